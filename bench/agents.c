@@ -3,16 +3,16 @@
  *
  *   make build/release/bench-agents && build/release/bench-agents [AGENTS] [silent]
  *
- * tests/cluster/crowd.h says what is played. The lost agent closes its connection, which is how a
+ * tests/cluster/many_agents.h says what is played. The lost agent closes its connection, which is how a
  * dead process looks; "silent": it stays connected and says nothing, which is how a dead machine
  * looks, and is noticed after heal.dead. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../tests/cluster/crowd.h"
+#include "../tests/cluster/many_agents.h"
 #include "base/log.h"
 #include "base/time.h"
-#include "cluster/members.h"
+#include "cluster/member/members.h"
 
 enum { MOST = LS_MEMBERS_NODES - 1, EACH = 2500, WAIT_S = 300 };
 
@@ -41,7 +41,7 @@ int main(int argc, char **argv)
     const crowd_args args = {.agents = n,
                              .processes = n < 2 * EACH ? 2 : (n + EACH - 1) / EACH,
                              .silent = silent,
-                             .pulse_ns = LS_NS_PER_S / 4, /* as heal.pulse, suspect and dead are */
+                             .heartbeat_ns = LS_NS_PER_S / 4, /* as heal.heartbeat, suspect and dead are */
                              .suspect_ns = LS_NS_PER_S,
                              .dead_ns = (silent ? 3 : CALM_S) * LS_NS_PER_S,
                              .wait_ns = WAIT_S * LS_NS_PER_S};

@@ -30,7 +30,7 @@ script() { # a script of tests/e2e in a folder of its own
 row 19 "a tmpfs that is full at every 5 % of a save" build/test/lineshaft-test crash_full_disk crash_disk_that_fills crash_leftovers
 row 19 "the same while a run trains" sh -c "LINESHAFT_FAULTS_DIR=$work/full python3 bench/ckpt_faults.py full"
 row "20, 34" "every call with every error; late names, stale handles" env ALL=1 sh -c "
-    mkdir -p '$work/badfs' && root=\$PWD && cd '$work/badfs' && LINESHAFT_ROOT=\$root sh \$root/tests/e2e/badfs.sh"
+    mkdir -p '$work/badfs' && root=\$PWD && cd '$work/badfs' && LINESHAFT_ROOT=\$root sh \$root/tests/e2e/ckpt_bad_disk.sh"
 row 21 "$instants images of an ext4 disk" env CKPT_ROUNDS="$instants" build/test/lineshaft-test power_cut
 row 22 "flipped, cut, swapped, missing" build/test/lineshaft-test tests/checkpoint/test_damage tests/checkpoint/test_two
 row 23 "$instants kills in a save" env CKPT_ROUNDS="$instants" build/test/lineshaft-test crash_kill_at

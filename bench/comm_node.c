@@ -1,4 +1,4 @@
-/* comm_node.c -- time of collectives among processes of this machine, on a board.
+/* comm_node.c -- time of collectives among processes of this machine, on a shared-memory segment.
  *
  *   make build/release/bench-comm_node && build/release/bench-comm_node RANKS [KIND
  * [private|staged]]
@@ -58,31 +58,31 @@ static void rank(int fd, int me, int ranks, ls_coll_kind kind, bool outside)
     static const int64_t sizes[] = {4,      1024,       4096,        16384,       65536,
                                     LS_MIB, 4 * LS_MIB, 16 * LS_MIB, 64 * LS_MIB, 256 * LS_MIB};
     int64_t most = sizes[LS_COUNT(sizes) - 1], deadline = ls_time_now_ns() + LONG_NS;
-    int locals[LS_BOARD_RANKS], cpus = (int)sysconf(_SC_NPROCESSORS_ONLN);
-    ls_board *board;
+    int locals[LS_SHM_SEGMENT_RANKS], cpus = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    ls_shm_segment *segment;
     ls_group group;
     ls_direct *direct;
     void *memory;
     cpu_set_t set;
 
-    need(ls_board_open(&board, fd, 1));
-    need(ls_board_join(board, me, me, "here"));
-    need(ls_board_meet(board, me, deadline));
+    need(ls_shm_segment_open(&segment, fd, 1));
+    need(ls_shm_segment_join(segment, me, me, "here"));
+    need(ls_shm_segment_meet(segment, me, deadline));
     CPU_ZERO(&set);
     CPU_SET((size_t)(me % cpus), &set);
     sched_setaffinity(0, sizeof set, &set);
     for (int i = 0; i < ranks; i++)
         locals[i] = i;
-    need(ls_group_open(&group, board, &(ls_group_args){1, me, locals, ranks}, deadline));
+    need(ls_group_open(&group, segment, &(ls_group_args){1, me, locals, ranks}, deadline));
     need(ls_direct_open(&direct, &group));
     memory = outside ? ls_mem_alloc((size_t)most) : NULL;
     if (!outside)
-        need(ls_board_alloc(board, me, most, "bench", &memory));
+        need(ls_shm_segment_alloc(segment, me, most, "bench", &memory));
     memset(memory, 0, (size_t)most);
     for (size_t i = 0; i < LS_COUNT(sizes); i++)
         measure(direct, kind, me, memory, sizes[i]);
     ls_direct_close(direct);
-    ls_board_leave(board, me);
+    ls_shm_segment_leave(segment, me);
     exit(0);
 }
 
@@ -94,9 +94,9 @@ int main(int argc, char **argv)
     for (int k = 0; argc > 2 && k < LS_COLL_KINDS; k++)
         if (strcmp(argv[2], ls_coll_kind_name((ls_coll_kind)k)) == 0)
             kind = (ls_coll_kind)k;
-    ls_board_args args = {.generation = 1, .ranks = ranks};
+    ls_shm_segment_args args = {.generation = 1, .ranks = ranks};
     args.no_reads = argc > 3 && strcmp(argv[3], "staged") == 0;
-    need(ls_board_create(&args, &fd));
+    need(ls_shm_segment_create(&args, &fd));
     for (int i = 0; i < ranks; i++)
         if (fork() == 0)
             rank(fd, i, ranks, kind, argc > 3);

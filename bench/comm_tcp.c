@@ -1,4 +1,4 @@
-/* comm_tcp.c -- the TCP carrier beside plain sockets: latency and goodput between two processes.
+/* comm_tcp.c -- the TCP transport beside plain sockets: latency and goodput between two processes.
  *
  *   make build/release/bench-comm_tcp
  *   build/release/bench-comm_tcp                        both ranks on loopback
@@ -173,19 +173,19 @@ static void plain_flow(bench *b, int fd, int64_t bytes, bool zerocopy)
     fflush(stdout);
 }
 
-/* --- the carrier --- */
+/* --- the transport --- */
 
-static void wait_for(ls_carrier *carrier, const ls_message *message)
+static void wait_for(ls_transport *transport, const ls_message *message)
 {
     while (!message->done) {
         bool moved;
-        check(carrier->table->poll(carrier, &moved));
+        check(transport->table->poll(transport, &moved));
         if (!moved && !message->done)
-            carrier->table->sleep(carrier, soon());
+            transport->table->sleep(transport, soon());
     }
 }
 
-static void carrier_ping(bench *b, ls_carrier *carrier, int64_t bytes, uint64_t *tag)
+static void transport_ping(bench *b, ls_transport *transport, int64_t bytes, uint64_t *tag)
 {
     static int64_t times[ROUNDS];
 
@@ -194,21 +194,21 @@ static void carrier_ping(bench *b, ls_carrier *carrier, int64_t bytes, uint64_t 
         ls_message in = out;
         in.data = b->memory + bytes;
         int64_t began = ls_time_now_ns();
-        check(carrier->table->receive(carrier, &in));
+        check(transport->table->receive(transport, &in));
         if (b->rank == 0)
-            check(carrier->table->send(carrier, &out));
-        wait_for(carrier, &in);
+            check(transport->table->send(transport, &out));
+        wait_for(transport, &in);
         if (b->rank == 1)
-            check(carrier->table->send(carrier, &out));
+            check(transport->table->send(transport, &out));
         times[i] = ls_time_now_ns() - began;
-        wait_for(carrier, &out);
+        wait_for(transport, &out);
         ++*tag;
     }
     if (b->rank == 0)
         show("carrier", bytes, times, ROUNDS);
 }
 
-static void carrier_flow(bench *b, ls_carrier *carrier, int64_t bytes, uint64_t *tag, bool add)
+static void transport_flow(bench *b, ls_transport *transport, int64_t bytes, uint64_t *tag, bool add)
 {
     enum { AHEAD = 4 };
     ls_message messages[AHEAD];
@@ -217,7 +217,7 @@ static void carrier_flow(bench *b, ls_carrier *carrier, int64_t bytes, uint64_t 
     for (int64_t i = 0; i < count + AHEAD; i++) {
         ls_message *m = &messages[i % AHEAD];
         if (i >= AHEAD)
-            wait_for(carrier, m);
+            wait_for(transport, m);
         if (i >= count)
             continue;
         *m = (ls_message){.peer = 1 - b->rank,
@@ -227,14 +227,14 @@ static void carrier_flow(bench *b, ls_carrier *carrier, int64_t bytes, uint64_t 
                           .add = add,
                           .op = LS_COMBINE_SUM,
                           .type = LS_F32};
-        check(b->rank == 0 ? carrier->table->send(carrier, m)
-                           : carrier->table->receive(carrier, m));
+        check(b->rank == 0 ? transport->table->send(transport, m)
+                           : transport->table->receive(transport, m));
     }
     double seconds = (double)(ls_time_now_ns() - began) / 1e9;
     if (b->rank == 0) {
         ls_tcp_stats stats;
         char what[64];
-        ls_tcp_stats_get(carrier, &stats);
+        ls_tcp_stats_get(transport, &stats);
         snprintf(what, sizeof what, "carrier%s%s", add ? ", added" : "",
                  b->args.zerocopy == LS_TCP_ZEROCOPY_ON ? ", ZEROCOPY" : "");
         printf("%-24s %8lld B  %8.1f MB/s", what, (long long)bytes,
@@ -265,7 +265,7 @@ static void run(bench *b)
     static const ls_tcp_zerocopy ways[] = {LS_TCP_ZEROCOPY_OFF, LS_TCP_ZEROCOPY_ON};
     static const uint8_t secret[32] = "not a secret: both ranks are us";
     const char *addresses[2] = {b->addresses[0], b->addresses[1]};
-    ls_carrier *carrier = NULL;
+    ls_transport *transport = NULL;
     uint64_t tag = 1;
     int fd = plain_connect(b);
 
@@ -285,14 +285,14 @@ static void run(bench *b)
     for (size_t k = 0; k < LS_COUNT(ways); k++) {
         b->args.zerocopy = ways[k];
         meet(b, fd);
-        check(ls_tcp_open(&carrier, &b->args, soon()));
+        check(ls_tcp_open(&transport, &b->args, soon()));
         for (size_t i = 0; i < LS_COUNT(small) && k == 0; i++)
-            carrier_ping(b, carrier, small[i], &tag);
+            transport_ping(b, transport, small[i], &tag);
         for (size_t i = 0; i < LS_COUNT(large); i++) {
-            carrier_flow(b, carrier, large[i], &tag, false);
-            carrier_flow(b, carrier, large[i], &tag, true);
+            transport_flow(b, transport, large[i], &tag, false);
+            transport_flow(b, transport, large[i], &tag, true);
         }
-        carrier->table->close(carrier);
+        transport->table->close(transport);
     }
     ls_sock_close(&fd);
 }

@@ -7,7 +7,7 @@
 # RUNS times (10): one run of a tiny model in ordered mode that goes from 2 hosts to 4, 3, 1 and back to 4, one on 3 hosts of
 # which one is destroyed at a random step, and two on 4 hosts: two are destroyed at once, or one, and a rank of another is killed. Prints
 # what the incidents say. The runs of changing size are slowed down by their driver, so that hosts can come before they end: their recovery contains that; "host" is what a loss costs.
-# shellcheck source=bench/job.sh
+# shellcheck source=bench/fault_lib.sh
 . "$(dirname "$0")/job.sh"
 runs=${1:-10}
 hosts_of heal_hosts.sh

@@ -8,7 +8,7 @@
 # step told once with the loss of the undisturbed run, one incident for each loss that was seen, nothing left running.
 # SEED=n draws other instants, RANKS=n takes as many ranks. SECOND=s: each kill is followed by another one of any rank up to s seconds later, most of
 # them while the ranks meet again. Prints detection (the incident's detection_ms), detection to training (its seconds) and the gap between two steps.
-# shellcheck source=bench/job.sh
+# shellcheck source=bench/fault_lib.sh
 . "$(dirname "$0")/job.sh"
 tiny_run kills 150 25
 python3 - "$@" <<'PY'

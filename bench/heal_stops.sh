@@ -6,7 +6,7 @@
 # Stopped for 1 s and for 5 s: nothing is lost and nothing told. For LONG seconds (60), longer than heal.wait (a third of it): it is
 # killed, started again in its place, and told once; the process that was stopped never says anything again. Every run ends with
 # the weights and losses of the undisturbed one.
-# shellcheck source=bench/job.sh
+# shellcheck source=bench/fault_lib.sh
 . "$(dirname "$0")/job.sh"
 tiny_run stops 60 0
 python3 - "${1:-60}" <<'PY'

@@ -19,7 +19,7 @@ small_run
 sed -i 's/steps: 40/steps: 3000/' run.yaml
 run 0 "$LINESHAFT" train run.yaml --json --set out=alone
 hash=$(field summary weights_hash)
-cat >job.sh <<SH2
+cat >fault_lib.sh <<SH2
 #!/bin/sh
 exec $LINESHAFT train run.yaml -n 2 --json --set out=job --set checkpoint.grace=20 --set checkpoint.every=500
 SH2
@@ -32,7 +32,7 @@ state() {
 }
 starts() { [ "$(grep -c '"event":"start"' job/events.jsonl 2>/dev/null)" = "$1" ] && [ "$(tail -n 1 job/events.jsonl | grep -c '"event":"step"')" = 1 ]; }
 until_so() { for _ in 1 2 3 4 5 6; do eventually "$@" && return 0; done; return 1; }
-id=$(sbatch --parsable --requeue --open-mode=append -n 1 -c 2 -o job.out -e job.err --chdir "$PWD" job.sh)
+id=$(sbatch --parsable --requeue --open-mode=append -n 1 -c 2 -o job.out -e job.err --chdir "$PWD" fault_lib.sh)
 until_so starts 1 || fail "the job does not begin: $(cat job.err; scontrol show job "$id")"
 scontrol requeue "$id"
 until_so starts 2 || fail "it does not go on: $(cat job.err; scontrol show job "$id")"

@@ -3,7 +3,7 @@
 #
 # N callers (20000) with random bytes, fewer than a hello has, as many and more, and 100 that connect and say nothing. The job
 # must end with the weights and losses of the undisturbed one, without an incident; prints how much memory its agents took at most.
-# shellcheck source=bench/job.sh
+# shellcheck source=bench/fault_lib.sh
 . "$(dirname "$0")/job.sh"
 tiny_run strangers 1000 0
 python3 - "${1:-20000}" <<'PY'

@@ -2,7 +2,7 @@
  *
  * tokenizer FOLDER FILE: opens both, then for each line on standard input, "whole" or "lines",
  * encodes the text once (in one call, or line by line) and prints seconds and the number of ids. */
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 #include "base/file.h"
 #include "base/time.h"
 

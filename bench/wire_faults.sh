@@ -7,10 +7,10 @@
 #   oneway   what one host sends to another one vanishes, between two that do not coordinate, and to and from the one that does
 #   apart    one of four hosts is cut off from three; two of four from two
 #   frozen   all processes of a host are stopped: it is lost; they go on, and it comes back as a newcomer
-# shellcheck source=bench/job.sh
+# shellcheck source=bench/fault_lib.sh
 . "$(dirname "$0")/job.sh"
 export LINESHAFT_STATE="$work/state"
-hosts_of succession.sh
+hosts_of failover.sh
 tiny_run wire 120 25
 SET="--set heal.grow_wait=0 --set heal.grow_steps=2"
 export SET

@@ -168,7 +168,7 @@ same() {
     losses "$1.jsonl" | uniq >got
     cmp -s want got || fail "$1: other losses printed: $(diff want got | head -n 4) $(cat "$1.err")"
 }
-# in_lab OUT HOSTS PLAN...: ./host.sh on so many hosts of a lab, to which the plan happens (tests/e2e/heal_hosts.py). Its status; what
+# in_lab OUT HOSTS PLAN...: ./host.sh on so many hosts of a lab, to which the plan happens (tests/e2e/recover_hosts.py). Its status; what
 # it told is in OUT.jsonl, what the driver said in OUT.drive, the lab in OUT.lab.
 in_lab() {
     lab_out=$1 lab_hosts=$2
@@ -176,7 +176,7 @@ in_lab() {
     mkfifo "$lab_out.fifo"
     "$LINESHAFT" lab --nodes "$lab_hosts" -- ./host.sh >"$lab_out.lab" 2>&1 &
     lab_pid=$!
-    python3 "$LINESHAFT_ROOT/tests/e2e/heal_hosts.py" "$lab_out" "$@" 2>"$lab_out.drive"
+    python3 "$LINESHAFT_ROOT/tests/e2e/recover_hosts.py" "$lab_out" "$@" 2>"$lab_out.drive"
     lab_status=$?
     touch "$lab_out.over"
     [ $lab_status = 0 ] || kill $lab_pid

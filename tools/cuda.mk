@@ -40,8 +40,8 @@ gpu-test: cuda
 	@$(MAKE) --no-print-directory MODE=test build/test/lineshaft-test
 	@LINESHAFT_GPU_TEST=1 build/test/lineshaft-test tests/gpu/
 	@$(MAKE) --no-print-directory MODE=release build/release/lineshaft
-	@tests/gpu/ranks.sh
-	@tests/gpu/mesh.sh
+	@tests/gpu/gpu_ranks.sh
+	@tests/gpu/gpu_mesh.sh
 	@if command -v compute-sanitizer >/dev/null 2>&1; then LINESHAFT_GPU_TEST=1 \
 	  compute-sanitizer --target-processes all --error-exitcode 9 --print-limit 5 \
 	  build/test/lineshaft-test $(GPU_ROWS); else echo "compute-sanitizer is not here"; fi

@@ -44,7 +44,7 @@ part "checkpoints on bad disks" env -u LINESHAFT sh bench/ckpt_faults.sh $random
 part "succession" env -u LINESHAFT LINESHAFT_SIM_SEEDS=$seeds $tests tests/cluster/test_quorum.c
 part "tests of rules and processes" env -u LINESHAFT $tests tests/cluster/ tests/net/ tests/comm/
 part "tests of checkpoints" env -u LINESHAFT $tests tests/checkpoint/
-part "scripts" env -u LINESHAFT $tests heal.sh heal_hosts.sh axes.sh succession.sh clock.sh neighbours.sh buddy.sh corrupt.sh etcd.sh badfs.sh pipeline.sh tensor.sh drill.sh preempt.sh resume.sh damage.sh shards.sh ckpt.sh launch.sh launchers.sh agent.sh balance.sh \
+part "scripts" env -u LINESHAFT $tests recover_data.sh heal_hosts.sh recover_tensor_pipeline.sh failover.sh clocks.sh jobs_side_by_side.sh recover_zero.sh silent_corruption.sh etcd.sh ckpt_bad_disk.sh pipeline.sh tensor.sh drill.sh preempt.sh resume.sh ckpt_damage.sh ckpt_sharded.sh ckpt.sh launch.sh launchers.sh agent.sh balance.sh \
     --scripts tests/e2e/*.sh
 part "rules of membership" sh tools/model.sh
 [ $tried -gt 0 ] || { echo "no part has \"$ONLY\" in its name"; exit 2; }

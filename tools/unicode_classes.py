@@ -1,9 +1,9 @@
-"""Write src/data/pretok_table.h: the letters and numbers of Unicode as ranges.
+"""Write src/data/tokenizer/pretok_table.h: the letters and numbers of Unicode as ranges.
 
 The sets are those that the `tokenizers` package matches with \\p{L} and \\p{N}, asked for every code
 point, because ids must be the same as the package's; its Unicode version is that of the table.
 
-    python tools/unicode_classes.py > src/data/pretok_table.h
+    python tools/unicode_classes.py > src/data/tokenizer/pretok_table.h
 """
 
 from tokenizers import Regex, pre_tokenizers
@@ -39,7 +39,7 @@ print("""/* pretok_table.h -- the letters and the numbers of Unicode, as ranges.
  *
  * Made by tools/unicode_classes.py; do not edit. */
 #pragma once
-#include "data/pretok_impl.h"
+#include "data/tokenizer/pretok_impl.h"
 
 /* clang-format off */""")
 table("letter_ranges", ranges(r"\p{L}"))

@@ -20,7 +20,7 @@ typedef enum ls_status {
     LS_ENUMERIC,  /* NaN or Inf where a number must be */
     LS_EDEADLINE, /* waited as long as the caller allowed */
     LS_EPEER,     /* another rank failed first */
-    LS_EBARREN,   /* it failed again and again, and another start would end so too */
+    LS_ENORETRY,  /* it failed again and again, and another start would end so too */
     LS_EUNSAVED,  /* stopped on request, without saving: the checkpoint before is as it was */
     LS_EINTR      /* stopped on request; what was asked to be saved is saved */
 } ls_status;

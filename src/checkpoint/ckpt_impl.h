@@ -75,7 +75,7 @@ struct ls_ckpt_store {
     void *token_context;
 };
 
-/* --- manifest.c --- */
+/* --- ckpt_manifest.c --- */
 
 static inline int64_t ls_ckpt_blocks(int64_t bytes)
 {
@@ -130,7 +130,7 @@ ls_status ls_ckpt_bind_objects(const ls_ckpt *ckpt);
 /* Whole in itself, but not signed with the key of this store. */
 bool ls_ckpt_is_foreign(const ls_ckpt_store *store, int64_t step);
 
-/* --- part.c --- */
+/* --- ckpt_pack.c --- */
 
 /* What a writer adds to a manifest: rows whose boxes need not cover their tensors, and objects. */
 typedef struct ls_ckpt_added {
@@ -153,11 +153,11 @@ void ls_ckpt_added_release(ls_ckpt_added *added);
 /* A tensor that can be saved; bytes of a part of this shape. */
 ls_status ls_ckpt_tensor_check(const ls_ckpt_tensor *tensor, const int64_t *shape,
                                int64_t *bytes_out);
-/* From the text of ls_ckpt_write_parts(), checked like a manifest but for the cover (manifest.c).
+/* From the text of ls_ckpt_write_parts(), checked like a manifest but for the cover (ckpt_manifest.c).
  */
 ls_status ls_ckpt_report_parse(ls_ckpt_added *added, const char *text, size_t len);
 
-/* --- object.c --- */
+/* --- ckpt_object.c --- */
 
 /* Path of an object, appended. */
 void ls_ckpt_object_path(const char *dir, ls_hash hash, ls_str *path_out);
@@ -205,7 +205,7 @@ void ls_ckpt_reader_close(ls_ckpt_reader *reader);
 /* Read a whole object and compare. LS_EIO: cannot be read. LS_EDATA: damaged, or not there. */
 ls_status ls_ckpt_object_verify(const char *dir, const ls_ckpt_object *object);
 
-/* --- fetch.c --- */
+/* --- ckpt_fetch.c --- */
 
 /* Whole objects of a checkpoint, read ahead and verified, in the order given. strict: blocks and
  * hash are compared, not the hash alone. objects is borrowed until close. */
@@ -218,7 +218,7 @@ ls_status ls_ckpt_fetch_next(ls_ckpt_fetch *fetch, ls_ckpt_reader **reader_out);
 int64_t ls_ckpt_fetch_bytes(const ls_ckpt_fetch *fetch); /* read so far */
 void ls_ckpt_fetch_close(ls_ckpt_fetch *fetch);          /* NULL is allowed */
 
-/* --- put.c --- */
+/* --- ckpt_put.c --- */
 
 /* Pieces of memory that make up an object file. */
 typedef struct ls_ckpt_piece {
@@ -244,7 +244,7 @@ ls_status ls_ckpt_flow_end(ls_ckpt_flow *flow);
 /* What has not ended is given up. NULL is allowed. */
 void ls_ckpt_flow_close(ls_ckpt_flow *flow);
 
-/* --- temp.c --- */
+/* --- ckpt_temp.c --- */
 
 /* A temporary file; "" for a name where it has none. */
 typedef struct ls_ckpt_temp {
@@ -283,7 +283,7 @@ ls_status ls_ckpt_object_copy(const char *from, ls_ckpt_store *to, const ls_ckpt
  * mirror in its place, and say so. The record stays. */
 bool ls_ckpt_heal(const ls_ckpt *ckpt, int object);
 
-/* --- store.c --- */
+/* --- ckpt_store.c --- */
 
 ls_status ls_ckpt_store_hold(ls_ckpt_store *store); /* take the lock file */
 /* Objects that this process has written or read whole need not be read again to be reused. Only the

@@ -1,6 +1,6 @@
 /* cmd_agent.c -- `lineshaft agent`: this machine for a job that was started on another one.
  *
- * It asks the first machine what to run (cluster/work.h) and is from then on what the same command
+ * It asks the first machine what to run (cluster/member/job_spec.h) and is from then on what the same command
  * with --join would have been (job.h). It goes to one job and ends with it: nobody can send work to
  * a machine on which nobody has started an agent. Only when the job has taken it for lost and goes
  * on does it ask once more. */

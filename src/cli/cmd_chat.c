@@ -8,8 +8,8 @@
 #include <errno.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "data/chat.h"
-#include "data/source.h"
+#include "data/chat/chat.h"
+#include "data/corpus/source.h"
 #include "base/json.h"
 #include "cli/term.h"
 
@@ -74,7 +74,7 @@ static void show_json(const viewer *v, int64_t line)
     ls_json_key(&j, "answers");
     ls_json_open(&j, '[');
     for (int i = 0; i < v->text.answers.count; i++) {
-        const ls_template_span *span = &v->text.answers.items[i];
+        const ls_jinja_span *span = &v->text.answers.items[i];
         ls_json_text(&j, v->text.text.p + span->begin, span->end - span->begin);
     }
     ls_json_close(&j);
@@ -94,7 +94,7 @@ static void show_text(const viewer *v, int64_t line)
            (long long)line, (long long)v->ids.count, (long long)count_targets(v),
            ls_term_code(&v->term, LS_TERM_PLAIN));
     for (int i = 0; i < v->text.answers.count; i++) {
-        const ls_template_span *span = &v->text.answers.items[i];
+        const ls_jinja_span *span = &v->text.answers.items[i];
         ls_term_text(text + at, span->begin - at, stdout);
         printf("%s%s", ls_term_code(&v->term, LS_TERM_GREEN), open_mark);
         ls_term_text(text + span->begin, span->end - span->begin, stdout);

@@ -1,7 +1,7 @@
 /* cmd_config.c -- `lineshaft config`: look at a run file without running it. */
 #include "cli/cmds.h"
 
-#include "cli/load.h"
+#include "cli/load_run.h"
 #include "cli/term.h"
 #include "config/explain.h"
 #include "config/runfile.h"
@@ -41,8 +41,8 @@ static ls_status run_check(const ls_args *args)
     ls_str text;
 
     ls_str_init(&text);
-    LS_TRY(st, ls_load_run(&run, args, args->rest[0]), out);
-    st = ls_load_prove(&run);
+    LS_TRY(st, ls_load_run_run(&run, args, args->rest[0]), out);
+    st = ls_load_run_prove(&run);
     if (st == LS_OK && !ls_args_has(args, "quiet"))
         summarise(&run, &text);
     ls_runfile_release(&run);
@@ -50,7 +50,7 @@ out:
     return print_and_release(st, &text);
 }
 
-static const ls_flag check_flags[] = {LS_LOAD_SET_FLAG, {.name = NULL}};
+static const ls_flag check_flags[] = {LS_LOAD_RUN_SET_FLAG, {.name = NULL}};
 static const ls_command check = {
     .name = "check",
     .summary = "say whether a run file is valid",
@@ -88,7 +88,7 @@ static ls_status run_explain(const ls_args *args)
         st = ls_fail(LS_EUSAGE, "--yaml prints the whole run file and takes no keys");
         goto out;
     }
-    LS_TRY(st, ls_load_run(&run, args, args->rest[0]), out);
+    LS_TRY(st, ls_load_run_run(&run, args, args->rest[0]), out);
     if (ls_args_has(args, "yaml"))
         ls_explain_yaml(&run, &text);
     else if (ls_args_has(args, "json"))
@@ -101,7 +101,7 @@ out:
 }
 
 static const ls_flag explain_flags[] = {
-    LS_LOAD_SET_FLAG,
+    LS_LOAD_RUN_SET_FLAG,
     {"json", 'j', NULL, false, "Print one JSON object."},
     {"yaml", 'y', NULL, false, "Print a complete run file with every value worked out."},
     {.name = NULL},
@@ -131,7 +131,7 @@ static ls_status run_schema(const ls_args *args)
     ls_run run;
 
     if (args->n_rest > 0) {
-        ls_status st = ls_load_run(&run, args, args->rest[0]);
+        ls_status st = ls_load_run_run(&run, args, args->rest[0]);
         if (st != LS_OK)
             return st;
         ls_runfile_release(&run);

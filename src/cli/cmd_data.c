@@ -9,15 +9,15 @@
 #include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "data/corpus.h"
-#include "data/proof.h"
-#include "data/stories.h"
+#include "data/corpus/corpus.h"
+#include "data/corpus/order_proof.h"
+#include "data/corpus/synthetic_text.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/time.h"
 #include "cli/cmd_chat.h"
 #include "cli/cmd_tokenizer.h"
-#include "cli/load.h"
+#include "cli/load_run.h"
 #include "config/ramp.h"
 #include "config/runfile.h"
 
@@ -96,12 +96,12 @@ void ls_cmd_data_put_count(ls_str *out, int64_t n)
 static ls_status say_built(const char *path, bool json)
 {
     ls_status st = LS_OK;
-    ls_shard shard;
+    ls_token_shard shard;
     ls_str text;
     ls_json j;
 
     ls_str_init(&text);
-    LS_TRY(st, ls_shard_open(&shard, path), out);
+    LS_TRY(st, ls_token_shard_open(&shard, path), out);
     if (json) {
         ls_json_begin(&j, &text);
         ls_json_open(&j, '{');
@@ -119,7 +119,7 @@ static ls_status say_built(const char *path, bool json)
     }
     ls_str_append_char(&text, '\n');
     st = ls_cmd_data_emit(&text);
-    ls_shard_close(&shard);
+    ls_token_shard_close(&shard);
 out:
     ls_str_release(&text);
     return st;
@@ -199,18 +199,18 @@ out:
 /* --- inspect ---------------------------------------------------------------------------------- */
 
 /* The beginning of the first document, when its tokenizer is one that we have. */
-static ls_status first_text(const ls_shard *shard, ls_str *out)
+static ls_status first_text(const ls_token_shard *shard, ls_str *out)
 {
     ls_status st = LS_OK;
     ls_tokenizer *tok = NULL;
     ls_tokenizer_stream stream;
     int32_t ids[FIRST_TEXT];
-    int64_t end = shard->documents > 1 ? ls_shard_start(shard, 1) : shard->tokens;
+    int64_t end = shard->documents > 1 ? ls_token_shard_start(shard, 1) : shard->tokens;
     int64_t n = ls_max_i64(0, ls_min_i64(end, FIRST_TEXT));
 
     LS_TRY(st, ls_tokenizer_open(&tok, shard->tokenizer), out);
-    LS_TRY(st, ls_shard_check_tokenizer(shard, tok), out);
-    LS_TRY(st, ls_shard_read(shard, 0, n, ids), out);
+    LS_TRY(st, ls_token_shard_check_tokenizer(shard, tok), out);
+    LS_TRY(st, ls_token_shard_read(shard, 0, n, ids), out);
     if (shard->documents > 1 && n && n == end && ids[n - 1] == shard->separator)
         n--;
     ls_tokenizer_stream_begin(&stream, tok);
@@ -223,7 +223,7 @@ out:
     return st;
 }
 
-static void inspect_json(const ls_shard *shard, const ls_str *text, bool sound, ls_str *out)
+static void inspect_json(const ls_token_shard *shard, const ls_str *text, bool sound, ls_str *out)
 {
     char tokenizer_hash[LS_HASH_HEX], source_hash[LS_HASH_HEX], tokens_hash[LS_HASH_HEX];
     ls_json j;
@@ -255,7 +255,7 @@ static void inspect_json(const ls_shard *shard, const ls_str *text, bool sound, 
     ls_str_append_char(out, '\n');
 }
 
-static void inspect_text(const ls_shard *shard, const ls_str *text, bool sound, ls_str *out)
+static void inspect_text(const ls_token_shard *shard, const ls_str *text, bool sound, ls_str *out)
 {
     char hex[LS_HASH_HEX];
 
@@ -283,14 +283,14 @@ static ls_status run_inspect(const ls_args *args)
 {
     ls_status st = LS_OK, sound;
     ls_err_record reason = {.code = LS_OK};
-    ls_shard shard = {.width = 0};
+    ls_token_shard shard = {.width = 0};
     ls_str text, out;
 
     ls_str_init(&text);
     ls_str_init(&out);
     LS_TRY(st, ls_cmd_data_need_file(args->rest[0]), out);
-    LS_TRY(st, ls_shard_open(&shard, args->rest[0]), out);
-    sound = ls_shard_verify(&shard);
+    LS_TRY(st, ls_token_shard_open(&shard, args->rest[0]), out);
+    sound = ls_token_shard_verify(&shard);
     if (sound != LS_OK)
         reason = *ls_err_last();
     else if (first_text(&shard, &text) != LS_OK)
@@ -303,7 +303,7 @@ static ls_status run_inspect(const ls_args *args)
     if (sound != LS_OK)
         st = ls_err_adopt(&reason);
 out:
-    ls_shard_close(&shard);
+    ls_token_shard_close(&shard);
     ls_str_release(&text);
     ls_str_release(&out);
     return st;
@@ -338,7 +338,7 @@ static ls_status run_stories(const ls_args *args)
     for (int64_t i = 0; written + (int64_t)out.len < bytes; i++) {
         if (i)
             ls_str_append_char(&out, '\n');
-        LS_TRY(st, ls_stories_tell((uint64_t)key, i, &out), out);
+        LS_TRY(st, ls_synthetic_text_tell((uint64_t)key, i, &out), out);
         if (out.len >= OUTPUT_BYTES) {
             written += (int64_t)out.len;
             LS_TRY(st, ls_cmd_data_emit(&out), out);
@@ -352,7 +352,7 @@ out:
 
 /* --- check ------------------------------------------------------------------------------------ */
 
-static void proof_json(const ls_corpus *corpus, const ls_proof *proof, ls_str *out)
+static void proof_json(const ls_corpus *corpus, const ls_order_proof *proof, ls_str *out)
 {
     ls_json j;
 
@@ -379,7 +379,7 @@ static void proof_json(const ls_corpus *corpus, const ls_proof *proof, ls_str *o
     ls_str_append_char(out, '\n');
 }
 
-static void proof_text(const ls_corpus *corpus, const ls_proof *proof, const ls_run *run,
+static void proof_text(const ls_corpus *corpus, const ls_order_proof *proof, const ls_run *run,
                        ls_str *out)
 {
     for (int i = 0; i < proof->n_sources; i++) {
@@ -407,8 +407,8 @@ ls_status ls_cmd_data_check(const ls_run *run, int64_t steps, bool json)
     ls_status st = LS_OK;
     ls_tokenizer *tok = NULL;
     ls_corpus *corpus = NULL;
-    ls_order *order = ls_mem_alloc(sizeof *order);
-    ls_proof *proof = ls_mem_alloc(sizeof *proof);
+    ls_sample_order *order = ls_mem_alloc(sizeof *order);
+    ls_order_proof *proof = ls_mem_alloc(sizeof *proof);
     ls_cmd_data_watch w = ls_cmd_data_watch_begin();
     char cache[PATH_MAX];
     ls_str text;
@@ -422,14 +422,14 @@ ls_status ls_cmd_data_check(const ls_run *run, int64_t steps, bool json)
     LS_TRY(st, ls_tokenizer_open(&tok, run->data.tokenizer), out);
     LS_TRY(st, ls_corpus_open(&corpus, run, tok, cache), out);
     LS_TRY(st, ls_corpus_order(corpus, (uint64_t)run->train.seed, run->model.context, order), out);
-    int64_t positions = ls_proof_positions(order);
+    int64_t positions = ls_order_proof_positions(order);
     if (steps && ls_ramp_overflows(run, steps)) {
         st = ls_fail(LS_EUSAGE, "%lld steps are too many to walk", (long long)steps);
         goto out;
     }
     if (steps)
         positions = ls_ramp_samples(run, steps);
-    st = ls_proof_order(order, positions, show_share, &w, proof);
+    st = ls_order_proof_order(order, positions, show_share, &w, proof);
     ls_cmd_data_watch_end(&w);
     if (st != LS_OK)
         goto out;
@@ -458,7 +458,7 @@ static ls_status run_check(const ls_args *args)
 
     if (text)
         LS_TRY(st, ls_cmd_data_parse_whole("steps", text, &steps), out);
-    LS_TRY(st, ls_load_run(&run, args, args->rest[0]), out);
+    LS_TRY(st, ls_load_run_run(&run, args, args->rest[0]), out);
     st = ls_cmd_data_check(&run, steps, ls_args_has(args, "json"));
     ls_runfile_release(&run);
 out:
@@ -512,7 +512,7 @@ static const ls_command inspect = {
 static const ls_flag check_flags[] = {
     {"steps", 0, "N", false,
      "Walk N steps; until every source has finished an epoch unless given."},
-    LS_LOAD_SET_FLAG,
+    LS_LOAD_RUN_SET_FLAG,
     LS_CMD_DATA_JSON_FLAG,
     LS_CMD_DATA_END_FLAGS};
 static const ls_command check = {

@@ -5,7 +5,7 @@
 #include "base/file.h"
 #include "cli/args.h"
 #include "cli/cmd_data.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 
 static const int64_t largest_input = LS_GIB;
 

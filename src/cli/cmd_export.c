@@ -4,13 +4,13 @@
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
-#include "cli/cmd_ckpt.h"
+#include "cli/ckpt/cmd_ckpt.h"
 #include "cli/cmd_data.h"
 #include "cli/cmds.h"
 #include "cli/term.h"
-#include "exchange/export.h"
+#include "hf/hf_export.h"
 
-static ls_status parse_type(const ls_args *args, ls_export_args *to)
+static ls_status parse_type(const ls_args *args, ls_hf_export_args *to)
 {
     static const struct {
         const char *name;
@@ -57,20 +57,20 @@ static ls_status parse_shard(const ls_args *args, int64_t *bytes_out)
 static ls_status run_export(const ls_args *args)
 {
     static const char *const types[] = {"F32", "BF16", "F16"};
-    ls_export_args job = {.from = args->rest[0],
-                          .to = args->rest[1],
-                          .step = -1,
-                          .key = ls_args_value(args, "key"),
-                          .adapter = ls_args_has(args, "adapter"),
-                          .base = ls_args_value(args, "base")};
-    ls_export_report r;
+    ls_hf_export_args job = {.from = args->rest[0],
+                             .to = args->rest[1],
+                             .step = -1,
+                             .key = ls_args_value(args, "key"),
+                             .adapter = ls_args_has(args, "adapter"),
+                             .base = ls_args_value(args, "base")};
+    ls_hf_export_report r;
     ls_str out;
     ls_status st;
 
     ls_str_init(&out);
     LS_TRY(st, parse_type(args, &job), out);
     LS_TRY(st, parse_shard(args, &job.shard), out);
-    LS_TRY(st, ls_export(&job, &r), out);
+    LS_TRY(st, ls_hf_export(&job, &r), out);
     ls_str_printf(&out, "exported %s to %s in %.1f s\n", job.from, job.to, r.seconds);
     ls_str_append(&out, job.adapter ? "adapter      " : "weights      ");
     ls_cmd_data_put_count(&out, r.parameters);

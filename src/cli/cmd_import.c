@@ -6,10 +6,10 @@
 #include "cli/cmds.h"
 #include "cli/term.h"
 #include "config/option.h"
-#include "exchange/import.h"
+#include "hf/hf_import.h"
 
 /* "51,232" or "124.4 million". */
-static void say_tokenizer(const ls_import_report *r, ls_str *out)
+static void say_tokenizer(const ls_hf_import_report *r, ls_str *out)
 {
     ls_str_printf(out, "tokenizer    %s", r->tokenizer ? "copied" : "none came with the model");
     if (r->tokens > r->vocab)
@@ -21,9 +21,9 @@ static void say_tokenizer(const ls_import_report *r, ls_str *out)
     ls_str_append_char(out, '\n');
 }
 
-static void say_proof(const ls_import_report *r, ls_str *out)
+static void say_proof(const ls_hf_import_report *r, ls_str *out)
 {
-    if (r->proof == LS_IMPORT_PROVED)
+    if (r->proof == LS_HF_IMPORT_PROVED)
         ls_str_printf(out,
                       "fingerprint  verified: its logits are those on record (largest difference "
                       "%.1e)\n",
@@ -38,7 +38,7 @@ static void say_proof(const ls_import_report *r, ls_str *out)
                       r->loss, (long long)r->loss_tokens, log((double)r->vocab));
 }
 
-static void say_next(const ls_import_report *r, const char *to, ls_str *out)
+static void say_next(const ls_hf_import_report *r, const char *to, ls_str *out)
 {
     ls_str_append(out, "\nnext\n");
     if (r->tokenizer)
@@ -52,12 +52,12 @@ static void say_next(const ls_import_report *r, const char *to, ls_str *out)
 static ls_status run_import(const ls_args *args)
 {
     const char *from = args->rest[0], *to = args->rest[1];
-    ls_import_report r;
+    ls_hf_import_report r;
     ls_str out;
     ls_status st;
 
     ls_str_init(&out);
-    LS_TRY(st, ls_import(from, to, &r), out);
+    LS_TRY(st, ls_hf_import(from, to, &r), out);
     ls_str_printf(&out, "imported %s to %s in %.1f s\n", from, to, r.seconds);
     ls_str_printf(&out, "model        %s, ", ls_option_find("model.family")->names[r.family]);
     ls_cmd_data_put_count(&out, r.parameters);

@@ -12,8 +12,8 @@
 #include "base/time.h"
 #include "cli/cmds.h"
 #include "cli/term.h"
-#include "cluster/env.h"
-#include "cluster/lab.h"
+#include "cluster/node/worker_env.h"
+#include "cluster/node/lab.h"
 #include "net/secret.h"
 
 enum { OPEN_S = 60, SETTINGS = 4 };

@@ -12,7 +12,7 @@
 #include "base/time.h"
 #include "cli/cmds.h"
 #include "cli/report.h"
-#include "cluster/rendezvous.h"
+#include "cluster/join/rendezvous.h"
 #include "net/secret.h"
 
 static void show_lines(const ls_agent_result *result)
@@ -99,7 +99,7 @@ static void on_event(void *context, const ls_agent_event *event)
     if (event->kind == LS_AGENT_STARTED && s->nodes->started) {
         s->nodes->started(s->nodes->context);
     } else if (event->kind == LS_AGENT_ENDED && event->code != 0 && event->why->code != LS_EPEER &&
-               !s->nodes->league) {
+               !s->nodes->recover_cluster) {
         ls_rendezvous_fail(s->r, event->code, event->why);
     } else if (event->kind == LS_AGENT_ASKED) {
         char host[64] = "?";
@@ -160,7 +160,7 @@ static ls_status run_job(ls_rendezvous *r, const ls_launch_nodes *nodes, ls_agen
         return ls_err_adopt(&own);
     if (result->cause.code != LS_EUNSAVED) /* which only this node may know */
         result->exit_code = code;
-    if (code == 0 && nodes->league) /* a node that the job has done without */
+    if (code == 0 && nodes->recover_cluster) /* a node that the job has done without */
         result->cause.code = LS_OK;
     bool blames = result->cause.code == LS_EPEER;
     if (code != 0 && (result->cause.code == LS_OK || blames)) { /* it went wrong elsewhere */
@@ -199,24 +199,25 @@ out:
 /* What agents that join must know. */
 static ls_status describe_work(const ls_launch_nodes *nodes, const ls_agent_args *job, ls_str *out)
 {
-    const ls_league_args *h = nodes->heal;
-    ls_work_heal heal = {.patience_ms = 0};
+    const ls_recover_cluster_args *h = nodes->heal;
+    ls_job_spec_heal heal = {.patience_ms = 0};
 
     if (h)
-        heal = (ls_work_heal){.patience_ms = (uint32_t)(h->patience_ns / LS_NS_PER_MS),
-                              .pulse_ms = (uint32_t)(h->pulse_ns / LS_NS_PER_MS),
-                              .suspect_ms = (uint32_t)(h->suspect_ns / LS_NS_PER_MS),
-                              .dead_ms = (uint32_t)(h->dead_ns / LS_NS_PER_MS),
-                              .succession = h->succession,
-                              .restarts = (uint32_t)h->rules.restarts,
-                              .least = (uint32_t)h->rules.least,
-                              .unit = (uint32_t)h->rules.unit,
-                              .min_nodes = (uint32_t)h->min_nodes,
-                              .max_nodes = (uint32_t)h->max_nodes,
-                              .grow_wait_ms = (uint32_t)(h->grow_wait_ns / LS_NS_PER_MS),
-                              .quarantine = (uint32_t)h->quarantine,
-                              .cool_ms = (uint32_t)(h->cool_ns / LS_NS_PER_MS)};
-    return ls_work_encode(job->command, job->workers, nodes->met != NULL, h ? &heal : NULL, out);
+        heal = (ls_job_spec_heal){.patience_ms = (uint32_t)(h->patience_ns / LS_NS_PER_MS),
+                                  .heartbeat_ms = (uint32_t)(h->heartbeat_ns / LS_NS_PER_MS),
+                                  .suspect_ms = (uint32_t)(h->suspect_ns / LS_NS_PER_MS),
+                                  .dead_ms = (uint32_t)(h->dead_ns / LS_NS_PER_MS),
+                                  .failover = h->failover,
+                                  .restarts = (uint32_t)h->rules.restarts,
+                                  .least = (uint32_t)h->rules.least,
+                                  .unit = (uint32_t)h->rules.unit,
+                                  .min_nodes = (uint32_t)h->min_nodes,
+                                  .max_nodes = (uint32_t)h->max_nodes,
+                                  .grow_wait_ms = (uint32_t)(h->grow_wait_ns / LS_NS_PER_MS),
+                                  .quarantine = (uint32_t)h->quarantine,
+                                  .cool_ms = (uint32_t)(h->cool_ns / LS_NS_PER_MS)};
+    return ls_job_spec_encode(job->command, job->workers, nodes->met != NULL, h ? &heal : NULL,
+                              out);
 }
 
 /* Of several addresses the first where somebody answers. */
@@ -252,11 +253,12 @@ static ls_status meet(ls_rendezvous *r, ls_launch_nodes *nodes, int64_t deadline
     ls_status st = LS_OK;
 
     if (nodes->heal)
-        LS_TRY(st, ls_league_open(&nodes->league, nodes->heal, !nodes->join, r), out);
+        LS_TRY(st, ls_recover_cluster_open(&nodes->recover_cluster, nodes->heal, !nodes->join, r),
+               out);
     LS_TRY(st, ls_rendezvous_meet(r, deadline_ns), out);
     LS_TRY(st, ls_rendezvous_members(r) ? LS_OK : LS_ENOMEM, out);
-    if (nodes->league)
-        st = ls_league_begin(nodes->league);
+    if (nodes->recover_cluster)
+        st = ls_recover_cluster_begin(nodes->recover_cluster);
 out:
     return st;
 }
@@ -286,10 +288,10 @@ ls_status ls_launch_run_nodes(ls_launch_nodes *nodes, ls_agent_args *job, ls_age
     ls_rendezvous *r = NULL;
     ls_secret secret = {NULL};
     bool without = false;
-    ls_work work;
+    ls_job_spec work;
     ls_str told;
 
-    ls_work_init(&work);
+    ls_job_spec_init(&work);
     ls_str_init(&told);
     if (nodes->secret_fd >= 0)
         LS_TRY(st, ls_secret_read_fd(&secret, nodes->secret_fd), out);
@@ -327,14 +329,14 @@ ls_status ls_launch_run_nodes(ls_launch_nodes *nodes, ls_agent_args *job, ls_age
                out);
     st = run_job(r, nodes, *job, result);
 out:
-    nodes->dropped = nodes->league && ls_rendezvous_was_dropped(r);
-    if (nodes->league)
-        ls_league_refuges(nodes->league, nodes->refuges, sizeof nodes->refuges);
-    ls_league_close(nodes->league);
-    nodes->league = NULL;
+    nodes->dropped = nodes->recover_cluster && ls_rendezvous_was_dropped(r);
+    if (nodes->recover_cluster)
+        ls_recover_cluster_refuges(nodes->recover_cluster, nodes->refuges, sizeof nodes->refuges);
+    ls_recover_cluster_close(nodes->recover_cluster);
+    nodes->recover_cluster = NULL;
     ls_rendezvous_close(r);
     ls_secret_release(&secret);
-    ls_work_release(&work);
+    ls_job_spec_release(&work);
     ls_str_release(&told);
     return st;
 }
@@ -408,7 +410,7 @@ static ls_status run_again(ls_agent_args *job, int64_t restarts, ls_agent_result
         if (result->cause.code == LS_OK || result->cause.code == LS_EINTR || restarts == 0)
             break;
         if (n > 0 && is_same(&now, &before)) {
-            result->exit_code = ls_err_exit_code(LS_EBARREN);
+            result->exit_code = ls_err_exit_code(LS_ENORETRY);
             snprintf(result->note, sizeof result->note,
                      "the same error came twice in a row: not started again");
             break;

@@ -1,10 +1,10 @@
 /* cmd_launch.h -- what `launch` shares with other commands that start workers. */
 #pragma once
 #include "cli/command.h"
-#include "cluster/agent.h"
-#include "cluster/league.h"
-#include "cluster/members.h"
-#include "cluster/work.h"
+#include "cluster/node/agent.h"
+#include "cluster/elect/recover_cluster.h"
+#include "cluster/member/members.h"
+#include "cluster/member/job_spec.h"
 
 /* Show how a job ended: the first cause, the last lines of who it was, and the others in one line.
  * Then end this process with the job's exit code, or return LS_OK when all went well. */
@@ -28,7 +28,8 @@ typedef struct ls_launch_nodes {
     ls_status (*listening)(void *context, const char *address);
     /* An agent: the first machine has said what to run. Sets command and workers of the job, and
      * what follows here. NULL: the job is known. */
-    ls_status (*told)(void *context, const ls_work *work, int64_t deadline_ns, ls_agent_args *job);
+    ls_status (*told)(void *context, const ls_job_spec *work, int64_t deadline_ns,
+                      ls_agent_args *job);
     /* When all are known, before ranks are started: may add to what they inherit. NULL: nothing.
      * node: this one. */
     ls_status (*met)(void *context, const ls_members *members, int node, const uint8_t *secret,
@@ -36,11 +37,12 @@ typedef struct ls_launch_nodes {
     /* The ranks run, and have what they inherit. NULL: nothing. */
     void (*started)(void *context);
     void *context;
-    const ls_league_args *heal; /* the ranks heal, borrowed; NULL: the first failure ends the job */
-    ls_league *league;          /* then: set before met() is called */
-    bool dropped;               /* afterwards: see ls_rendezvous_was_dropped() */
-    char refuges[2048];         /* and where else to look for the job (league.h) */
-    char at[160];               /* the address of `join` that answered */
+    const ls_recover_cluster_args
+        *heal; /* the ranks heal, borrowed; NULL: the first failure ends the job */
+    ls_recover_cluster *recover_cluster; /* then: set before met() is called */
+    bool dropped;                        /* afterwards: see ls_rendezvous_was_dropped() */
+    char refuges[2048]; /* and where else to look for the job (recover_cluster.h) */
+    char at[160];       /* the address of `join` that answered */
 } ls_launch_nodes;
 
 /* From the flags --nodes, --listen, --join, --secret, --wait, --quiet. */

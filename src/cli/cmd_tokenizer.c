@@ -7,10 +7,10 @@
 
 #include <jansson.h>
 #include <limits.h>
-#include "data/bpe_train.h"
-#include "data/pretok.h"
-#include "data/source.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/bpe_train.h"
+#include "data/tokenizer/pretok.h"
+#include "data/corpus/source.h"
+#include "data/tokenizer/tokenizer.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/time.h"

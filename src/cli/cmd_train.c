@@ -9,16 +9,16 @@
 #include "base/log.h"
 #include "cli/progress.h"
 #include "cli/cmds.h"
-#include "cli/hold.h"
+#include "cli/run_holder.h"
 #include "cli/job.h"
-#include "cli/load.h"
-#include "cli/stop.h"
-#include "cluster/places.h"
+#include "cli/load_run.h"
+#include "cli/stop_signals.h"
+#include "cluster/node/launcher_env.h"
 #include "config/check.h"
 #include "config/runfile.h"
-#include "parallel/kin.h"
+#include "layout/replicas.h"
 #include "train/loop.h"
-#include "train/preempt.h"
+#include "train/save/preempt.h"
 
 /* What a run may take to finish its step and save, before its ranks are killed; replicas and
  * workers first go on until they meet. */
@@ -135,7 +135,7 @@ static ls_status rejoin(void *context, const ls_view_report *report, ls_heal_vie
 static ls_status join_ranks(station *at, ls_session_args *session)
 {
     const ls_view_report nothing = {.have = -1, .reached = -1};
-    ls_places places;
+    ls_launcher_env places;
     ls_status st;
 
     if (!ls_job_is_rank())
@@ -143,7 +143,7 @@ static ls_status join_ranks(station *at, ls_session_args *session)
     if (ls_heal_has_agent()) {
         session->rejoin = rejoin;
         session->rejoin_context = at;
-        ls_load_likeness(session->run, &at->seat.likeness);
+        ls_run_digest(session->run, &at->seat.config_digest);
         LS_TRY(st, rejoin(at, &nothing, &session->view, &session->comm), out);
         session->local_ranks = session->view.local_ranks;
         session->local_rank = session->view.local_rank;
@@ -151,7 +151,7 @@ static ls_status join_ranks(station *at, ls_session_args *session)
     }
     LS_TRY(st, ls_job_join(&at->comm, ls_time_now_ns() + JOIN_S * LS_NS_PER_S), out);
     session->comm = at->comm;
-    LS_TRY(st, ls_places_find(&places), out);
+    LS_TRY(st, ls_launcher_env_find(&places), out);
     session->local_ranks = places.local_world * ls_job_local_tasks();
     session->local_rank = ls_job_local_task() * places.local_world + places.local_rank;
     st = take_place(at, places.rank);
@@ -169,16 +169,16 @@ static ls_status train(const ls_args *args, const ls_run *run, int64_t profile_s
                                .fresh = ls_args_has(args, "fresh"),
                                .sink = json ? print_json : ls_progress_event,
                                .sink_context = json ? (void *)&line : (void *)&progress,
-                               .stop = &ls_stop_asked,
-                               .stop_by = ls_stop_by_ns,
-                               .stop_saved = ls_stop_saved,
+                               .stop = &ls_stop_signals_asked,
+                               .stop_by = ls_stop_signals_by_ns,
+                               .stop_saved = ls_stop_signals_saved,
                                .profile_steps = profile_steps};
     ls_status st;
 
     ls_str_init(&line);
     ls_progress_init(&progress, args);
     LS_TRY(st, join_ranks(&at, &session), out);
-    ls_stop_begin(&(ls_stop_args){
+    ls_stop_signals_begin(&(ls_stop_signals_args){
         .rank = ls_job_is_rank(), .grace_s = run->checkpoint.grace, .note = stop_note(args)});
     st = ls_loop_run(&session);
     if (progress.drawn)
@@ -197,22 +197,22 @@ out:
 /* Start this command as ranks. */
 static ls_status run_ranks(const ls_args *args, const ls_run *run)
 {
-    const ls_league_args heal = {.rules = {.restarts = (int)run->heal.restarts,
-                                           .least = (int)run->heal.min_ranks,
-                                           .unit = ls_kin_unit(run)},
-                                 .min_nodes = (int)run->heal.min_nodes,
-                                 .max_nodes = (int)run->heal.max_nodes,
-                                 .grow_wait_ns = (int64_t)(run->heal.grow_wait * 1e9),
-                                 .quarantine = (int)run->heal.quarantine,
-                                 .cool_ns = (int64_t)(run->heal.cool_down * 1e9),
-                                 .patience_ns = run->heal.wait * LS_NS_PER_S,
-                                 .pulse_ns = (int64_t)(run->heal.pulse * 1e9),
-                                 .suspect_ns = (int64_t)(run->heal.suspect * 1e9),
-                                 .dead_ns = (int64_t)(run->heal.dead * 1e9),
-                                 .succession = true,
-                                 .tenure = ls_hold_tenure(),
-                                 .etcd = ls_hold_etcd(),
-                                 .program = LS_AGENT_SELF};
+    const ls_recover_cluster_args heal = {.rules = {.restarts = (int)run->heal.restarts,
+                                                    .least = (int)run->heal.min_ranks,
+                                                    .unit = ls_replicas_unit(run)},
+                                          .min_nodes = (int)run->heal.min_nodes,
+                                          .max_nodes = (int)run->heal.max_nodes,
+                                          .grow_wait_ns = (int64_t)(run->heal.grow_wait * 1e9),
+                                          .quarantine = (int)run->heal.quarantine,
+                                          .cool_ns = (int64_t)(run->heal.cool_down * 1e9),
+                                          .patience_ns = run->heal.wait * LS_NS_PER_S,
+                                          .heartbeat_ns = (int64_t)(run->heal.heartbeat * 1e9),
+                                          .suspect_ns = (int64_t)(run->heal.suspect * 1e9),
+                                          .dead_ns = (int64_t)(run->heal.dead * 1e9),
+                                          .failover = true,
+                                          .run_lease = ls_run_holder_lease(),
+                                          .etcd = ls_run_holder_etcd(),
+                                          .program = LS_AGENT_SELF};
     int64_t sharers = ls_max_i64(1, run->mesh.dp) * run->mesh.cp;
     int64_t all = ls_max_i64(run->mesh.ep, sharers) * run->mesh.tp * run->mesh.pp;
     int ranks = all > 1 && !ls_job_is_task() ? (int)ls_min_i64(all, INT_MAX) : 1;
@@ -267,23 +267,23 @@ static ls_status run_train(const ls_args *args)
     ls_status st;
 
     if (ls_args_has(args, "print")) {
-        fputs(ls_load_demo, stdout);
+        fputs(ls_load_run_demo, stdout);
         return LS_OK;
     }
     st = plan_faults();
     if (st == LS_OK)
         st = read_profile(args, &profile_steps);
     if (st == LS_OK)
-        st = ls_load_run(&run, args, args->n_rest > 0 ? args->rest[0] : NULL);
+        st = ls_load_run_run(&run, args, args->n_rest > 0 ? args->rest[0] : NULL);
     if (st != LS_OK)
         return st;
     st = check_profile(&run, profile_steps);
     if (st == LS_OK && *run.model.import && strcmp(run.model.import, run.data.tokenizer) != 0)
-        st = ls_load_prove(&run); /* for its warning */
+        st = ls_load_run_prove(&run); /* for its warning */
     if (st == LS_OK && !ls_job_is_rank() && !ls_args_has(args, "fresh") && profile_steps == 0)
         st = show_finished(args, &run, &finished);
     if (st == LS_OK && !finished)
-        st = ls_hold_run(args, &run);
+        st = ls_run_holder_run(args, &run);
     if (finished || st != LS_OK) {
         ls_runfile_release(&run);
         return st;
@@ -292,13 +292,13 @@ static ls_status run_train(const ls_args *args)
         st = run_ranks(args, &run);
     else
         st = train(args, &run, profile_steps);
-    ls_hold_end();
+    ls_run_holder_end();
     ls_runfile_release(&run);
     return st;
 }
 
 static const ls_flag flags[] = {
-    LS_LOAD_SET_FLAG,
+    LS_LOAD_RUN_SET_FLAG,
     LS_JOB_FLAGS,
     {.name = "json",
      .letter = 'j',

@@ -11,8 +11,8 @@
 #include "cli/help.h"
 #include "cli/report.h"
 #include "base/log.h"
-#include "cluster/cause.h"
-#include "cluster/office.h"
+#include "cluster/node/error_channel.h"
+#include "cluster/member/coordinator_process.h"
 
 static void show_log(ls_log_level level, const char *line, void *context)
 {
@@ -87,8 +87,8 @@ int ls_dispatch_main(int argc, const char *const *argv)
     ls_args args;
     ls_term term;
 
-    if (ls_office_is_wanted()) /* this process was started as the coordinator of a job */
-        return ls_office_serve();
+    if (ls_coordinator_process_is_wanted()) /* this process was started as the coordinator of a job */
+        return ls_coordinator_process_serve();
     signal(SIGPIPE, SIG_DFL); /* a parent may have left it ignored */
     st = ls_args_parse(&args, ls_commands, argc, argv);
     ls_term_init(&term, STDERR_FILENO, &args);
@@ -97,7 +97,8 @@ int ls_dispatch_main(int argc, const char *const *argv)
         st = run(&args);
     if ((fflush(stdout) != 0 || ferror(stdout)) && st == LS_OK)
         st = ls_fail_sys(LS_EIO, "cannot write to standard output");
-    if (st != LS_OK && !ls_cause_send(ls_err_last())) /* a worker's agent shows the first cause */
+    if (st != LS_OK &&
+        !ls_error_channel_send(ls_err_last())) /* a worker's agent shows the first cause */
         ls_report_error(ls_err_last(), &term);
     ls_log_set_sink(NULL, NULL, LS_LOG_WARN);
     return ls_err_exit_code(st);

@@ -29,9 +29,9 @@ const ls_help_exit ls_help_exits[] = {
     {LS_ENUMERIC, "The loss or a gradient became NaN or Inf."},
     {LS_EDEADLINE, "Something took longer than it was allowed to."},
     {LS_EPEER, "Another process of the run failed first."},
-    {LS_EBARREN, "It failed again and again without getting further: another start would end so "
-                 "too. Do not requeue "
-                 "the job before its cause is removed."},
+    {LS_ENORETRY, "It failed again and again without getting further: another start would end so "
+                  "too. Do not requeue "
+                  "the job before its cause is removed."},
     {LS_EUNSAVED,
      "Stopped on request, without saving: the time given was too short, or it was asked "
      "twice. The checkpoint before is whole; the same command goes on from it."},

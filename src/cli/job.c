@@ -1,6 +1,6 @@
 /* job.c -- see job.h.
  *
- * What a rank inherits: LINESHAFT_FD_MEMBERS (who is there), _BOARD (memory of the node) or, where
+ * What a rank inherits: LINESHAFT_FD_MEMBERS (who is there), _SEGMENT (memory of the node) or, where
  * ranks are replaced, _HEAL (a socket over which it gets that of each view), _OUT (the
  * standard output, for results that are not prefixed with a rank), and with
  * several nodes _LISTEN (its own socket) and _SECRET. The sockets are made here, before the nodes
@@ -22,12 +22,12 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/time.h"
-#include "cli/meet.h"
-#include "cluster/alone.h"
-#include "cluster/members.h"
-#include "cluster/places.h"
-#include "comm/node/board.h"
-#include "comm/node/box.h"
+#include "cli/task_rendezvous.h"
+#include "cluster/member/recover_local.h"
+#include "cluster/member/members.h"
+#include "cluster/node/launcher_env.h"
+#include "comm/node/shm_segment.h"
+#include "comm/node/flight_recorder.h"
 #include "net/secret.h"
 #include "net/sock.h"
 
@@ -47,12 +47,12 @@ static int inherited(const char *name)
 bool ls_job_is_task(void)
 {
     static bool told;
-    ls_places places;
+    ls_launcher_env places;
     bool launched;
 
     if (ls_job_is_rank())
         return false;
-    if (ls_meet_launched(&launched, &places) == LS_OK)
+    if (ls_task_rendezvous_launched(&launched, &places) == LS_OK)
         return launched;
     /* They may mean something else to somebody else. */
     if (!told)
@@ -65,18 +65,19 @@ bool ls_job_is_task(void)
 
 int ls_job_local_tasks(void)
 {
-    ls_places places;
+    ls_launcher_env places;
 
-    return ls_places_find_outer(&places) == LS_OK && places.world > 1 && places.local_world > 1
+    return ls_launcher_env_find_outer(&places) == LS_OK && places.world > 1 &&
+                   places.local_world > 1
                ? places.local_world
                : 1;
 }
 
 int ls_job_local_task(void)
 {
-    ls_places places;
+    ls_launcher_env places;
 
-    return ls_places_find_outer(&places) == LS_OK && places.world > 1
+    return ls_launcher_env_find_outer(&places) == LS_OK && places.world > 1
                ? (int)ls_max_i64(0, places.local_rank)
                : 0;
 }
@@ -117,16 +118,16 @@ static ls_status find_word(const char *name, const char *const known[3], const c
                    known[1], known[2]);
 }
 
-/* How data moves between nodes: LINESHAFT_CARRIER and LINESHAFT_ZEROCOPY, or what fits. */
+/* How data moves between nodes: LINESHAFT_TRANSPORT and LINESHAFT_ZEROCOPY, or what fits. */
 typedef struct movement {
-    const char *carrier, *zerocopy;
+    const char *transport, *zerocopy;
 } movement;
 
 static ls_status find_movement(movement *m)
 {
-    static const char *const carriers[] = {"auto", "tcp", "ucx"};
+    static const char *const transports[] = {"auto", "tcp", "ucx"};
     static const char *const zerocopies[] = {"auto", "on", "off"};
-    ls_status st = find_word("LINESHAFT_CARRIER", carriers, &m->carrier);
+    ls_status st = find_word("LINESHAFT_CARRIER", transports, &m->transport);
 
     if (st != LS_OK) {
         ls_err_hint("Without it, UCX moves the data where every machine has an RDMA device, else "
@@ -146,12 +147,12 @@ ls_status ls_job_join(ls_comm **comm_out, int64_t deadline_ns)
     movement how;
     ls_secret secret = {NULL};
     ls_members members;
-    ls_places places;
+    ls_launcher_env places;
     ls_status st;
 
     ls_members_init(&members);
     LS_TRY(st, find_movement(&how), out);
-    LS_TRY(st, ls_places_find(&places), out);
+    LS_TRY(st, ls_launcher_env_find(&places), out);
     LS_TRY(st, ls_members_from_fd(&members, inherited("LINESHAFT_FD_MEMBERS")), out);
     LS_TRY(st, member_list(&members, &list), out);
     if (secret_fd >= 0)
@@ -162,15 +163,15 @@ ls_status ls_job_join(ls_comm **comm_out, int64_t deadline_ns)
                                         .ranks = members.ranks,
                                         .generation = members.generation,
                                         .members = list,
-                                        .board_fd = inherited("LINESHAFT_FD_BOARD"),
+                                        .segment_fd = inherited("LINESHAFT_FD_BOARD"),
                                         .listen_fd = inherited("LINESHAFT_FD_LISTEN"),
                                         .secret = secret.bytes,
-                                        .carrier = how.carrier,
+                                        .transport = how.transport,
                                         .zerocopy = how.zerocopy},
                         deadline_ns),
            out);
     if (places.rank == 0)
-        ls_log(LS_LOG_INFO, "carrier between nodes: %s", ls_comm_carrier(*comm_out));
+        ls_log(LS_LOG_INFO, "carrier between nodes: %s", ls_comm_transport(*comm_out));
 out:
     ls_secret_release(&secret);
     ls_members_release(&members);
@@ -200,10 +201,10 @@ static ls_status open_view(const ls_heal_view *view, const ls_heal_fds *fds,
                                       .ranks = members.ranks,
                                       .generation = view->plan.generation,
                                       .members = list,
-                                      .board_fd = fds->board,
+                                      .segment_fd = fds->segment,
                                       .listen_fd = members.nodes > 1 ? seat->listen_fd : -1,
                                       .secret = secret.bytes,
-                                      .carrier = how.carrier,
+                                      .transport = how.transport,
                                       .zerocopy = how.zerocopy},
                       ls_time_now_ns() + VIEW_S * LS_NS_PER_S);
 out:
@@ -253,7 +254,7 @@ ls_status ls_job_rejoin(ls_job_seat *seat, const ls_view_report *report, ls_heal
         *comm = NULL;
         LS_TRY(st, listen_anew(seat, &now.port), out);
         ls_err_adopt(&why);
-        LS_TRY(st, ls_heal_ask(&now, &seat->likeness, view_out, &fds), out);
+        LS_TRY(st, ls_heal_ask(&now, &seat->config_digest, view_out, &fds), out);
         if (view_out->dismissed)
             goto out;
         ls_fault_reach(view_out->plan.base, view_out->plan.generation);
@@ -262,7 +263,7 @@ ls_status ls_job_rejoin(ls_job_seat *seat, const ls_view_report *report, ls_heal
         st = ls_fault_pass(LS_FAULT_AT_MEET);
         if (st == LS_OK)
             st = open_view(view_out, &fds, seat, comm);
-        close(fds.board);
+        close(fds.segment);
         close(fds.members);
     } while (st == LS_EPEER || st == LS_EDEADLINE);
 out:
@@ -279,14 +280,14 @@ typedef struct job {
     ls_agent_fd fds[5];
     int *sockets; /* listening, one per rank; NULL: one node */
     uint16_t *ports;
-    ls_launch_nodes *nodes; /* where there are several */
-    ls_meet meet;           /* of tasks that another launcher started */
-    ls_heal *heal;          /* ranks are replaced; NULL: they are not */
-    ls_alone *alone;        /* then, on one node: who decides */
-    ls_league_args how;     /* an agent's: as the first node says */
+    ls_launch_nodes *nodes;      /* where there are several */
+    ls_task_rendezvous meet;     /* of tasks that another launcher started */
+    ls_heal *heal;               /* ranks are replaced; NULL: they are not */
+    ls_recover_local *alone;     /* then, on one node: who decides */
+    ls_recover_cluster_args how; /* an agent's: as the first node says */
     char address[LS_MEMBERS_TEXT + 32];
     const char *settings[2];
-    int board_fd, members_fd, secret_fd, out_fd;
+    int segment_fd, members_fd, secret_fd, out_fd;
     uint64_t generation;
 } job;
 
@@ -394,16 +395,17 @@ static ls_status on_met(void *context, const ls_members *members, int node, cons
     int n = 0;
     ls_status st;
 
-    ls_meet_close(&j->meet);
-    if (j->nodes && j->nodes->league)
+    ls_task_rendezvous_close(&j->meet);
+    if (j->nodes && j->nodes->recover_cluster)
         return open_heal(j, members, node, secret, agent);
     j->generation = members->generation;
     LS_TRY(st,
-           ls_board_create(&(ls_board_args){.generation = members->generation, .ranks = j->ranks},
-                           &j->board_fd),
+           ls_shm_segment_create(
+               &(ls_shm_segment_args){.generation = members->generation, .ranks = j->ranks},
+               &j->segment_fd),
            out);
     LS_TRY(st, ls_members_to_fd(members, &j->members_fd), out);
-    j->fds[n++] = (ls_agent_fd){.name = "BOARD", .fd = j->board_fd};
+    j->fds[n++] = (ls_agent_fd){.name = "BOARD", .fd = j->segment_fd};
     j->fds[n++] = (ls_agent_fd){.name = "MEMBERS", .fd = j->members_fd};
     j->fds[n++] = (ls_agent_fd){.name = "OUT", .fd = j->out_fd};
     if (secret) {
@@ -420,34 +422,34 @@ out:
 /* --- ranks that are replaced ------------------------------------------------------------------*/
 
 /* The memory of the ranks of a view; that of the view before goes with its last holder. */
-static ls_status make_board(void *context, uint64_t generation, int ranks, int *fd_out)
+static ls_status make_segment(void *context, uint64_t generation, int ranks, int *fd_out)
 {
     job *j = context;
 
-    ls_sock_close(&j->board_fd);
+    ls_sock_close(&j->segment_fd);
     j->generation = generation;
-    ls_status st =
-        ls_board_create(&(ls_board_args){.generation = generation, .ranks = ranks}, &j->board_fd);
-    *fd_out = j->board_fd;
+    ls_status st = ls_shm_segment_create(
+        &(ls_shm_segment_args){.generation = generation, .ranks = ranks}, &j->segment_fd);
+    *fd_out = j->segment_fd;
     return st;
 }
 
 /* Nobody may wait in it any longer. */
-static void break_board(void *context, const char *why)
+static void break_segment(void *context, const char *why)
 {
     const job *j = context;
-    ls_board *board = NULL;
+    ls_shm_segment *segment = NULL;
 
-    if (ls_board_open(&board, j->board_fd, j->generation) == LS_OK)
-        ls_board_abort(board, LS_BOARD_AGENT, LS_EPEER, "%s", why);
+    if (ls_shm_segment_open(&segment, j->segment_fd, j->generation) == LS_OK)
+        ls_shm_segment_abort(segment, LS_SHM_SEGMENT_AGENT, LS_EPEER, "%s", why);
     else
         ls_log(LS_LOG_WARN, "cannot tell the ranks: %s", ls_err_last()->text);
-    ls_board_close(board);
+    ls_shm_segment_close(segment);
 }
 
 static ls_status on_alone(void *context)
 {
-    return ls_alone_attend(context);
+    return ls_recover_local_attend(context);
 }
 
 /* Ranks that are replaced: what they inherit, and who speaks with them. Without a secret this node
@@ -455,28 +457,28 @@ static ls_status on_alone(void *context)
 static ls_status open_heal(job *j, const ls_members *members, int node, const uint8_t *secret,
                            ls_agent_args *agent)
 {
-    const ls_league_args *how = secret ? j->nodes->heal : &j->how;
+    const ls_recover_cluster_args *how = secret ? j->nodes->heal : &j->how;
     ls_heal_args args = {.workers = j->ranks,
                          .patience_ns = how->patience_ns,
-                         .make = make_board,
-                         .revoke = break_board,
+                         .make = make_segment,
+                         .revoke = break_segment,
                          .context = j};
     int n = 0;
     ls_status st;
 
     if (secret) {
-        args.say = ls_league_say;
-        args.say_context = j->nodes->league;
+        args.say = ls_recover_cluster_say;
+        args.say_context = j->nodes->recover_cluster;
         LS_TRY(st, pass_secret(j, secret), out);
         snprintf(j->address, sizeof j->address, "LINESHAFT_ADDRESS=%s", members->node[node].ip);
         j->settings[0] = j->address;
         agent->settings = j->settings;
         j->fds[n++] = (ls_agent_fd){.name = "SECRET", .fd = j->secret_fd};
     } else {
-        LS_TRY(st, ls_alone_open(&j->alone, how->rules, j->ranks, how->program), out);
-        args.say = ls_alone_say;
+        LS_TRY(st, ls_recover_local_open(&j->alone, how->rules, j->ranks, how->program), out);
+        args.say = ls_recover_local_say;
         args.say_context = agent->context = j->alone;
-        agent->watch_fd = ls_alone_fd(j->alone);
+        agent->watch_fd = ls_recover_local_fd(j->alone);
         agent->attend = on_alone;
     }
     LS_TRY(st, ls_heal_open(&j->heal, &args), out);
@@ -488,14 +490,14 @@ static ls_status open_heal(job *j, const ls_members *members, int node, const ui
     agent->n_fds = n;
     agent->heal = j->heal;
     if (secret)
-        ls_league_bind(j->nodes->league, j->heal);
+        ls_recover_cluster_bind(j->nodes->recover_cluster, j->heal);
     else
-        ls_alone_bind(j->alone, j->heal);
+        ls_recover_local_bind(j->alone, j->heal);
 out:
     return st;
 }
 
-static ls_status run_alone(job *j, const ls_league_args *heal, ls_agent_args *agent,
+static ls_status run_alone(job *j, const ls_recover_cluster_args *heal, ls_agent_args *agent,
                            ls_agent_result *result)
 {
     ls_members members;
@@ -523,7 +525,7 @@ static ls_status on_listening(void *context, const char *address)
 {
     job *j = context;
 
-    return j->meet.hosts ? ls_meet_tell(&j->meet, address) : LS_OK;
+    return j->meet.hosts ? ls_task_rendezvous_tell(&j->meet, address) : LS_OK;
 }
 
 /* Where the nodes meet: as the flags say, on the first host of a lab, or with the other tasks that
@@ -534,7 +536,7 @@ static ls_status find_nodes(const ls_args *args, job *j, ls_launch_nodes *nodes,
                *list = getenv("LINESHAFT_LAB_ADDRESSES");
     const char *node = getenv("LINESHAFT_LAB_NODE");
     ls_status st = ls_launch_find_nodes(args, nodes);
-    ls_places places;
+    ls_launcher_env places;
     bool launched;
 
     if (st != LS_OK || nodes->listen || nodes->join)
@@ -542,8 +544,8 @@ static ls_status find_nodes(const ls_args *args, job *j, ls_launch_nodes *nodes,
     if (!lab_nodes || !list || !node) {
         if (!ls_job_is_task())
             return LS_OK;
-        st = ls_meet_launched(&launched, &places);
-        return st == LS_OK ? ls_meet_open(&j->meet, &places, nodes) : st;
+        st = ls_task_rendezvous_launched(&launched, &places);
+        return st == LS_OK ? ls_task_rendezvous_open(&j->meet, &places, nodes) : st;
     }
     nodes->nodes = strtoll(lab_nodes, NULL, 10);
     if (nodes->nodes < 2)
@@ -584,24 +586,25 @@ static bool reader_left(const job *j, const ls_agent_result *result)
 /* --- what is left of a job that failed --------------------------------------------------------*/
 
 /* The ranks are gone, however that went; their memory is held here. */
-static ls_status write_boxes(const ls_board *board, const char *dir, ls_agent_result *result)
+static ls_status write_boxes(const ls_shm_segment *segment, const char *dir,
+                             ls_agent_result *result)
 {
-    char path[PATH_MAX], where[LS_BOX_TEXT] = "";
+    char path[PATH_MAX], where[LS_FLIGHT_RECORDER_TEXT] = "";
     int written = 0;
-    ls_box_record r;
+    ls_flight_recorder_record r;
     ls_status st = LS_OK;
 
-    for (int i = 0; i < ls_board_ranks(board); i++) {
-        if (!ls_box_used(board, i))
+    for (int i = 0; i < ls_shm_segment_ranks(segment); i++) {
+        if (!ls_flight_recorder_used(segment, i))
             continue;
         LS_TRY(st, ls_file_make_dirs(dir), out);
-        snprintf(path, sizeof path, "%s/rank-%d.txt", dir, ls_board_rank(board, i));
-        LS_TRY(st, ls_box_write(board, i, result->cause.text, path), out);
+        snprintf(path, sizeof path, "%s/rank-%d.txt", dir, ls_shm_segment_rank(segment, i));
+        LS_TRY(st, ls_flight_recorder_write(segment, i, result->cause.text, path), out);
         written++;
     }
-    if (result->worker >= 0 && result->worker < ls_board_ranks(board) &&
-        ls_box_find(board, result->worker, -1, &r))
-        ls_box_call(&r, where);
+    if (result->worker >= 0 && result->worker < ls_shm_segment_ranks(segment) &&
+        ls_flight_recorder_find(segment, result->worker, -1, &r))
+        ls_flight_recorder_call(&r, where);
     if (written)
         snprintf(result->note, sizeof result->note,
                  "%s%.200s%sblack box%s of %d rank%s: %.200s/rank-N.txt",
@@ -615,19 +618,19 @@ out:
 static void keep_boxes(const job *j, ls_agent_result *result)
 {
     const char *dir = getenv("LINESHAFT_BLACKBOX");
-    ls_board *board = NULL;
+    ls_shm_segment *segment = NULL;
     ls_status st;
 
     if (result->cause.code == LS_OK || result->cause.code == LS_EINTR ||
-        result->cause.code == LS_EUNSAVED || j->board_fd < 0 || (dir && strcmp(dir, "off") == 0))
+        result->cause.code == LS_EUNSAVED || j->segment_fd < 0 || (dir && strcmp(dir, "off") == 0))
         return;
     ls_err_record before = *ls_err_last();
-    LS_TRY(st, ls_board_open(&board, j->board_fd, j->generation), out);
-    st = write_boxes(board, dir && *dir ? dir : "lineshaft-blackbox", result);
+    LS_TRY(st, ls_shm_segment_open(&segment, j->segment_fd, j->generation), out);
+    st = write_boxes(segment, dir && *dir ? dir : "lineshaft-blackbox", result);
 out:
     if (st != LS_OK)
         ls_log(LS_LOG_WARN, "the black boxes are lost: %s", ls_err_last()->text);
-    ls_board_close(board);
+    ls_shm_segment_close(segment);
     ls_err_adopt(&before);
 }
 
@@ -635,12 +638,12 @@ static void release(job *j)
 {
     for (int i = 0; j->sockets && i < j->ranks; i++)
         ls_sock_close(&j->sockets[i]);
-    ls_sock_close(&j->board_fd);
+    ls_sock_close(&j->segment_fd);
     ls_sock_close(&j->members_fd);
     ls_sock_close(&j->secret_fd);
     ls_sock_close(&j->out_fd);
-    ls_meet_close(&j->meet);
-    ls_alone_close(j->alone);
+    ls_task_rendezvous_close(&j->meet);
+    ls_recover_local_close(j->alone);
     ls_heal_close(j->heal);
     ls_mem_free(j->sockets);
     ls_mem_free(j->ports);
@@ -665,7 +668,7 @@ static ls_status begin(const ls_args *args, job *j)
 
     *j = (job){.args = args,
                .meet = {.secret_fd = -1},
-               .board_fd = -1,
+               .segment_fd = -1,
                .members_fd = -1,
                .secret_fd = -1,
                .out_fd = -1};
@@ -675,7 +678,8 @@ out:
     return st;
 }
 
-ls_status ls_job_run(const ls_args *args, int ranks, int64_t grace_s, const ls_league_args *heal)
+ls_status ls_job_run(const ls_args *args, int ranks, int64_t grace_s,
+                     const ls_recover_cluster_args *heal)
 {
     job *j = &the_job;
     ls_agent_result result = {.worker = -1};
@@ -687,7 +691,7 @@ ls_status ls_job_run(const ls_args *args, int ranks, int64_t grace_s, const ls_l
     ls_status st;
 
     LS_TRY(st, begin(args, j), out);
-    LS_TRY(st, ls_launch_number(args, "ranks", ranks, 1, LS_BOARD_RANKS, &n), out);
+    LS_TRY(st, ls_launch_number(args, "ranks", ranks, 1, LS_SHM_SEGMENT_RANKS, &n), out);
     LS_TRY(st, find_nodes(args, j, &nodes, lab), out);
     LS_TRY(st, take_words(j), out);
     j->ranks = agent.workers = (int)n;
@@ -718,27 +722,27 @@ out:
 
 /* --- as an agent ------------------------------------------------------------------------------*/
 
-static ls_league_args how_to_heal(const ls_work_heal *heal)
+static ls_recover_cluster_args how_to_heal(const ls_job_spec_heal *heal)
 {
-    return (ls_league_args){.rules = {.restarts = (int)heal->restarts,
-                                      .least = (int)heal->least,
-                                      .unit = (int)heal->unit},
-                            .min_nodes = (int)heal->min_nodes,
-                            .max_nodes = (int)heal->max_nodes,
-                            .grow_wait_ns = heal->grow_wait_ms * LS_NS_PER_MS,
-                            .quarantine = (int)heal->quarantine,
-                            .cool_ns = heal->cool_ms * LS_NS_PER_MS,
-                            .patience_ns = heal->patience_ms * LS_NS_PER_MS,
-                            .pulse_ns = heal->pulse_ms * LS_NS_PER_MS,
-                            .suspect_ns = heal->suspect_ms * LS_NS_PER_MS,
-                            .dead_ns = heal->dead_ms * LS_NS_PER_MS,
-                            .succession = heal->succession != 0,
-                            .program = LS_AGENT_SELF};
+    return (ls_recover_cluster_args){.rules = {.restarts = (int)heal->restarts,
+                                               .least = (int)heal->least,
+                                               .unit = (int)heal->unit},
+                                     .min_nodes = (int)heal->min_nodes,
+                                     .max_nodes = (int)heal->max_nodes,
+                                     .grow_wait_ns = heal->grow_wait_ms * LS_NS_PER_MS,
+                                     .quarantine = (int)heal->quarantine,
+                                     .cool_ns = heal->cool_ms * LS_NS_PER_MS,
+                                     .patience_ns = heal->patience_ms * LS_NS_PER_MS,
+                                     .heartbeat_ns = heal->heartbeat_ms * LS_NS_PER_MS,
+                                     .suspect_ns = heal->suspect_ms * LS_NS_PER_MS,
+                                     .dead_ns = heal->dead_ms * LS_NS_PER_MS,
+                                     .failover = heal->failover != 0,
+                                     .program = LS_AGENT_SELF};
 }
 
 /* The first machine has said what to run: the same words here, and for ranks that meet what they
  * inherit. */
-static ls_status on_told(void *context, const ls_work *work, int64_t deadline_ns,
+static ls_status on_told(void *context, const ls_job_spec *work, int64_t deadline_ns,
                          ls_agent_args *agent)
 {
     job *j = context;
@@ -750,9 +754,9 @@ static ls_status on_told(void *context, const ls_work *work, int64_t deadline_ns
     LS_TRY(st, ls_agent_check(agent), out);
     if (!work->meeting)
         goto out;
-    if (agent->workers > LS_BOARD_RANKS) {
+    if (agent->workers > LS_SHM_SEGMENT_RANKS) {
         st = ls_fail(LS_EUSAGE, "--ranks must be a whole number from 1 to %d, not %d",
-                     LS_BOARD_RANKS, agent->workers);
+                     LS_SHM_SEGMENT_RANKS, agent->workers);
         goto out;
     }
     j->ranks = agent->workers;

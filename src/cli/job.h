@@ -2,12 +2,12 @@
  *
  * The process that the user started becomes the agent. It runs this program once more for each
  * rank, with the same command line; a rank finds its place, the node's shared memory, the list of
- * members, its listening socket and the secret in what it inherits. LINESHAFT_CARRIER in the
+ * members, its listening socket and the secret in what it inherits. LINESHAFT_TRANSPORT in the
  * environment (auto, tcp, ucx) says what moves data between machines, LINESHAFT_ZEROCOPY (auto, on,
  * off) whether TCP sends large messages without a copy. */
 #pragma once
 #include "cli/cmd_launch.h"
-#include "cluster/league.h"
+#include "cluster/elect/recover_cluster.h"
 #include "comm/comm.h"
 
 /* The flags that say how many ranks there are, for the table of a command. */
@@ -26,7 +26,7 @@
 bool ls_job_is_rank(void);
 
 /* Whether srun, mpirun or torchrun started several of this process. Each becomes the agent of its
- * own ranks (meet.h). */
+ * own ranks (task_rendezvous.h). */
 bool ls_job_is_task(void);
 
 /* In a rank: how many such tasks are on this machine; 1 where there are none. */
@@ -40,7 +40,8 @@ int ls_job_local_task(void);
  * know how to meet again (ls_job_rejoin); NULL: a rank that dies ends the job. Returns when all
  * have ended well, else ends the process as launch does. Inside a lab the flags for several
  * machines may be left out. */
-ls_status ls_job_run(const ls_args *args, int ranks, int64_t grace_s, const ls_league_args *heal);
+ls_status ls_job_run(const ls_args *args, int ranks, int64_t grace_s,
+                     const ls_recover_cluster_args *heal);
 
 /* In a rank: let the standard output be the user's, without the rank's number before each line. */
 ls_status ls_job_take_output(void);
@@ -54,8 +55,8 @@ ls_status ls_job_join(ls_comm **comm_out, int64_t deadline_ns);
 
 /* What a rank of a job that heals keeps from one view to the next. */
 typedef struct ls_job_seat {
-    int listen_fd;        /* where ranks of other machines reach it in this view; -1: nowhere */
-    ls_likeness likeness; /* no rows: nothing is compared */
+    int listen_fd; /* where ranks of other machines reach it in this view; -1: nowhere */
+    ls_config_digest config_digest; /* no rows: nothing is compared */
 } ls_job_seat;
 
 /* In a rank of a job that heals (ls_heal_has_agent()), instead, and again whenever it has lost the

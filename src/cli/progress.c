@@ -134,11 +134,11 @@ static void show_start(ls_progress *p, const ls_event_start *e)
 
 static void smooth(ls_progress *p, const ls_event_step *e)
 {
-    double ms = (double)ls_clock_wall_ns(e->clock) / 1e6;
+    double ms = (double)ls_step_clock_wall_ns(e->clock) / 1e6;
     double keep = p->smooth_ms > 0 ? 0.9 : 0;
 
     p->smooth_ms = keep * p->smooth_ms + (1 - keep) * ms;
-    for (int i = 0; i < LS_PARTS; i++)
+    for (int i = 0; i < LS_STEP_TIMES; i++)
         p->split[i] = keep * p->split[i] + (1 - keep) * (double)e->clock->parts_ns[i] / 1e6;
 }
 
@@ -158,12 +158,12 @@ static void fit_split(const ls_progress *p, int width, ls_str *line)
     double sum = 0;
     bool fits = true, first = true;
 
-    for (int i = 0; i < LS_PARTS; i++)
+    for (int i = 0; i < LS_STEP_TIMES; i++)
         sum += p->split[i];
-    for (int i = 0; i < LS_PARTS && sum > 0 && fits; i++) {
+    for (int i = 0; i < LS_STEP_TIMES && sum > 0 && fits; i++) {
         if (p->split[i] < 0.01 * sum)
             continue;
-        snprintf(part, sizeof part, "%s %s %.0f%%", first ? " " : "", ls_part_names[i],
+        snprintf(part, sizeof part, "%s %s %.0f%%", first ? " " : "", ls_step_time_names[i],
                  100 * p->split[i] / sum);
         fits = fit(line, width, part);
         first = false;
@@ -335,13 +335,13 @@ static void show_summary(const ls_event_summary *e)
 }
 
 /* The mesh that was chosen, and the next best. */
-static void show_mesh(const ls_progress *p, const ls_choice *choice)
+static void show_mesh(const ls_progress *p, const ls_mesh_choice *choice)
 {
     enum { SHOWN = 4 };
     ls_str text;
 
     ls_str_init(&text);
-    ls_choice_tell(choice, SHOWN, &text);
+    ls_mesh_choice_tell(choice, SHOWN, &text);
     if (!p->quiet && ls_str_status(&text) == LS_OK)
         printf("%s\n", text.p);
     ls_str_release(&text);

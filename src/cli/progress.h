@@ -4,16 +4,16 @@
  * time of the last steps went. Elsewhere: a line at a time, at most one every few seconds. */
 #pragma once
 #include "cli/term.h"
-#include "train/event.h"
+#include "train/report/event.h"
 
 typedef struct ls_progress {
     ls_term term; /* of standard output */
     bool quiet;
-    bool drawn;             /* the bar is on the screen */
-    int64_t shown_ns;       /* when it was last drawn */
-    double val_loss;        /* last one; NaN: none */
-    double smooth_ms;       /* of a step */
-    double split[LS_PARTS]; /* smoothed ms of each part */
+    bool drawn;                  /* the bar is on the screen */
+    int64_t shown_ns;            /* when it was last drawn */
+    double val_loss;             /* last one; NaN: none */
+    double smooth_ms;            /* of a step */
+    double split[LS_STEP_TIMES]; /* smoothed ms of each part */
 } ls_progress;
 
 void ls_progress_init(ls_progress *progress, const ls_args *args);

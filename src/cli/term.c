@@ -3,7 +3,7 @@
 
 #include <sys/ioctl.h>
 #include <unistd.h>
-#include "data/utf8.h"
+#include "data/tokenizer/utf8.h"
 
 enum { DEFAULT_WIDTH = 80 };
 

@@ -1,5 +1,5 @@
 /* comm.c -- communicators: opening, asking, waiting. See comm.h for what holds, comm_impl.h for the
- * nouns, flight.c for how a collective moves.
+ * nouns, request.c for how a collective moves.
  *
  * The usual case, one node, nothing in flight, waited for at once, goes straight to node/direct.h
  * without the lock: nobody else touches a communicator that has no flights. */
@@ -12,7 +12,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "base/time.h"
-#include "comm/node/box.h"
+#include "comm/node/flight_recorder.h"
 #include "comm/tune_impl.h"
 
 /* The last place is for ls_comm_run() alone: whether it has one must not depend on how far the
@@ -52,7 +52,7 @@ static int even_nodes(const ls_comm *c)
 static ls_status open_direct(ls_comm *c, ls_group *group, ls_direct **direct, uint64_t part,
                              int64_t deadline_ns)
 {
-    int seats[LS_BOARD_RANKS], n = 0, first = -1;
+    int seats[LS_SHM_SEGMENT_RANKS], n = 0, first = -1;
     ls_status st;
 
     for (int i = 0; i < c->ranks; i++)
@@ -65,7 +65,7 @@ static ls_status open_direct(ls_comm *c, ls_group *group, ls_direct **direct, ui
                                 .local = c->fabric->seat,
                                 .locals = seats,
                                 .members = n};
-    LS_TRY(st, ls_group_open(group, c->fabric->board, &args, deadline_ns), out);
+    LS_TRY(st, ls_group_open(group, c->fabric->segment, &args, deadline_ns), out);
     LS_TRY(st, ls_direct_open(direct, group), out);
 out:
     return st;
@@ -188,7 +188,7 @@ ls_status ls_comm_open(ls_comm **comm_out, const ls_comm_args *args, int64_t dea
         LS_TRY(st, ls_tune_open(c, deadline_ns), out);
         c->seen_count = 0; /* that was no use */
         ls_fabric_lock(c->fabric);
-        st = ls_between_misbehave(c->fabric);
+        st = ls_inter_node_misbehave(c->fabric);
         if (st != LS_OK)
             st = ls_fabric_fail(c->fabric);
         pthread_mutex_unlock(&c->fabric->lock);
@@ -219,14 +219,14 @@ void ls_comm_close(ls_comm *comm)
         link = &(*link)->next;
     *link = c->next;
     fabric->in_flight -= atomic_load(&c->up);
-    /* Messages that a carrier still holds lie in the flights: it must let go of them first. */
+    /* Messages that a transport still holds lie in the flights: it must let go of them first. */
     if (atomic_load(&c->up) > 0 && !fabric->broken) {
         ls_fail(LS_EPEER, "rank %d closed a communicator with %d collectives in flight",
                 fabric->rank, atomic_load(&c->up));
         ls_fabric_fail(fabric);
     }
     if (atomic_load(&c->up) > 0)
-        ls_fabric_close_carrier(fabric);
+        ls_fabric_close_transport(fabric);
     pthread_mutex_unlock(&fabric->lock);
     free_comm(c);
     ls_fabric_drop(fabric);
@@ -385,8 +385,8 @@ ls_status ls_comm_alloc(ls_comm *comm, int64_t bytes, const char *what, void **m
     ls_fabric *f = comm->fabric;
     void *p;
 
-    if (f->board)
-        return ls_board_alloc(f->board, f->seat, bytes, what, memory_out);
+    if (f->segment)
+        return ls_shm_segment_alloc(f->segment, f->seat, bytes, what, memory_out);
     p = aligned_alloc(4096, (size_t)ls_round_up(ls_max_i64(bytes, 1), 4096));
     if (!p)
         return ls_fail(LS_ENOMEM, "no memory for %.1f MiB of %s", (double)bytes / (double)LS_MIB,
@@ -400,8 +400,8 @@ void ls_comm_free(ls_comm *comm, void *memory)
 {
     ls_fabric *f = comm->fabric;
 
-    if (f->board)
-        ls_board_free(f->board, f->seat, memory);
+    if (f->segment)
+        ls_shm_segment_free(f->segment, f->seat, memory);
     else
         free(memory);
 }
@@ -482,11 +482,11 @@ static ls_status start(ls_comm *c, const ls_coll *coll, int slot, int end, fligh
     flight *f = &c->flights[slot];
     f->request = ++c->requests << SLOT_BITS | (uint64_t)slot;
     f->coll = only_used(coll);
-    f->way = ls_flight_way(c, coll);
+    f->way = ls_request_way(c, coll);
     f->plan = NULL;
     if (f->way == WAY_EXEC)
         note_seen(c, &f->coll);
-    ls_flight_start(c, f);
+    ls_request_start(c, f);
     *flight_out = f;
 out:
     return st;
@@ -505,7 +505,7 @@ ls_status ls_comm_start(ls_comm *comm, const ls_coll *coll, ls_comm_request *req
     st = ls_fabric_start_mover(fabric);
     if (st == LS_OK)
         st = start(c, coll, 0, LS_COMM_FLIGHTS, &f);
-    if (st == LS_OK && ls_flight_move_all(fabric, &moved) != LS_OK)
+    if (st == LS_OK && ls_request_move_all(fabric, &moved) != LS_OK)
         st = ls_fabric_fail(fabric);
     if (st == LS_OK)
         *request_out = f->request;
@@ -528,14 +528,14 @@ static int eager_turns(const flight *f)
 /* Until something may have happened. Under the lock, which is let go of for a moment. */
 static void idle(ls_fabric *fabric, int64_t deadline_ns, int turns, int eager)
 {
-    bool far = fabric->carrier && fabric->far && atomic_load(&fabric->wanted) == 0;
+    bool far = fabric->transport && fabric->far && atomic_load(&fabric->wanted) == 0;
 
     if (far && turns < eager) {
         if (fabric->crowded)
             sched_yield();
     } else if (far)
-        fabric->carrier->table->sleep(fabric->carrier,
-                                      ls_min_i64(deadline_ns, ls_time_now_ns() + WAIT_SLEEP_NS));
+        fabric->transport->table->sleep(fabric->transport,
+                                        ls_min_i64(deadline_ns, ls_time_now_ns() + WAIT_SLEEP_NS));
     else if (turns > 20) {
         pthread_mutex_unlock(&fabric->lock);
         if (turns > 200)
@@ -556,9 +556,9 @@ static ls_status wait_for(ls_comm *c, flight *f, int64_t deadline_ns)
     for (int turns = 0; f->state != FLIGHT_DONE; turns++) {
         bool moved = false;
         LS_TRY(st, ls_fabric_check(fabric), out);
-        st = ls_flight_move_all(fabric, &moved);
+        st = ls_request_move_all(fabric, &moved);
         if (st == LS_OK && f->state != FLIGHT_DONE && ls_time_now_ns() >= deadline_ns)
-            st = ls_autopsy(c, f);
+            st = ls_hang_report(c, f);
         if (st != LS_OK) {
             st = ls_fabric_fail(fabric);
             goto out;
@@ -610,7 +610,7 @@ ls_status ls_comm_test_any(ls_comm *comm, const ls_comm_request *requests, int n
 
     ls_fabric_lock(c->fabric);
     LS_TRY(st, ls_fabric_check(c->fabric), out);
-    if (ls_flight_move_all(c->fabric, &moved) != LS_OK) {
+    if (ls_request_move_all(c->fabric, &moved) != LS_OK) {
         st = ls_fabric_fail(c->fabric);
         goto out;
     }
@@ -651,7 +651,7 @@ ls_status ls_comm_run(ls_comm *comm, const ls_coll *coll, int64_t deadline_ns)
 
     if (c->near && c->direct && !c->forced && atomic_load(&c->up) == 0) {
         st = ls_direct_run(c->direct, coll, deadline_ns);
-        if (st == LS_OK || (st == LS_EUSAGE && !ls_board_aborted(fabric->board)))
+        if (st == LS_OK || (st == LS_EUSAGE && !ls_shm_segment_aborted(fabric->segment)))
             return st;
         return fail(fabric);
     }
@@ -678,12 +678,13 @@ void ls_comm_abort(ls_comm *comm, const char *reason)
             snprintf(f->abort_reason, sizeof f->abort_reason, "%s", reason);
             atomic_store(&f->aborting, true);
         }
-        if (first && f->carrier)
-            f->carrier->table->wake(f->carrier);
+        if (first && f->transport)
+            f->transport->table->wake(f->transport);
         pthread_mutex_unlock(&f->abort_lock);
     }
-    if (first && f->board)
-        ls_board_abort(f->board, f->seat, LS_EPEER, "stopped by rank %d: %s", f->rank, reason);
+    if (first && f->segment)
+        ls_shm_segment_abort(f->segment, f->seat, LS_EPEER, "stopped by rank %d: %s", f->rank,
+                             reason);
 }
 
 /* --- about it ---------------------------------------------------------------------------------*/
@@ -692,12 +693,12 @@ const char *ls_comm_way(ls_comm *comm, const ls_coll *coll)
 {
     ls_comm *c = comm;
     const ls_coll used = only_used(coll);
-    flight_way way = ls_flight_way(c, &used);
+    flight_way way = ls_request_way(c, &used);
     const char *name = way == WAY_DIRECT ? "direct" : way == WAY_LEVELS ? "levels" : "alone";
 
     if (way == WAY_EXEC && c->ranks > 1) {
         ls_fabric_lock(c->fabric);
-        name = ls_flight_algo(c, &used);
+        name = ls_request_algo(c, &used);
         pthread_mutex_unlock(&c->fabric->lock);
     }
     return name;
@@ -746,7 +747,7 @@ void ls_comm_traffic(ls_comm *comm, int64_t *sent_out, int64_t *received_out)
     for (int r = 0; f->far && r < f->ranks; r++) {
         int64_t sent = 0, received = 0;
         if (f->members[r].node != f->members[f->rank].node)
-            f->carrier->table->count(f->carrier, r, &sent, &received);
+            f->transport->table->count(f->transport, r, &sent, &received);
         *sent_out += sent;
         *received_out += received;
     }
@@ -757,15 +758,15 @@ int64_t ls_comm_foreign_bytes(const ls_comm *comm)
 {
     const ls_fabric *f = comm->fabric;
 
-    return f->board ? ls_board_foreign_bytes(f->board, f->seat) : 0;
+    return f->segment ? ls_shm_segment_foreign_bytes(f->segment, f->seat) : 0;
 }
 
-const char *ls_comm_carrier(const ls_comm *comm)
+const char *ls_comm_transport(const ls_comm *comm)
 {
     return comm->fabric->between;
 }
 
 void ls_comm_set_step(ls_comm *comm, int64_t step)
 {
-    ls_box_set_step(comm->fabric->diary, comm->fabric->diary_seat, step);
+    ls_flight_recorder_set_step(comm->fabric->diary, comm->fabric->diary_seat, step);
 }

@@ -33,10 +33,10 @@ typedef struct ls_comm_args {
     int rank, ranks;
     uint64_t generation;
     const ls_comm_member *members; /* borrowed while opening */
-    int board_fd;          /* the node's shared memory (node/board.h); -1: alone on its node */
+    int segment_fd;        /* the node's shared memory (node/segment.h); -1: alone on its node */
     int listen_fd;         /* a listening socket at this member's address; -1 on one node */
     const uint8_t *secret; /* LS_COMM_SECRET_BYTES of the job; NULL on one node only */
-    const char *carrier;   /* between nodes: "auto", "tcp", "ucx" */
+    const char *transport; /* between nodes: "auto", "tcp", "ucx" */
     const char *zerocopy;  /* over TCP: "auto" (or NULL), "on", "off" (transport/tcp.h) */
 } ls_comm_args;
 
@@ -111,10 +111,10 @@ void ls_comm_traffic(ls_comm *comm, int64_t *sent_out, int64_t *received_out);
 int64_t ls_comm_foreign_bytes(const ls_comm *comm);
 
 /* What moves the data between nodes, and why, in words: "tcp, as asked for", "ucx: every rank has
- * an RDMA device", "none: ...". It begins with the carrier's name. */
-const char *ls_comm_carrier(const ls_comm *comm);
+ * an RDMA device", "none: ...". It begins with the transport's name. */
+const char *ls_comm_transport(const ls_comm *comm);
 
-/* What the autopsy shows of this rank: the step it is in. */
+/* What the hang report shows of this rank: the step it is in. */
 void ls_comm_set_step(ls_comm *comm, int64_t step);
 
 LS_C_END

@@ -1,13 +1,13 @@
 /* comm_impl.h -- what the files of a communicator share.
  *
- * fabric   what a process holds to reach the members of a job: the board of its node, carriers, the
+ * fabric   what a process holds to reach the members of a job: the shared-memory segment of its node, transports, the
  *          thread that moves what is in flight while nobody waits, and the first failure. One for
  *          all communicators that come from one ls_comm_open().
  * comm     a list of members; the group and schedules that it uses
  * flight   one collective on its way
  *
  * One lock guards all of it. Whoever waits holds it and moves everything that is in flight; it is
- * let go of between two looks, so that others get in, and kept while sleeping in the carrier: who
+ * let go of between two looks, so that others get in, and kept while sleeping in the transport: who
  * wants it wakes the sleeper up. */
 #pragma once
 #include <pthread.h>
@@ -15,9 +15,9 @@
 #include "comm/comm.h"
 #include "comm/cost.h"
 #include "comm/exec.h"
-#include "comm/node/box.h"
+#include "comm/node/flight_recorder.h"
 #include "comm/node/direct.h"
-#include "comm/node/watch.h"
+#include "comm/node/death_watch.h"
 #include "comm/tune.h"
 
 typedef struct ls_fabric {
@@ -26,23 +26,24 @@ typedef struct ls_fabric {
     uint64_t generation;
     ls_comm_member *members; /* owned */
     int *seats;              /* of each rank on its own node; owned */
-    ls_board *board;         /* NULL: alone on its node */
-    ls_watch *watch;
-    ls_board *diary; /* where the black box lies: the board, or one for this rank alone */
+    ls_shm_segment *segment; /* NULL: alone on its node */
+    ls_death_watch *watch;
+    ls_shm_segment *
+        diary; /* where the black box lies: the shared-memory segment, or one for this rank alone */
     int diary_seat;
-    struct ls_told *told; /* of each rank, what is known of it; owned; NULL: no others */
-    int seat;             /* on the board */
-    ls_group near_group;  /* of all ranks of the node, for the carrier */
-    ls_carrier *carrier;  /* to all ranks; NULL: there are no others */
-    ls_carrier *far;      /* TCP to the other nodes, a part of it, borrowed; NULL: one node */
-    ls_carrier *data;     /* what moves the data there, borrowed */
-    char between[160];    /* what moves the data between nodes, and why */
-    bool crowded;         /* more ranks on this kernel than cores: who waits lets others run */
-    bool broken;          /* why: */
-    ls_err_record why;    /* the first failure */
-    atomic_bool aborting; /* asked for from another thread, with this reason */
+    struct ls_told *told;    /* of each rank, what is known of it; owned; NULL: no others */
+    int seat;                /* on the shared-memory segment */
+    ls_group near_group;     /* of all ranks of the node, for the transport */
+    ls_transport *transport; /* to all ranks; NULL: there are no others */
+    ls_transport *far;       /* TCP to the other nodes, a part of it, borrowed; NULL: one node */
+    ls_transport *data;      /* what moves the data there, borrowed */
+    char between[160];       /* what moves the data between nodes, and why */
+    bool crowded;            /* more ranks on this kernel than cores: who waits lets others run */
+    bool broken;             /* why: */
+    ls_err_record why;       /* the first failure */
+    atomic_bool aborting;    /* asked for from another thread, with this reason */
     char abort_reason[256];
-    pthread_mutex_t abort_lock; /* of the reason, and of `carrier` against going away */
+    pthread_mutex_t abort_lock; /* of the reason, and of `transport` against going away */
     pthread_mutex_t lock;
     atomic_int wanted;   /* threads that wait for the lock */
     pthread_cond_t work; /* for the mover: something is in flight, nobody waits */
@@ -60,7 +61,7 @@ typedef struct ls_told {
     bool asked, heard; /* no answer yet; one has come */
     bool stopped;      /* by a signal */
     bool nowhere;      /* it was in no collective so far: no record */
-    ls_box_record record;
+    ls_flight_recorder_record record;
 } ls_told;
 
 /* A schedule that was made before, and what for. */
@@ -159,7 +160,7 @@ void ls_fabric_lock(ls_fabric *fabric);
 void ls_fabric_let_in(ls_fabric *fabric);
 
 /* Drop all messages. Under the lock, or when nobody else is left. */
-void ls_fabric_close_carrier(ls_fabric *fabric);
+void ls_fabric_close_transport(ls_fabric *fabric);
 
 /* Note a failure (this thread's last record) as the first one, and tell the others. Returns what
  * the fabric is broken for. Under the lock. */
@@ -171,31 +172,31 @@ ls_status ls_fabric_check(ls_fabric *fabric);
 /* A thread that moves what is in flight while nobody waits. Under the lock. */
 ls_status ls_fabric_start_mover(ls_fabric *fabric);
 
-/* between.c: whether there is a carrier of this name. */
-bool ls_between_knows(const char *carrier);
+/* inter_node.c: whether there is a transport of this name. */
+bool ls_inter_node_knows(const char *transport);
 
-/* between.c: with TCP open to all other nodes, agree on what moves the data, and take it. */
-ls_status ls_between_open(ls_fabric *fabric, const ls_comm_args *args, int64_t deadline_ns);
+/* inter_node.c: with TCP open to all other nodes, agree on what moves the data, and take it. */
+ls_status ls_inter_node_open(ls_fabric *fabric, const ls_comm_args *args, int64_t deadline_ns);
 
-/* between.c: what a drill's plan, or in test builds LINESHAFT_WRAP, does around what moves the
+/* inter_node.c: what a drill's plan, or in test builds LINESHAFT_WRAP, does around what moves the
  * data, from now on. Under the lock. */
-ls_status ls_between_misbehave(ls_fabric *fabric);
+ls_status ls_inter_node_misbehave(ls_fabric *fabric);
 
-/* flight.c: under the lock. */
-flight_way ls_flight_way(const ls_comm *comm, const ls_coll *coll);
-const char *ls_flight_refuses_levels(const ls_comm *comm, const ls_coll *coll); /* why, or NULL */
-void ls_flight_start(ls_comm *comm, flight *f); /* it moves with the next look */
-ls_status ls_flight_move_all(ls_fabric *fabric, bool *moved_out);
-const char *ls_flight_algo(ls_comm *comm, const ls_coll *coll); /* of exec; "none": it refuses */
+/* request.c: under the lock. */
+flight_way ls_request_way(const ls_comm *comm, const ls_coll *coll);
+const char *ls_request_refuses_levels(const ls_comm *comm, const ls_coll *coll); /* why, or NULL */
+void ls_request_start(ls_comm *comm, flight *f); /* it moves with the next look */
+ls_status ls_request_move_all(ls_fabric *fabric, bool *moved_out);
+const char *ls_request_algo(ls_comm *comm, const ls_coll *coll); /* of exec; "none": it refuses */
 
-/* The failure that a carrier calls LS_EDATA: lengths differ, so ranks asked for different things.
+/* The failure that a transport calls LS_EDATA: lengths differ, so ranks asked for different things.
  * Others stay as they are. */
-ls_status ls_flight_explain(ls_fabric *fabric);
-void ls_flight_note_failed(ls_comm *comm); /* in the black box */
+ls_status ls_request_explain(ls_fabric *fabric);
+void ls_request_note_failed(ls_comm *comm); /* in the black box */
 
-/* autopsy.c: under the lock, the failure of a flight that is not done in time. */
-ls_status ls_autopsy(ls_comm *comm, flight *f);
+/* hang_report.c: under the lock, the failure of a flight that is not done in time. */
+ls_status ls_hang_report(ls_comm *comm, flight *f);
 
-/* autopsy.c: what other nodes ask about ranks of this one, and are told; for ls_tcp_args. */
-int ls_autopsy_answer(void *fabric, int about, uint64_t what, uint8_t *bytes_out);
-void ls_autopsy_answered(void *fabric, int about, const uint8_t *bytes, int len);
+/* hang_report.c: what other nodes ask about ranks of this one, and are told; for ls_tcp_args. */
+int ls_hang_report_answer(void *fabric, int about, uint64_t what, uint8_t *bytes_out);
+void ls_hang_report_answered(void *fabric, int about, const uint8_t *bytes, int len);

@@ -51,13 +51,13 @@ static void copy(ls_cost_moves *m, int64_t bytes)
 /* What a rank gives goes into its slot, if that holds it. */
 static void give(ls_cost_moves *m, int64_t bytes)
 {
-    if (bytes <= LS_BOARD_SMALL_BYTES)
+    if (bytes <= LS_SHM_SEGMENT_SMALL_BYTES)
         copy(m, bytes);
 }
 
 static int64_t meets_for(int64_t longest)
 {
-    return longest > LS_BOARD_SMALL_BYTES ? 2 : 1;
+    return longest > LS_SHM_SEGMENT_SMALL_BYTES ? 2 : 1;
 }
 
 static void all_reduce(const ls_cost_memory *memory, const ls_cost_query *q, ls_cost_moves *m)

@@ -1,6 +1,6 @@
 /* exec.c -- see exec.h.
  *
- * A step is IDLE, then POSTED (a message of its slot is with the carrier), then DONE; copies and
+ * A step is IDLE, then POSTED (a message of its slot is with the transport), then DONE; copies and
  * combinations go from IDLE to DONE. The slot of step i is i modulo the window: the window is never
  * wider, so a slot is free when its step starts.
  *
@@ -151,8 +151,8 @@ ls_status ls_exec_oath_begin(ls_exec_oath *oath, const ls_exec_args *args, const
                            .rides = is_sent_to(a->sched, next)};
     o->heard = (ls_message){
         .peer = a->peers[before], .tag = tag, .data = &o->theirs, .bytes = sizeof o->theirs};
-    LS_TRY(st, a->carrier->table->receive(a->carrier, &o->heard), out);
-    LS_TRY(st, a->carrier->table->send(a->carrier, &o->said), out);
+    LS_TRY(st, a->transport->table->receive(a->transport, &o->heard), out);
+    LS_TRY(st, a->transport->table->send(a->transport, &o->said), out);
 out:
     return st;
 }
@@ -276,7 +276,7 @@ static void combine(const ls_exec *x, const ls_sched_step *step)
 
 static ls_status post(ls_exec *x, const ls_sched_step *step, ls_message *m)
 {
-    ls_carrier *carrier = x->args.carrier;
+    ls_transport *transport = x->args.transport;
     bool send = step->act == LS_SCHED_SEND, add = step->act == LS_SCHED_RECV_ADD;
     char *to = send ? NULL : place(x, step->to, step->to_at);
 
@@ -289,7 +289,7 @@ static ls_status post(ls_exec *x, const ls_sched_step *step, ls_message *m)
                       .type = x->coll.type};
     if (add && place(x, step->from, step->from_at) != to)
         memcpy(to, place(x, step->from, step->from_at), (size_t)m->bytes);
-    return send ? carrier->table->send(carrier, m) : carrier->table->receive(carrier, m);
+    return send ? transport->table->send(transport, m) : transport->table->receive(transport, m);
 }
 
 static ls_status start(ls_exec *x, int32_t i)

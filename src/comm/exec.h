@@ -1,24 +1,24 @@
-/* exec.h -- a schedule under way: its steps become messages of a carrier.
+/* exec.h -- a schedule under way: its steps become messages of a transport.
  *
  * An exec looks at a window of steps, from the first that is not done on, starts what may start and
  * takes note of what is done. Copies and combinations happen inside poll. Nothing waits. Memory is
  * taken when it begins and kept for the next one, so a training step that repeats takes none. */
 #pragma once
 #include "comm/sched.h"
-#include "comm/transport/carrier.h"
+#include "comm/transport/transport.h"
 
 LS_C_BEGIN
 
 enum { LS_EXEC_WINDOW = 32, LS_EXEC_TAG_BITS = 26 };
 
 typedef struct ls_exec_args {
-    ls_carrier *carrier;   /* borrowed until it is done */
-    const int *peers;      /* the carrier's number of each rank of the schedule; borrowed */
-    const ls_coll *coll;   /* copied */
-    const ls_sched *sched; /* borrowed until it is done */
-    int ranks, rank;       /* of the schedule */
-    bool part;             /* of something whose ranks tell each other already what they do */
-    uint64_t tag;          /* of the collective, the same on all ranks; the low bits are free */
+    ls_transport *transport; /* borrowed until it is done */
+    const int *peers;        /* the transport's number of each rank of the schedule; borrowed */
+    const ls_coll *coll;     /* copied */
+    const ls_sched *sched;   /* borrowed until it is done */
+    int ranks, rank;         /* of the schedule */
+    bool part;               /* of something whose ranks tell each other already what they do */
+    uint64_t tag;            /* of the collective, the same on all ranks; the low bits are free */
 } ls_exec_args;
 
 /* What the ranks of a collective must agree on; it travels beside the data. */
@@ -26,7 +26,7 @@ typedef struct ls_exec_signature {
     uint64_t tag;
     int64_t count;
     int32_t kind, op, type, peer;
-    int32_t rank; /* who says so: its number of the carrier */
+    int32_t rank; /* who says so: its number of the transport */
     char algo[20];
 } ls_exec_signature;
 
@@ -49,14 +49,14 @@ typedef struct ls_exec {
     ls_exec_oath oath;
 } ls_exec;
 
-/* Begin; what was begun before is done. LS_ENOMEM, or a failure of the carrier. algo is for the
+/* Begin; what was begun before is done. LS_ENOMEM, or a failure of the transport. algo is for the
  * signature. */
 ls_status ls_exec_begin(ls_exec *exec, const ls_exec_args *args, const char *algo);
 
 /* Go on as far as possible. LS_EUSAGE when ranks asked for different things: both are named. */
 ls_status ls_exec_poll(ls_exec *exec, bool *done_out);
 
-/* For a failure of the carrier about lengths that differ: LS_EUSAGE when what was heard from the
+/* For a failure of the transport about lengths that differ: LS_EUSAGE when what was heard from the
  * rank before explains it. */
 ls_status ls_exec_explain(const ls_exec_oath *oath);
 

@@ -1,8 +1,8 @@
 /* fabric.c -- what reaches the other members: opening it, its thread, its first failure.
  *
- * The board comes first, then the network, so that a rank that is missing on this node is named by
- * the board. Between nodes every rank has a carrier to every other one; ranks of a node are reached
- * over the board. The mover is a thread that looks at what is in flight while nobody waits; it is
+ * The shared-memory segment comes first, then the network, so that a rank that is missing on this node is named by
+ * the shared-memory segment. Between nodes every rank has a transport to every other one; ranks of a node are reached
+ * over the shared-memory segment. The mover is a thread that looks at what is in flight while nobody waits; it is
  * started by the first collective that is not waited for at once, and between nodes from the
  * beginning. */
 #include "comm/comm_impl.h"
@@ -14,7 +14,7 @@
 #include "base/mem.h"
 #include "base/pool.h"
 #include "base/time.h"
-#include "comm/transport/both.h"
+#include "comm/transport/node_and_net.h"
 #include "comm/transport/shm.h"
 #include "comm/transport/tcp.h"
 
@@ -31,19 +31,19 @@ enum {
 ls_status ls_fabric_fail(ls_fabric *fabric)
 {
     ls_fabric *f = fabric;
-    char name[LS_BOARD_NAME];
+    char name[LS_SHM_SEGMENT_NAME];
 
     if (!f->broken) {
-        ls_flight_explain(f);
+        ls_request_explain(f);
         f->broken = true;
         f->why = *ls_err_last();
         for (ls_comm *c = f->comms; c; c = c->next)
-            ls_flight_note_failed(c);
-        if (f->board && (f->why.code == LS_EUSAGE || f->why.code == LS_EPEER))
-            ls_board_abort(f->board, f->seat, f->why.code, "%s", f->why.text);
-        else if (f->board) /* this rank's trouble is not that of the others */
-            ls_board_abort(f->board, f->seat, LS_EPEER, "%s gave up: %s",
-                           ls_board_name(f->board, f->seat, name), f->why.text);
+            ls_request_note_failed(c);
+        if (f->segment && (f->why.code == LS_EUSAGE || f->why.code == LS_EPEER))
+            ls_shm_segment_abort(f->segment, f->seat, f->why.code, "%s", f->why.text);
+        else if (f->segment) /* this rank's trouble is not that of the others */
+            ls_shm_segment_abort(f->segment, f->seat, LS_EPEER, "%s gave up: %s",
+                                 ls_shm_segment_name(f->segment, f->seat, name), f->why.text);
         if (f->far)
             ls_tcp_abort(f->far, f->why.text);
     }
@@ -55,9 +55,9 @@ ls_status ls_fabric_fail(ls_fabric *fabric)
 static bool given_up(void *context)
 {
     const ls_fabric *f = context;
-    const ls_board *board = f->board ? f->board : f->diary;
+    const ls_shm_segment *segment = f->segment ? f->segment : f->diary;
 
-    return board && ls_board_failure(board) != LS_OK;
+    return segment && ls_shm_segment_failure(segment) != LS_OK;
 }
 
 ls_status ls_fabric_check(ls_fabric *fabric)
@@ -85,8 +85,8 @@ void ls_fabric_lock(ls_fabric *fabric)
         return;
     atomic_fetch_add(&f->wanted, 1);
     pthread_mutex_lock(&f->abort_lock);
-    if (f->carrier)
-        f->carrier->table->wake(f->carrier);
+    if (f->transport)
+        f->transport->table->wake(f->transport);
     pthread_mutex_unlock(&f->abort_lock);
     pthread_mutex_lock(&f->lock);
     atomic_fetch_sub(&f->wanted, 1);
@@ -103,17 +103,17 @@ void ls_fabric_let_in(ls_fabric *fabric)
     pthread_mutex_lock(&f->lock);
 }
 
-void ls_fabric_close_carrier(ls_fabric *fabric)
+void ls_fabric_close_transport(ls_fabric *fabric)
 {
     ls_fabric *f = fabric;
 
     pthread_mutex_lock(&f->abort_lock);
-    ls_carrier *carrier = f->carrier;
-    f->carrier = NULL;
+    ls_transport *transport = f->transport;
+    f->transport = NULL;
     f->far = NULL;
     pthread_mutex_unlock(&f->abort_lock);
-    if (carrier)
-        carrier->table->close(carrier);
+    if (transport)
+        transport->table->close(transport);
 }
 
 /* --- the mover --------------------------------------------------------------------------------*/
@@ -130,7 +130,7 @@ static void rest(ls_fabric *f)
         return;
     }
     if (f->waiting == 0 && ls_fabric_check(f) == LS_OK &&
-        f->carrier->table->poll(f->carrier, &moved) != LS_OK)
+        f->transport->table->poll(f->transport, &moved) != LS_OK)
         ls_fabric_fail(f);
     int64_t until = ls_time_now_ns() + IDLE_NS;
     const struct timespec at = {.tv_sec = until / LS_NS_PER_S, .tv_nsec = until % LS_NS_PER_S};
@@ -159,7 +159,7 @@ static void *mover_main(void *arg)
             still_ns = ls_time_now_ns();
             continue;
         }
-        if (ls_fabric_check(f) == LS_OK && ls_flight_move_all(f, &moved) != LS_OK)
+        if (ls_fabric_check(f) == LS_OK && ls_request_move_all(f, &moved) != LS_OK)
             ls_fabric_fail(f);
         if (f->broken)
             continue;
@@ -169,8 +169,8 @@ static void *mover_main(void *arg)
             continue;
         }
         if (f->far && atomic_load(&f->wanted) == 0)
-            f->carrier->table->sleep(f->carrier, ls_time_now_ns() + MOVER_SLEEP_NS);
-        if (!f->far) { /* nothing wakes a sleeper of the board for us: look again soon */
+            f->transport->table->sleep(f->transport, ls_time_now_ns() + MOVER_SLEEP_NS);
+        if (!f->far) { /* nothing wakes a sleeper of the shared-memory segment for us: look again soon */
             pthread_mutex_unlock(&f->lock);
             nanosleep(&(struct timespec){.tv_nsec = look_ns(ls_time_now_ns() - still_ns)}, NULL);
             pthread_mutex_lock(&f->lock);
@@ -236,29 +236,29 @@ static int near_ranks(const ls_fabric *f)
     return n;
 }
 
-static ls_status open_board(ls_fabric *f, const ls_comm_args *a, int64_t deadline_ns)
+static ls_status open_segment(ls_fabric *f, const ls_comm_args *a, int64_t deadline_ns)
 {
-    int n = near_ranks(f), locals[LS_BOARD_RANKS];
+    int n = near_ranks(f), locals[LS_SHM_SEGMENT_RANKS];
     ls_status st = LS_OK;
 
     if (n == 1)
         return LS_OK;
-    if (a->board_fd < 0 || n > LS_BOARD_RANKS)
+    if (a->segment_fd < 0 || n > LS_SHM_SEGMENT_RANKS)
         return ls_fail(LS_EUSAGE, "%d ranks on one node without memory that they share", n);
     for (int i = 0; i < n; i++)
         locals[i] = i;
-    LS_TRY(st, ls_board_open(&f->board, a->board_fd, f->generation), out);
-    st = ls_board_join(f->board, f->seat, f->rank, f->members[f->rank].host);
+    LS_TRY(st, ls_shm_segment_open(&f->segment, a->segment_fd, f->generation), out);
+    st = ls_shm_segment_join(f->segment, f->seat, f->rank, f->members[f->rank].host);
     if (st != LS_OK) { /* the seat is another's: nothing of it is ours to break or to leave */
-        ls_board_close(f->board);
-        f->board = NULL;
+        ls_shm_segment_close(f->segment);
+        f->segment = NULL;
         goto out;
     }
-    LS_TRY(st, ls_watch_open(&f->watch, f->board, f->seat), out);
-    LS_TRY(st, ls_board_meet(f->board, f->seat, deadline_ns), out);
+    LS_TRY(st, ls_death_watch_open(&f->watch, f->segment, f->seat), out);
+    LS_TRY(st, ls_shm_segment_meet(f->segment, f->seat, deadline_ns), out);
     LS_TRY(
         st,
-        ls_group_open(&f->near_group, f->board,
+        ls_group_open(&f->near_group, f->segment,
                       &(ls_group_args){.key = 1, .local = f->seat, .locals = locals, .members = n},
                       deadline_ns),
         out);
@@ -266,30 +266,30 @@ out:
     return st;
 }
 
-/* A rank that is alone on its node has no board to share, but its black box must lie somewhere:
+/* A rank that is alone on its node has no shared-memory segment to share, but its black box must lie somewhere:
  * where its agent can read it, if there is one. */
 static ls_status open_diary(ls_fabric *f, const ls_comm_args *a)
 {
-    const ls_board_args own = {.generation = f->generation, .ranks = 1, .heap_bytes = 4096};
-    int fd = a->board_fd, made = -1;
-    ls_board *diary = NULL;
+    const ls_shm_segment_args own = {.generation = f->generation, .ranks = 1, .heap_bytes = 4096};
+    int fd = a->segment_fd, made = -1;
+    ls_shm_segment *diary = NULL;
     ls_status st = LS_OK;
 
-    if (f->board) {
-        f->diary = f->board;
+    if (f->segment) {
+        f->diary = f->segment;
         f->diary_seat = f->seat;
         return LS_OK;
     }
     if (fd < 0) {
-        LS_TRY(st, ls_board_create(&own, &made), out);
+        LS_TRY(st, ls_shm_segment_create(&own, &made), out);
         fd = made;
     }
-    LS_TRY(st, ls_board_open(&diary, fd, f->generation), out);
-    LS_TRY(st, ls_board_join(diary, 0, f->rank, f->members[f->rank].host), out);
+    LS_TRY(st, ls_shm_segment_open(&diary, fd, f->generation), out);
+    LS_TRY(st, ls_shm_segment_join(diary, 0, f->rank, f->members[f->rank].host), out);
     f->diary = diary;
     diary = NULL;
 out:
-    ls_board_close(diary);
+    ls_shm_segment_close(diary);
     if (made >= 0)
         close(made);
     return st;
@@ -331,22 +331,23 @@ static ls_status open_tcp(ls_fabric *f, const ls_comm_args *a, int64_t deadline_
         hosts[r] = f->members[r].host;
     }
     LS_TRY(st,
-           ls_tcp_open(&f->far,
-                       &(ls_tcp_args){.rank = f->rank,
-                                      .ranks = f->ranks,
-                                      .generation = f->generation,
-                                      .addresses = addresses,
-                                      .hosts = hosts,
-                                      .listen_fd = a->listen_fd,
-                                      .secret = a->secret,
-                                      .answer = ls_autopsy_answer,
-                                      .answered = ls_autopsy_answered,
-                                      .broken = given_up,
-                                      .context = f,
-                                      .zerocopy = zerocopy,
-                                      /* with a board to look at there is no time to spin */
-                                      .spin_ns = f->board ? -1 : 0},
-                       connect_ns),
+           ls_tcp_open(
+               &f->far,
+               &(ls_tcp_args){.rank = f->rank,
+                              .ranks = f->ranks,
+                              .generation = f->generation,
+                              .addresses = addresses,
+                              .hosts = hosts,
+                              .listen_fd = a->listen_fd,
+                              .secret = a->secret,
+                              .answer = ls_hang_report_answer,
+                              .answered = ls_hang_report_answered,
+                              .broken = given_up,
+                              .context = f,
+                              .zerocopy = zerocopy,
+                              /* with a shared-memory segment to look at there is no time to spin */
+                              .spin_ns = f->segment ? -1 : 0},
+               connect_ns),
            out);
 out:
     ls_mem_free(addresses);
@@ -354,14 +355,14 @@ out:
     return st;
 }
 
-static ls_status open_carrier(ls_fabric *f, const ls_comm_args *a, int64_t deadline_ns)
+static ls_status open_transport(ls_fabric *f, const ls_comm_args *a, int64_t deadline_ns)
 {
-    ls_carrier *near = NULL;
+    ls_transport *near = NULL;
     int *place = NULL;
     ls_status st = LS_OK;
 
-    if (a->carrier && !ls_between_knows(a->carrier))
-        return ls_fail(LS_EUSAGE, "there is no carrier \"%.40s\" (auto, tcp, ucx)", a->carrier);
+    if (a->transport && !ls_inter_node_knows(a->transport))
+        return ls_fail(LS_EUSAGE, "there is no carrier \"%.40s\" (auto, tcp, ucx)", a->transport);
     snprintf(f->between, sizeof f->between, "none: all ranks are on one node");
     if (f->ranks == 1)
         return LS_OK;
@@ -380,19 +381,20 @@ static ls_status open_carrier(ls_fabric *f, const ls_comm_args *a, int64_t deadl
     }
     for (int r = 0; r < f->ranks; r++)
         place[r] = f->members[r].node == f->members[f->rank].node ? f->seats[r] : -1;
-    if (f->board)
+    if (f->segment)
         LS_TRY(st, ls_shm_open(&near, &f->near_group), out);
     if (f->nodes > 1)
         LS_TRY(st, open_tcp(f, a, deadline_ns), out);
-    const ls_both_args both = {.near = near, .far = f->far, .place = place, .ranks = f->ranks};
+    const ls_node_and_net_args both = {
+        .near = near, .far = f->far, .place = place, .ranks = f->ranks};
     near = NULL;
-    LS_TRY(st, ls_both_open(&f->carrier, &both), out);
+    LS_TRY(st, ls_node_and_net_open(&f->transport, &both), out);
     if (f->nodes > 1)
-        LS_TRY(st, ls_between_open(f, a, deadline_ns), out);
+        LS_TRY(st, ls_inter_node_open(f, a, deadline_ns), out);
 out:
     if (near)
         near->table->close(near);
-    if (st != LS_OK && f->far && !f->carrier)
+    if (st != LS_OK && f->far && !f->transport)
         f->far = NULL;
     ls_mem_free(place);
     return st;
@@ -423,9 +425,9 @@ ls_status ls_fabric_open(ls_fabric **fabric_out, const ls_comm_args *args, int64
     pthread_cond_init(&f->work, &by_clock);
     pthread_condattr_destroy(&by_clock);
     LS_TRY(st, take_members(f, args), out);
-    LS_TRY(st, open_board(f, args, deadline_ns), out);
+    LS_TRY(st, open_segment(f, args, deadline_ns), out);
     LS_TRY(st, open_diary(f, args), out);
-    LS_TRY(st, open_carrier(f, args, deadline_ns), out);
+    LS_TRY(st, open_transport(f, args, deadline_ns), out);
     if (f->far)
         LS_TRY(st, ls_fabric_start_mover(f), out);
     *fabric_out = f;
@@ -450,16 +452,16 @@ void ls_fabric_drop(ls_fabric *fabric)
         return;
     if (f->has_mover)
         pthread_join(f->mover, NULL);
-    ls_fabric_close_carrier(f);
+    ls_fabric_close_transport(f);
     ls_group_close(&f->near_group);
-    ls_watch_close(f->watch);
-    if (f->board)
-        ls_board_leave(f->board, f->seat);
-    if (f->diary && f->diary != f->board) {
-        ls_board_leave(f->diary, f->diary_seat);
-        ls_board_close(f->diary);
+    ls_death_watch_close(f->watch);
+    if (f->segment)
+        ls_shm_segment_leave(f->segment, f->seat);
+    if (f->diary && f->diary != f->segment) {
+        ls_shm_segment_leave(f->diary, f->diary_seat);
+        ls_shm_segment_close(f->diary);
     }
-    ls_board_close(f->board);
+    ls_shm_segment_close(f->segment);
     ls_mem_free(f->told);
     pthread_mutex_destroy(&f->lock);
     pthread_mutex_destroy(&f->abort_lock);

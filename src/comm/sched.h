@@ -1,8 +1,8 @@
 /* sched.h -- a collective as data: what one rank does, step by step.
  *
- * A schedule is a pure function of its arguments: no memory of the caller, no clock, no carrier. So
+ * A schedule is a pure function of its arguments: no memory of the caller, no clock, no transport. So
  * it can be printed, checked for deadlock, counted and timed without being run, and one executor
- * per carrier runs every algorithm.
+ * per transport runs every algorithm.
  *
  * Everything is counted in elements. Ranges lie in three buffers: IN and OUT of the collective (one
  * and the same memory when it is in place), and TMP, whose size the schedule says.

@@ -453,7 +453,7 @@ static bool is_open(const ls_comm *c, const ls_coll *coll, const ls_algo *two_ou
     if (c->forced || c->force_levels || c->tune.off || c->ranks == 1 ||
         c->tune.picks == LS_TUNE_PICKS || trial_bytes(c, coll) > SETTLE_BYTES || coll->in_counts ||
         coll->out_counts || coll->kind == LS_COLL_SEND || coll->kind == LS_COLL_RECV ||
-        ls_flight_way(c, coll) != WAY_EXEC)
+        ls_request_way(c, coll) != WAY_EXEC)
         return false;
     if (ls_tune_choose(c, coll, false, &choice) != LS_TUNE_BY_MODEL || !is_close(&choice, rows))
         return false;

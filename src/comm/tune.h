@@ -45,8 +45,8 @@ typedef struct ls_tune {
     bool off; /* as LINESHAFT_TUNE says */
     ls_tune_source source;
     bool has_between, has_inside, has_memory; /* measured, now or earlier; else assumed */
-    ls_cost_link between, inside;             /* nodes; ranks of a node, over the shm carrier */
-    ls_cost_memory memory;                    /* of a node, without a carrier */
+    ls_cost_link between, inside;             /* nodes; ranks of a node, over the shm transport */
+    ls_cost_memory memory;                    /* of a node, without a transport */
     double combine_ns_per_byte;
     int pairs; /* of nodes that were measured: each with all others up to 8 nodes, then each with
                   those at distances of powers of two, as long as there is room, or none */

@@ -1,6 +1,6 @@
 /* tune_explain.c -- every way of a collective, with its predicted time and why it is taken or not.
  *
- * The rows come from where the choice is made: ls_flight_way() says which of memory, levels and
+ * The rows come from where the choice is made: ls_request_way() says which of memory, levels and
  * schedules, ls_tune_choose() which schedule, cost.h what each of them takes. */
 #include "comm/tune.h"
 
@@ -39,7 +39,7 @@ static void add_direct(const ls_comm *c, const ls_coll *coll, flight_way way, ls
 static void add_levels(const ls_comm *c, const ls_coll *coll, flight_way way, ls_tune_table *t)
 {
     ls_tune_row row = {
-        .way = "levels", .by = "levels", .refuses = ls_flight_refuses_levels(c, coll)};
+        .way = "levels", .by = "levels", .refuses = ls_request_refuses_levels(c, coll)};
 
     if (!row.refuses) {
         const ls_cost_nodes nodes = ls_tune_nodes(c);
@@ -115,7 +115,7 @@ static void give_reasons(const ls_comm *c, const ls_tune_pick *pick, bool gather
 void ls_tune_explain(const ls_comm *comm, const ls_coll *coll, ls_tune_table *table_out)
 {
     const ls_comm *c = comm;
-    flight_way way = ls_flight_way(c, coll);
+    flight_way way = ls_request_way(c, coll);
     const ls_tune_pick *pick = NULL;
     ls_tune_table *t = table_out;
     ls_cost_choice choice;

@@ -1,6 +1,6 @@
 /* tune_file.h -- link numbers and settled choices on disk, one small JSON file for each topology.
  *
- * The file's name is a hash of the topology: program version, carrier, and the hosts with the
+ * The file's name is a hash of the topology: program version, transport, and the hosts with the
  * number of their ranks; the text itself is inside and is compared. A file is replaced as a whole.
  */
 #pragma once

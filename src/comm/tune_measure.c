@@ -33,7 +33,7 @@
 #include <string.h>
 #include "base/mem.h"
 #include "base/time.h"
-#include "comm/node/board_impl.h"
+#include "comm/node/shm_segment_impl.h"
 #include "comm/tune_impl.h"
 
 enum { BURST = 32, SHORT_BYTES = 256 << 10, LONG_BYTES = 640 << 10, LOTS = 3, PINGS = 24 };
@@ -377,7 +377,7 @@ static ls_cost_link largest_of(const ls_cost_link *links, int n)
     return most;
 }
 
-/* Over the carriers, also where all ranks reach each other's memory. */
+/* Over the transports, also where all ranks reach each other's memory. */
 static ls_status measure_links(ls_comm *c, pair *p)
 {
     int *firsts = ls_mem_array((size_t)c->ranks, sizeof *firsts);
@@ -423,7 +423,7 @@ static ls_status time_direct(ls_comm *c, const ls_coll *coll, int64_t deadline_n
         if (i >= 0)
             times[i] = ls_time_now_ns() - begin;
     }
-    if (st != LS_OK) { /* the board is broken: other nodes must know */
+    if (st != LS_OK) { /* the shared-memory segment is broken: other nodes must know */
         ls_fabric_lock(c->fabric);
         st = ls_fabric_fail(c->fabric);
         pthread_mutex_unlock(&c->fabric->lock);
@@ -467,7 +467,7 @@ static ls_status measure_memory(ls_comm *c, int64_t deadline_ns)
 {
     ls_cost_memory *m = &c->tune.memory;
     const ls_coll barrier = {.kind = LS_COLL_BARRIER, .type = LS_U8};
-    int64_t crowded = c->direct && atomic_load(&c->fabric->board->crowded);
+    int64_t crowded = c->direct && atomic_load(&c->fabric->segment->crowded);
     char *memory = NULL;
     bool all = false;
     ls_status st = LS_OK;

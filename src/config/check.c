@@ -111,7 +111,7 @@ static void resolve_batch(ls_run *run)
 
 static int64_t pick_chunks(const ls_run *run)
 {
-    return run->mesh.schedule == LS_PIPE_INTERLEAVED ? 2 : 1;
+    return run->mesh.schedule == LS_PP_INTERLEAVED ? 2 : 1;
 }
 
 static void resolve_mesh(ls_run *run)
@@ -543,7 +543,7 @@ static ls_status check_end(const ls_run *run)
         ls_err_hint("Set train.steps, train.tokens, train.seconds or train.target_loss.");
         return st;
     }
-    if (ls_check_horizon(run) == 0 && run->train.schedule != LS_SCHEDULE_CONSTANT) {
+    if (ls_check_horizon(run) == 0 && run->train.schedule != LS_LR_SCHEDULE_CONSTANT) {
         st = ls_check_clash(run, run->train.seconds > 0 ? "train.seconds" : "train.target_loss",
                             "train.schedule",
                             "this schedule must know how many steps there will be");
@@ -584,7 +584,8 @@ static ls_status check_rate(const ls_run *run)
     if (horizon && run->train.warmup > horizon)
         return ls_check_clash(run, "train.warmup", horizon_key(run),
                               "warm-up must end before the run does");
-    if (run->train.schedule == LS_SCHEDULE_WSD && run->train.warmup + run->train.decay > horizon) {
+    if (run->train.schedule == LS_LR_SCHEDULE_WSD &&
+        run->train.warmup + run->train.decay > horizon) {
         st = ls_check_clash(run, "train.decay", horizon_key(run),
                             "warm-up and decay together are longer than the run");
         ls_err_hint("There are %lld steps, and warm-up takes %lld of them.", (long long)horizon,

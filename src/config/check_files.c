@@ -3,7 +3,7 @@
  * Only their names are looked at; what they hold is for those to judge who read them. */
 #include "config/check_impl.h"
 
-#include "config/hf.h"
+#include "config/hf_config.h"
 #include "config/value.h"
 #include "base/file.h"
 #include <limits.h>
@@ -83,7 +83,7 @@ static ls_status check_tokenizer(const ls_run *run)
 
     if (strcmp(name, "bytes") == 0 || ls_file_exists(name))
         return LS_OK;
-    if ((size_t)snprintf(kept, sizeof kept, "%s/" LS_HF_COPIES "/tokenizer.json", run->out) <
+    if ((size_t)snprintf(kept, sizeof kept, "%s/" LS_HF_CONFIG_COPIES "/tokenizer.json", run->out) <
             sizeof kept &&
         ls_file_exists(kept))
         return LS_OK;

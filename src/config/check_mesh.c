@@ -299,7 +299,7 @@ static ls_status check_ps(const ls_run *run)
 
 static ls_status check_heal(const ls_run *run)
 {
-    if (run->heal.pulse * 2 > run->heal.dead)
+    if (run->heal.heartbeat * 2 > run->heal.dead)
         return ls_check_clash(run, "heal.dead", "heal.pulse",
                               "a machine must be able to give two signs of life before it is lost");
     if (run->heal.max_nodes > 0 && run->heal.max_nodes < run->heal.min_nodes)
@@ -335,7 +335,7 @@ static ls_status check_schedule(const ls_run *run)
             ls_err_hint("Set mesh.pp to 2 or more, or leave %s out.", keys[i]);
             return st;
         }
-    if (run->mesh.pp > 1 && run->mesh.chunks > 1 && run->mesh.schedule != LS_PIPE_INTERLEAVED) {
+    if (run->mesh.pp > 1 && run->mesh.chunks > 1 && run->mesh.schedule != LS_PP_INTERLEAVED) {
         ls_status st = ls_check_clash(run, "mesh.chunks", "mesh.schedule",
                                       "only interleaved schedules have several chunks");
         ls_err_hint("Set mesh.schedule: interleaved, or leave mesh.chunks out.");
@@ -410,7 +410,7 @@ static ls_status check_gpus(const ls_run *run)
 /* Copies that were asked for, but have no use or cannot be made. */
 static ls_status check_buddies(const ls_run *run)
 {
-    if (run->heal.buddies != LS_BUDDIES_ON)
+    if (run->heal.buddies != LS_REPLICA_PEERS_ON)
         return LS_OK;
     if (run->mesh.zero == 0)
         return ls_check_clash(run, "heal.buddies", "mesh.zero",

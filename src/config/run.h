@@ -58,12 +58,12 @@ typedef enum ls_utf8_policy {
     LS_UTF8_REPLACE, /* each becomes U+FFFD */
     LS_UTF8_BYTES    /* kept as they are: the tokenizer works on bytes */
 } ls_utf8_policy;
-typedef enum ls_schedule {
-    LS_SCHEDULE_CONSTANT,
-    LS_SCHEDULE_LINEAR,
-    LS_SCHEDULE_COSINE,
-    LS_SCHEDULE_WSD
-} ls_schedule;
+typedef enum ls_lr_schedule {
+    LS_LR_SCHEDULE_CONSTANT,
+    LS_LR_SCHEDULE_LINEAR,
+    LS_LR_SCHEDULE_COSINE,
+    LS_LR_SCHEDULE_WSD
+} ls_lr_schedule;
 /* How the learning rate follows the batch: times batch / base, or its root. */
 typedef enum ls_lr_rule { LS_LR_NONE, LS_LR_LINEAR, LS_LR_SQRT } ls_lr_rule;
 typedef enum ls_optimizer { LS_OPTIMIZER_ADAMW, LS_OPTIMIZER_LAMB, LS_OPTIMIZER_MUON } ls_optimizer;
@@ -78,17 +78,21 @@ typedef enum ls_precision {
     LS_PRECISION_FP16,
     LS_PRECISION_FP8
 } ls_precision;
-/* What the ranks of a pipeline do when; see parallel/pipeline.h. */
-typedef enum ls_pipe_schedule {
-    LS_PIPE_GPIPE,
-    LS_PIPE_1F1B,
-    LS_PIPE_INTERLEAVED,
-    LS_PIPE_ZERO_BUBBLE
-} ls_pipe_schedule;
+/* What the ranks of a pipeline do when; see layout/pp_schedule.h. */
+typedef enum ls_stage_plan_schedule {
+    LS_PP_GPIPE,
+    LS_PP_1F1B,
+    LS_PP_INTERLEAVED,
+    LS_PP_ZERO_BUBBLE
+} ls_stage_plan_schedule;
 /* How keys and values reach the ranks that share a sequence. */
 typedef enum ls_cp_keys { LS_KEYS_RING, LS_KEYS_GATHER } ls_cp_keys;
 typedef enum ls_heal_mode { LS_HEAL_ON, LS_HEAL_OFF } ls_heal_mode;
-typedef enum ls_buddies { LS_BUDDIES_AUTO, LS_BUDDIES_ON, LS_BUDDIES_OFF } ls_buddies;
+typedef enum ls_replica_peers {
+    LS_REPLICA_PEERS_AUTO,
+    LS_REPLICA_PEERS_ON,
+    LS_REPLICA_PEERS_OFF
+} ls_replica_peers;
 enum { LS_RUN_ETCD = 16 }; /* most URLs of etcd */
 typedef enum ls_heal_quorum { LS_HEAL_EMBEDDED, LS_HEAL_ETCD } ls_heal_quorum;
 /* What backward makes again instead of keeping it; auto: as little as fits into memory. */
@@ -181,9 +185,9 @@ typedef struct ls_run {
         double seconds;        /* stop after this much training time; 0: no such limit */
         double target_loss;    /* stop when validation loss is at or below; 0: no such limit */
         double lr, min_lr;     /* min_lr: where the schedule ends, default a tenth of lr */
-        ls_lr_rule lr_rule;    /* what both are multiplied by, see train/schedule.h */
+        ls_lr_rule lr_rule;    /* what both are multiplied by, see optim/lr_schedule.h */
         int64_t lr_base_batch; /* sequences for which they were chosen; 0: no rule */
-        ls_schedule schedule;
+        ls_lr_schedule schedule;
         int64_t warmup; /* steps */
         int64_t decay;  /* wsd: steps of the final decay; auto: a fifth of steps */
         ls_optimizer optimizer;
@@ -205,7 +209,7 @@ typedef struct ls_run {
     ls_precision precision;
     struct {
         int64_t dp, tp, pp, cp, ep, zero; /* dp may be auto */
-        ls_pipe_schedule schedule;        /* of a pipeline, */
+        ls_stage_plan_schedule schedule;  /* of a pipeline, */
         int64_t chunks;                   /* and the chunks of layers that each of its ranks has */
         bool sp;                          /* tp: rows between the layers are divided too */
         ls_cp_keys keys;                  /* cp */
@@ -243,19 +247,19 @@ typedef struct ls_run {
     } checkpoint;
     struct {
         ls_heal_mode mode;
-        int64_t restarts;   /* of a rank that dies, before the others go on without it */
-        int64_t min_ranks;  /* to go on with */
-        int64_t wait;       /* seconds */
-        int64_t min_nodes;  /* to go on with */
-        int64_t max_nodes;  /* to train on; 0: all that come */
-        double grow_wait;   /* seconds between two views that only take newcomers in */
-        int64_t grow_steps; /* in a view before newcomers are taken in */
-        int64_t quarantine; /* crashes of a node within a day that exclude it; 0: none */
-        double cool_down;   /* seconds, for how long; twice as long each time */
-        double pulse;       /* seconds between two signs of life of an agent */
-        double suspect;     /* seconds of silence that are told */
-        double dead;        /* seconds of silence after which a node is lost */
-        ls_buddies buddies; /* copies of what ranks divide */
+        int64_t restarts;         /* of a rank that dies, before the others go on without it */
+        int64_t min_ranks;        /* to go on with */
+        int64_t wait;             /* seconds */
+        int64_t min_nodes;        /* to go on with */
+        int64_t max_nodes;        /* to train on; 0: all that come */
+        double grow_wait;         /* seconds between two views that only take newcomers in */
+        int64_t grow_steps;       /* in a view before newcomers are taken in */
+        int64_t quarantine;       /* crashes of a node within a day that exclude it; 0: none */
+        double cool_down;         /* seconds, for how long; twice as long each time */
+        double heartbeat;         /* seconds between two signs of life of an agent */
+        double suspect;           /* seconds of silence that are told */
+        double dead;              /* seconds of silence after which a node is lost */
+        ls_replica_peers buddies; /* copies of what ranks divide */
         int64_t compare; /* steps between two comparisons of what ranks have in common; 0: none */
         int64_t replay;  /* steps between two leaves that another rank makes again; 0: none */
         ls_heal_quorum quorum;

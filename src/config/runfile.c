@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <yaml.h>
 #include "config/check.h"
-#include "config/hf.h"
+#include "config/hf_config.h"
 #include "config/explain.h"
 #include "config/value.h"
 #include "base/file.h"
@@ -665,7 +665,7 @@ static ls_status import_model(ls_run *run)
 {
     ls_status st = ls_check_names(run); /* a copy of the model's settings may lie in out */
 
-    return st == LS_OK ? ls_hf_import(run) : st;
+    return st == LS_OK ? ls_hf_config_import(run) : st;
 }
 
 ls_status ls_runfile_load(ls_run *run, const ls_runfile_source *source)

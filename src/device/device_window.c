@@ -1,7 +1,7 @@
 /* device_window.c -- long arrays on a device, of which only some parts are there.
  *
  * A pipeline's rank keeps plain indices of the whole model and has the pages of its own layers
- * (train/line.h). What is backed is listed among the device's buffers, one entry for each run of
+ * (train/step/pipeline.h). What is backed is listed among the device's buffers, one entry for each run of
  * pages, so that it is counted like all other memory. */
 #include "device/device_impl.h"
 

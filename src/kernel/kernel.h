@@ -42,7 +42,7 @@ typedef struct ls_step_state {
     float momentum;     /* of Muon's matrices */
 } ls_step_state;
 
-/* Where ranks share sequences (model/pass_ring.c), a rank has a piece of each: two chunks of
+/* Where ranks share sequences (model/pass_context.c), a rank has a piece of each: two chunks of
  * `chunk` positions that begin at first[0] and first[1], one behind the other in its tensors. chunk
  * 0: it has whole sequences. */
 typedef struct ls_piece {

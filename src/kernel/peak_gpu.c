@@ -9,7 +9,7 @@
 #include "kernel/peak.h"
 
 #include "base/mem.h"
-#include "base/memo.h"
+#include "base/disk_cache.h"
 #include "base/time.h"
 
 enum { GROUPS = 40, GROUP_MS = 10, PATTERN = 1 << 20, WAIT_S = 30 };
@@ -203,10 +203,10 @@ static ls_peak_gpu remembered(ls_device *device, const ls_kernels *kernels, cons
 
     ls_device_driver(driver);
     snprintf(about, sizeof about, "ceilings, %s, %s", info.name, driver);
-    if (ls_memo_find(about, s, sizeof *s, &peak, sizeof peak))
+    if (ls_disk_cache_find(about, s, sizeof *s, &peak, sizeof peak))
         return peak;
     if (measure(device, kernels, s, &peak) == LS_OK)
-        ls_memo_add(about, s, sizeof *s, &peak, sizeof peak);
+        ls_disk_cache_add(about, s, sizeof *s, &peak, sizeof peak);
     else
         ls_err_clear();
     return peak;

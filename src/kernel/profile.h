@@ -14,7 +14,7 @@
  * One thread; the workers of the device's pool note their own times. */
 #pragma once
 #include "base/str.h"
-#include "kernel/cost.h"
+#include "kernel/row_cost.h"
 
 LS_C_BEGIN
 

@@ -24,9 +24,9 @@ typedef struct spec {
     int64_t rows, cols; /* rows 0: a vector */
     ls_param_start start;
     float std;
-    bool joined; /* lies directly behind the one before: one product reads both */
-    int parts;   /* see ls_param */
-    ls_box box;  /* shape[dim] of the whole; where dim is -1 nothing of it is divided */
+    bool joined;            /* lies directly behind the one before: one product reads both */
+    int parts;              /* see ls_param */
+    ls_flight_recorder box; /* shape[dim] of the whole; where dim is -1 nothing of it is divided */
 } spec;
 
 typedef struct builder {
@@ -141,9 +141,9 @@ static ls_place add_if(builder *b, bool wanted, spec s)
 }
 
 /* A box that is the whole, on every rank. */
-static ls_box undivided(const builder *b)
+static ls_flight_recorder undivided(const builder *b)
 {
-    return (ls_box){.dim = -1, .parts = 1, .copies = b->model->split.ranks};
+    return (ls_flight_recorder){.dim = -1, .parts = 1, .copies = b->model->split.ranks};
 }
 
 static spec vector(const builder *b, const char *name, int64_t n, ls_param_start start)
@@ -408,7 +408,7 @@ static void set_nowhere(ls_block_params *p)
 typedef struct lora_site {
     const char *module; /* "self_attn.q_proj" */
     int64_t K, N, first;
-    int parts;      /* of its outputs, as in ls_box */
+    int parts;      /* of its outputs, as in ls_flight_recorder */
     bool by_inputs; /* that is how the layer is divided; else by outputs */
 } lora_site;
 
@@ -645,10 +645,11 @@ static void add_all(builder *b)
 
 ls_status ls_model_init(ls_model *model, const ls_run *run, int64_t vocab)
 {
-    return ls_model_init_split(model, run, vocab, (ls_split){.ranks = 1});
+    return ls_model_init_split(model, run, vocab, (ls_model_split){.ranks = 1});
 }
 
-ls_status ls_model_init_split(ls_model *model, const ls_run *run, int64_t vocab, ls_split split)
+ls_status ls_model_init_split(ls_model *model, const ls_run *run, int64_t vocab,
+                              ls_model_split split)
 {
     ls_status st = LS_OK;
     builder b = {.model = model, .run = run};
@@ -657,7 +658,7 @@ ls_status ls_model_init_split(ls_model *model, const ls_run *run, int64_t vocab,
     LS_TRY(st, check_vocab(run, vocab), out);
     model->shape = model->whole = shape_of(run, vocab);
     model->split = split;
-    LS_TRY(st, ls_split_make(&model->split, run, &model->shape), out);
+    LS_TRY(st, ls_model_split_make(&model->split, run, &model->shape), out);
     int64_t L = model->shape.L, E = model->shape.E, most = PER_BLOCK + (E > 0 ? 1 + 3 * E : 0);
     model->params = ls_mem_array((size_t)(L * most + OUTSIDE), sizeof *model->params);
     model->blocks = ls_mem_array((size_t)L, sizeof *model->blocks);
@@ -721,7 +722,7 @@ void ls_model_start(const ls_param *p, uint64_t seed, int64_t first, int64_t cou
                     float *values_out)
 {
     for (int64_t done = 0, run; done < count; done += run) {
-        int64_t at = ls_box_whole(&p->box, p->shape, first + done, &run);
+        int64_t at = ls_flight_recorder_whole(&p->box, p->shape, first + done, &run);
         run = ls_min_i64(run, count - done);
         start_whole(p, seed, at, run, values_out + done);
     }
@@ -749,19 +750,20 @@ int64_t ls_model_below(const ls_model *model, int64_t unit)
     return from;
 }
 
-int ls_model_partials(const ls_model *model, ls_crew_span *spans_out)
+int ls_model_partials(const ls_model *model, ls_collectives_span *spans_out)
 {
     int n = 0;
 
     for (int i = 0; i < model->n_params; i++) {
         const ls_param *p = &model->params[i];
         if (p->box.partial && p->trained >= 0)
-            spans_out[n++] = (ls_crew_span){p->trained, p->count, p->box.copies};
+            spans_out[n++] = (ls_collectives_span){p->trained, p->count, p->box.copies};
     }
     return n;
 }
 
-int ls_model_common(const ls_model *model, int64_t first, int64_t count, ls_crew_span *spans_out)
+int ls_model_common(const ls_model *model, int64_t first, int64_t count,
+                    ls_collectives_span *spans_out)
 {
     int n = 0;
 
@@ -770,14 +772,14 @@ int ls_model_common(const ls_model *model, int64_t first, int64_t count, ls_crew
         int64_t from = ls_max_i64(p->trained, first);
         int64_t end = ls_min_i64(p->trained + p->count, first + count);
         if (!p->expert && p->trained >= 0 && from < end)
-            spans_out[n++] = (ls_crew_span){from, end - from, model->split.far_ranks};
+            spans_out[n++] = (ls_collectives_span){from, end - from, model->split.far_ranks};
     }
     return n;
 }
 
 bool ls_model_counts(const ls_model *model, const ls_param *p)
 {
-    const ls_split *split = &model->split;
+    const ls_model_split *split = &model->split;
 
     return split->rank % p->box.copies == 0 && (p->expert || split->far_rank == 0);
 }

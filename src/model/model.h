@@ -9,14 +9,14 @@
  * out by the same rules. When all are trained the two places are equal. Initial values are
  * functions of (seed, tensor name, global element).
  *
- * Where several ranks have a model together (split.h), each describes its own part: sizes are those
+ * Where several ranks have a model together (model_split.h), each describes its own part: sizes are those
  * of the part, and each parameter has a box in the whole tensor. */
 #pragma once
 #include "base/err.h"
 #include "config/run.h"
-#include "kernel/crew.h"
+#include "model/collectives.h"
 #include "kernel/kernel.h"
-#include "model/split.h"
+#include "model/model_split.h"
 
 LS_C_BEGIN
 
@@ -61,9 +61,9 @@ typedef struct ls_param {
                                * L + 1 the final norm and a head of its own */
     int ndim;
     int64_t shape[2];
-    ls_box box;      /* where it lies in the tensor of the whole model */
-    int64_t first;   /* element in the flat buffer of weights */
-    int64_t trained; /* element in the buffers of gradients and moments; -1: frozen */
+    ls_flight_recorder box; /* where it lies in the tensor of the whole model */
+    int64_t first;          /* element in the flat buffer of weights */
+    int64_t trained;        /* element in the buffers of gradients and moments; -1: frozen */
     int64_t count;
     ls_param_start start;
     float std;   /* of LS_START_NORMAL and LS_START_UNIFORM */
@@ -120,7 +120,7 @@ typedef struct ls_block_params {
 typedef struct ls_model {
     ls_model_shape shape; /* of this part, */
     ls_model_shape whole; /* and of the whole */
-    ls_split split;
+    ls_model_split split;
     ls_param *params; /* owned */
     int n_params;
     int64_t elements;          /* of all parameters, without gaps */
@@ -139,7 +139,8 @@ ls_status ls_model_init(ls_model *model, const ls_run *run, int64_t vocab);
 
 /* The part of split.rank and split.far_rank; sequence: rows of streams are divided too. LS_EUSAGE
  * also: it cannot be divided so. */
-ls_status ls_model_init_split(ls_model *model, const ls_run *run, int64_t vocab, ls_split split);
+ls_status ls_model_init_split(ls_model *model, const ls_run *run, int64_t vocab,
+                              ls_model_split split);
 void ls_model_release(ls_model *model);
 
 /* Initial values of elements first .. first+count-1 of parameter p, to host memory. Any piece of
@@ -150,12 +151,13 @@ void ls_model_start(const ls_param *p, uint64_t seed, int64_t first, int64_t cou
 /* The parameter of that name, or NULL. */
 const ls_param *ls_model_find(const ls_model *model, const char *name);
 
-/* The trained parameters whose copies on several ranks have parts of a gradient (split.h), in the
+/* The trained parameters whose copies on several ranks have parts of a gradient (model_split.h), in the
  * order of the gradients: at most n_params of them; returns how many. */
-int ls_model_partials(const ls_model *model, ls_crew_span *spans_out);
+int ls_model_partials(const ls_model *model, ls_collectives_span *spans_out);
 
 /* Likewise of ranks that divide experts: what is no expert, of these elements of the gradients. */
-int ls_model_common(const ls_model *model, int64_t first, int64_t count, ls_crew_span *spans_out);
+int ls_model_common(const ls_model *model, int64_t first, int64_t count,
+                    ls_collectives_span *spans_out);
 
 /* Whether this rank is the first of those that have a parameter alike. */
 bool ls_model_counts(const ls_model *model, const ls_param *p);

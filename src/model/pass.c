@@ -10,7 +10,7 @@
  *
  * With dropout the product ends in `branch`, and the norm takes stream and branch, writes their sum
  * and the normalised sum in one pass over memory. So it is too where the model is split between
- * ranks, since the product is then a part of a sum (pass_crew.c).
+ * ranks, since the product is then a part of a sum (pass_tensor.c).
  *
  * Backward walks the same list upwards with one gradient of the stream, `dstream`, to which every
  * norm adds its share, and stops at the lowest block in which anything is trained. Kept per block:
@@ -69,7 +69,7 @@ const void *ls_pass_weight(const ls_pass *pass, const ls_pass_call *call, ls_pla
 const void *ls_pass_packed(const ls_pass *pass, const ls_pass_call *call, int64_t l, ls_layer of,
                            bool back)
 {
-    return ls_packs_find(pass->args.packs, call->w, l, of, back, call->B * call->T);
+    return ls_packed_weights_find(pass->args.packs, call->w, l, of, back, call->B * call->T);
 }
 
 float *ls_pass_gradient(const ls_pass_call *call, ls_place p)
@@ -294,22 +294,22 @@ static void product(const ls_pass *pass, const ls_pass_call *call, int64_t l,
         return;
     pass->args.kernels->linear_fwd(
         pass->args.stream,
-        &(ls_linear_fwd){.type = pass->args.type,
-                         .tf32 = pass->args.tf32,
-                         .x = x,
-                         .w = ls_pass_weight(pass, call, at->w[0]),
-                         .packed =
-                             ls_packs_find(pass->args.packs, call->w, l, at->which, false, r.n),
-                         .b = at->no_bias ? NULL : ls_pass_weight(pass, call, at->b[0]),
-                         .y = to.alone ? to.y : ls_pass_at(pass, to.y, r.first * at->N),
-                         .z = to.z ? ls_pass_at(pass, to.z, r.first * at->N) : NULL,
-                         .add = to.add ? (const char *)to.add + r.first * at->N * size : NULL,
-                         .M = r.n,
-                         .N = at->N,
-                         .K = at->K,
-                         .layout = pass->args.model->shape.layout,
-                         .act = to.act,
-                         .fp8 = ls_pass_fp8(pass, l, at, max_is_known(pass, l, at), false)});
+        &(ls_linear_fwd){
+            .type = pass->args.type,
+            .tf32 = pass->args.tf32,
+            .x = x,
+            .w = ls_pass_weight(pass, call, at->w[0]),
+            .packed = ls_packed_weights_find(pass->args.packs, call->w, l, at->which, false, r.n),
+            .b = at->no_bias ? NULL : ls_pass_weight(pass, call, at->b[0]),
+            .y = to.alone ? to.y : ls_pass_at(pass, to.y, r.first * at->N),
+            .z = to.z ? ls_pass_at(pass, to.z, r.first * at->N) : NULL,
+            .add = to.add ? (const char *)to.add + r.first * at->N * size : NULL,
+            .M = r.n,
+            .N = at->N,
+            .K = at->K,
+            .layout = pass->args.model->shape.layout,
+            .act = to.act,
+            .fp8 = ls_pass_fp8(pass, l, at, max_is_known(pass, l, at), false)});
 }
 
 /* y = x W + b and what adapters add to it; or add + that. */
@@ -464,8 +464,8 @@ static void attention(const ls_pass *pass, const ls_pass_call *call, int64_t l)
         row.v = cache ? cached(pass, b->values, call->past) : v;
         pass->args.kernels->qkv_fwd(pass->args.stream, &row);
     }
-    if (ls_pass_is_ring(&pass->args)) {
-        ls_pass_ring_forward(pass, call, l);
+    if (ls_pass_is_cp(&pass->args)) {
+        ls_pass_cp_forward(pass, call, l);
         return;
     }
     pass->args.kernels->attention_fwd(
@@ -677,7 +677,7 @@ void ls_pass_forward(ls_pass *pass, const ls_pass_call *call)
     LS_BUG_IF(call->B > pass->args.B || call->T > pass->args.T || call->leaves > pass->args.leaves,
               "a call of %lld x %lld tokens in a pass made for %lld x %lld", (long long)call->B,
               (long long)call->T, (long long)pass->args.B, (long long)pass->args.T);
-    LS_BUG_IF(ls_pass_is_ring(part) && call->T != part->T, "%lld tokens of pieces of %lld",
+    LS_BUG_IF(ls_pass_is_cp(part) && call->T != part->T, "%lld tokens of pieces of %lld",
               (long long)call->T, (long long)part->T);
     LS_BUG_IF(call->past && call->past + call->T > pass->args.cache,
               "%lld tokens after %lld others in a cache of %lld", (long long)call->T,
@@ -777,7 +777,7 @@ bool ls_pass_computed(const ls_pass *pass, const ls_pass_call *call, int i,
     int k = (i - 1) % PER_BLOCK;
     bool mlp = buffers[k] == b->z || buffers[k] == b->act;
     bool of_all = buffers[k] == b->qkv || buffers[k] == b->att;
-    int64_t routed = ls_pass_is_far(&pass->args)
+    int64_t routed = ls_pass_is_ep(&pass->args)
                          ? b->experts.host.first_here[pass->args.model->split.experts]
                          : ls_pass_mlp_rows(&pass->args, M);
     int64_t rows = mlp ? routed : of_all ? M : own;
@@ -806,7 +806,8 @@ void ls_pass_logits(ls_pass *pass, const ls_pass_call *call, int64_t row, float 
 
     quiet.dropout = false;
     ls_pass_forward(pass, &quiet);
-    const void *packed = ls_packs_find(pass->args.packs, call->w, 0, LS_LAYER_HEAD, false, 1);
+    const void *packed =
+        ls_packed_weights_find(pass->args.packs, call->w, 0, LS_LAYER_HEAD, false, 1);
     void *h = ls_pass_whole(pass, call, pass->yf, pass->whole_x);
     float *own = logits + pass->args.model->split.token;
     if (ls_pass_is_split(&pass->args))

@@ -8,22 +8,22 @@
  * the cache. Statistics, losses, logits and gradients of parameters are fp32 always. */
 #pragma once
 #include "device/device.h"
-#include "kernel/crew.h"
+#include "model/collectives.h"
 #include "kernel/kernel.h"
 #include "model/model.h"
-#include "model/packs.h"
+#include "model/packed_weights.h"
 
 LS_C_BEGIN
 
 typedef struct ls_pass ls_pass;
 
-/* Ranks that share each sequence (pass_ring.c); zeroed where each has whole ones. Where the model
+/* Ranks that share each sequence (pass_context.c); zeroed where each has whole ones. Where the model
  * is split, those that have the same part of it. */
-typedef struct ls_pass_ring {
+typedef struct ls_pass_cp {
     int rank, ranks;
-    bool gather;         /* keys and values of all ranks come at once, not one after the other */
-    const ls_crew *crew; /* borrowed: how they meet */
-} ls_pass_ring;
+    bool gather; /* keys and values of all ranks come at once, not one after the other */
+    const ls_collectives *collectives; /* borrowed: how they meet */
+} ls_pass_cp;
 
 typedef struct ls_pass_args {
     const ls_model *model;     /* borrowed for the pass's life */
@@ -49,14 +49,15 @@ typedef struct ls_pass_args {
                                * backward is not cut */
     int64_t cache;            /* positions whose keys and values are kept between calls, so that a
                                * text can be read piece by piece; 0: none; not with training */
-    ls_packs *packs;          /* borrowed: of the weights that calls read; NULL: none */
-    const ls_crew *crew;      /* borrowed: how the ranks of a split model meet; NULL where it is
+    ls_packed_weights *packs; /* borrowed: of the weights that calls read; NULL: none */
+    const ls_collectives
+        *collectives;          /* borrowed: how the ranks of a split model meet; NULL where it is
                                * whole. All of them make the same calls */
-    const ls_crew *far;       /* likewise of ranks that divide experts: they make as many calls
+    const ls_collectives *far; /* likewise of ranks that divide experts: they make as many calls
                                * (ls_pass_serve) */
-    int64_t reach;            /* where experts are divided: tokens of the largest call of any rank,
+    int64_t reach;             /* where experts are divided: tokens of the largest call of any rank,
                                * the same on all; less than B T: as many */
-    ls_pass_ring ring;        /* like crew, of ranks that share sequences */
+    ls_pass_cp ring;           /* like collectives, of ranks that share sequences */
 } ls_pass_args;
 
 /* One call. All pointers are device memory. */
@@ -107,14 +108,14 @@ ls_pass_args ls_pass_describe(const ls_pass *pass); /* what it was opened with *
  * goes to experts of other ranks depends on the tokens, and is not in it. And of that what goes to
  * those with whom it shares sequences. */
 int64_t ls_pass_sent(const ls_pass_args *args, int64_t B, int64_t T, bool backward);
-int64_t ls_pass_ring_sent(const ls_pass_args *args, int64_t B, int64_t T, bool backward);
+int64_t ls_pass_cp_sent(const ls_pass_args *args, int64_t B, int64_t T, bool backward);
 
-/* Bytes of host memory that the largest move of a call passes through (ls_crew_place), where the
+/* Bytes of host memory that the largest move of a call passes through (ls_collectives_place), where the
  * pass's tensors lie on a device: of a split model; of ranks that share sequences; and of those
  * that divide experts, what comes, as much as what goes. */
 int64_t ls_pass_place(const ls_pass_args *args);
-int64_t ls_pass_ring_place(const ls_pass_args *args);
-int64_t ls_pass_far_place(const ls_pass_args *args);
+int64_t ls_pass_cp_place(const ls_pass_args *args);
+int64_t ls_pass_ep_place(const ls_pass_args *args);
 
 /* Elements of a gradient buffer. In ordered mode a tied wte's two gradients, from the embedding and
  * from the head it is tied to, are summed over leaves separately: (tree of embedding parts) + (tree
@@ -155,7 +156,7 @@ const void *ls_pass_out(const ls_pass *pass, int slot, const void *in);
  * no call while others have one. */
 void ls_pass_walk(const ls_pass *pass, const ls_pass_call *call, bool backward);
 
-/* Where experts are divided (split.h) all ranks make as many calls, each with its own tokens. A
+/* Where experts are divided (model_split.h) all ranks make as many calls, each with its own tokens. A
  * rank that has no tokens while others have some calls this instead, forward and then backward (or
  * its first half): its experts serve theirs. Of the call w, grad, accumulate and slot count, and
  * what is told and asked for, as by ls_pass_walk(). */

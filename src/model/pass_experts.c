@@ -12,9 +12,9 @@
  * by different algorithms, and a rounding may decide between two experts: there the first rank's
  * logits are everybody's.
  *
- * Where experts are divided, every rank, or team, routes its own tokens (pass_far.c).
+ * Where experts are divided, every rank, or team, routes its own tokens (pass_expert_parallel.c).
  *
- * The balance loss is that of a sequence. Ranks that share sequences (pass_ring.c) add up what each
+ * The balance loss is that of a sequence. Ranks that share sequences (pass_context.c) add up what each
  * has counted of the choices in them; whoever counts the losses does, and nothing else of it needs
  * the other tokens. */
 #include "model/pass_impl.h"
@@ -103,10 +103,12 @@ static void share_logits(const ls_pass *pass, void *logits, int64_t M)
     if (pass->args.model->split.rank > 0)
         pass->args.kernels->fill(pass->args.stream,
                                  &(ls_fill){.x = logits, .n = (bytes + 3) / 4}); /* of floats */
-    pass->args.crew->run(
-        pass->args.crew->context, pass->args.stream,
-        &(ls_crew_ask){
-            .move = LS_CREW_SUM, .type = pass->args.type, .from = logits, .to = logits, .n = n});
+    pass->args.collectives->run(pass->args.collectives->context, pass->args.stream,
+                                &(ls_collectives_ask){.move = LS_COLLECTIVES_SUM,
+                                                      .type = pass->args.type,
+                                                      .from = logits,
+                                                      .to = logits,
+                                                      .n = n});
 }
 
 /* Which experts each token of x takes. */
@@ -133,8 +135,8 @@ void ls_pass_experts_forward(const ls_pass *pass, const ls_pass_call *call, int6
     choose(pass, call, l, args.x, &route);
     args.add = apart ? NULL : b->mid;
     args.y = apart ? ls_pass_part(pass, pass->branch) : b->next;
-    if (ls_pass_is_far(&pass->args))
-        ls_pass_far_forward(pass, call, l, &args);
+    if (ls_pass_is_ep(&pass->args))
+        ls_pass_ep_forward(pass, call, l, &args);
     else
         ls_experts_forward(pass->args.stream, &args);
     if (apart)
@@ -147,8 +149,8 @@ void ls_pass_experts_again(const ls_pass *pass, const ls_pass_call *call, int64_
     ls_route route = route_of(pass, call, l);
     ls_experts args = ls_pass_experts_of(pass, call, l, &route, false);
 
-    if (ls_pass_is_far(&pass->args)) {
-        ls_pass_far_again(pass, call, l);
+    if (ls_pass_is_ep(&pass->args)) {
+        ls_pass_ep_again(pass, call, l);
         return;
     }
     args.x = ls_pass_whole(pass, call, pass->blocks[l].y2, pass->whole_x);
@@ -180,12 +182,12 @@ void ls_pass_experts_backward(const ls_pass *pass, const ls_pass_call *call, int
     args.stack = pass->stack;
     args.stack_floats = pass->stack_floats;
     args.accumulate = call->accumulate;
-    if (ls_pass_is_far(&pass->args))
-        ls_pass_far_backward(pass, call, l, &args);
+    if (ls_pass_is_ep(&pass->args))
+        ls_pass_ep_backward(pass, call, l, &args);
     else
         ls_experts_backward(pass->args.stream, &args);
     if (first)
-        ls_pass_ring_count(pass, call, l);
+        ls_pass_cp_count(pass, call, l);
     ls_experts_route_back(pass->args.stream, &(ls_route_back){.route = &route,
                                                               .dweights = pass->dweights,
                                                               .balance = first ? s->balance : 0,

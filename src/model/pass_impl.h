@@ -6,7 +6,7 @@
 /* Where dropout happens; block l uses 3 l + these. */
 enum { SITE_EMBED = 0, SITE_ATTENTION = 1, SITE_PROJ = 2, SITE_OUT = 3 };
 
-/* Where the own rows for each expert begin, and where those do that have come (pass_far.c). */
+/* Where the own rows for each expert begin, and where those do that have come (pass_expert_parallel.c). */
 typedef struct ls_pass_tables {
     int32_t *first, *by_source, *by_expert, *first_here;
 } ls_pass_tables;
@@ -17,19 +17,20 @@ typedef struct ls_pass_experts {
     void *logits, *xs, *ys; /* of the pass's type */
     float *probs, *lse, *weights;
     int32_t *ids, *rows, *slots, *first, *chosen;
-    int32_t *by_source, *by_expert, *first_here; /* of rows that have come (pass_far.c) */
+    int32_t *by_source, *by_expert,
+        *first_here;     /* of rows that have come (pass_expert_parallel.c) */
     ls_pass_tables host; /* these and first as the host reads them: the same, or on a device with a
                           * memory of its own others */
 } ls_pass_experts;
 
 /* Rows on their way to experts of other ranks, and how many. */
-typedef struct ls_pass_far {
+typedef struct ls_pass_ep {
     void *away;          /* own rows, by expert */
     void *come_rows;     /* by source */
     void *grouped;       /* by expert */
     int64_t *elements;   /* [2][ranks]: of own rows for each rank, and of those from it */
     int32_t *own, *come; /* rows of each expert: own ones, [E]; [ranks][experts] */
-} ls_pass_far;
+} ls_pass_ep;
 
 /* What one block computes: of the pass's type, but for the statistics. */
 typedef struct ls_pass_buffers {
@@ -52,7 +53,7 @@ typedef struct ls_pass_ends {
     float *meanf, *rstdf;
 } ls_pass_ends;
 
-/* What travels between ranks that share sequences (pass_ring.c). */
+/* What travels between ranks that share sequences (pass_context.c). */
 typedef struct ls_pass_travel {
     void *kv[2]; /* keys and values of a rank, [2][B, T, Hkv, D], and the next ones; with gather the
                   * own ones, and those of all ranks */
@@ -82,7 +83,7 @@ struct ls_pass {
     float *dweights, *stack; /* of experts: [M, K], and sums over leaves */
     int64_t stack_floats;    /* of that */
     ls_expert *experts;      /* owned, E of them: those of the block at hand */
-    ls_pass_far far;
+    ls_pass_ep far;
     void *far_tables; /* owned, host: tables of all blocks, where the device has a memory of its own
                        */
     float *spare; /* [D]: the gradient of a norm of q or k that is frozen while the other is not */
@@ -151,19 +152,19 @@ int64_t ls_pass_qkv_width(const ls_model_shape *s);
 int64_t ls_pass_fc_width(const ls_model_shape *s);
 
 /* Whether other ranks have experts of the model; rows that those of this rank see at most. */
-bool ls_pass_is_far(const ls_pass_args *args);
-int64_t ls_pass_far_rows(const ls_pass_args *args);
+bool ls_pass_is_ep(const ls_pass_args *args);
+int64_t ls_pass_ep_rows(const ls_pass_args *args);
 
 /* Numbers of rows where the host reads them; undone when the pass is closed. */
-ls_status ls_pass_far_open(ls_pass *pass);
-void ls_pass_far_close(ls_pass *pass);
+ls_status ls_pass_ep_open(ls_pass *pass);
+void ls_pass_ep_close(ls_pass *pass);
 
 /* Rows that the MLPs of a block see for M tokens, at most. */
 static inline int64_t ls_pass_mlp_rows(const ls_pass_args *args, int64_t M)
 {
     const ls_model_shape *s = &args->model->shape;
 
-    return ls_pass_is_far(args) ? ls_pass_far_rows(args) : s->E > 0 ? M * s->K : M;
+    return ls_pass_is_ep(args) ? ls_pass_ep_rows(args) : s->E > 0 ? M * s->K : M;
 }
 
 /* A block's MLP as a mixture of experts: from y2 to next (or branch), and from the gradient of its
@@ -184,12 +185,12 @@ void ls_pass_experts_again(const ls_pass *pass, const ls_pass_call *call, int64_
 ls_experts ls_pass_experts_of(const ls_pass *pass, const ls_pass_call *call, int64_t l,
                               const ls_route *route, bool back);
 
-/* As ls_experts_forward() and ls_experts_backward(), where experts are divided (pass_far.c). */
-void ls_pass_far_forward(const ls_pass *pass, const ls_pass_call *call, int64_t l,
+/* As ls_experts_forward() and ls_experts_backward(), where experts are divided (pass_expert_parallel.c). */
+void ls_pass_ep_forward(const ls_pass *pass, const ls_pass_call *call, int64_t l,
+                        const ls_experts *own);
+void ls_pass_ep_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l,
                          const ls_experts *own);
-void ls_pass_far_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l,
-                          const ls_experts *own);
-void ls_pass_far_again(const ls_pass *pass, const ls_pass_call *call, int64_t l);
+void ls_pass_ep_again(const ls_pass *pass, const ls_pass_call *call, int64_t l);
 
 /* Whether q and k are changed between the product and attention. */
 bool ls_pass_turns(const ls_model_shape *s);
@@ -247,7 +248,7 @@ ls_qkv ls_pass_wide_norm(const ls_pass *pass, const ls_pass_call *call, int64_t 
 int64_t ls_pass_wide_at(const ls_model_shape *s, int which);
 
 /* Make both rows, forward or back; ranks that have heads of the model each sum between
- * (pass_crew.c).
+ * (pass_tensor.c).
  */
 void ls_pass_wide_norms(const ls_pass *pass, const ls_pass_call *call, const ls_qkv rows[2],
                         bool forward);
@@ -272,7 +273,7 @@ int ls_pass_times_again(const ls_pass_args *args, int64_t l);
 /* Make it, where the buffers that blocks share hold those of another block. */
 void ls_pass_again(const ls_pass *pass, const ls_pass_call *call, int64_t l);
 
-/* --- ranks that have the model together (pass_crew.c); on one rank nothing happens ----------- */
+/* --- ranks that have the model together (pass_tensor.c); on one rank nothing happens ----------- */
 
 bool ls_pass_is_split(const ls_pass_args *args);
 bool ls_pass_divides_rows(const ls_pass_args *args);
@@ -317,10 +318,10 @@ int64_t ls_pass_scores(int64_t rows);
 /* Each rank has its own logits among zeros: all of them to everybody. */
 void ls_pass_logits_of_all(const ls_pass *pass, float *logits);
 
-/* --- ranks that share sequences (pass_ring.c) --------------------------------------------------
+/* --- ranks that share sequences (pass_context.c) --------------------------------------------------
  */
 
-bool ls_pass_is_ring(const ls_pass_args *args);
+bool ls_pass_is_cp(const ls_pass_args *args);
 
 /* What this rank has of a sequence; of whole ones no piece. */
 ls_piece ls_pass_piece(const ls_pass_args *args, int64_t T);
@@ -329,11 +330,11 @@ ls_piece ls_pass_piece(const ls_pass_args *args, int64_t T);
 int64_t ls_pass_kv_elements(const ls_pass_args *args, int64_t B, int64_t T);
 
 /* Attention of block l, from q, k and v to b->att; and from pass->datt to dqkv. */
-void ls_pass_ring_forward(const ls_pass *pass, const ls_pass_call *call, int64_t l);
-void ls_pass_ring_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l, void *dqkv);
+void ls_pass_cp_forward(const ls_pass *pass, const ls_pass_call *call, int64_t l);
+void ls_pass_cp_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l, void *dqkv);
 
 /* Before a router's losses go backward: choices of experts, of whole sequences. */
-void ls_pass_ring_count(const ls_pass *pass, const ls_pass_call *call, int64_t l);
+void ls_pass_cp_count(const ls_pass *pass, const ls_pass_call *call, int64_t l);
 
 /* Whether a branch ends apart from the stream, to which the norm after it adds it. */
 bool ls_pass_ends_apart(const ls_pass *pass, const ls_pass_call *call, int64_t l, int site);

@@ -81,7 +81,7 @@ static int64_t backward_scratch(const ls_pass_args *args, int threads)
     float *wanted = (float *)(uintptr_t)LS_PARAM_ALIGN; /* only compared with NULL */
     const ls_attention_bwd att = {.type = args->type,
                                   .B = B,
-                                  .T = ls_pass_is_ring(args) ? T / 2 : T,
+                                  .T = ls_pass_is_cp(args) ? T / 2 : T,
                                   .H = s->H,
                                   .Hkv = s->Hkv,
                                   .D = s->D,
@@ -183,7 +183,7 @@ static void cut_light(cutter *c, const ls_pass_args *args, ls_pass_buffers *b)
     if (!s->gated && (args->training || s->lora_rank))
         b->z = cut_values(c, args, M * s->F);
     b->act = cut_values(c, args, ls_pass_mlp_rows(args, M) * s->F);
-    if (s->E > 0 && !ls_pass_is_far(args))
+    if (s->E > 0 && !ls_pass_is_ep(args))
         b->experts.xs = cut_values(c, args, ls_pass_mlp_rows(args, M) * s->C);
 }
 
@@ -212,7 +212,7 @@ static void cut_gated(cutter *c, const ls_pass_args *args, ls_pass_buffers *bloc
     b->first = cut_ints(c, s->E * ls_max_i64(args->leaves, 1) + 1);
     b->chosen = cut_ints(c, args->B * s->E);
     b->ys = cut_values(c, args, R * s->C);
-    if (!ls_pass_is_far(args))
+    if (!ls_pass_is_ep(args))
         return;
     b->xs = cut_values(c, args, ls_pass_mlp_rows(args, M) * s->C);
     int64_t stretches = args->model->split.far_ranks * args->model->split.experts;
@@ -222,11 +222,11 @@ static void cut_gated(cutter *c, const ls_pass_args *args, ls_pass_buffers *bloc
 }
 
 /* What rows pass through on their way to other ranks and back, of all blocks. */
-static void cut_far(cutter *c, const ls_pass_args *args, ls_pass_far *far)
+static void cut_far(cutter *c, const ls_pass_args *args, ls_pass_ep *far)
 {
     const ls_model_shape *s = &args->model->shape;
-    const ls_split *split = &args->model->split;
-    int64_t here = ls_pass_far_rows(args) * s->C;
+    const ls_model_split *split = &args->model->split;
+    int64_t here = ls_pass_ep_rows(args) * s->C;
 
     far->away = cut_values(c, args, args->B * args->T * s->K * s->C);
     far->come_rows = cut_values(c, args, here);
@@ -253,7 +253,7 @@ static void cut_heavy(cutter *c, const ls_pass_args *args, int64_t l, ls_pass_bu
     b->mid = cut_values(c, args, share * s->C);
     b->mean2 = cut_floats(c, share);
     b->rstd2 = cut_floats(c, share);
-    if (s->gated && !ls_pass_is_far(args))
+    if (s->gated && !ls_pass_is_ep(args))
         cut_gated(c, args, b);
     for (int i = 0; i < LS_ADAPTER_DOWN; i++)
         if (args->model->blocks[l].adapters[i].a.w >= 0)
@@ -268,7 +268,7 @@ static void cut_end(cutter *c, const ls_pass_args *args, int64_t l, ls_pass_buff
     int64_t M = args->B * args->T;
 
     b->next = cut_values(c, args, ls_pass_share(args, M) * s->C);
-    if (ls_pass_is_far(args))
+    if (ls_pass_is_ep(args))
         cut_gated(c, args, b);
     if (args->model->blocks[l].adapters[LS_ADAPTER_DOWN].a.w >= 0)
         b->small[LS_ADAPTER_DOWN] = cut_values(c, args, M * s->lora_rank);
@@ -448,7 +448,7 @@ static void lay_out(cutter *c, const ls_pass_args *args, int threads, ls_pass *p
     pass->branch = branch ? cut_values(c, args, share * s->C) : NULL;
     if (ls_pass_is_split(args))
         cut_meeting(c, args, pass);
-    if (ls_pass_is_far(args))
+    if (ls_pass_is_ep(args))
         cut_far(c, args, &pass->far);
     pass->maxima = args->fp8 ? cut_floats(c, s->L * 2 * LS_LAYERS) : NULL;
     pass->rope = s->rope ? cut_floats(c, ls_max_i64(args->T, args->cache) * s->D) : NULL;
@@ -480,7 +480,7 @@ static int64_t travel_bytes(const ls_pass_args *args)
     cutter c = {.base = NULL};
     ls_pass_travel unused = {.dkv = NULL};
 
-    if (ls_pass_is_ring(args))
+    if (ls_pass_is_cp(args))
         cut_travel(&c, args, &unused);
     return ls_round_up(c.used, 4096);
 }
@@ -524,44 +524,46 @@ int64_t ls_pass_place(const ls_pass_args *args)
 {
     int64_t ranks = args->model->split.ranks, M = args->B * args->T, size = sizeof(float);
     int64_t stream = ls_pass_share(args, M) * args->model->shape.C * ls_dtype_bytes(args->type);
-    ls_crew_move moved = ls_pass_divides_rows(args) ? LS_CREW_GATHER : LS_CREW_SUM;
+    ls_collectives_move moved =
+        ls_pass_divides_rows(args) ? LS_COLLECTIVES_GATHER : LS_COLLECTIVES_SUM;
     int64_t scores = ls_pass_scores(ls_pass_head_rows(args)) * size;
-    int64_t most = ls_max_i64(ls_crew_place(moved, ranks, stream),
-                              ls_crew_place(LS_CREW_GATHER, ranks, scores));
+    int64_t most = ls_max_i64(ls_collectives_place(moved, ranks, stream),
+                              ls_collectives_place(LS_COLLECTIVES_GATHER, ranks, scores));
     int64_t routed = M * args->model->shape.E * ls_dtype_bytes(args->type);
 
     if (ls_pass_shares_logits(args))
-        most = ls_max_i64(most, ls_crew_place(LS_CREW_SUM, ranks, routed));
+        most = ls_max_i64(most, ls_collectives_place(LS_COLLECTIVES_SUM, ranks, routed));
 
     return ls_max_i64(most, args->model->whole.V * size); /* logits of a token */
 }
 
-int64_t ls_pass_ring_place(const ls_pass_args *args)
+int64_t ls_pass_cp_place(const ls_pass_args *args)
 {
     int64_t n = ls_pass_kv_elements(args, args->B, args->T);
     int64_t size = args->training ? (int64_t)sizeof(float) : ls_dtype_bytes(args->type);
     int64_t chosen = args->B * args->model->shape.E * (int64_t)sizeof(int32_t);
 
-    return ls_max_i64(ls_crew_place(args->ring.gather ? LS_CREW_GATHER : LS_CREW_SHIFT,
-                                    args->ring.ranks, n * size),
-                      ls_crew_place(LS_CREW_SUM, args->ring.ranks, chosen));
+    return ls_max_i64(
+        ls_collectives_place(args->ring.gather ? LS_COLLECTIVES_GATHER : LS_COLLECTIVES_SHIFT,
+                             args->ring.ranks, n * size),
+        ls_collectives_place(LS_COLLECTIVES_SUM, args->ring.ranks, chosen));
 }
 
-int64_t ls_pass_far_place(const ls_pass_args *args)
+int64_t ls_pass_ep_place(const ls_pass_args *args)
 {
-    return ls_pass_far_rows(args) * args->model->shape.C * ls_dtype_bytes(args->type);
+    return ls_pass_ep_rows(args) * args->model->shape.C * ls_dtype_bytes(args->type);
 }
 
 /* Those who reach the activations of a pass; NULL: nobody does. */
-static const ls_crew *crew_of(const ls_pass *pass)
+static const ls_collectives *collectives_of(const ls_pass *pass)
 {
-    return pass->args.crew ? pass->args.crew : pass->args.far;
+    return pass->args.collectives ? pass->args.collectives : pass->args.far;
 }
 
 /* What travels round a ring lies in memory that its ranks reach. */
 static ls_status alloc_memory(ls_pass *pass, ls_device *device)
 {
-    const ls_crew *g = crew_of(pass), *ring = pass->args.ring.crew;
+    const ls_collectives *g = collectives_of(pass), *ring = pass->args.ring.collectives;
     ls_status st;
 
     LS_TRY(st,
@@ -585,12 +587,12 @@ ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args)
     if (!pass)
         return LS_ENOMEM;
     LS_BUG_IF(args->recompute == LS_RECOMPUTE_AUTO, "a pass that has to choose what to recompute");
-    LS_BUG_IF((args->model->split.ranks > 1) != (args->crew != NULL),
+    LS_BUG_IF((args->model->split.ranks > 1) != (args->collectives != NULL),
               "a pass of a part of a model and nobody to meet, or of a whole one and somebody");
-    LS_BUG_IF(ls_pass_is_far(args) != (args->far != NULL),
+    LS_BUG_IF(ls_pass_is_ep(args) != (args->far != NULL),
               "a pass of some experts and nobody to meet, or of all and somebody");
-    LS_BUG_IF(ls_pass_is_ring(args) != (args->ring.crew != NULL) ||
-                  (ls_pass_is_ring(args) && (args->cache || args->T % 2)),
+    LS_BUG_IF(ls_pass_is_cp(args) != (args->ring.collectives != NULL) ||
+                  (ls_pass_is_cp(args) && (args->cache || args->T % 2)),
               "a ring of %d ranks, %lld tokens", args->ring.ranks, (long long)args->T);
     LS_BUG_IF(args->training && args->cache, "a pass for training keeps no cache");
     LS_BUG_IF((unsigned)args->type > (args->kernels->f16 ? LS_F16 : LS_BF16), "a pass of type %d",
@@ -615,7 +617,7 @@ ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args)
     lay_out(&c, args, threads, pass);
     if (travel.base)
         cut_travel(&travel, args, &pass->travel);
-    LS_TRY(st, ls_pass_far_open(pass), out);
+    LS_TRY(st, ls_pass_ep_open(pass), out);
     ls_pass_take(pass, &(ls_pass_call){.slot = 0});
     if (pass->rope)
         LS_TRY(st, send_rope(pass), out);
@@ -630,13 +632,14 @@ void ls_pass_close(ls_pass *pass)
 {
     if (!pass)
         return;
-    if (crew_of(pass))
-        crew_of(pass)->free(crew_of(pass)->context, pass->memory);
+    if (collectives_of(pass))
+        collectives_of(pass)->free(collectives_of(pass)->context, pass->memory);
     else
         ls_device_free(ls_stream_device(pass->args.stream), pass->memory);
-    if (pass->args.ring.crew)
-        pass->args.ring.crew->free(pass->args.ring.crew->context, pass->travel_memory);
-    ls_pass_far_close(pass);
+    if (pass->args.ring.collectives)
+        pass->args.ring.collectives->free(pass->args.ring.collectives->context,
+                                          pass->travel_memory);
+    ls_pass_ep_close(pass);
     ls_mem_free(pass->all);
     ls_mem_free(pass->ends);
     ls_mem_free(pass->lates);

@@ -35,7 +35,7 @@ int64_t ls_dp_elements(const ls_dp_args *args)
     ls_mesh_part bucket = ls_mesh_bucket(&args->mesh, args->trained, last);
     int64_t whole = args->trained + (ls_dp_has_tied(args) ? args->tied_count : 0);
 
-    return ls_max_i64(whole, bucket.first + bucket.each * ls_mesh_shard(&args->mesh));
+    return ls_max_i64(whole, bucket.first + bucket.each * ls_mesh_shard_ranks(&args->mesh));
 }
 
 /* Roots of all ranks. */
@@ -61,16 +61,16 @@ static int64_t page_bytes(int64_t floats)
 
 static bool is_narrow(const ls_dp_args *args)
 {
-    return args->squeeze.kind != LS_SQUEEZE_NONE && !args->ordered && args->mesh.nodes > 1;
+    return args->codec.kind != LS_CODEC_NONE && !args->ordered && args->mesh.nodes > 1;
 }
 
-static ls_narrow_args narrow_args(const ls_dp_args *args)
+static ls_compressed_args narrow_args(const ls_dp_args *args)
 {
-    return (ls_narrow_args){.comm = args->comm,
-                            .mesh = args->mesh,
-                            .how = args->squeeze,
-                            .trained = args->trained,
-                            .spread = args->mesh.zero == 0};
+    return (ls_compressed_args){.comm = args->comm,
+                                .mesh = args->mesh,
+                                .how = args->codec,
+                                .trained = args->trained,
+                                .spread = args->mesh.zero == 0};
 }
 
 int64_t ls_dp_own_elements(const ls_dp_args *args)
@@ -83,7 +83,7 @@ int64_t ls_dp_own_elements(const ls_dp_args *args)
 
 int64_t ls_dp_sum_elements(const ls_dp_args *args)
 {
-    return ls_mesh_groups(&args->mesh) > 1
+    return ls_mesh_shard_groups(&args->mesh) > 1
                ? ls_dp_own_elements(args) /* twins exchange padding too */
                : ls_mesh_own(&args->mesh, args->trained, args->mesh.rank);
 }
@@ -91,7 +91,7 @@ int64_t ls_dp_sum_elements(const ls_dp_args *args)
 int64_t ls_dp_ahead_elements(const ls_dp_args *args)
 {
     return LS_DP_AHEAD * ls_mesh_bucket(&args->mesh, args->trained, 0).each *
-           ls_mesh_shard(&args->mesh);
+           ls_mesh_shard_ranks(&args->mesh);
 }
 
 /* Elements that this rank sums in ordered mode. */
@@ -121,8 +121,8 @@ int64_t ls_dp_bytes(const ls_dp_args *args)
     int ranks = ls_mesh_ranks(&args->mesh);
 
     if (is_narrow(args)) {
-        ls_narrow_args narrow = narrow_args(args);
-        return ls_narrow_bytes(&narrow);
+        ls_compressed_args narrow = narrow_args(args);
+        return ls_compressed_bytes(&narrow);
     }
     if (!args->ordered)
         return 0;
@@ -172,7 +172,8 @@ int64_t ls_dp_bucket_blocks(const ls_comm *comm, const ls_mesh *mesh, int64_t tr
 /* The turn of a rank: which piece of a bucket is its own. */
 static int turn_of(const ls_mesh *mesh, int rank)
 {
-    return ls_mesh_seat(mesh, rank) * ls_mesh_groups(mesh) + ls_mesh_group(mesh, rank);
+    return ls_mesh_shard_rank(mesh, rank) * ls_mesh_shard_groups(mesh) +
+           ls_mesh_shard_group(mesh, rank);
 }
 
 /* Leaves of each rank, to where its turn is. */
@@ -185,7 +186,7 @@ static void set_runs(ls_dp *x, const ls_ordered_run *runs)
 static void fill_tables(ls_dp *x)
 {
     const ls_dp_args *a = &x->args;
-    int n = a->mesh.ranks, shard = ls_mesh_shard(&a->mesh);
+    int n = a->mesh.ranks, shard = ls_mesh_shard_ranks(&a->mesh);
     int64_t *group = x->counts + 2 * x->buckets * n;
     ls_ordered_run runs[LS_MESH_RANKS];
 
@@ -199,8 +200,8 @@ static void fill_tables(ls_dp *x)
             int turn = turn_of(&a->mesh, r);
             x->counts[b * n + turn] = piece.count;
             x->counts[(x->buckets + b) * n + turn] = ls_dp_tied_in(a, piece);
-            if (ls_mesh_group(&a->mesh, r) == 0)
-                group[b * shard + ls_mesh_seat(&a->mesh, r)] =
+            if (ls_mesh_shard_group(&a->mesh, r) == 0)
+                group[b * shard + ls_mesh_shard_rank(&a->mesh, r)] =
                     ls_mesh_part_of(&a->mesh, a->trained, b, r).count;
         }
 }
@@ -260,8 +261,8 @@ static ls_status open_some(ls_dp *x, bool by_seat, bool by_group, ls_comm **comm
         by_turn[turn_of(mesh, r)] = r;
     for (int i = 0; i < n; i++) {
         int r = by_turn[i];
-        if ((!by_seat || ls_mesh_seat(mesh, r) == ls_mesh_seat(mesh, me)) &&
-            (!by_group || ls_mesh_group(mesh, r) == ls_mesh_group(mesh, me)))
+        if ((!by_seat || ls_mesh_shard_rank(mesh, r) == ls_mesh_shard_rank(mesh, me)) &&
+            (!by_group || ls_mesh_shard_group(mesh, r) == ls_mesh_shard_group(mesh, me)))
             list[count++] = r;
     }
     st = ls_comm_sub(x->args.comm, list, count, ls_dp_deadline(), comm_out);
@@ -274,7 +275,7 @@ static ls_status open_comms(ls_dp *x)
     ls_status st = LS_OK;
 
     x->turn = turn_of(&x->args.mesh, x->args.mesh.rank);
-    if (ls_mesh_groups(&x->args.mesh) == 1) {
+    if (ls_mesh_shard_groups(&x->args.mesh) == 1) {
         x->group = x->turns = x->args.comm;
         return LS_OK;
     }
@@ -296,8 +297,8 @@ static ls_status open_sums(ls_dp *x)
     LS_TRY(st, open_comms(x), out);
     fill_tables(x);
     if (is_narrow(a)) {
-        ls_narrow_args narrow = narrow_args(a);
-        return ls_narrow_open(&x->narrow, &narrow, ls_dp_deadline());
+        ls_compressed_args narrow = narrow_args(a);
+        return ls_compressed_open(&x->narrow, &narrow, ls_dp_deadline());
     }
     if (!a->ordered)
         return LS_OK;
@@ -345,7 +346,7 @@ void ls_dp_close(ls_dp *dp)
 
     if (!x)
         return;
-    ls_narrow_close(x->narrow);
+    ls_compressed_close(x->narrow);
     ls_ordered_sum_close(x->sum);
     ls_ordered_sum_close(x->tied);
     ls_ordered_feed_close(x->feed);
@@ -413,7 +414,7 @@ void ls_dp_free(ls_dp *dp, void *memory)
 ls_status ls_dp_collect(ls_dp *dp, const float *part, float *whole)
 {
     ls_dp *x = dp;
-    bool first = ls_mesh_group(&x->args.mesh, x->args.mesh.rank) == 0;
+    bool first = ls_mesh_shard_group(&x->args.mesh, x->args.mesh.rank) == 0;
     ls_status st = LS_OK;
 
     for (int b = 0; b < x->buckets && first; b++) {
@@ -436,7 +437,7 @@ out:
 /* In the first group, to each its part. */
 static ls_status deal_in_group(ls_dp *x, const float *whole, float *part)
 {
-    int n = ls_mesh_shard(&x->args.mesh);
+    int n = ls_mesh_shard_ranks(&x->args.mesh);
     int64_t *from = ls_mem_array((size_t)n, sizeof *from);
     ls_status st = LS_OK;
 
@@ -469,7 +470,7 @@ ls_status ls_dp_deal(ls_dp *dp, const float *whole, float *part)
     int64_t own = ls_mesh_own(mesh, dp->args.trained, mesh->rank);
     ls_status st = LS_OK;
 
-    if (ls_mesh_group(mesh, mesh->rank) == 0)
+    if (ls_mesh_shard_group(mesh, mesh->rank) == 0)
         LS_TRY(st, deal_in_group(dp, whole, part), out);
     if (dp->twins && own > 0)
         st = ls_comm_run(
@@ -481,25 +482,25 @@ out:
     return st;
 }
 
-int ls_dp_debts(const ls_dp_args *args)
+int ls_dp_residuals(const ls_dp_args *args)
 {
-    ls_narrow_args narrow = narrow_args(args);
+    ls_compressed_args narrow = narrow_args(args);
 
-    return is_narrow(args) ? ls_narrow_vectors(&narrow) : 0;
+    return is_narrow(args) ? ls_compressed_vectors(&narrow) : 0;
 }
 
-ls_status ls_dp_collect_debts(ls_dp *dp, float *debts)
+ls_status ls_dp_collect_residuals(ls_dp *dp, float *debts)
 {
-    return ls_narrow_collect(dp->narrow, debts, ls_dp_deadline());
+    return ls_compressed_collect(dp->narrow, debts, ls_dp_deadline());
 }
 
-ls_status ls_dp_deal_debts(ls_dp *dp, float *debts)
+ls_status ls_dp_deal_residuals(ls_dp *dp, float *debts)
 {
-    ls_narrow_args narrow = narrow_args(&dp->args);
+    ls_compressed_args narrow = narrow_args(&dp->args);
 
     if (debts)
-        ls_narrow_settle(&narrow, debts);
-    return ls_narrow_deal(dp->narrow, debts, ls_dp_deadline());
+        ls_compressed_settle(&narrow, debts);
+    return ls_compressed_deal(dp->narrow, debts, ls_dp_deadline());
 }
 
 static ls_status add_up(ls_comm *comm, ls_dtype type, void *numbers, int64_t n)

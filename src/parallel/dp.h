@@ -23,8 +23,8 @@
 #pragma once
 #include "base/window.h"
 #include "comm/comm.h"
-#include "kernel/squeeze.h"
-#include "parallel/mesh.h"
+#include "kernel/codec.h"
+#include "layout/mesh.h"
 
 LS_C_BEGIN
 
@@ -34,10 +34,10 @@ typedef struct ls_dp_args {
     ls_comm *comm; /* borrowed until close */
     ls_mesh mesh;
     bool ordered;
-    ls_squeeze squeeze; /* of what goes between nodes (narrow.h); fast mode only */
-    int64_t leaves;     /* of the batch; shared as mesh says, until ls_dp_split() */
-    int64_t roots;      /* of all ranks at most, ordered only; 0: no other split comes */
-    int64_t trained;    /* elements that are summed and updated */
+    ls_codec codec;  /* of what goes between nodes (compressed.h); fast mode only */
+    int64_t leaves;  /* of the batch; shared as mesh says, until ls_dp_split() */
+    int64_t roots;   /* of all ranks at most, ordered only; 0: no other split comes */
+    int64_t trained; /* elements that are summed and updated */
     int64_t tied_first, tied_count; /* elements whose second gradient begins behind `trained`;
                                      * ordered only; count 0: none */
     /* zero 2 and 3 only: every call of a step is summed, in rounds, one of each rank. */
@@ -97,7 +97,7 @@ ls_status ls_dp_sum_end(ls_dp *dp, float *const *buffers);
  * same `from`s; a rank without a call in the round leaves the window alone. */
 void ls_dp_round(ls_dp *dp, int round, ls_window *window, float *own);
 
-/* The same where the gradient of a call is in nobody's reach (train/travel_parts.c): a round is a
+/* The same where the gradient of a call is in nobody's reach (train/step/host_stage_zero.c): a round is a
  * list of legs, the second gradient of each bucket that has one, then the buckets, from last to
  * first. Each is brought to a place in the host's memory, then started; leg i needs place i %
  * LS_DP_AHEAD, which is free when leg i - LS_DP_AHEAD has ended. They start in order, and
@@ -136,12 +136,12 @@ ls_status ls_dp_fetch_to(ls_dp *dp, int bucket, ls_dtype type, const void *own, 
 ls_status ls_dp_collect(ls_dp *dp, const float *part, float *whole);
 ls_status ls_dp_deal(ls_dp *dp, const float *whole, float *part);
 
-/* What a squeezed exchange owes to the next step, as vectors of `trained` elements on rank 0 (NULL
- * elsewhere): how many there are, 0 when nothing is squeezed; all of it to rank 0; and back, also
+/* What a compressed exchange owes to the next step, as vectors of `trained` elements on rank 0 (NULL
+ * elsewhere): how many there are, 0 when nothing is compressed; all of it to rank 0; and back, also
  * what another mesh owed, nothing of which is lost. */
-int ls_dp_debts(const ls_dp_args *args);
-ls_status ls_dp_collect_debts(ls_dp *dp, float *debts);
-ls_status ls_dp_deal_debts(ls_dp *dp, float *debts);
+int ls_dp_residuals(const ls_dp_args *args);
+ls_status ls_dp_collect_residuals(ls_dp *dp, float *debts);
+ls_status ls_dp_deal_residuals(ls_dp *dp, float *debts);
 
 /* numbers: fp32 or fp64. */
 ls_status ls_dp_numbers(ls_dp *dp, ls_dtype type, void *numbers, int64_t n);

@@ -4,7 +4,7 @@
 #include "comm/ordered_feed.h"
 #include "comm/ordered_sum.h"
 #include "parallel/dp.h"
-#include "parallel/narrow.h"
+#include "parallel/compressed.h"
 
 LS_C_BEGIN
 
@@ -29,7 +29,7 @@ struct ls_dp {
     ls_ordered_sum *sum;    /* of `trained` elements, a part for each bucket; NULL in fast mode */
     ls_ordered_sum *tied;   /* of the second gradient; NULL: none */
     float *tied_sum;        /* owned: of the own part of it */
-    ls_narrow *narrow;      /* sums in fast mode, where nodes squeeze them; NULL: they do not */
+    ls_compressed *narrow;  /* sums in fast mode, where nodes compress them; NULL: they do not */
     int64_t *counts; /* owned: [buckets][ranks] elements of pieces, as many of the second gradient,
                       * by turns; then [buckets][ranks of a group] elements of parts, and zeros */
     ls_ordered_run *runs;                      /* owned: leaves of each rank, by turns */
@@ -86,14 +86,14 @@ static inline int64_t ls_dp_own_first(const ls_dp_args *args, int bucket)
 {
     ls_mesh_part whole = ls_mesh_bucket(&args->mesh, args->trained, bucket);
 
-    return whole.first + whole.each * ls_mesh_seat(&args->mesh, args->mesh.rank);
+    return whole.first + whole.each * ls_mesh_shard_rank(&args->mesh, args->mesh.rank);
 }
 
 /* What the ranks of a group have of a bucket. */
 static inline const int64_t *ls_dp_group_counts(const ls_dp *x, int bucket)
 {
     return x->counts + 2 * x->buckets * x->args.mesh.ranks +
-           (int64_t)bucket * ls_mesh_shard(&x->args.mesh);
+           (int64_t)bucket * ls_mesh_shard_ranks(&x->args.mesh);
 }
 
 /* Elements of the second gradient that belong to a part. */

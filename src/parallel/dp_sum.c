@@ -30,7 +30,7 @@ static float *made_at(const ls_dp *x, float *const *buffers, ls_dp_flight f)
 /* What a group exchanges of a bucket: equal parts, padding included. */
 static int64_t group_elements(const ls_dp *x, int bucket)
 {
-    return ls_dp_bucket(x, bucket).each * ls_mesh_shard(&x->args.mesh);
+    return ls_dp_bucket(x, bucket).each * ls_mesh_shard_ranks(&x->args.mesh);
 }
 
 /* Where this rank's sum of a bucket goes: fast all of its part, ordered its piece of that. */
@@ -225,7 +225,7 @@ static ls_status start_flight(ls_dp *x, float *const *buffers, ls_dp_flight f)
     f.place = x->started % LS_DP_AHEAD;
     x->up[x->started++] = f;
     st = x->args.ordered ? start_ordered(x, buffers, f)
-         : x->narrow     ? ls_narrow_start(x->narrow, f.bucket, buffers[0])
+         : x->narrow     ? ls_compressed_start(x->narrow, f.bucket, buffers[0])
                          : start_fast(x, buffers, f);
 out:
     return st;
@@ -243,7 +243,7 @@ void ls_dp_round(ls_dp *dp, int round, ls_window *window, float *own)
 
 int64_t ls_dp_place_elements(const ls_dp_args *args)
 {
-    return ls_mesh_bucket(&args->mesh, args->trained, 0).each * ls_mesh_shard(&args->mesh);
+    return ls_mesh_bucket(&args->mesh, args->trained, 0).each * ls_mesh_shard_ranks(&args->mesh);
 }
 
 static int tied_legs(const ls_dp *x)
@@ -348,7 +348,7 @@ ls_status ls_dp_sum_end(ls_dp *dp, float *const *buffers)
     ls_status st = LS_OK;
 
     if (x->narrow)
-        LS_TRY(st, ls_narrow_end(x->narrow, buffers[0], ls_dp_deadline()), out);
+        LS_TRY(st, ls_compressed_end(x->narrow, buffers[0], ls_dp_deadline()), out);
     for (int i = 0; i < x->started && !x->narrow; i++) {
         ls_dp_flight f = x->up[i];
         if (i >= x->ended)

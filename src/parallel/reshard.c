@@ -10,7 +10,7 @@
 ls_reshard_cut ls_reshard_cut_of(const ls_mesh *mesh)
 {
     return (ls_reshard_cut){
-        .ranks = ls_mesh_ranks(mesh), .shard = ls_mesh_shard(mesh), .bucket = mesh->bucket};
+        .ranks = ls_mesh_ranks(mesh), .shard = ls_mesh_shard_ranks(mesh), .bucket = mesh->bucket};
 }
 
 int ls_reshard_seats(const ls_reshard_cut *cut)

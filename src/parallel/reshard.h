@@ -11,7 +11,7 @@
  *     owner  0 0 0 1 1 1 2 2      rank 0 sends 1 element to rank 1, rank 2 sends 2 */
 #pragma once
 #include "comm/comm.h"
-#include "parallel/mesh.h"
+#include "layout/mesh.h"
 
 LS_C_BEGIN
 

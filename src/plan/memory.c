@@ -8,16 +8,16 @@
 
 #include "model/decode.h"
 #include "model/pass.h"
-#include "parallel/buddies.h"
+#include "layout/replica_peers.h"
 #include "parallel/staging.h"
-#include "parallel/tensor.h"
-#include "plan/far.h"
-#include "plan/optim.h"
-#include "plan/pipe.h"
-#include "plan/portion.h"
-#include "plan/turns.h"
-#include "plan/units.h"
-#include "plan/ward.h"
+#include "parallel/mp_group.h"
+#include "layout/expert_zero.h"
+#include "optim/optim.h"
+#include "plan/stage_plan.h"
+#include "plan/ckpt_ranges.h"
+#include "plan/page_reuse.h"
+#include "layout/zero_units.h"
+#include "layout/replica_moments.h"
 
 int64_t ls_memory_spans(const ls_model *model)
 {
@@ -74,7 +74,7 @@ int64_t ls_memory_snapshot_bytes(const ls_run *run, const ls_model *model, const
                 (kind == 0 || (kind == 1 && ls_memory_type(run) != LS_F32));
     if (!keeps || (mesh && mesh->rank > 0))
         return 0;
-    return ls_portion_array(run, model, mesh, kind) * (int64_t)sizeof(float);
+    return ls_ckpt_ranges_array(run, model, mesh, kind) * (int64_t)sizeof(float);
 }
 
 /* What is saved and sampled from, and who does it. */
@@ -104,14 +104,14 @@ int64_t ls_memory_parts_bytes(const ls_run *run, const ls_model *model, const ls
 {
     if (!world || !ls_mesh_saves_parts(world) || run->checkpoint.every == 0)
         return 0;
-    return ls_portion_elements(run, model, plane) * (int64_t)sizeof(float);
+    return ls_ckpt_ranges_elements(run, model, plane) * (int64_t)sizeof(float);
 }
 
-int64_t ls_memory_buddy_bytes(const ls_model *model, const ls_mesh *mesh)
+int64_t ls_memory_copy_bytes(const ls_model *model, const ls_mesh *mesh)
 {
-    if (!ls_buddies_send(mesh))
+    if (!ls_replica_peers_send(mesh))
         return 0;
-    int64_t own = ls_mesh_own(mesh, model->trained, ls_buddies_ward(mesh, mesh->rank));
+    int64_t own = ls_mesh_own(mesh, model->trained, ls_replica_peers_ward(mesh, mesh->rank));
     return 4 * ls_round_up(own * (int64_t)sizeof(float), 4096);
 }
 
@@ -122,20 +122,21 @@ int64_t ls_memory_redo_bytes(const ls_run *run, const ls_model *model, const ls_
     if (!mesh || !mesh->buddies || run->train.optimizer == LS_OPTIMIZER_ADAMW)
         return 0;
     all = 4 * ls_round_up(ls_mesh_own(mesh, model->trained, mesh->rank) * size, 4096);
-    if (ls_buddies_send(mesh))
+    if (ls_replica_peers_send(mesh))
         all += ls_round_up(
-            ls_mesh_own(mesh, model->trained, ls_buddies_ward(mesh, mesh->rank)) * size, 4096);
+            ls_mesh_own(mesh, model->trained, ls_replica_peers_ward(mesh, mesh->rank)) * size,
+            4096);
     return all;
 }
 
-static ls_squeeze squeeze_of(const ls_run *run)
+static ls_codec codec_of(const ls_run *run)
 {
-    static const ls_squeeze_kind kinds[] = {[LS_COMPRESS_NONE] = LS_SQUEEZE_NONE,
-                                            [LS_COMPRESS_BF16] = LS_SQUEEZE_BF16,
-                                            [LS_COMPRESS_INT8] = LS_SQUEEZE_INT8,
-                                            [LS_COMPRESS_TOPK] = LS_SQUEEZE_TOPK};
+    static const ls_codec_kind kinds[] = {[LS_COMPRESS_NONE] = LS_CODEC_NONE,
+                                          [LS_COMPRESS_BF16] = LS_CODEC_BF16,
+                                          [LS_COMPRESS_INT8] = LS_CODEC_INT8,
+                                          [LS_COMPRESS_TOPK] = LS_CODEC_TOPK};
 
-    return ls_squeeze_of(kinds[run->exchange.compress], run->exchange.topk);
+    return ls_codec_of(kinds[run->exchange.compress], run->exchange.topk);
 }
 
 ls_dp_args ls_memory_dp(const ls_run *run, const ls_model *model, const ls_mesh *mesh)
@@ -144,7 +145,7 @@ ls_dp_args ls_memory_dp(const ls_run *run, const ls_model *model, const ls_mesh 
     ls_calls calls;
 
     ls_calls_plan(run, mesh, &calls);
-    if (mesh->pp > 1) { /* numbers only: what is summed, lines sum chunk by chunk (pipe.h) */
+    if (mesh->pp > 1) { /* numbers only: what is summed, lines sum chunk by chunk (stage_plan.h) */
         ls_dp_args numbers = {.mesh = *mesh, .leaves = calls.leaves, .trained = model->trained};
         numbers.mesh.zero = 0;
         return numbers;
@@ -154,7 +155,7 @@ ls_dp_args ls_memory_dp(const ls_run *run, const ls_model *model, const ls_mesh 
                         .rounds = rounds,
                         .slots = ordered && rounds ? ls_calls_feed(run, mesh, rounds, NULL) : 0,
                         .ordered = ordered,
-                        .squeeze = squeeze_of(run),
+                        .codec = codec_of(run),
                         .leaves = calls.leaves,
                         .roots = calls.roots,
                         .trained = model->trained,
@@ -164,18 +165,18 @@ ls_dp_args ls_memory_dp(const ls_run *run, const ls_model *model, const ls_mesh 
                                           : 0};
 }
 
-ls_local_args ls_memory_local(const ls_run *run, const ls_model *model, const ls_mesh *mesh)
+ls_local_sgd_args ls_memory_local(const ls_run *run, const ls_model *model, const ls_mesh *mesh)
 {
-    static const ls_squeeze_kind kinds[] = {[LS_COMPRESS_NONE] = LS_SQUEEZE_NONE,
-                                            [LS_COMPRESS_BF16] = LS_SQUEEZE_BF16,
-                                            [LS_COMPRESS_INT8] = LS_SQUEEZE_INT8};
+    static const ls_codec_kind kinds[] = {[LS_COMPRESS_NONE] = LS_CODEC_NONE,
+                                          [LS_COMPRESS_BF16] = LS_CODEC_BF16,
+                                          [LS_COMPRESS_INT8] = LS_CODEC_INT8};
 
-    return (ls_local_args){.ranks = mesh->ranks,
-                           .count = model->trained,
-                           .squeeze = ls_squeeze_of(kinds[run->local.compress], 1),
-                           .lr = run->local.lr,
-                           .momentum = run->local.momentum,
-                           .delayed = run->local.delay > 0};
+    return (ls_local_sgd_args){.ranks = mesh->ranks,
+                               .count = model->trained,
+                               .codec = ls_codec_of(kinds[run->local.compress], 1),
+                               .lr = run->local.lr,
+                               .momentum = run->local.momentum,
+                               .delayed = run->local.delay > 0};
 }
 
 int ls_memory_replica_kinds(const ls_run *run, const ls_mesh *mesh)
@@ -187,23 +188,23 @@ int ls_memory_replica_kinds(const ls_run *run, const ls_mesh *mesh)
 /* Replicas have, beside what a process alone has, the weights that are common. */
 static void predict_replica(const ls_memory_args *args, ls_ledger *ledger)
 {
-    ls_local_args local = ls_memory_local(args->run, args->model, args->mesh);
+    ls_local_sgd_args local = ls_memory_local(args->run, args->model, args->mesh);
     int64_t array = ls_round_up(args->model->trained * (int64_t)sizeof(float), 4096);
 
     ls_ledger_add(ledger, "replicas", "common weights, outer momentum, differences on their way",
-                  ls_local_bytes(&local));
+                  ls_local_sgd_bytes(&local));
     if (args->run->checkpoint.every > 0)
         ls_ledger_add(ledger, "own snapshot", "what a replica saves by itself",
                       ls_memory_replica_kinds(args->run, args->mesh) * array);
 }
 
-ls_ps_args ls_memory_ps(const ls_run *run, const ls_model *model, const ls_mesh *mesh)
+ls_param_server_args ls_memory_ps(const ls_run *run, const ls_model *model, const ls_mesh *mesh)
 {
     const int64_t wait_s = 600, meet_s = 24 * 3600; /* workers that may drift apart take longer */
-    ls_ps_args args = {.mesh = *mesh,
-                       .count = model->trained,
-                       .staleness = run->ps.staleness,
-                       .wait_s = run->ps.staleness == 0 ? wait_s : meet_s};
+    ls_param_server_args args = {.mesh = *mesh,
+                                 .count = model->trained,
+                                 .staleness = run->ps.staleness,
+                                 .wait_s = run->ps.staleness == 0 ? wait_s : meet_s};
 
     if (run->ps.sparse && !model->shape.tied) {
         args.table.first = model->wte.g;
@@ -221,13 +222,13 @@ static bool serves(const ls_mesh *mesh)
 
 static void predict_server(const ls_memory_args *args, ls_ledger *ledger)
 {
-    ls_ps_args ps = ls_memory_ps(args->run, args->model, args->mesh);
+    ls_param_server_args ps = ls_memory_ps(args->run, args->model, args->mesh);
 
     ls_ledger_add(ledger, "server",
                   serves(args->mesh)
                       ? "weights of the own part, sums and gradients that come, rows on their way"
                       : "rows on their way",
-                  ls_ps_bytes(&ps));
+                  ls_param_server_bytes(&ps));
 }
 
 int64_t ls_memory_weight_elements(const ls_model *model, const ls_dp_args *dp)
@@ -280,15 +281,16 @@ static int64_t saving_bytes(const ls_memory_args *args)
         return 0;
     for (int i = 0; i < whole->n_params; i++) { /* those of a unit are side by side */
         int64_t bytes = whole->params[i].count * (int64_t)sizeof(float);
-        rows = ls_max_i64(rows, ls_min_i64(bytes, LS_PORTION_READ_BACK));
+        rows = ls_max_i64(rows, ls_min_i64(bytes, LS_CKPT_RANGES_READ_BACK));
         unit = bytes + (i > 0 && whole->params[i].unit == whole->params[i - 1].unit ? unit : 0);
         object = ls_max_i64(object, unit);
     }
     int64_t back = rows + ls_min_i64(object, rows + LS_MIB); /* in blocks of a MiB */
     if (!parts || world->rank > 0 || !ls_mesh_parts_weights(world))
         back = 0;
-    return ls_max_i64(back, parts ? ls_portion_flow(args->run, args->model, ls_memory_sums(args))
-                                  : ls_portion_flow(args->run, whole, NULL));
+    return ls_max_i64(back, parts
+                                ? ls_ckpt_ranges_flow(args->run, args->model, ls_memory_sums(args))
+                                : ls_ckpt_ranges_flow(args->run, whole, NULL));
 }
 
 /* What the process holds beside the device's memory. */
@@ -349,20 +351,20 @@ bool ls_memory_sample_pass(const ls_memory_args *args, ls_pass_args *pass_out)
  * 64 or 256 rows. */
 enum { PACK_CALLS = 3 };
 
-bool ls_memory_packs(const ls_memory_args *args, ls_packs_args *packs_out)
+bool ls_memory_packs(const ls_memory_args *args, ls_packed_weights_args *packs_out)
 {
     ls_calls calls;
 
-    if (!args->pack || args->run->device.pack == LS_PACKING_OFF || ls_mesh_posts(args->mesh) > 1)
+    if (!args->pack || args->run->device.pack == LS_PACKING_OFF || ls_mesh_pp(args->mesh) > 1)
         return false;
     ls_calls_plan(args->run, args->mesh, &calls);
-    *packs_out = (ls_packs_args){.model = args->model,
-                                 .kernels = args->kernels,
-                                 .type = ls_memory_type(args->run),
-                                 .M = calls.most * calls.leaf *
-                                      ls_calls_tokens(&calls, args->run->model.context),
-                                 .training = true};
-    return ls_packs_bytes(packs_out) > 0;
+    *packs_out = (ls_packed_weights_args){.model = args->model,
+                                          .kernels = args->kernels,
+                                          .type = ls_memory_type(args->run),
+                                          .M = calls.most * calls.leaf *
+                                               ls_calls_tokens(&calls, args->run->model.context),
+                                          .training = true};
+    return ls_packed_weights_bytes(packs_out) > 0;
 }
 
 ls_status ls_memory_choose_packs(ls_memory_args *args, int64_t free_bytes)
@@ -443,16 +445,17 @@ static void predict_state(const ls_memory_args *args, const ls_dp_args *dp, int6
                       "parameters once more, as the model reads them",
                       ls_round_up(read * ls_dtype_bytes(type), 4096));
     if (shards) {
-        int64_t most = ls_units_most(model, &dp->mesh) * ls_dtype_bytes(type);
-        ls_turns turns = ls_turns_weights(model, dp, ls_dtype_bytes(type), ls_memory_page(args));
+        int64_t most = ls_zero_units_most(model, &dp->mesh) * ls_dtype_bytes(type);
+        ls_page_reuse turns =
+            ls_page_reuse_weights(model, dp, ls_dtype_bytes(type), ls_memory_page(args));
         ls_ledger_add(ledger, "gathered weights",
                       "a part of the model and the next one, of all ranks",
-                      args->apart ? ls_turns_held(&turns) : most);
+                      args->apart ? ls_page_reuse_held(&turns) : most);
     }
-    ls_packs_args packs;
+    ls_packed_weights_args packs;
     if (ls_memory_packs(args, &packs))
         ls_ledger_add(ledger, "packed weights", "matrices in the order of products, both ways",
-                      ls_packs_bytes(&packs));
+                      ls_packed_weights_bytes(&packs));
     predict_moments(args, updated, seconds, ledger);
     int64_t work = ls_optim_work_of(run, model).bytes;
     if (work > 0)
@@ -484,7 +487,7 @@ static int64_t parted_staging(const ls_memory_args *args, const ls_dp_args *dp)
 
     if (dp->mesh.zero == 3)
         bytes += ls_round_up(ls_dp_own_elements(dp) * size, 4096) +
-                 ls_staging_bytes(ls_turns_places(args->model, dp), each * size);
+                 ls_staging_bytes(ls_page_reuse_places(args->model, dp), each * size);
     return bytes;
 }
 
@@ -495,14 +498,14 @@ static void predict_gradients(const ls_memory_args *args, const ls_calls *calls,
     const int64_t size = sizeof(float);
 
     if (dp && dp->mesh.zero >= 2) {
-        int64_t window = ls_min_i64(ls_units_gradient(model, &dp->mesh, calls->ordered) +
+        int64_t window = ls_min_i64(ls_zero_units_gradient(model, &dp->mesh, calls->ordered) +
                                         ls_dp_ahead_elements(dp),
                                     ls_memory_grad_elements(model, calls, dp));
         int64_t own = ls_dp_sum_elements(dp);
         if (args->apart) {
-            ls_turns turns = ls_turns_gradient(model, dp, ls_memory_page(args));
+            ls_page_reuse turns = ls_page_reuse_gradient(model, dp, ls_memory_page(args));
             ls_ledger_add(ledger, "gradients", "own parts; of a call: a part of the model",
-                          ls_round_up(own * size, 4096) + ls_turns_held(&turns));
+                          ls_round_up(own * size, 4096) + ls_page_reuse_held(&turns));
             return;
         }
         ls_ledger_add(ledger, "gradients",
@@ -526,8 +529,8 @@ static void predict_exchange(const ls_memory_args *args, const ls_calls *calls,
     const int64_t size = sizeof(float);
 
     add(ledger, "exchange",
-        ls_dp_debts(dp) ? "squeezed gradients on their way, and what is owed"
-                        : "gradients of other ranks, on their way",
+        ls_dp_residuals(dp) ? "squeezed gradients on their way, and what is owed"
+                            : "gradients of other ranks, on their way",
         ls_dp_bytes(dp));
     if (args->apart)
         add(ledger, "staging", "own gradients on their way, page-locked",
@@ -535,9 +538,9 @@ static void predict_exchange(const ls_memory_args *args, const ls_calls *calls,
                 ? parted_staging(args, dp)
                 : calls->buffers *
                       ls_round_up(ls_memory_grad_elements(args->model, calls, dp) * size, 4096));
-    if (ls_dp_debts(dp) && dp->mesh.rank == 0)
+    if (ls_dp_residuals(dp) && dp->mesh.rank == 0)
         add(ledger, "debts", "what all nodes owe, for a checkpoint",
-            ls_round_up(ls_dp_debts(dp) * args->model->trained * size, 4096));
+            ls_round_up(ls_dp_residuals(dp) * args->model->trained * size, 4096));
 }
 
 /* State, exchange and activations of a rank that computes the whole model. */
@@ -553,12 +556,12 @@ static void predict_whole(const ls_memory_args *args, const ls_calls *calls, ls_
 
     if (ls_mesh_divides(sums))
         updated = seconds = ls_mesh_own(sums, model->trained, sums->rank);
-    if (ls_far_divides(run, model, sums))
-        updated = seconds = ls_far_own(model, sums);
+    if (ls_expert_zero_divides(run, model, sums))
+        updated = seconds = ls_expert_zero_own(model, sums);
     ls_ledger_add(ledger, "weights", "parameters, fp32",
                   ls_round_up(ls_memory_weight_elements(model, several ? &dp : NULL) * size, 4096));
     predict_state(args, several ? &dp : NULL, updated, seconds, ledger);
-    int64_t kept = ls_ward_moments(run, model, sums, updated);
+    int64_t kept = ls_replica_moments_moments(run, model, sums, updated);
     if (kept > updated)
         ls_ledger_add(ledger, "buddy", "another rank's moments, its parts",
                       2 * (ls_round_up(kept * size, 4096) - ls_round_up(updated * size, 4096)));
@@ -572,9 +575,9 @@ static void predict_whole(const ls_memory_args *args, const ls_calls *calls, ls_
                         4096) +
                 ls_round_up(ls_pass_grad_elements(model, true) * size, 4096));
     bool whole = model->split.ranks < 2 && model->split.far_ranks < 2;
-    if (ls_buddies_send(args->mesh) && whole)
+    if (ls_replica_peers_send(args->mesh) && whole)
         ls_ledger_add(ledger, "buddy", "another rank's weights, moments and gradient, its parts",
-                      ls_memory_buddy_bytes(model, args->mesh));
+                      ls_memory_copy_bytes(model, args->mesh));
     if (ls_memory_redo_bytes(run, model, args->mesh) > 0)
         ls_ledger_add(ledger, "buddy",
                       "own parts before an update, which may have to be made again",
@@ -597,9 +600,9 @@ int64_t ls_memory_passage(const ls_model *whole)
     return ls_min_i64(most, LS_MEMORY_PASSAGE);
 }
 
-int64_t ls_memory_plane(const ls_model *part, const ls_mesh *teams)
+int64_t ls_memory_slice(const ls_model *part, const ls_mesh *teams)
 {
-    return ls_mesh_posts(teams) > 1 || (teams && teams->zero > 0) ? part->flat : 0;
+    return ls_mesh_pp(teams) > 1 || (teams && teams->zero > 0) ? part->flat : 0;
 }
 
 /* Where ranks meet inside of calls. On a device with a memory of its own what they exchange passes
@@ -607,7 +610,7 @@ int64_t ls_memory_plane(const ls_model *part, const ls_mesh *teams)
 static void predict_moves(const ls_memory_args *args, ls_ledger *ledger, const char *name,
                           const char *why, int64_t (*place)(const ls_pass_args *))
 {
-    int64_t bytes = ls_round_up(ls_tensor_bytes(), 4096);
+    int64_t bytes = ls_round_up(ls_mp_group_bytes(), 4096);
     ls_calls calls;
 
     if (!args->apart) {
@@ -617,21 +620,21 @@ static void predict_moves(const ls_memory_args *args, ls_ledger *ledger, const c
     ls_calls_plan(args->run, args->mesh, &calls);
     const ls_pass_args pass = ls_memory_step_pass(args->run, args->model, args->kernels, &calls);
     ls_ledger_add_host(ledger, name, "tensors on their way to other ranks, page-locked; small sums",
-                       bytes + ls_tensor_stage_bytes(place(&pass)));
+                       bytes + ls_mp_group_stage_bytes(place(&pass)));
 }
 
 /* Moments that a rank brings along when they are collected: on a device with a memory of its own,
- * where those divide them who divide experts (train/far.c). */
+ * where those divide them who divide experts (train/step/expert_step.c). */
 static int64_t carried_bytes(const ls_memory_args *args)
 {
     static const ls_mesh alone = {.ranks = 1};
     const ls_mesh *sums = ls_memory_sums(args);
 
-    if (!args->apart || !ls_far_divides(args->run, args->model, sums) ||
+    if (!args->apart || !ls_expert_zero_divides(args->run, args->model, sums) ||
         ls_mesh_saves_parts(world_of(args)))
         return 0;
-    return ls_round_up(ls_far_own(args->model, sums ? sums : &alone) * (int64_t)sizeof(float),
-                       4096);
+    return ls_round_up(
+        ls_expert_zero_own(args->model, sums ? sums : &alone) * (int64_t)sizeof(float), 4096);
 }
 
 /* What ranks that have one model together need for that. The first team collects: weights, which
@@ -643,17 +646,17 @@ static void predict_team(const ls_memory_args *args, ls_ledger *ledger)
     const int64_t size = sizeof(float);
     const ls_mesh *sums = ls_memory_sums(args);
     bool first = !sums || sums->rank == 0;
-    bool planes = ls_mesh_posts(sums) > 1 || (sums && sums->zero == 3) ||
-                  !ls_mesh_saves_parts(world_of(args));
+    bool planes =
+        ls_mesh_pp(sums) > 1 || (sums && sums->zero == 3) || !ls_mesh_saves_parts(world_of(args));
     int64_t plane =
-        ls_far_divides(args->run, model, sums) ? model->flat : ls_memory_plane(model, sums);
+        ls_expert_zero_divides(args->run, model, sums) ? model->flat : ls_memory_slice(model, sums);
 
     if (model->split.ranks > 1)
         predict_moves(args, ledger, "tensor parallel", "small sums of ranks with one model",
                       ls_pass_place);
     if (model->split.far_ranks > 1)
         predict_moves(args, ledger, "expert parallel", "small sums of ranks that divide experts",
-                      ls_pass_far_place);
+                      ls_pass_ep_place);
     bool teams = model->split.ranks > 1 || model->split.far_ranks > 1;
     if (args->apart && teams) /* of every rank a number */
         ls_ledger_add(ledger, "norm", "squares of all ranks",
@@ -686,14 +689,14 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
         ls_ledger_add(ledger_out, "program", "binary, libraries, small objects",
                       args->program_bytes);
     }
-    if (ls_mesh_posts(args->mesh) > 1)
-        ls_pipe_predict(args, &calls, ledger_out);
+    if (ls_mesh_pp(args->mesh) > 1)
+        ls_stage_plan_predict(args, &calls, ledger_out);
     else
         predict_whole(args, &calls, ledger_out);
     predict_team(args, ledger_out);
     if (calls.cp > 1)
         predict_moves(args, ledger_out, "context parallel",
-                      "messages of ranks that share sequences", ls_pass_ring_place);
+                      "messages of ranks that share sequences", ls_pass_cp_place);
     ls_ledger_add(ledger_out, "step", "tokens, losses, partial sums, logits of a sample",
                   ls_round_up(ls_memory_step_bytes(model, &calls), 4096) +
                       ls_decode_bytes(whole_of(args)));

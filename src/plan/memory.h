@@ -5,9 +5,9 @@
 #include "model/model.h"
 #include "model/pass.h"
 #include "parallel/dp.h"
-#include "parallel/local.h"
-#include "parallel/ps.h"
-#include "plan/calls.h"
+#include "parallel/local_sgd.h"
+#include "parallel/param_server.h"
+#include "layout/calls.h"
 #include "plan/ledger.h"
 
 LS_C_BEGIN
@@ -67,18 +67,18 @@ bool ls_memory_sample_pass(const ls_memory_args *args, ls_pass_args *pass_out);
 ls_status ls_memory_choose_packs(ls_memory_args *args, int64_t free_bytes);
 
 /* The packed weights of a run that has them; false: none. stream is left out. */
-bool ls_memory_packs(const ls_memory_args *args, ls_packs_args *packs_out);
+bool ls_memory_packs(const ls_memory_args *args, ls_packed_weights_args *packs_out);
 
 /* What ranks exchange in a step of the run; the communicator is left out. */
 ls_dp_args ls_memory_dp(const ls_run *run, const ls_model *model, const ls_mesh *mesh);
 
 /* What replicas exchange (sync: local); communicator and pool are left out. And how many arrays of
  * all parameters this replica saves beside the run's own checkpoint. */
-ls_local_args ls_memory_local(const ls_run *run, const ls_model *model, const ls_mesh *mesh);
+ls_local_sgd_args ls_memory_local(const ls_run *run, const ls_model *model, const ls_mesh *mesh);
 int ls_memory_replica_kinds(const ls_run *run, const ls_mesh *mesh);
 
 /* What workers and servers exchange (sync: ps); communicator and update are left out. */
-ls_ps_args ls_memory_ps(const ls_run *run, const ls_model *model, const ls_mesh *mesh);
+ls_param_server_args ls_memory_ps(const ls_run *run, const ls_model *model, const ls_mesh *mesh);
 
 /* Elements of the fp32 weights and of a gradient buffer; dp is NULL alone. */
 int64_t ls_memory_weight_elements(const ls_model *model, const ls_dp_args *dp);
@@ -129,16 +129,16 @@ int64_t ls_memory_snapshot_bytes(const ls_run *run, const ls_model *model, const
  * mesh); 0: none does. */
 enum { LS_MEMORY_PASSAGE = 1 << 18 };
 int64_t ls_memory_passage(const ls_model *whole);
-int64_t ls_memory_plane(const ls_model *part, const ls_mesh *teams);
+int64_t ls_memory_slice(const ls_model *part, const ls_mesh *teams);
 
 /* Bytes of the copy of another rank's weights, moments and gradient, where ranks keep such copies
- * (parallel/buddies.h): four arrays. */
-int64_t ls_memory_buddy_bytes(const ls_model *model, const ls_mesh *mesh);
-/* And what it needs where the last update may have to be made again (train/redo.h). */
+ * (layout/replica_peers.h): four arrays. */
+int64_t ls_memory_copy_bytes(const ls_model *model, const ls_mesh *mesh);
+/* And what it needs where the last update may have to be made again (train/replica/replica_redo.h). */
 int64_t ls_memory_redo_bytes(const ls_run *run, const ls_model *model, const ls_mesh *mesh);
 
 /* Bytes of the copy of what this rank writes of a checkpoint, where the ranks of a world save parts
- * (portion.h): of its model, which a plane of ranks has. */
+ * (ckpt_ranges.h): of its model, which a plane of ranks has. */
 int64_t ls_memory_parts_bytes(const ls_run *run, const ls_model *model, const ls_mesh *world,
                               const ls_mesh *plane);
 

@@ -1,6 +1,6 @@
 /* loop.c -- the one file to read to know how training goes.
  *
- *   open the session (train/session.c): folder, device, data, model, memory, resume
+ *   open the session (train/session/session.c): folder, device, data, model, memory, resume
  *   repeat:  batch (data/loader) -> step (train/step) -> event
  *            every eval.every steps: validation loss, a text sample
  *            every checkpoint.every steps: a save in the background (train/save)
@@ -8,10 +8,10 @@
  *   save, summary
  *
  * With sync: local replicas train apart, and what follows a step waits until they meet
- * (train/outer.h). With sync: ps a step begins with weights from servers and ends with a gradient
- * to them (train/central.h).
+ * (train/session/local_sgd_session.h). With sync: ps a step begins with weights from servers and ends with a gradient
+ * to them (train/session/param_server_session.h).
  *
- * When other ranks are lost, and somebody heals (train/recover.h), this rank keeps its state, meets
+ * When other ranks are lost, and somebody heals (train/replica/recover.h), this rank keeps its state, meets
  * those who are left, and goes on after the last step that one of them has.
  *
  * A step counts as done only when its update is made (or dropped, where train.nonfinite says so); a
@@ -30,19 +30,19 @@
 #include "config/ramp.h"
 #include "device/nvml.h"
 #include "kernel/peak.h"
-#include "train/again.h"
-#include "train/alarm.h"
-#include "train/buddy.h"
-#include "train/eval.h"
-#include "train/recover.h"
-#include "train/central.h"
-#include "train/outer.h"
-#include "train/preempt.h"
-#include "train/save.h"
-#include "train/schedule.h"
-#include "train/team.h"
-#include "train/trust.h"
-#include "train/vigil.h"
+#include "train/sdc/sdc_replay.h"
+#include "train/report/gpu_health.h"
+#include "train/replica/replica_copy.h"
+#include "train/report/eval.h"
+#include "train/replica/recover.h"
+#include "train/session/param_server_session.h"
+#include "train/session/local_sgd_session.h"
+#include "train/save/preempt.h"
+#include "train/save/save.h"
+#include "optim/lr_schedule.h"
+#include "train/session/model_groups.h"
+#include "train/replica/replica_pair.h"
+#include "train/sdc/sdc_compare.h"
 
 static const int64_t TRIALS_NS = 2 * LS_NS_PER_S;
 enum {
@@ -57,7 +57,7 @@ enum {
 /* What the loop itself remembers. */
 typedef struct loop {
     ls_session s;
-    ls_clock clock;
+    ls_step_clock clock;
     int64_t begun_ns;      /* when training began */
     int64_t steps_here;    /* done by this process */
     int64_t steps_in_view; /* and since ranks were last lost: equal on all of them */
@@ -80,7 +80,7 @@ typedef struct loop {
     ls_nvml_reading begun; /* when training began, */
     ls_nvml_reading ended; /* and when it ended */
     double trained_s;      /* between them */
-    ls_alarm alarm;        /* what befell it so far */
+    ls_gpu_health alarm;   /* what befell it so far */
 } loop;
 
 static bool stop_asked(const loop *l)
@@ -134,11 +134,11 @@ static ls_status handle_nonfinite(loop *l)
 {
     ls_session *s = &l->s;
     int64_t number = s->step_number + 1; /* as the step's own event will call it */
-    ls_status st = ls_again_nonfinite(s);
+    ls_status st = ls_sdc_replay_nonfinite(s);
 
     if (st != LS_OK)
         return st;
-    st = ls_step_blame(s->step, s->step_number);
+    st = ls_step_find_nonfinite(s->step, s->step_number);
     if (s->run->train.nonfinite == LS_NONFINITE_STOP || st != LS_ENUMERIC)
         return st;
     ls_session_emit(s, &(ls_event){.kind = LS_EVENT_INCIDENT,
@@ -171,7 +171,7 @@ static ls_status settle_ways(const ls_session *s)
 {
     ls_calls calls;
 
-    ls_calls_plan(s->run, ls_team_mesh(s), &calls);
+    ls_calls_plan(s->run, ls_model_groups_mesh(s), &calls);
     ls_status st = ls_step_settle(s->step); /* nothing else may be on its way */
     if (st != LS_OK)
         return st;
@@ -204,7 +204,7 @@ static ls_status one_step(loop *l)
     ls_session *s = &l->s;
     ls_step_result result;
     const ls_batch *batch;
-    double lr = ls_schedule_lr(s->run, s->step_number, s->total_steps);
+    double lr = ls_lr_schedule_lr(s->run, s->step_number, s->total_steps);
     ls_status st = LS_OK;
 
     ls_fault_reach(s->step_number + 1, s->args.view.plan.generation);
@@ -216,26 +216,26 @@ static ls_status one_step(loop *l)
     LS_BUG_IF(batch->step != s->step_number, "batch of step %lld in step %lld",
               (long long)batch->step, (long long)s->step_number);
     note_samples(batch);
-    LS_TRY(st, ls_share_begin(s), out);
-    LS_TRY(st, ls_again_begin(s), out);
+    LS_TRY(st, ls_batch_slice_begin(s), out);
+    LS_TRY(st, ls_sdc_replay_begin(s), out);
     ls_step_batch part = {.tokens = batch->tokens,
                           .targets = batch->targets,
                           .start = batch->start,
                           .counted = batch->counted};
     if (s->outer)
-        part = ls_outer_batch(s, &part);
+        part = ls_local_sgd_session_batch(s, &part);
     if (s->central)
-        LS_TRY(st, ls_central_begin(s, &part, &l->clock), out);
+        LS_TRY(st, ls_param_server_session_begin(s, &part, &l->clock), out);
     l->loss_scale = s->scaler.on ? s->scaler.scale : 0;
     ls_step_scale_loss(s->step, s->scaler.scale);
     LS_TRY(st, ls_step_run(s->step, &part, s->step_number, lr, &l->clock, &result), out);
-    bool overflow = ls_scaler_step(&s->scaler, isfinite(result.loss), result.finite);
+    bool overflow = ls_loss_scaler_step(&s->scaler, isfinite(result.loss), result.finite);
     if (overflow)
         tell_overflow(s);
     if (!result.finite && !overflow)
         LS_TRY(st, handle_nonfinite(l), out);
     if (s->central)
-        LS_TRY(st, ls_central_push(s, &result, &l->clock), out);
+        LS_TRY(st, ls_param_server_session_push(s, &result, &l->clock), out);
     if (result.finite)
         s->loss = result.loss;
     s->last = result;
@@ -243,7 +243,7 @@ static ls_status one_step(loop *l)
     l->steps_here++;
     l->steps_in_view++;
     l->tokens_here += batch->slice.sequences * batch->T;
-    ls_share_note(s);
+    ls_batch_slice_note(s);
     if (l->steps_here == 1)
         l->first_step_s = (double)ls_time_since_start_ns() / 1e9;
     if (l->steps_in_view == 2)
@@ -251,9 +251,9 @@ static ls_status one_step(loop *l)
     if (l->steps_in_view == 2 && s->args.comm && !s->mesh.replicas)
         LS_TRY(st, settle_ways(s), out);
     if (s->outer)
-        LS_TRY(st, ls_outer_step(s, &s->last, &l->clock), out);
+        LS_TRY(st, ls_local_sgd_session_step(s, &s->last, &l->clock), out);
     if (s->central)
-        LS_TRY(st, ls_central_meet(s, &s->last, &l->clock), out);
+        LS_TRY(st, ls_param_server_session_meet(s, &s->last, &l->clock), out);
 out:
     return st;
 }
@@ -272,14 +272,14 @@ static ls_status judge(loop *l)
     ls_status st = LS_OK;
 
     if (s->outer)
-        ls_outer_show(s, true);
+        ls_local_sgd_session_show(s, true);
     if (s->central)
-        LS_TRY(st, ls_central_gather(s), out);
+        LS_TRY(st, ls_param_server_session_gather(s), out);
     LS_TRY(st, ls_eval_loss(&l->eval, s), out);
     LS_TRY(st, ls_eval_sample(&l->eval, s, s->run->eval.sample_tokens), out);
     if (s->outer)
-        ls_outer_show(s, false);
-    ls_clock_lap(&l->clock, LS_PART_EVAL);
+        ls_local_sgd_session_show(s, false);
+    ls_step_clock_lap(&l->clock, LS_TIME_EVAL);
 out:
     return st;
 }
@@ -294,15 +294,15 @@ static ls_status after_step(loop *l, bool last)
         LS_TRY(st, judge(l), out);
     if (due(l, s->run->checkpoint.every) && !last && s->saved_step != s->step_number) {
         if (s->outer)
-            ls_outer_save_begin(s);
+            ls_local_sgd_session_save_begin(s);
         if (s->central)
-            LS_TRY(st, ls_central_hold(s), out);
+            LS_TRY(st, ls_param_server_session_hold(s), out);
         st = ls_save_begin(s);
         if (s->central)
-            st = ls_central_release(s, st);
+            st = ls_param_server_session_release(s, st);
         if (st != LS_OK)
             goto out;
-        ls_clock_lap(&l->clock, LS_PART_CHECKPOINT);
+        ls_step_clock_lap(&l->clock, LS_TIME_CHECKPOINT);
     }
     LS_TRY(st, ls_save_poll(s), out);
     l->met = s->step_number;
@@ -364,8 +364,8 @@ static void tell_step(loop *l)
     int64_t tokens = sequences * s->model.shape.T, seen = tokens_after(s, s->step_number);
     double tokens_per_s;
 
-    ls_clock_lap(&l->clock, LS_PART_OTHER);
-    tokens_per_s = (double)tokens / ((double)ls_clock_wall_ns(&l->clock) / 1e9);
+    ls_step_clock_lap(&l->clock, LS_TIME_OTHER);
+    tokens_per_s = (double)tokens / ((double)ls_step_clock_wall_ns(&l->clock) / 1e9);
     note_speed(l, tokens_per_s);
     l->told = s->step_number;
     ls_session_emit(s, &(ls_event){.kind = LS_EVENT_STEP,
@@ -391,12 +391,12 @@ static ls_status compare(loop *l, bool ends)
     const ls_run *run = l->s.run;
     ls_status st;
 
-    ls_vigil_suffer(&l->s);
-    if (!l->s.vigil || run->heal.compare == 0 ||
+    ls_sdc_compare_suffer(&l->s);
+    if (!l->s.sdc_compare || run->heal.compare == 0 ||
         (!ends && !due(l, run->heal.compare) && !due(l, run->checkpoint.every)))
         return LS_OK;
-    st = ls_vigil_compare(&l->s);
-    ls_clock_lap(&l->clock, LS_PART_CHECKPOINT);
+    st = ls_sdc_compare_compare(&l->s);
+    ls_step_clock_lap(&l->clock, LS_TIME_CHECKPOINT);
     return st;
 }
 
@@ -419,7 +419,9 @@ out:
 /* Whether ranks do something together after the step that was done last. */
 static bool they_meet(const ls_session *s)
 {
-    return s->outer ? ls_outer_meets(s) : s->central ? ls_central_meets(s) : true;
+    return s->outer     ? ls_local_sgd_session_meets(s)
+           : s->central ? ls_param_server_session_meets(s)
+                        : true;
 }
 
 /* Before the first step of a process: whether there is anything to do. */
@@ -476,13 +478,13 @@ static ls_status train(loop *l)
     l->steps_in_view = 0;
     LS_TRY(st, ls_recover_in_memory(&l->s) ? go_on(l) : begin(l), out);
     while (!l->stopped_by) {
-        ls_clock_begin(&l->clock);
+        ls_step_clock_begin(&l->clock);
         ls_profiling_begin(&l->s, &l->clock);
         LS_TRY(st, one_step(l), out);
         if (they_meet(&l->s))
             LS_TRY(st, meet(l), out);
         tell_step(l);
-        ls_alarm_look(&l->alarm, l->nvml, &l->s);
+        ls_gpu_health_look(&l->alarm, l->nvml, &l->s);
         ls_profiling_end(&l->s, &l->clock);
     }
 out:
@@ -585,14 +587,16 @@ static ls_status summarise(loop *l)
     int64_t peak_bytes = used_bytes(l);
     if (s->mesh.rank > 0)
         return LS_OK;
-    ls_event_balance balance = ls_share_about(s);
+    ls_event_balance balance = ls_batch_slice_about(s);
     if (s->args.comm)
         ls_comm_traffic(s->args.comm, &sent, &received);
-    exchanges = ls_outer_exchanges(s, &exchange_bytes);
-    ls_central_counts central = ls_central_counted(s);
+    exchanges = ls_local_sgd_session_exchanges(s, &exchange_bytes);
+    ls_param_server_session_counts central = ls_param_server_session_counted(s);
     double peak = peak_of_ranks(s);
     double mfu =
-        peak > 0 ? speed * ls_model_flops_per_token(ls_team_whole(s), s->model.shape.T) / peak : 0;
+        peak > 0
+            ? speed * ls_model_flops_per_token(ls_model_groups_whole(s), s->model.shape.T) / peak
+            : 0;
     ls_session_emit(
         s, &(ls_event){.kind = LS_EVENT_SUMMARY,
                        .summary = {.steps = s->step_number,
@@ -618,7 +622,8 @@ static ls_status summarise(loop *l)
                                    .pushes = central.pushes,
                                    .push_bytes = central.bytes,
                                    .ahead = central.ahead,
-                                   .buddy_bytes = ls_buddy_sent(s->buddy) + ls_trust_sent(s->step),
+                                   .buddy_bytes = ls_replica_copy_sent(s->buddy) +
+                                                  ls_replica_pair_sent(s->step),
                                    .weights_hash = hash,
                                    .stopped_by = l->stopped_by}});
     if (is_finished(l) && ls_preempt_done(s) != LS_OK)
@@ -662,16 +667,16 @@ static ls_status run_view(loop *l, const ls_session_args *args)
     watch_end(l);
     ls_profiling_finish(&l->s);
     if (l->s.outer)
-        LS_TRY(st, ls_outer_save_final(&l->s), out);
+        LS_TRY(st, ls_local_sgd_session_save_final(&l->s), out);
     if (l->s.central)
-        LS_TRY(st, ls_central_gather(&l->s), out);
+        LS_TRY(st, ls_param_server_session_gather(&l->s), out);
     if (l->stop)
         LS_TRY(st, ls_preempt_save(&l->s, l->unsaved), out);
     else
         LS_TRY(st, ls_save_final(&l->s), out);
     LS_TRY(st, summarise(l), out);
     if (l->s.central)
-        LS_TRY(st, ls_central_end(&l->s), out);
+        LS_TRY(st, ls_param_server_session_end(&l->s), out);
     st = part(l);
 out:
     return st;
@@ -702,7 +707,7 @@ ls_status ls_loop_run(const ls_session_args *args)
     if (!l)
         return LS_ENOMEM;
     l->stride = 1;
-    ls_clock_begin(&l->clock);
+    ls_step_clock_begin(&l->clock);
     ls_eval_init(&l->eval);
     l->s = (ls_session){.lock_fd = -1, .events_fd = -1, .kept_step = -1};
     while ((st = run_view(l, &now)) != LS_OK && now.rejoin && ls_recover_can(st)) {

@@ -1,6 +1,6 @@
 /* loop.h -- training from the first step to the last, and what it tells on the way. */
 #pragma once
-#include "train/session.h"
+#include "train/session/session.h"
 
 LS_C_BEGIN
 

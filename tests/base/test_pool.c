@@ -11,16 +11,16 @@
 
 enum { MOST_TASKS = 1009, MOST_THREADS = 64 };
 
-typedef struct board {
+typedef struct segment {
     _Atomic int visits[MOST_TASKS];
     _Atomic int64_t bad; /* index or worker out of range */
     int64_t tasks;
     int threads;
-} board;
+} segment;
 
 static void visit(void *context, int64_t index, int worker)
 {
-    board *b = context;
+    segment *b = context;
 
     if (index < 0 || index >= b->tasks || worker < 0 || worker >= b->threads)
         b->bad++;
@@ -30,7 +30,7 @@ static void visit(void *context, int64_t index, int worker)
 
 static void check_once_each(ls_pool *pool, int64_t tasks)
 {
-    static board b;
+    static segment b;
 
     memset(&b, 0, sizeof b);
     b.tasks = tasks;
@@ -58,7 +58,7 @@ LS_TEST(pool_runs_each_index_exactly_once)
 LS_TEST(pool_ignores_a_negative_count)
 {
     ls_pool *pool;
-    board b = {.tasks = 0, .threads = 2};
+    segment b = {.tasks = 0, .threads = 2};
 
     LS_CHECK_OK(ls_pool_create(&pool, 2));
     ls_pool_run(pool, visit, &b, -3);

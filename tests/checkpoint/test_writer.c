@@ -6,7 +6,7 @@
 #include "base/fault.h"
 #include "base/file.h"
 #include "base/time.h"
-#include "checkpoint/writer.h"
+#include "checkpoint/ckpt_writer.h"
 
 LS_TEST(writer_saves_while_the_caller_goes_on)
 {

@@ -5,7 +5,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli/capture.h"
-#include "cli/cmd_doctor.h"
+#include "cli/doctor/cmd_doctor.h"
 #include "fake/fake.h"
 
 static void put(const char *path, const char *text)

@@ -1,7 +1,7 @@
 /* test_cmd_tokenizer.c -- data tokenizer, encode and decode: what they print, what they refuse. */
 #include "cli/capture.h"
 #include "base/file.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 #include "harness.h"
 
 static void put_text(const char *path, const char *text)

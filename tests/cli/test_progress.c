@@ -4,13 +4,13 @@
 #include <math.h>
 #include "cli/progress.h"
 
-static void a_step(ls_progress *p, ls_clock *clock, ls_event_step *e)
+static void a_step(ls_progress *p, ls_step_clock *clock, ls_event_step *e)
 {
-    *clock = (ls_clock){.begun_ns = 0};
+    *clock = (ls_step_clock){.begun_ns = 0};
     *p = (ls_progress){.val_loss = 1.438, .smooth_ms = 50};
-    p->split[LS_PART_FORWARD] = 16;
-    p->split[LS_PART_BACKWARD] = 33;
-    p->split[LS_PART_OPTIMIZER] = 1;
+    p->split[LS_TIME_FORWARD] = 16;
+    p->split[LS_TIME_BACKWARD] = 33;
+    p->split[LS_TIME_OPTIMIZER] = 1;
     *e = (ls_event_step){.step = 260,
                          .total_steps = 800,
                          .loss = 1.4123,
@@ -30,7 +30,7 @@ static const char *line_of(const ls_progress *p, const ls_event_step *e, int wid
 LS_TEST(progress_line_drops_whole_parts_from_the_right)
 {
     ls_progress p;
-    ls_clock clock;
+    ls_step_clock clock;
     ls_event_step e;
     ls_str line;
 
@@ -52,7 +52,7 @@ LS_TEST(progress_line_drops_whole_parts_from_the_right)
 LS_TEST(progress_line_without_an_end_and_with_a_wild_loss)
 {
     ls_progress p;
-    ls_clock clock;
+    ls_step_clock clock;
     ls_event_step e;
     ls_str line;
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <sys/types.h>
 #include "base/str.h"
-#include "cluster/agent.h"
+#include "cluster/node/agent.h"
 
 typedef struct jobs_run {
     ls_status st;

@@ -7,7 +7,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "cluster/etcd.h"
+#include "cluster/elect/etcd.h"
 #include "harness.h"
 #include "net/sock.h"
 

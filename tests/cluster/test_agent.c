@@ -364,7 +364,7 @@ static void __attribute__((constructor)) be_a_worker(void)
     else
         ls_fail(LS_EPEER, "rank 1 went away");
     ls_err_hint("Be careful.");
-    _exit(ls_cause_send(ls_err_last()) ? ls_err_exit_code(ls_err_last()->code) : 99);
+    _exit(ls_error_channel_send(ls_err_last()) ? ls_err_exit_code(ls_err_last()->code) : 99);
 }
 
 LS_TEST(agent_prefers_the_cause_to_those_who_blame)
@@ -690,7 +690,7 @@ LS_TEST_SECONDS(agent_killed_leaves_nothing, 120)
     }
 }
 
-/* The keeper is the parent of the workers. */
+/* The supervisor is the parent of the workers. */
 static pid_t parent_of(pid_t pid)
 {
     char path[32];
@@ -718,7 +718,7 @@ static void slow_down(pid_t pid, pid_t *spinners, int n)
     LS_CHECK_EQ(sched_setscheduler(pid, SCHED_IDLE, &(struct sched_param){0}), 0);
 }
 
-LS_TEST_SECONDS(agent_outlives_its_keeper_and_cleans_up, 60)
+LS_TEST_SECONDS(agent_outlives_its_supervisor_and_cleans_up, 60)
 {
     jobs_mark();
     for (int i = 0; i < 10; i++) {
@@ -727,11 +727,11 @@ LS_TEST_SECONDS(agent_outlives_its_keeper_and_cleans_up, 60)
         jobs_await("up0");
         jobs_await("up1");
         jobs_await("up2");
-        pid_t keeper = parent_of((pid_t)jobs_number("up1"));
-        LS_CHECK_EQ(parent_of(keeper), pid);
+        pid_t supervisor = parent_of((pid_t)jobs_number("up1"));
+        LS_CHECK_EQ(parent_of(supervisor), pid);
         if (i % 2) /* its death takes its time */
-            slow_down(keeper, spinners, 4);
-        kill(keeper, SIGKILL);
+            slow_down(supervisor, spinners, 4);
+        kill(supervisor, SIGKILL);
         LS_CHECK_EQ(end_of(pid), 137);
         LS_CHECK_EQ(jobs_marked(), 0);
         for (int k = 0; k < 4 && spinners[k]; k++) {

@@ -10,9 +10,9 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/time.h"
-#include "cluster/etcd.h"
+#include "cluster/elect/etcd.h"
 #include "cluster/servers.h"
-#include "cluster/tenure.h"
+#include "cluster/elect/run_lease.h"
 #include "net/sock.h"
 
 static int64_t in_ms(int64_t ms)
@@ -120,25 +120,25 @@ LS_TEST(etcd_knows_a_server_that_is_something_else)
     ls_sock_close(&fd);
 }
 
-LS_TEST(tenure_names_a_run_by_name_and_folder)
+LS_TEST(run_lease_names_a_run_by_name_and_folder)
 {
-    char a[LS_TENURE_RUN], b[LS_TENURE_RUN];
+    char a[LS_RUN_LEASE_RUN], b[LS_RUN_LEASE_RUN];
 
-    ls_tenure_run("demo", "runs/demo", a); /* before the folder is made, and after */
+    ls_run_lease_run("demo", "runs/demo", a); /* before the folder is made, and after */
     LS_CHECK_EQ(mkdir("runs", 0755), 0);
-    ls_tenure_run("demo", "runs/demo", b);
+    ls_run_lease_run("demo", "runs/demo", b);
     LS_CHECK_STR(a, b);
     LS_CHECK_EQ(mkdir("runs/demo", 0755), 0);
-    ls_tenure_run("demo", "runs/demo", b);
+    ls_run_lease_run("demo", "runs/demo", b);
     LS_CHECK_STR(a, b);
-    ls_tenure_run("demo", "./runs/../runs/demo/", b);
+    ls_run_lease_run("demo", "./runs/../runs/demo/", b);
     LS_CHECK_STR(a, b);
     LS_CHECK_EQ(symlink("runs", "link"), 0);
-    ls_tenure_run("demo", "link/demo", b);
+    ls_run_lease_run("demo", "link/demo", b);
     LS_CHECK_STR(a, b);
-    ls_tenure_run("demo", "runs/other", b);
+    ls_run_lease_run("demo", "runs/other", b);
     LS_CHECK(strcmp(a, b) != 0 && strncmp(a, "demo-", 5) == 0);
-    ls_tenure_run("other", "runs/demo", b);
+    ls_run_lease_run("other", "runs/demo", b);
     LS_CHECK(strcmp(a, b) != 0);
 }
 
@@ -233,9 +233,9 @@ static void end_test(servers *s, ls_etcd *e)
     LS_EXPECT_LOG((int)ls_log_count(LS_LOG_WARN));
 }
 
-static ls_tenure_args args_of(const servers *s, loss *l)
+static ls_run_lease_args args_of(const servers *s, loss *l)
 {
-    return (ls_tenure_args){
+    return (ls_run_lease_args){
         .urls = s->urls, .n_urls = s->n, .run = "demo-1", .lost = on_lost, .context = l};
 }
 
@@ -243,10 +243,10 @@ static ls_tenure_args args_of(const servers *s, loss *l)
 typedef struct owner {
     loss l;
     servers s;
-    ls_tenure_args args;
-    ls_tenure *t;
+    ls_run_lease_args args;
+    ls_run_lease *t;
     ls_etcd *e;
-    ls_tenure_use use;
+    ls_run_lease_use use;
 } owner;
 
 static void begin_owner(owner *o, int n_servers)
@@ -255,69 +255,71 @@ static void begin_owner(owner *o, int n_servers)
     servers_start(&o->s, n_servers);
     o->args = args_of(&o->s, &o->l);
     LS_CHECK_OK(ls_etcd_open(&o->e, o->s.urls, n_servers));
-    LS_CHECK_OK(ls_tenure_open(&o->t, &o->args, ls_test_soon()));
-    o->use = (ls_tenure_use){.etcd = o->e, .run = "demo-1", .id = ls_tenure_id(o->t)};
+    LS_CHECK_OK(ls_run_lease_open(&o->t, &o->args, ls_test_soon()));
+    o->use = (ls_run_lease_use){.etcd = o->e, .run = "demo-1", .id = ls_run_lease_id(o->t)};
 }
 
 static void end_owner(owner *o)
 {
-    ls_tenure_close(o->t);
+    ls_run_lease_close(o->t);
     end_test(&o->s, o->e);
 }
 
-LS_TEST_SECONDS(tenure_is_had_by_one_job, 180)
+LS_TEST_SECONDS(run_lease_is_had_by_one_job, 180)
 {
-    ls_tenure *other;
+    ls_run_lease *other;
     owner o;
 
     begin_owner(&o, 1);
     /* A second job waits for a lease to run out, which the first one renews: refused, by name. */
-    LS_CHECK_FAILS(ls_tenure_open(&other, &o.args, ls_test_soon()), LS_EBUSY, "on ");
+    LS_CHECK_FAILS(ls_run_lease_open(&other, &o.args, ls_test_soon()), LS_EBUSY, "on ");
     LS_CHECK(strstr(ls_err_last()->text, "is being written by another job"));
     char pid[32];
     snprintf(pid, sizeof pid, "pid %d", (int)getpid());
     LS_CHECK(strstr(ls_err_last()->text, pid));
 
-    ls_tenure_use first = o.use, second = o.use;
-    LS_CHECK_FAILS(ls_tenure_commit(&first, 1, ls_test_soon()), LS_EBUSY, "a newer one writes");
-    LS_CHECK_OK(ls_tenure_claim(&first, 7, ls_test_soon()));
+    ls_run_lease_use first = o.use, second = o.use;
+    LS_CHECK_FAILS(ls_run_lease_commit(&first, 1, ls_test_soon()), LS_EBUSY, "a newer one writes");
+    LS_CHECK_OK(ls_run_lease_claim(&first, 7, ls_test_soon()));
     LS_CHECK_EQ(first.generation, 7);
-    LS_CHECK_OK(ls_tenure_commit(&first, 10, ls_test_soon()));
-    LS_CHECK_OK(ls_tenure_commit(&first, 10, ls_test_soon())); /* asked again: an answer was lost */
-    LS_CHECK_OK(ls_tenure_claim(&second, 3, ls_test_soon()));  /* another first rank */
+    LS_CHECK_OK(ls_run_lease_commit(&first, 10, ls_test_soon()));
+    LS_CHECK_OK(
+        ls_run_lease_commit(&first, 10, ls_test_soon())); /* asked again: an answer was lost */
+    LS_CHECK_OK(ls_run_lease_claim(&second, 3, ls_test_soon())); /* another first rank */
     LS_CHECK_EQ(second.generation, 8);
-    LS_CHECK_OK(ls_tenure_commit(&second, 20, ls_test_soon()));
-    LS_CHECK_FAILS(ls_tenure_commit(&first, 30, ls_test_soon()), LS_EBUSY,
+    LS_CHECK_OK(ls_run_lease_commit(&second, 20, ls_test_soon()));
+    LS_CHECK_FAILS(ls_run_lease_commit(&first, 30, ls_test_soon()), LS_EBUSY,
                    "step 30 of generation 7 is not saved: a newer one writes run \"demo-1\"");
 
     /* Given back, it is the next one's; who had it cannot write any more. */
-    char id[LS_TENURE_ID];
-    snprintf(id, sizeof id, "%s", ls_tenure_id(o.t));
+    char id[LS_RUN_LEASE_ID];
+    snprintf(id, sizeof id, "%s", ls_run_lease_id(o.t));
     second.id = id;
-    ls_tenure_close(o.t);
+    ls_run_lease_close(o.t);
     int64_t before_ns = ls_time_now_ns();
-    LS_CHECK_OK(ls_tenure_open(&o.t, &o.args, ls_test_soon()));
+    LS_CHECK_OK(ls_run_lease_open(&o.t, &o.args, ls_test_soon()));
     LS_CHECK_WITHIN(before_ns, 3000); /* no lease had to run out */
-    LS_CHECK_FAILS(ls_tenure_commit(&second, 40, ls_test_soon()), LS_EBUSY, "has taken over run");
-    LS_CHECK_FAILS(ls_tenure_claim(&second, 1, ls_test_soon()), LS_EBUSY, "has taken over run");
+    LS_CHECK_FAILS(ls_run_lease_commit(&second, 40, ls_test_soon()), LS_EBUSY,
+                   "has taken over run");
+    LS_CHECK_FAILS(ls_run_lease_claim(&second, 1, ls_test_soon()), LS_EBUSY, "has taken over run");
     end_owner(&o);
 }
 
-LS_TEST_SECONDS(tenure_of_a_killed_job_is_free_when_its_lease_ran_out, 180)
+LS_TEST_SECONDS(run_lease_of_a_killed_job_is_free_when_its_lease_ran_out, 180)
 {
     loss l = {.guard = PTHREAD_MUTEX_INITIALIZER};
-    ls_tenure *t;
+    ls_run_lease *t;
     servers s;
     int ready[2], status;
     char c;
 
     servers_start(&s, 1);
-    ls_tenure_args args = args_of(&s, &l);
+    ls_run_lease_args args = args_of(&s, &l);
     LS_CHECK_EQ(pipe(ready), 0);
     pid_t pid = fork(); /* before this process has a thread */
     LS_CHECK(pid >= 0);
     if (pid == 0) {
-        LS_CHECK_OK(ls_tenure_open(&t, &args, ls_test_soon()));
+        LS_CHECK_OK(ls_run_lease_open(&t, &args, ls_test_soon()));
         LS_CHECK_EQ(write(ready[1], "x", 1), 1);
         pause();
         _exit(1);
@@ -325,14 +327,14 @@ LS_TEST_SECONDS(tenure_of_a_killed_job_is_free_when_its_lease_ran_out, 180)
     LS_CHECK_EQ(read(ready[0], &c, 1), 1);
     LS_CHECK_EQ(kill(pid, SIGKILL), 0);
     LS_CHECK_EQ(waitpid(pid, &status, 0), pid);
-    LS_CHECK_OK(ls_tenure_open(&t, &args, ls_test_soon())); /* a requeued job need not fail */
-    ls_tenure_close(t);
+    LS_CHECK_OK(ls_run_lease_open(&t, &args, ls_test_soon())); /* a requeued job need not fail */
+    ls_run_lease_close(t);
     end_test(&s, NULL);
 }
 
 /* A commit by a thread, as a background save is. */
 typedef struct commit {
-    ls_tenure_use use;
+    ls_run_lease_use use;
     ls_status st;
 } commit;
 
@@ -340,18 +342,18 @@ static void *do_commit(void *context)
 {
     commit *c = context;
 
-    c->st = ls_tenure_commit(&c->use, 5, ls_test_soon());
+    c->st = ls_run_lease_commit(&c->use, 5, ls_test_soon());
     return NULL;
 }
 
-LS_TEST_SECONDS(tenure_survives_ten_seconds_without_etcd, 240)
+LS_TEST_SECONDS(run_lease_survives_ten_seconds_without_etcd, 240)
 {
     pthread_t thread;
     owner o;
 
     begin_owner(&o, 1);
     commit c = {.use = o.use};
-    LS_CHECK_OK(ls_tenure_claim(&c.use, 1, ls_test_soon()));
+    LS_CHECK_OK(ls_run_lease_claim(&c.use, 1, ls_test_soon()));
     servers_signal(&o.s, 0, SIGSTOP);
     LS_CHECK_EQ(pthread_create(&thread, NULL, do_commit, &c), 0);
     sleep(10);
@@ -368,14 +370,14 @@ LS_TEST_SECONDS(tenure_survives_ten_seconds_without_etcd, 240)
         LS_CHECK(ls_time_now_ns() < until_ns);
         LS_CHECK_OK(ls_etcd_get(o.e, "lineshaft/demo-1/leader", ls_test_soon(), &leader, &found));
     }
-    LS_CHECK_STR(leader.p, ls_tenure_id(o.t));
+    LS_CHECK_STR(leader.p, ls_run_lease_id(o.t));
     ls_str_release(&leader);
-    LS_CHECK_OK(ls_tenure_commit(&c.use, 6, ls_test_soon()));
+    LS_CHECK_OK(ls_run_lease_commit(&c.use, 6, ls_test_soon()));
     LS_CHECK(!is_lost(&o.l, ""));
     end_owner(&o);
 }
 
-LS_TEST_SECONDS(tenure_that_another_job_took_is_lost, 180)
+LS_TEST_SECONDS(run_lease_that_another_job_took_is_lost, 180)
 {
     const ls_etcd_put thief = {.key = "lineshaft/demo-1/owner", .value = "9 on h2, pid 3"};
     ls_str value;
@@ -384,13 +386,13 @@ LS_TEST_SECONDS(tenure_that_another_job_took_is_lost, 180)
 
     ls_str_init(&value);
     begin_owner(&o, 1);
-    LS_CHECK_OK(ls_tenure_claim(&o.use, 1, ls_test_soon()));
+    LS_CHECK_OK(ls_run_lease_claim(&o.use, 1, ls_test_soon()));
     /* As if this job had been asleep while its lease ran out, and another one had come and gone. */
     LS_CHECK_OK(ls_etcd_swap(o.e, NULL, 0, &thief, 1, ls_test_soon(), &done));
-    LS_CHECK_FAILS(ls_tenure_commit(&o.use, 1, ls_test_soon()), LS_EBUSY,
+    LS_CHECK_FAILS(ls_run_lease_commit(&o.use, 1, ls_test_soon()), LS_EBUSY,
                    "another job (on h2, pid 3) has taken over run \"demo-1\"");
     servers_signal(&o.s, 0, SIGSTOP); /* longer than the lease lasts */
-    sleep(LS_TENURE_LEASE_S + 1);
+    sleep(LS_RUN_LEASE_LEASE_S + 1);
     servers_signal(&o.s, 0, SIGCONT);
     for (int64_t until_ns = ls_test_soon(); !is_lost(&o.l, "on h2, pid 3"); usleep(50000))
         LS_CHECK(ls_time_now_ns() < until_ns);
@@ -400,17 +402,17 @@ LS_TEST_SECONDS(tenure_that_another_job_took_is_lost, 180)
     end_owner(&o);
 }
 
-LS_TEST_SECONDS(tenure_of_three_servers_outlives_one, 240)
+LS_TEST_SECONDS(run_lease_of_three_servers_outlives_one, 240)
 {
     owner o;
 
     begin_owner(&o, 3);
-    LS_CHECK_OK(ls_tenure_claim(&o.use, 1, ls_test_soon()));
-    LS_CHECK_OK(ls_tenure_commit(&o.use, 1, ls_test_soon()));
+    LS_CHECK_OK(ls_run_lease_claim(&o.use, 1, ls_test_soon()));
+    LS_CHECK_OK(ls_run_lease_commit(&o.use, 1, ls_test_soon()));
     servers_signal(&o.s, 0, SIGKILL); /* the one that was asked first */
-    LS_CHECK_OK(ls_tenure_commit(&o.use, 2, ls_test_soon()));
+    LS_CHECK_OK(ls_run_lease_commit(&o.use, 2, ls_test_soon()));
     servers_signal(&o.s, 1, SIGKILL); /* one of three decides nothing */
-    LS_CHECK_FAILS(ls_tenure_commit(&o.use, 3, in_ms(2500)), LS_EDEADLINE, "does not answer");
+    LS_CHECK_FAILS(ls_run_lease_commit(&o.use, 3, in_ms(2500)), LS_EDEADLINE, "does not answer");
     LS_CHECK(!is_lost(&o.l, ""));
     end_owner(&o);
 }

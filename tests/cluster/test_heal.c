@@ -10,23 +10,23 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "base/time.h"
-#include "cluster/alone.h"
+#include "cluster/member/recover_local.h"
 
 enum { MOST = 4 };
 
 typedef struct note { /* what a worker got */
     ls_status st;
     ls_heal_view view;
-    char board[16]; /* what lies in the memory of its view */
+    char segment[16]; /* what lies in the memory of its view */
 } note;
 
 typedef struct agent {
     ls_heal *heal;
-    ls_alone *alone; /* in this process */
+    ls_recover_local *alone; /* in this process */
     int workers;
     int lines[MOST]; /* to each worker, and from it */
     pid_t pids[MOST];
-    int board_fd, revoked;
+    int segment_fd, revoked;
     char why[LS_HEAL_CAUSE];
 } agent;
 
@@ -35,12 +35,12 @@ static ls_status make(void *context, uint64_t generation, int ranks, int *fd_out
     agent *a = context;
     char text[16];
 
-    if (a->board_fd >= 0)
-        close(a->board_fd);
-    a->board_fd = memfd_create("view", MFD_CLOEXEC);
+    if (a->segment_fd >= 0)
+        close(a->segment_fd);
+    a->segment_fd = memfd_create("view", MFD_CLOEXEC);
     snprintf(text, sizeof text, "%d of %d", (int)generation, ranks);
-    LS_CHECK_EQ(pwrite(a->board_fd, text, sizeof text, 0), sizeof text);
-    *fd_out = a->board_fd;
+    LS_CHECK_EQ(pwrite(a->segment_fd, text, sizeof text, 0), sizeof text);
+    *fd_out = a->segment_fd;
     return LS_OK;
 }
 
@@ -66,12 +66,12 @@ static _Noreturn void worker(int line, int64_t have)
         }
         n.st = ls_heal_ask(&report, NULL, &n.view, &fds);
         if (n.st == LS_OK && !n.view.dismissed &&
-            pread(fds.board, n.board, sizeof n.board, 0) != sizeof n.board)
+            pread(fds.segment, n.segment, sizeof n.segment, 0) != sizeof n.segment)
             _exit(2);
         if (fds.members >= 0)
             close(fds.members);
-        if (fds.board >= 0)
-            close(fds.board);
+        if (fds.segment >= 0)
+            close(fds.segment);
         if (write(line, &n, sizeof n) != sizeof n)
             _exit(3);
         report = (ls_view_report){.have = have, .reached = have, .met = have};
@@ -108,16 +108,16 @@ static void start(agent *a, int i, int64_t have)
 
 static void open_agent(agent *a, int workers, ls_view_rules rules, int64_t patience_ns)
 {
-    *a = (agent){.workers = workers, .board_fd = -1};
-    LS_CHECK_OK(ls_alone_open(&a->alone, rules, workers, NULL));
+    *a = (agent){.workers = workers, .segment_fd = -1};
+    LS_CHECK_OK(ls_recover_local_open(&a->alone, rules, workers, NULL));
     LS_CHECK_OK(ls_heal_open(&a->heal, &(ls_heal_args){.workers = workers,
                                                        .patience_ns = patience_ns,
                                                        .make = make,
                                                        .revoke = give_up,
                                                        .context = a,
-                                                       .say = ls_alone_say,
+                                                       .say = ls_recover_local_say,
                                                        .say_context = a->alone}));
-    ls_alone_bind(a->alone, a->heal);
+    ls_recover_local_bind(a->alone, a->heal);
     for (int i = 0; i < workers; i++)
         a->lines[i] = -1;
     for (int i = 0; i < workers; i++)
@@ -161,8 +161,8 @@ static void close_agent(agent *a)
         close(a->lines[i]);
     }
     ls_heal_close(a->heal);
-    ls_alone_close(a->alone);
-    close(a->board_fd);
+    ls_recover_local_close(a->alone);
+    close(a->segment_fd);
 }
 
 LS_TEST(heal_gives_a_view_to_all_and_a_new_one_after_a_death)
@@ -174,7 +174,7 @@ LS_TEST(heal_gives_a_view_to_all_and_a_new_one_after_a_death)
         note n = await(&a, i);
         LS_CHECK_OK(n.st);
         LS_CHECK_EQ(n.view.rank, i);
-        LS_CHECK_STR(n.board, "1 of 3");
+        LS_CHECK_STR(n.segment, "1 of 3");
         LS_CHECK(!n.view.begun);
         LS_CHECK_STR(n.view.cause, "");
     }
@@ -192,7 +192,7 @@ LS_TEST(heal_gives_a_view_to_all_and_a_new_one_after_a_death)
         LS_CHECK_EQ(n.view.plan.source, 2);
         LS_CHECK(n.view.plan.spread);
         LS_CHECK(n.view.begun);
-        LS_CHECK_STR(n.board, "2 of 3");
+        LS_CHECK_STR(n.segment, "2 of 3");
         LS_CHECK_STR(n.view.cause, "worker was killed");
         LS_CHECK(n.view.lost_ns > 0);
     }
@@ -280,7 +280,7 @@ LS_TEST(heal_kills_who_is_stopped_or_does_not_come)
         }
     }
     said = await(&a, 0);
-    LS_CHECK_STR(said.board, "3 of 1");
+    LS_CHECK_STR(said.segment, "3 of 1");
     LS_CHECK(strstr(said.view.cause, ", because it had not come to meet the others for "));
     close_agent(&a);
 }

@@ -12,7 +12,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "base/time.h"
-#include "cluster/journal.h"
+#include "cluster/elect/journal.h"
 
 /* What a replay hands out: texts, and how many. */
 typedef struct seen {

@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "base/time.h"
 #include "cluster/jobs.h"
-#include "cluster/lab.h"
+#include "cluster/node/lab.h"
 
 LS_TEST(lab_reads_speeds_and_bytes)
 {

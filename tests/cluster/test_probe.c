@@ -6,8 +6,8 @@
 #include "base/mem.h"
 #include "base/time.h"
 #include "cluster/jobs.h"
-#include "cluster/probe.h"
-#include "cluster/witness.h"
+#include "cluster/join/probe.h"
+#include "cluster/member/witness.h"
 #include "net/sock.h"
 
 static const uint8_t secret[32] = "0123456789abcdef0123456789abcde";

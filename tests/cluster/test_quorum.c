@@ -3,7 +3,7 @@
 #include "harness.h"
 #include <string.h>
 #include "base/time.h"
-#include "cluster/sim.h"
+#include "cluster/quorum_sim.h"
 
 static bool trains(int node)
 {

@@ -9,9 +9,9 @@
 #include "base/mem.h"
 #include "base/time.h"
 #include "cluster/jobs.h"
-#include "cluster/members.h"
-#include "cluster/parcel.h"
-#include "cluster/rendezvous.h"
+#include "cluster/member/members.h"
+#include "cluster/member/wire_codec.h"
+#include "cluster/join/rendezvous.h"
 #include "net/sock.h"
 
 static const uint8_t secret[32] = "0123456789abcdef0123456789abcde";
@@ -141,38 +141,39 @@ LS_TEST(members_of_a_crowd_take_few_bytes)
     ls_str_release(&bytes);
 }
 
-LS_TEST(parcels_do_not_read_beyond_their_end)
+LS_TEST(codecs_do_not_read_beyond_their_end)
 {
     const uint8_t bytes[] = {1, 2, 3, 0, 'a', '\n', 'b'};
-    ls_parcel in = {.at = bytes, .left = sizeof bytes};
+    ls_wire_codec in = {.at = bytes, .left = sizeof bytes};
     char text[8];
 
-    LS_CHECK_EQ(ls_parcel_get(&in, 2), 0x201);
-    ls_parcel_get_text(&in, text, sizeof text); /* a line end is no text */
+    LS_CHECK_EQ(ls_wire_codec_get(&in, 2), 0x201);
+    ls_wire_codec_get_text(&in, text, sizeof text); /* a line end is no text */
     LS_CHECK(in.bad && *text == '\0');
-    LS_CHECK_EQ(ls_parcel_get(&in, 1), 0);
-    in = (ls_parcel){.at = bytes, .left = 3};
-    LS_CHECK_EQ(ls_parcel_get(&in, 4), 0);
-    LS_CHECK(in.bad && !ls_parcel_done(&in));
+    LS_CHECK_EQ(ls_wire_codec_get(&in, 1), 0);
+    in = (ls_wire_codec){.at = bytes, .left = 3};
+    LS_CHECK_EQ(ls_wire_codec_get(&in, 4), 0);
+    LS_CHECK(in.bad && !ls_wire_codec_done(&in));
 }
 
-LS_TEST(parcels_hold_counts)
+LS_TEST(codecs_hold_counts)
 {
     static const uint32_t counts[] = {0, 1, 127, 128, 300, 1u << 21, UINT32_MAX};
     ls_str bytes;
 
     ls_str_init(&bytes);
     for (size_t i = 0; i < LS_COUNT(counts); i++)
-        ls_parcel_put_count(&bytes, counts[i]);
+        ls_wire_codec_put_count(&bytes, counts[i]);
     LS_CHECK_EQ(bytes.len, 1 + 1 + 1 + 2 + 2 + 4 + 5);
-    ls_parcel in = {.at = (const uint8_t *)bytes.p, .left = bytes.len};
+    ls_wire_codec in = {.at = (const uint8_t *)bytes.p, .left = bytes.len};
     for (size_t i = 0; i < LS_COUNT(counts); i++)
-        LS_CHECK_EQ(ls_parcel_get_count(&in), counts[i]);
-    LS_CHECK(ls_parcel_done(&in));
-    in = (ls_parcel){.at = (const uint8_t *)"\xff\xff\xff\xff\x7f", .left = 5}; /* too large */
-    LS_CHECK(ls_parcel_get_count(&in) == 0 && in.bad);
-    in = (ls_parcel){.at = (const uint8_t *)"\x80\x80\x80\x80\x80\x01", .left = 6}; /* too long */
-    LS_CHECK(ls_parcel_get_count(&in) == 0 && in.bad);
+        LS_CHECK_EQ(ls_wire_codec_get_count(&in), counts[i]);
+    LS_CHECK(ls_wire_codec_done(&in));
+    in = (ls_wire_codec){.at = (const uint8_t *)"\xff\xff\xff\xff\x7f", .left = 5}; /* too large */
+    LS_CHECK(ls_wire_codec_get_count(&in) == 0 && in.bad);
+    in = (ls_wire_codec){.at = (const uint8_t *)"\x80\x80\x80\x80\x80\x01",
+                         .left = 6}; /* too long */
+    LS_CHECK(ls_wire_codec_get_count(&in) == 0 && in.bad);
     ls_str_release(&bytes);
 }
 

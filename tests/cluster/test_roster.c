@@ -2,7 +2,7 @@
 #include "harness.h"
 #include <string.h>
 #include "base/mem.h"
-#include "cluster/roster.h"
+#include "cluster/member/roster.h"
 
 static void fill(ls_roster *roster, int from, int to)
 {

@@ -4,7 +4,7 @@
 #include <string.h>
 #include "base/mem.h"
 #include "base/rng.h"
-#include "cluster/view.h"
+#include "cluster/member/view.h"
 
 static const ls_view_end killed = {.signal = SIGKILL};
 
@@ -365,7 +365,7 @@ LS_TEST(view_gives_up_what_fails_twice_in_the_same_place)
         LS_CHECK_EQ(ls_view_loses(&v, 0, &end), LS_VIEW_RESTART);
         report(&v, 0, -1, -1);
         report(&v, 1, 4 + progress, 4 + progress);
-        LS_CHECK_EQ(ls_view_next(&v, &plan), progress ? LS_OK : LS_EBARREN);
+        LS_CHECK_EQ(ls_view_next(&v, &plan), progress ? LS_OK : LS_ENORETRY);
         LS_CHECK(progress || strstr(ls_err_last()->text, "twice after step 4: the disk is full"));
     }
     ls_view_release(&v);
@@ -381,7 +381,7 @@ LS_TEST(view_gives_up_after_three_without_a_step)
         LS_CHECK_EQ(ls_view_loses(&v, 1, &killed), LS_VIEW_RESTART);
         report(&v, 0, 6, 6);
         report(&v, 1, -1, -1);
-        LS_CHECK_EQ(ls_view_next(&v, &plan), i < 3 ? LS_OK : LS_EBARREN);
+        LS_CHECK_EQ(ls_view_next(&v, &plan), i < 3 ? LS_OK : LS_ENORETRY);
     }
     LS_CHECK(strstr(ls_err_last()->text, "step 7 was never done"));
     ls_view_release(&v);

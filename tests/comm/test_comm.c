@@ -787,7 +787,7 @@ LS_TEST_SECONDS(comm_opens_200_times_without_a_leak, 240)
             }
         }
         LS_CHECK_EQ(world_open_fds(), fds);
-        LS_CHECK(mapped_mib() - mib < 512); /* each board is 64 and more */
+        LS_CHECK(mapped_mib() - mib < 512); /* each shared-memory segment is 64 and more */
     }
 }
 

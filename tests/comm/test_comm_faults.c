@@ -583,7 +583,7 @@ LS_TEST(comm_refuses_arguments_that_cannot_be_meant)
     bad.rank = 3;
     LS_CHECK_FAILS(ls_comm_open(&comm, &bad, SOON), LS_EUSAGE, "rank 3 of 3");
     bad = good;
-    bad.board_fd = -1;
+    bad.segment_fd = -1;
     LS_CHECK_FAILS(ls_comm_open(&comm, &bad, SOON), LS_EUSAGE, "without memory that they share");
     bad = ls_world_args(&w, 0);
     bad.secret = NULL;

@@ -1,4 +1,4 @@
-/* test_exec.c -- schedules as messages, over a carrier that delivers in any order and may fail. */
+/* test_exec.c -- schedules as messages, over a transport that delivers in any order and may fail. */
 #include "base/mem.h"
 #include "base/rng.h"
 #include "comm/algo/algo.h"
@@ -6,7 +6,7 @@
 #include "comm/exec.h"
 #include "harness.h"
 
-/* --- a post office ------------------------------------------------------------------------------
+/* --- a post coordinator process ------------------------------------------------------------------------------
  * All ranks live in one thread. A send and its receive meet at some poll, in an order that a seed
  * decides; either may have been posted first. */
 
@@ -18,22 +18,22 @@ typedef struct post {
     bool send;
 } post;
 
-typedef struct office {
+typedef struct coordinator_process {
     post posts[POSTS];
     int count, sends;
     int fails_at; /* the send that fails; 0: none */
     uint32_t turn, seed;
-} office;
+} coordinator_process;
 
 typedef struct desk { /* of one rank */
-    ls_carrier base;
-    office *office;
+    ls_transport base;
+    coordinator_process *coordinator_process;
     int rank;
 } desk;
 
 static ls_status post_it(desk *d, ls_message *m, bool send)
 {
-    office *o = d->office;
+    coordinator_process *o = d->coordinator_process;
 
     LS_CHECK(o->count < POSTS);
     m->done = false;
@@ -45,18 +45,18 @@ static ls_status post_it(desk *d, ls_message *m, bool send)
     return LS_OK;
 }
 
-static ls_status office_send(ls_carrier *carrier, ls_message *m)
+static ls_status coordinator_process_send(ls_transport *transport, ls_message *m)
 {
-    return post_it((desk *)carrier, m, true);
+    return post_it((desk *)transport, m, true);
 }
 
-static ls_status office_receive(ls_carrier *carrier, ls_message *m)
+static ls_status coordinator_process_receive(ls_transport *transport, ls_message *m)
 {
-    return post_it((desk *)carrier, m, false);
+    return post_it((desk *)transport, m, false);
 }
 
-static const ls_carrier_table office_table = {
-    .name = "office", .send = office_send, .receive = office_receive};
+static const ls_transport_table coordinator_process_table = {
+    .name = "office", .send = coordinator_process_send, .receive = coordinator_process_receive};
 
 static void deliver(const ls_message *from, ls_message *to)
 {
@@ -84,7 +84,7 @@ static bool meet(const post *a, const post *b)
 }
 
 /* Deliver one message that can be delivered, chosen by chance; false: there is none. */
-static bool deliver_one(office *o)
+static bool deliver_one(coordinator_process *o)
 {
     ls_rng_block b = ls_rng_philox((ls_rng_key){{o->seed, 1}}, o->turn++, 0, 0, 0);
 
@@ -108,7 +108,7 @@ static bool deliver_one(office *o)
  */
 
 typedef struct ring {
-    office office;
+    coordinator_process coordinator_process;
     desk desks[RANKS];
     ls_exec execs[RANKS];
     ls_sched scheds[RANKS];
@@ -123,9 +123,9 @@ static ring *new_ring(uint32_t seed)
     ring *g = ls_mem_alloc(sizeof *g);
 
     LS_CHECK(g);
-    g->office.seed = seed;
+    g->coordinator_process.seed = seed;
     for (int r = 0; r < RANKS; r++)
-        g->desks[r] = (desk){{&office_table}, &g->office, r};
+        g->desks[r] = (desk){{&coordinator_process_table}, &g->coordinator_process, r};
     return g;
 }
 
@@ -171,7 +171,7 @@ static void forget(ring *g, const ls_call *c, int n)
 static ls_status begin(ring *g, int r, int n, const char *algo)
 {
     return ls_exec_begin(&g->execs[r],
-                         &(ls_exec_args){.carrier = &g->desks[r].base,
+                         &(ls_exec_args){.transport = &g->desks[r].base,
                                          .peers = peers,
                                          .coll = &g->colls[r],
                                          .sched = &g->scheds[r],
@@ -195,7 +195,7 @@ static ls_status move(ring *g, int n)
         }
         if (ended == n)
             return LS_OK;
-        if (!deliver_one(&g->office))
+        if (!deliver_one(&g->coordinator_process))
             return ls_fail(LS_EDEADLINE, "%d of %d are done and nothing is under way", ended, n);
     }
 }
@@ -209,7 +209,7 @@ static void run_call(ring *g, const ls_algo *algo, const ls_call *c, int n, int6
         ls_test_fail(__FILE__, __LINE__, "%s by %s, %lld elements, %d ranks: %s",
                      ls_coll_kind_name(c->kind), algo->name, (long long)c->count, n,
                      ls_err_last()->text);
-    LS_CHECK_EQ(g->office.count, 0); /* nobody said more than was heard */
+    LS_CHECK_EQ(g->coordinator_process.count, 0); /* nobody said more than was heard */
     for (int r = 0; r < n; r++)
         ls_call_check(c, n, r, g->out[r]);
     forget(g, c, n);
@@ -257,7 +257,7 @@ LS_TEST(exec_ends_a_barrier_when_all_have_come)
             LS_CHECK_OK(ls_exec_poll(&g->execs[r], &done));
             LS_CHECK(!done);
         }
-        if (!deliver_one(&g->office))
+        if (!deliver_one(&g->coordinator_process))
             break;
     }
     LS_CHECK_OK(begin(g, 4, 5, algo->name));
@@ -294,7 +294,7 @@ LS_TEST(exec_without_memory_can_begin_again)
         ls_mem_fail_nth(n);
         LS_CHECK_FAILS(begin(g, 0, 3, algo->name), LS_ENOMEM, "");
         ls_mem_fail_nth(0);
-        LS_CHECK_EQ(g->office.count, 0);
+        LS_CHECK_EQ(g->coordinator_process.count, 0);
     }
     for (int r = 0; r < 3; r++)
         LS_CHECK_OK(begin(g, r, 3, algo->name));
@@ -305,7 +305,7 @@ LS_TEST(exec_without_memory_can_begin_again)
     free_ring(g);
 }
 
-LS_TEST(exec_passes_the_failure_of_a_carrier_on)
+LS_TEST(exec_passes_the_failure_of_a_transport_on)
 {
     const ls_algo *algo = ls_algo_find("ring");
     ls_call c = {.kind = LS_COLL_ALL_REDUCE, .count = 100};
@@ -313,13 +313,13 @@ LS_TEST(exec_passes_the_failure_of_a_carrier_on)
     for (int at = 1;; at++) {
         ring *g = new_ring((uint32_t)at);
         ls_status st = LS_OK;
-        g->office.fails_at = at;
+        g->coordinator_process.fails_at = at;
         plan(g, algo, &c, 3, 16);
         for (int r = 0; st == LS_OK && r < 3; r++)
             st = begin(g, r, 3, algo->name);
         if (st == LS_OK)
             st = move(g, 3);
-        bool reached = g->office.sends >= at;
+        bool reached = g->coordinator_process.sends >= at;
         if (reached)
             LS_CHECK_FAILS(st, LS_EPEER, "burned down");
         forget(g, &c, 3);
@@ -376,7 +376,7 @@ LS_TEST(exec_explains_lengths_that_differ)
     ls_exec_oath oath = {.checked = false};
     ls_coll coll = {.count = 5};
     ring *g = new_ring(1);
-    ls_exec_args args = {.carrier = &g->desks[0].base, .peers = peers, .coll = &coll, .ranks = 2};
+    ls_exec_args args = {.transport = &g->desks[0].base, .peers = peers, .coll = &coll, .ranks = 2};
     bool done = true;
 
     LS_CHECK_OK(ls_exec_oath_begin(&oath, &args, "levels"));

@@ -34,7 +34,7 @@ typedef struct job {
     int nodes, per_node;
     int64_t heap_bytes; /* of a rank, in the memory of its node */
     ls_comm_member members[RANKS];
-    int listen[RANKS], board[RANKS];
+    int listen[RANKS], segment[RANKS];
     void *seen;
 } job;
 
@@ -49,10 +49,10 @@ static void play_rank(job *j, int rank, rank_body body)
                                              .ranks = r.ranks,
                                              .generation = 3,
                                              .members = j->members,
-                                             .board_fd = j->board[rank / j->per_node],
+                                             .segment_fd = j->segment[rank / j->per_node],
                                              .listen_fd = j->listen[rank],
                                              .secret = secret,
-                                             .carrier = "auto"},
+                                             .transport = "auto"},
                              ls_test_soon()));
     body(&r);
     LS_CHECK_OK(
@@ -65,7 +65,7 @@ static void make_job(job *j)
 {
     for (int r = 0; r < j->nodes * j->per_node; r++) {
         ls_sock_address at;
-        j->board[r] = -1;
+        j->segment[r] = -1;
         j->members[r].node = r / j->per_node;
         snprintf(j->members[r].host, sizeof j->members[r].host, "host%d", r / j->per_node);
         LS_CHECK_OK(ls_sock_listen(NULL, &j->listen[r]));
@@ -73,9 +73,10 @@ static void make_job(job *j)
         snprintf(j->members[r].address, sizeof j->members[r].address, "%.63s", at.text);
     }
     for (int i = 0; j->per_node > 1 && i < j->nodes; i++)
-        LS_CHECK_OK(ls_board_create(
-            &(ls_board_args){.generation = 3, .ranks = j->per_node, .heap_bytes = j->heap_bytes},
-            &j->board[i]));
+        LS_CHECK_OK(ls_shm_segment_create(&(ls_shm_segment_args){.generation = 3,
+                                                                 .ranks = j->per_node,
+                                                                 .heap_bytes = j->heap_bytes},
+                                          &j->segment[i]));
     fflush(NULL);
 }
 
@@ -99,8 +100,8 @@ static void run_job_with(int nodes, int per_node, int64_t heap_bytes, rank_body 
         LS_CHECK_EQ(waitpid(pids[r], &status, 0), pids[r]);
         failed += !WIFEXITED(status) || WEXITSTATUS(status) != 0;
         ls_sock_close(&j.listen[r]);
-        if (j.board[r] >= 0)
-            close(j.board[r]);
+        if (j.segment[r] >= 0)
+            close(j.segment[r]);
     }
     LS_CHECK_EQ(failed, 0);
 }
@@ -564,10 +565,10 @@ static void lose_rank(int signal_number, int64_t wait_ms)
                              .ranks = N,
                              .generation = 3,
                              .members = j.members,
-                             .board_fd = -1,
+                             .segment_fd = -1,
                              .listen_fd = j.listen[r],
                              .secret = secret,
-                             .carrier = "auto"};
+                             .transport = "auto"};
         ls_fabric *fabric;
         ls_comm *comm;
         pids[r] = fork();

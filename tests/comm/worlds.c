@@ -6,7 +6,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "comm/node/board.h"
+#include "comm/node/shm_segment.h"
 #include "comm/node/ranks.h"
 #include "net/sock.h"
 
@@ -36,12 +36,12 @@ void ls_world_init(ls_world *world, const char *shape, void *context)
     memset(w->secret, 9, sizeof w->secret);
     for (const char *p = shape; *p; p += p[1] == '+' ? 2 : 1) {
         int n = *p - '0', node = w->nodes++;
-        w->board_fd[node] = -1;
+        w->segment_fd[node] = -1;
         if (n > 1)
-            LS_CHECK_OK(ls_board_create(&(ls_board_args){.generation = w->generation,
-                                                         .ranks = n,
-                                                         .heap_bytes = 64 * LS_MIB},
-                                        &w->board_fd[node]));
+            LS_CHECK_OK(ls_shm_segment_create(&(ls_shm_segment_args){.generation = w->generation,
+                                                                     .ranks = n,
+                                                                     .heap_bytes = 64 * LS_MIB},
+                                              &w->segment_fd[node]));
         for (int i = 0; i < n; i++)
             add_rank(w, node, several);
     }
@@ -56,9 +56,9 @@ static void close_others(ls_world *w, int rank)
             w->listen_fd[r] = -1;
         }
     for (int i = 0; i < w->nodes; i++)
-        if ((rank < 0 || w->members[rank].node != i) && w->board_fd[i] >= 0) {
-            close(w->board_fd[i]);
-            w->board_fd[i] = -1;
+        if ((rank < 0 || w->members[rank].node != i) && w->segment_fd[i] >= 0) {
+            close(w->segment_fd[i]);
+            w->segment_fd[i] = -1;
         }
 }
 
@@ -81,10 +81,10 @@ ls_comm_args ls_world_args(const ls_world *world, int rank)
                           .ranks = w->ranks,
                           .generation = w->generation,
                           .members = w->members,
-                          .board_fd = w->board_fd[w->members[rank].node],
+                          .segment_fd = w->segment_fd[w->members[rank].node],
                           .listen_fd = w->listen_fd[rank],
                           .secret = w->nodes > 1 ? w->secret : NULL,
-                          .carrier = "tcp"};
+                          .transport = "tcp"};
 }
 
 void ls_world_fork(ls_world *world, int rank, ls_world_rank body)

@@ -1,7 +1,7 @@
 /* worlds.h -- ranks on one or several pretended nodes of this machine, for tests of communicators.
  *
  * A world is written as the number of ranks of each node: "3", "1+1", "2+2". Members of one node
- * share a board; between nodes they use TCP on the loopback. */
+ * share a shared-memory segment; between nodes they use TCP on the loopback. */
 #pragma once
 #include "comm/comm.h"
 #include "harness.h"
@@ -12,8 +12,8 @@ typedef struct ls_world {
     int ranks, nodes;
     uint64_t generation;
     ls_comm_member members[LS_WORLD_RANKS];
-    int board_fd[LS_WORLD_RANKS];  /* of each node; -1: it has one rank only */
-    int listen_fd[LS_WORLD_RANKS]; /* of each rank; -1: one node */
+    int segment_fd[LS_WORLD_RANKS]; /* of each node; -1: it has one rank only */
+    int listen_fd[LS_WORLD_RANKS];  /* of each rank; -1: one node */
     uint8_t secret[LS_COMM_SECRET_BYTES];
     int pids[LS_WORLD_RANKS]; /* 0: not started, or ended */
     void *context;            /* of the test; shared when ranks are threads */

@@ -50,7 +50,7 @@ LS_TEST(option_defaults_pass_their_own_check)
     LS_CHECK_NEAR(run.data.validation, 0.1, 0);
     LS_CHECK_STR(run.eval.sample, "");
     LS_CHECK(run.name == NULL);
-    LS_CHECK_EQ(run.train.schedule, LS_SCHEDULE_COSINE);
+    LS_CHECK_EQ(run.train.schedule, LS_LR_SCHEDULE_COSINE);
     ls_arena_release(&run.arena);
 }
 
@@ -86,10 +86,10 @@ LS_TEST(option_enum_names_match_their_enums)
         {"model.family", "qwen3_moe", LS_FAMILY_QWEN3_MOE},
         {"model.family", "olmoe", LS_FAMILY_OLMOE},
         {"train.lr_rule", "sqrt", LS_LR_SQRT},
-        {"train.schedule", "constant", LS_SCHEDULE_CONSTANT},
-        {"train.schedule", "linear", LS_SCHEDULE_LINEAR},
-        {"train.schedule", "cosine", LS_SCHEDULE_COSINE},
-        {"train.schedule", "wsd", LS_SCHEDULE_WSD},
+        {"train.schedule", "constant", LS_LR_SCHEDULE_CONSTANT},
+        {"train.schedule", "linear", LS_LR_SCHEDULE_LINEAR},
+        {"train.schedule", "cosine", LS_LR_SCHEDULE_COSINE},
+        {"train.schedule", "wsd", LS_LR_SCHEDULE_WSD},
         {"train.optimizer", "adamw", LS_OPTIMIZER_ADAMW},
         {"train.optimizer", "lamb", LS_OPTIMIZER_LAMB},
         {"train.optimizer", "muon", LS_OPTIMIZER_MUON},
@@ -105,9 +105,9 @@ LS_TEST(option_enum_names_match_their_enums)
         {"train.recompute", "auto", LS_RECOMPUTE_AUTO},
         {"heal.mode", "on", LS_HEAL_ON},
         {"heal.mode", "off", LS_HEAL_OFF},
-        {"heal.buddies", "auto", LS_BUDDIES_AUTO},
-        {"heal.buddies", "on", LS_BUDDIES_ON},
-        {"heal.buddies", "off", LS_BUDDIES_OFF},
+        {"heal.buddies", "auto", LS_REPLICA_PEERS_AUTO},
+        {"heal.buddies", "on", LS_REPLICA_PEERS_ON},
+        {"heal.buddies", "off", LS_REPLICA_PEERS_OFF},
         {"heal.quorum", "embedded", LS_HEAL_EMBEDDED},
         {"heal.quorum", "etcd", LS_HEAL_ETCD},
         {"precision", "fp32", LS_PRECISION_FP32},
@@ -131,10 +131,10 @@ LS_TEST(option_enum_names_match_their_enums)
         {"device.pin", "auto", LS_PIN_AUTO},
         {"device.pin", "on", LS_PIN_ON},
         {"device.pin", "off", LS_PIN_OFF},
-        {"mesh.schedule", "gpipe", LS_PIPE_GPIPE},
-        {"mesh.schedule", "1f1b", LS_PIPE_1F1B},
-        {"mesh.schedule", "interleaved", LS_PIPE_INTERLEAVED},
-        {"mesh.schedule", "zero-bubble", LS_PIPE_ZERO_BUBBLE},
+        {"mesh.schedule", "gpipe", LS_PP_GPIPE},
+        {"mesh.schedule", "1f1b", LS_PP_1F1B},
+        {"mesh.schedule", "interleaved", LS_PP_INTERLEAVED},
+        {"mesh.schedule", "zero-bubble", LS_PP_ZERO_BUBBLE},
         {"mesh.keys", "ring", LS_KEYS_RING},
         {"mesh.keys", "gather", LS_KEYS_GATHER},
         {"mesh.balance", "off", LS_BALANCE_OFF},

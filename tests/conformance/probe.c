@@ -27,8 +27,8 @@
 #include "base/time.h"
 #include "checkpoint/safetensors.h"
 #include "config/runfile.h"
-#include "exchange/folder.h"
-#include "train/step.h"
+#include "hf/hf_folder.h"
+#include "train/step/step.h"
 
 enum { MOST_ITEMS = 4096, WAIT_S = 600 };
 
@@ -132,15 +132,15 @@ static ls_status load_input(probe *p)
 
 static ls_status load_weights(probe *p)
 {
-    ls_folder *folder = NULL;
+    ls_hf_folder *folder = NULL;
     ls_status st = LS_OK;
 
-    LS_TRY(st, ls_folder_open(&folder, p->run.model.import, -1), out);
-    LS_TRY(st, ls_folder_check(folder, &p->model), out);
-    LS_TRY(st, ls_folder_load(folder, &p->model, p->w), out);
+    LS_TRY(st, ls_hf_folder_open(&folder, p->run.model.import, -1), out);
+    LS_TRY(st, ls_hf_folder_check(folder, &p->model), out);
+    LS_TRY(st, ls_hf_folder_load(folder, &p->model, p->w), out);
     LS_TRY(st, load_input(p), out);
 out:
-    ls_folder_close(folder);
+    ls_hf_folder_close(folder);
     return st;
 }
 
@@ -379,11 +379,11 @@ static ls_status run_steps(const probe *p, ls_step *step, const int32_t *tokens,
     for (int64_t i = 0; i < N; i++) {
         ls_step_batch batch = {.tokens = tokens + i * n, .targets = targets + i * n};
         ls_step_result result;
-        ls_clock clock;
-        ls_clock_begin(&clock);
+        ls_step_clock clock;
+        ls_step_clock_begin(&clock);
         LS_TRY(st, ls_step_run(step, &batch, i, p->run.train.lr, &clock, &result), out);
         if (!result.finite) {
-            st = ls_step_blame(step, i);
+            st = ls_step_find_nonfinite(step, i);
             goto out;
         }
         losses[i] = result.loss;

@@ -5,26 +5,25 @@
  * {"text": ..., "spans": [[begin, end], ...]} or {"error": ...}. Spans count bytes. */
 #include <stdlib.h>
 #include "base/json.h"
-#include "template/template.h"
+#include "jinja/jinja.h"
 
 static void answer(const json_t *request, ls_str *out)
 {
     const json_t *text = json_object_get(request, "template");
-    ls_template *tpl = NULL;
-    ls_template_spans spans;
+    ls_jinja *tpl = NULL;
+    ls_jinja_spans spans;
     ls_str rendered;
     ls_json j;
 
     ls_str_init(&rendered);
-    ls_template_spans_init(&spans);
-    const char *builtin = ls_template_builtin(json_string_value(text));
-    ls_status st = builtin ? ls_template_parse(&tpl, builtin, strlen(builtin), "chat template")
-                           : ls_template_parse(&tpl, json_string_value(text),
-                                               json_string_length(text), "chat template");
+    ls_jinja_spans_init(&spans);
+    const char *builtin = ls_jinja_builtin(json_string_value(text));
+    ls_status st = builtin ? ls_jinja_parse(&tpl, builtin, strlen(builtin), "chat template")
+                           : ls_jinja_parse(&tpl, json_string_value(text), json_string_length(text),
+                                            "chat template");
     if (st == LS_OK)
-        st = ls_template_render(
-            tpl,
-            &(ls_template_args){.context = json_object_get(request, "context"), .spans = &spans},
+        st = ls_jinja_render(
+            tpl, &(ls_jinja_args){.context = json_object_get(request, "context"), .spans = &spans},
             &rendered);
     ls_json_begin(&j, out);
     ls_json_open(&j, '{');
@@ -45,8 +44,8 @@ static void answer(const json_t *request, ls_str *out)
     }
     ls_json_close(&j);
     ls_str_append_char(out, '\n');
-    ls_template_free(tpl);
-    ls_template_spans_release(&spans);
+    ls_jinja_free(tpl);
+    ls_jinja_spans_release(&spans);
     ls_str_release(&rendered);
 }
 

@@ -1,5 +1,5 @@
 /* test_bpe_train.c -- merges known by hand, merges of a slow trainer, bad input, lost memory. */
-#include "data/bpe_train.h"
+#include "data/tokenizer/bpe_train.h"
 
 #include <jansson.h>
 #include <sys/stat.h>

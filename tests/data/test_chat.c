@@ -1,11 +1,11 @@
 /* test_chat.c -- conversations: read, written out, marked, laid into windows, served. */
-#include "data/chat.h"
+#include "data/chat/chat.h"
 
 #include <unistd.h>
-#include "data/corpus.h"
-#include "data/loader.h"
-#include "data/proof.h"
-#include "data/tokenizer_impl.h"
+#include "data/corpus/corpus.h"
+#include "data/corpus/loader.h"
+#include "data/corpus/order_proof.h"
+#include "data/tokenizer/tokenizer_impl.h"
 #include "base/mem.h"
 #include "base/time.h"
 #include "harness.h"
@@ -53,7 +53,7 @@ static void check_text(chat *c, const char *line, const char *want)
     LS_CHECK_OK(render(c, line));
     ls_str_init(&marked);
     for (int i = 0; i < c->text.answers.count; i++) {
-        const ls_template_span *span = &c->text.answers.items[i];
+        const ls_jinja_span *span = &c->text.answers.items[i];
         ls_str_append_bytes(&marked, c->text.text.p + at, span->begin - at);
         ls_str_append_char(&marked, '[');
         ls_str_append_bytes(&marked, c->text.text.p + span->begin, span->end - span->begin);
@@ -240,7 +240,7 @@ LS_TEST(marks_are_those_of_the_answers)
     LS_CHECK_OK(ls_chat_encode(c.chat, &c.text, &ids, &marks));
     LS_CHECK_EQ(ids.count, (int64_t)c.text.text.len);
     LS_CHECK_EQ(marks.len, c.text.text.len);
-    const ls_template_span *span = &c.text.answers.items[0];
+    const ls_jinja_span *span = &c.text.answers.items[0];
     for (int64_t i = 0; i < ids.count; i++) {
         LS_CHECK_EQ(ids.ids[i], (unsigned char)c.text.text.p[i]);
         LS_CHECK_EQ(marks.p[i], (size_t)i >= span->begin && (size_t)i < span->end);
@@ -273,8 +273,8 @@ LS_TEST(blank_and_misleading_answers_end_with_their_turn)
 }
 
 /* A tokenizer that changes text, as normalisation does: two equal bytes in a row become one id. */
-static ls_status squeeze(const ls_tokenizer *tok, const unsigned char *bytes, size_t len,
-                         unsigned how, ls_tokens *out)
+static ls_status codec(const ls_tokenizer *tok, const unsigned char *bytes, size_t len,
+                       unsigned how, ls_tokens *out)
 {
     (void)tok;
     (void)how;
@@ -297,7 +297,7 @@ static const unsigned char *no_piece(const ls_tokenizer *tok, int32_t id, bool f
 
 LS_TEST(marks_do_not_need_tokens_that_spell_the_text)
 {
-    static const ls_tokenizer_kind kind = {.encode = squeeze, .piece = no_piece};
+    static const ls_tokenizer_kind kind = {.encode = codec, .piece = no_piece};
     ls_tokenizer tok = {.kind = &kind, .vocab = 256, .bos = -1, .eos = -1};
     chat c = {.tok = &tok};
     ls_tokens ids;
@@ -398,7 +398,7 @@ LS_TEST(conversations_are_laid_into_windows)
     static const int lengths[] = {5, 0, 2, 30, 1}; /* 16, 6, 10, 66, 8 tokens */
     const char *files[] = {"c.jsonl"};
     ls_chat_built built;
-    ls_shard shard;
+    ls_token_shard shard;
     int32_t ids[24];
     chat c;
 
@@ -416,20 +416,20 @@ LS_TEST(conversations_are_laid_into_windows)
     LS_CHECK_EQ(built.tokens, 16 + 6 + 10 + 8);
     LS_CHECK_EQ(built.targets, 6 + 1 + 3 + 2);
     LS_CHECK_EQ(built.windows, 2);
-    LS_CHECK_OK(ls_shard_open(&shard, "c.lst"));
-    LS_CHECK_OK(ls_shard_verify(&shard));
+    LS_CHECK_OK(ls_token_shard_open(&shard, "c.lst"));
+    LS_CHECK_OK(ls_token_shard_verify(&shard));
     LS_CHECK_EQ(shard.tokens, 48);
     LS_CHECK_EQ(shard.documents, 6); /* 16 6 and filling, 10 8 and filling */
-    LS_CHECK_EQ(ls_shard_start(&shard, 2), 22);
-    LS_CHECK_EQ(ls_shard_start(&shard, 3), 24);
-    LS_CHECK_OK(ls_shard_read(&shard, 0, 24, ids));
+    LS_CHECK_EQ(ls_token_shard_start(&shard, 2), 22);
+    LS_CHECK_EQ(ls_token_shard_start(&shard, 3), 24);
+    LS_CHECK_OK(ls_token_shard_read(&shard, 0, 24, ids));
     static const char want[] = "u:aaaaa;a:AAAAA;u:;a:;\0\0";
     static const char marks[] = "..........xxxxxx.....x..";
     for (int i = 0; i < 24; i++) {
         LS_CHECK_EQ(ids[i], want[i]);
-        LS_CHECK_EQ(ls_shard_is_target(&shard, i), marks[i] == 'x');
+        LS_CHECK_EQ(ls_token_shard_is_target(&shard, i), marks[i] == 'x');
     }
-    ls_shard_close(&shard);
+    ls_token_shard_close(&shard);
     /* Files that hold no conversation leave nothing behind. */
     files[0] = "empty.jsonl";
     put("empty.jsonl", "\n \n");
@@ -474,8 +474,8 @@ LS_TEST(a_run_trains_on_answers_only)
 {
     enum { T = 24, CHATS = 26 };
     int lengths[CHATS], seen[CHATS] = {0};
-    static ls_order order;
-    static ls_proof proof;
+    static ls_sample_order order;
+    static ls_order_proof proof;
     const ls_batch *batch;
     ls_loader *loader;
     ls_corpus *c;
@@ -490,7 +490,7 @@ LS_TEST(a_run_trains_on_answers_only)
     LS_CHECK_EQ(ls_corpus_built(c), 1);
     LS_CHECK_OK(ls_corpus_order(c, 3, T, &order));
     LS_CHECK_EQ(order.windows * T, ls_corpus_train_tokens(c, 0));
-    LS_CHECK_OK(ls_proof_order(&order, 3 * order.windows + 1, NULL, NULL, &proof));
+    LS_CHECK_OK(ls_order_proof_order(&order, 3 * order.windows + 1, NULL, NULL, &proof));
     LS_CHECK_STR(proof.fault, "");
     LS_CHECK(proof.passed);
     LS_CHECK_EQ(proof.sources[0].epochs, 3);
@@ -516,7 +516,7 @@ LS_TEST(a_run_trains_on_answers_only)
                 seen[id - 'A']++;
         }
         LS_CHECK_EQ(batch->counted, counted);
-        ls_sample sample = ls_order_at(&order, w);
+        ls_sample sample = ls_sample_order_at(&order, w);
         LS_CHECK_EQ(ls_corpus_window_targets(c, 0, sample.first, T, true), counted);
     }
     for (int i = 0; i < CHATS; i++)

@@ -1,10 +1,10 @@
 /* test_corpus.c -- a run's data: built, cached, cut, refused; and the loader that serves it. */
-#include "data/corpus.h"
+#include "data/corpus/corpus.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "data/loader.h"
+#include "data/corpus/loader.h"
 #include "base/mem.h"
 #include "base/time.h"
 #include "harness.h"
@@ -240,7 +240,7 @@ LS_TEST(every_failing_allocation_of_a_corpus_is_reported)
 
 static void check_batch(const ls_corpus *c, const ls_loader_args *a, const ls_batch *batch)
 {
-    static ls_order order;
+    static ls_sample_order order;
     int32_t window[65], start[65];
     int64_t counted = 0;
 
@@ -250,7 +250,7 @@ static void check_batch(const ls_corpus *c, const ls_loader_args *a, const ls_ba
     LS_CHECK_EQ(batch->T, a->T);
     LS_CHECK_EQ(batch->start != NULL, a->isolate);
     for (int64_t b = 0; b < batch->B; b++) {
-        ls_sample s = ls_order_at(&order, batch->step * a->sequences + b);
+        ls_sample s = ls_sample_order_at(&order, batch->step * a->sequences + b);
         LS_CHECK_OK(ls_corpus_read(c, s.source, s.first, a->T + 1, window));
         ls_corpus_starts(c, s.source, s.first, a->T + 1, start);
         int64_t before = counted;
@@ -376,7 +376,7 @@ LS_TEST(loader_slices_use_each_sample_once_through_changes_of_width)
     char bytes[EXACT_TOKENS];
     setup s;
     ls_corpus *c;
-    static ls_order order;
+    static ls_sample_order order;
 
     set_up(&s, EXACT_T);
     for (int i = 0; i < EXACT_TOKENS; i++)
@@ -398,9 +398,9 @@ LS_TEST(loader_slices_use_each_sample_once_through_changes_of_width)
         read_steps(x, 5, 4, steps, seen);
         LS_CHECK(steps > 4);
         for (int64_t p = order.windows; p < order.windows + extra; p++)
-            seen[ls_order_at(&order, p).first]--;
+            seen[ls_sample_order_at(&order, p).first]--;
         for (int64_t p = 0; p < order.windows; p++)
-            LS_CHECK_EQ(seen[ls_order_at(&order, p).first], 1);
+            LS_CHECK_EQ(seen[ls_sample_order_at(&order, p).first], 1);
         for (int i = 0; i < EXACT_TOKENS; i++)
             used += seen[i];
         LS_CHECK_EQ(used, order.windows);
@@ -468,18 +468,18 @@ LS_TEST(loader_passes_on_the_failure_of_its_thread)
     put_alphabet("a.txt", 4000);
     build_shard(&s, "a.lst", "a.txt");
     /* A vocabulary of 256 in 2 bytes leaves room for wrong ids. */
-    ls_shard_writer *w;
+    ls_token_shard_writer *w;
     int32_t id = 7;
-    LS_CHECK_OK(ls_shard_create(
-        &w, &(ls_shard_args){.path = "a.lst", .tok = s.tok, .source = "", .width = 2}));
+    LS_CHECK_OK(ls_token_shard_create(
+        &w, &(ls_token_shard_args){.path = "a.lst", .tok = s.tok, .source = "", .width = 2}));
     for (int i = 0; i < 4000; i++)
-        LS_CHECK_OK(ls_shard_append(w, &id, 1));
-    LS_CHECK_OK(ls_shard_finish(w));
+        LS_CHECK_OK(ls_token_shard_append(w, &id, 1));
+    LS_CHECK_OK(ls_token_shard_finish(w));
     add_shards(&s, "a.lst");
     s.run.data.shuffle = false;
     open_ok(&s, &c, 0);
     int fd = open("a.lst", O_WRONLY);
-    LS_CHECK(fd >= 0 && pwrite(fd, "\xff\xff", 2, LS_SHARD_HEADER + 2 * 1000) == 2);
+    LS_CHECK(fd >= 0 && pwrite(fd, "\xff\xff", 2, LS_TOKEN_SHARD_HEADER + 2 * 1000) == 2);
     close(fd);
     LS_CHECK_OK(ls_loader_open(&loader, &(ls_loader_args){.corpus = c, .T = 16, .sequences = 2}));
     while (st == LS_OK && steps++ < 100)

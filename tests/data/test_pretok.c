@@ -1,7 +1,7 @@
 /* test_pretok.c -- pieces of the known patterns against PCRE2's, hostile patterns, memory. */
-#include "data/pretok.h"
+#include "data/tokenizer/pretok.h"
 
-#include "data/pretok_impl.h"
+#include "data/tokenizer/pretok_impl.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "harness.h"

@@ -1,7 +1,7 @@
 /* test_tokenizer.c -- bytes in, bytes out; streams that never split a character. */
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 
-#include "data/utf8.h"
+#include "data/tokenizer/utf8.h"
 #include "base/mem.h"
 #include "harness.h"
 

@@ -1,9 +1,9 @@
 /* test_tokenizer_json.c -- tokenizers out of a tokenizer.json: small ones made here, hostile ones,
  * texts in parts, threads, and the vectors of real ones where they are present. */
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 
-#include "data/bpe.h"
-#include "data/corpus.h"
+#include "data/tokenizer/bpe.h"
+#include "data/corpus/corpus.h"
 #include "config/runfile.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -517,7 +517,7 @@ LS_TEST(texts_in_parts_have_the_ids_of_the_whole)
 LS_TEST(a_shard_of_a_long_document_has_the_ids_of_the_whole)
 {
     ls_tokenizer *tok = open_byte_level(GPT2_RULES);
-    ls_shard shard;
+    ls_token_shard shard;
     ls_tokens ids;
     ls_str text;
     int32_t *got;
@@ -535,13 +535,13 @@ LS_TEST(a_shard_of_a_long_document_has_the_ids_of_the_whole)
     LS_CHECK_OK(ls_corpus_build(&(ls_corpus_build_args){
         .tok = tok, .out = "a.shard", .name = "long", .files = &file, .n_files = 1}));
     LS_CHECK_OK(ls_tokenizer_encode(tok, text.p, text.len, LS_ENCODE_SPECIAL, &ids));
-    LS_CHECK_OK(ls_shard_open(&shard, "a.shard"));
+    LS_CHECK_OK(ls_token_shard_open(&shard, "a.shard"));
     LS_CHECK_EQ(shard.tokens, ids.count);
     got = ls_mem_array((size_t)ids.count, sizeof *got);
-    LS_CHECK_OK(ls_shard_read(&shard, 0, ids.count, got));
+    LS_CHECK_OK(ls_token_shard_read(&shard, 0, ids.count, got));
     LS_CHECK(memcmp(got, ids.ids, (size_t)ids.count * sizeof *got) == 0);
     ls_mem_free(got);
-    ls_shard_close(&shard);
+    ls_token_shard_close(&shard);
     ls_tokens_release(&ids);
     ls_str_release(&text);
     ls_tokenizer_free(tok);

@@ -80,7 +80,7 @@ grep -q 'the coordinator of this job died 10 times in a row: it was killed by si
 
 # On three hosts: only the first one has it.
 need_hosts
-cp "$LINESHAFT_ROOT/tests/e2e/heal_hosts.py" drive.py
+cp "$LINESHAFT_ROOT/tests/e2e/recover_hosts.py" drive.py
 export LINESHAFT
 (umask 077; head -c 32 /dev/urandom >job.secret)
 cat >host.sh <<'SH'

@@ -107,7 +107,7 @@ for pp in 2 3; do # 3: lines divide weights
     cmp -s skip1.hash skip$pp.hash || fail "other weights after a skipped step"
 done
 
-# A rank that dies ends the run where nobody heals (axes.sh has the rest), and is named.
+# A rank that dies ends the run where nobody heals (recover_tensor_pipeline.sh has the rest), and is named.
 "$LINESHAFT" train run.yaml --json --set mesh.pp=2 --set train.steps=100000 --set heal.mode=off --set out=kill >out 2>err &
 pid=$!
 await_step kill 3 $pid

@@ -1,5 +1,5 @@
 /* fuzz_frame.c -- any bytes on a connection whose hello has passed: control frames, and frames of
- * the TCP carrier with messages posted.
+ * the TCP transport with messages posted.
  *
  * Checksums, MACs and sequence numbers are made right for half of the inputs. */
 #include <stdlib.h>
@@ -49,7 +49,7 @@ static void control(int fds[2], bool seal, bool ahead, const uint8_t *data, size
     ls_frame_release(&out);
 }
 
-/* --- the carrier --- */
+/* --- the transport --- */
 
 enum { POSTS = 6, GENERATION = 9 };
 
@@ -66,9 +66,9 @@ static void post_some(ls_tcp *tcp, ls_message *messages, uint8_t *memory)
                                    .op = LS_COMBINE_SUM,
                                    .type = LS_I32};
         if (i == 5)
-            (void)ls_tcp_send(&tcp->carrier, &messages[i]);
+            (void)ls_tcp_send(&tcp->transport, &messages[i]);
         else
-            (void)ls_tcp_receive(&tcp->carrier, &messages[i]);
+            (void)ls_tcp_receive(&tcp->transport, &messages[i]);
     }
 }
 
@@ -112,7 +112,7 @@ static void say_resume(ls_tcp *tcp, int fd, uint8_t channel)
     (void)!send(fd, bytes, sizeof bytes, MSG_NOSIGNAL);
 }
 
-static void carrier(int fds[2], uint8_t mode, const uint8_t *data, size_t size)
+static void transport(int fds[2], uint8_t mode, const uint8_t *data, size_t size)
 {
     static uint8_t memory[70000], out[LS_TCP_WIRE_BYTES + 65536];
     static const uint8_t secret[32];
@@ -140,15 +140,15 @@ static void carrier(int fds[2], uint8_t mode, const uint8_t *data, size_t size)
     while ((mode & 4) && size >= 8) {
         size_t n = sound_frame(data, size, &sequence, channel, out);
         (void)!send(fds[1], out, n, MSG_NOSIGNAL);
-        (void)tcp->carrier.table->poll(&tcp->carrier, &moved);
+        (void)tcp->transport.table->poll(&tcp->transport, &moved);
         data += 8;
         size -= 8;
     }
     for (int i = 0; i < 3; i++)
-        (void)tcp->carrier.table->poll(&tcp->carrier, &moved);
+        (void)tcp->transport.table->poll(&tcp->transport, &moved);
     ls_sock_close(&fds[1]); /* nobody listens to last words */
-    tcp->carrier.table->close(&tcp->carrier);
-    fds[0] = -1; /* the carrier's */
+    tcp->transport.table->close(&tcp->transport);
+    fds[0] = -1; /* the transport's */
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -162,7 +162,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (data[0] & 0x80)
         control(fds, data[0] & 1, data[0] & 2, data + 1, size - 1);
     else
-        carrier(fds, data[0], data + 1, size - 1);
+        transport(fds, data[0], data + 1, size - 1);
     ls_sock_close(&fds[0]);
     ls_sock_close(&fds[1]);
     return 0;

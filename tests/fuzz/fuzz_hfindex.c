@@ -4,8 +4,8 @@
 #include <sys/stat.h>
 #include "base/file.h"
 #include "checkpoint/safetensors.h"
-#include "exchange/fingerprint.h"
-#include "exchange/folder.h"
+#include "hf/fingerprint.h"
+#include "hf/hf_folder.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -28,7 +28,7 @@ static void make_shard(void)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    ls_folder *f;
+    ls_hf_folder *f;
     ls_model m;
     ls_fingerprint print;
 
@@ -36,12 +36,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!ls_file_exists("m/config.json"))
         make_shard();
     if (ls_file_write_atomic("m/model.safetensors.index.json", data, size) != LS_OK ||
-        ls_folder_open(&f, "m", -1) != LS_OK)
+        ls_hf_folder_open(&f, "m", -1) != LS_OK)
         return 0;
-    if (ls_model_init(&m, ls_folder_run(f), 8) == LS_OK) {
-        LS_BUG_IF(ls_folder_check(f, &m) == LS_OK, "a model of one tensor");
+    if (ls_model_init(&m, ls_hf_folder_run(f), 8) == LS_OK) {
+        LS_BUG_IF(ls_hf_folder_check(f, &m) == LS_OK, "a model of one tensor");
         ls_model_release(&m);
     }
-    ls_folder_close(f);
+    ls_hf_folder_close(f);
     return 0;
 }

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/hash.h"
-#include "cluster/journal.h"
-#include "cluster/quorum.h"
+#include "cluster/elect/journal.h"
+#include "cluster/elect/quorum.h"
 #include "net/wire.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

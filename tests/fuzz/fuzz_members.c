@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/log.h"
-#include "cluster/roster.h"
+#include "cluster/member/roster.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 #include "base/log.h"
-#include "cluster/probe.h"
+#include "cluster/join/probe.h"
 #include "net/sock.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -1,6 +1,6 @@
 /* fuzz_tokenizer.c -- any bytes as a tokenizer.json: refused with a sentence, or texts can be
  * encoded with ids of the vocabulary, decoded, streamed and cut. */
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -6,8 +6,8 @@
 #include "kernel/kernel.h"
 #include "model/pass.h"
 #include "model/tiny.h"
-#include "parallel/side.h"
-#include "parallel/tensor.h"
+#include "parallel/comm_world.h"
+#include "parallel/mp_group.h"
 
 enum { VOCAB = 29, MOST_T = 48, B = 3 };
 
@@ -75,7 +75,7 @@ static struct {
 } now;
 
 /* The position of token t of a rank's piece. */
-static int64_t position(const ls_pass_ring *ring, int64_t T, int64_t t)
+static int64_t position(const ls_pass_cp *ring, int64_t T, int64_t t)
 {
     int64_t chunk = T / 2;
 
@@ -109,7 +109,7 @@ static void take_batch(side *s)
     ls_mem_free(all);
 }
 
-static void open_piece(side *s, int64_t context, ls_pass_ring ring)
+static void open_piece(side *s, int64_t context, ls_pass_cp ring)
 {
     int64_t T = context / (ring.ranks > 1 ? ring.ranks : 1);
 
@@ -117,16 +117,16 @@ static void open_piece(side *s, int64_t context, ls_pass_ring ring)
     now.v->change(&s->run);
     s->run.model.context = context;
     LS_CHECK(T <= MOST_T);
-    int64_t taken = open_side(s, VOCAB, (ls_split){.ranks = 1}, now.kernels,
+    int64_t taken = open_side(s, VOCAB, (ls_model_split){.ranks = 1}, now.kernels,
                               (ls_pass_args){.type = now.type,
                                              .B = B,
                                              .T = T,
                                              .leaves = now.leaves,
                                              .recompute = now.recompute,
                                              .ring = ring});
-    int64_t held = ring.crew ? ls_tensor_held_bytes(ring.crew->context) : 0;
+    int64_t held = ring.collectives ? ls_mp_group_held_bytes(ring.collectives->context) : 0;
     LS_CHECK_EQ(taken + held, ls_pass_bytes(&s->args, 1));
-    LS_CHECK_EQ(held > 0, ring.crew != NULL);
+    LS_CHECK_EQ(held > 0, ring.collectives != NULL);
     take_batch(s);
     s->documents = now.documents;
     s->state =
@@ -142,12 +142,12 @@ static void check_tensor(const side *one, const side *part, int i, double tolera
     check_gradient(one, part, &part->model.params[i], tolerance, who);
 }
 
-static ls_pass_ring ring_of(const ls_comm *comm, const ls_tensor *tensor)
+static ls_pass_cp ring_of(const ls_comm *comm, const ls_mp_group *tensor)
 {
-    return (ls_pass_ring){.rank = ls_comm_rank(comm),
-                          .ranks = ls_comm_ranks(comm),
-                          .gather = now.gather,
-                          .crew = ls_tensor_crew(tensor)};
+    return (ls_pass_cp){.rank = ls_comm_rank(comm),
+                        .ranks = ls_comm_ranks(comm),
+                        .gather = now.gather,
+                        .collectives = ls_mp_group_collectives(tensor)};
 }
 
 static void check_losses(const side *one, const side *part, double tolerance)
@@ -163,14 +163,14 @@ static void near_one(ls_world *w, ls_comm *comm)
     double tolerance = now.type == LS_F32 ? 1e-4 : 5e-2;
     const side *one = w->context;
     side *part = ls_mem_alloc(sizeof *part);
-    ls_tensor *tensor;
+    ls_mp_group *tensor;
 
     LS_CHECK(part);
-    LS_CHECK_OK(ls_tensor_open(&tensor, comm, 1));
+    LS_CHECK_OK(ls_mp_group_open(&tensor, comm, 1));
     open_piece(part, one->T, ring_of(comm, tensor));
     train_twice(part);
     if (part->model.flat == part->model.trained)
-        LS_CHECK_EQ(ls_tensor_sent(tensor), 2 * ls_pass_sent(&part->args, B, part->T, true));
+        LS_CHECK_EQ(ls_mp_group_sent(tensor), 2 * ls_pass_sent(&part->args, B, part->T, true));
     ls_coll sum = {.kind = LS_COLL_ALL_REDUCE,
                    .op = LS_COLL_SUM,
                    .type = LS_F32,
@@ -182,7 +182,7 @@ static void near_one(ls_world *w, ls_comm *comm)
     for (int i = 0; i < part->model.n_params; i++)
         check_tensor(one, part, i, tolerance);
     close_side(part);
-    ls_tensor_close(tensor);
+    ls_mp_group_close(tensor);
     ls_mem_free(part);
 }
 
@@ -195,7 +195,7 @@ static void compare(const char *world, void (*run)(const char *, void *, ls_worl
     for (const char *p = world; *p; p++)
         ranks += *p == '+' ? 0 : *p - '0';
     /* 10 tokens a rank: chunks that no tile and no block of four begins with */
-    open_piece(&one, ls_min_i64(MOST_T, 10 * ranks), (ls_pass_ring){.ranks = 1});
+    open_piece(&one, ls_min_i64(MOST_T, 10 * ranks), (ls_pass_cp){.ranks = 1});
     train_twice(&one);
     run(world, &one, near_one);
     close_side(&one);
@@ -261,12 +261,12 @@ static void traffic(ls_world *w, ls_comm *comm)
 {
     int64_t n = ls_comm_ranks(comm), context = 12 * n, before, after;
     side *part = ls_mem_alloc(sizeof *part);
-    ls_tensor *tensor;
+    ls_mp_group *tensor;
 
     (void)w;
     LS_CHECK(part);
     LS_CHECK_OK(ls_comm_force(comm, "ring"));
-    LS_CHECK_OK(ls_tensor_open(&tensor, comm, 1));
+    LS_CHECK_OK(ls_mp_group_open(&tensor, comm, 1));
     open_piece(part, context, ring_of(comm, tensor));
     before = ls_world_sent(comm);
     train_twice(part);
@@ -276,11 +276,11 @@ static void traffic(ls_world *w, ls_comm *comm)
     int64_t want = 2 * (n - 1) * part->model.shape.L * (2 * kv + kv) * 4;
     LS_CHECK_EQ(kv % 16, 0);
     LS_CHECK_EQ(2 * ls_pass_sent(&part->args, B, part->T, true), want);
-    LS_CHECK_EQ(ls_tensor_sent(tensor), want);
+    LS_CHECK_EQ(ls_mp_group_sent(tensor), want);
     LS_CHECK(after - before >= want);
     LS_CHECK(after - before <= want + 2 * 40 * n * 1024);
     close_side(part);
-    ls_tensor_close(tensor);
+    ls_mp_group_close(tensor);
     ls_mem_free(part);
 }
 
@@ -307,11 +307,11 @@ LS_TEST_SECONDS(context_bytes_on_the_wire_are_those_of_the_formula, 60)
 static void loses_one(ls_world *w, ls_comm *comm)
 {
     side *part = ls_mem_alloc(sizeof *part);
-    ls_tensor *tensor;
+    ls_mp_group *tensor;
 
     (void)w;
     LS_CHECK(part);
-    LS_CHECK_OK(ls_tensor_open(&tensor, comm, 1));
+    LS_CHECK_OK(ls_mp_group_open(&tensor, comm, 1));
     open_piece(part, 30, ring_of(comm, tensor));
     ls_pass_call call = call_of(part);
     ls_pass_forward(part->pass, &call); /* now all have come */
@@ -322,7 +322,7 @@ static void loses_one(ls_world *w, ls_comm *comm)
         LS_CHECK_FAILS(ls_stream_sync(part->stream, INT64_MAX), LS_EPEER, "rank 1");
     }
     close_side(part);
-    ls_tensor_close(tensor);
+    ls_mp_group_close(tensor);
     ls_mem_free(part);
 }
 

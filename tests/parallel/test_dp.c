@@ -263,7 +263,8 @@ static void feed(ls_dp *dp, ls_window *window, float *own, int round)
         LS_CHECK_OK(ls_dp_sum_from(dp, buffers, from));
         /* What is there: buckets on their way, the one that is begun, what was just written, the
          * second gradient, pages at borders. */
-        int64_t bucket = ls_mesh_bucket(&a->mesh, a->trained, 0).each * ls_mesh_shard(&a->mesh);
+        int64_t bucket =
+            ls_mesh_bucket(&a->mesh, a->trained, 0).each * ls_mesh_shard_ranks(&a->mesh);
         int64_t most = ls_dp_ahead_elements(a) + bucket + step + (n - a->trained);
         LS_CHECK(ls_window_held(window) <= most * (int64_t)sizeof(float) + 4 * LS_WINDOW_PAGE);
     }
@@ -417,7 +418,7 @@ static void rest(ls_world *w, ls_comm *comm)
         LS_CHECK(wide[0] == n * (n - 1) / 2 && wide[1] == n && wide[2] == 0.5 * n);
         LS_CHECK_OK(ls_dp_numbers(dp, LS_F32, narrow, 2));
         LS_CHECK(narrow[0] == (float)(n * (n - 1) / 2) && narrow[1] == (float)(2 * n));
-        int size = ls_mesh_shard(&a.mesh), seat = ls_mesh_seat(&a.mesh, me);
+        int size = ls_mesh_shard_ranks(&a.mesh), seat = ls_mesh_shard_rank(&a.mesh, me);
         float known[LS_WORLD_RANKS] = {0}; /* by one of each group */
         known[seat] = (float)(10 + seat);
         LS_CHECK_OK(ls_dp_share(dp, known, size));
@@ -449,7 +450,7 @@ static int64_t there(const ls_world *w)
 {
     struct stat st;
 
-    LS_CHECK_EQ(fstat(w->board_fd[0], &st), 0);
+    LS_CHECK_EQ(fstat(w->segment_fd[0], &st), 0);
     return (int64_t)st.st_blocks * 512;
 }
 
@@ -476,7 +477,7 @@ static int64_t slots_of(const int *merges, int ranks, int rounds)
 /* Of groups, of twins, and in ordered mode one of all. */
 static int communicators_of(const ls_dp_args *a)
 {
-    return ls_mesh_groups(&a->mesh) + ls_mesh_shard(&a->mesh) + a->ordered;
+    return ls_mesh_shard_groups(&a->mesh) + ls_mesh_shard_ranks(&a->mesh) + a->ordered;
 }
 
 /* What a communicator keeps for itself: a fast sum takes nothing else. */
@@ -585,14 +586,14 @@ typedef struct ways {
 static ways ways_of(const ls_dp *dp)
 {
     const ls_dp_args *a = ls_dp_about(dp);
-    int64_t size = sizeof(float), groups = ls_mesh_groups(&a->mesh);
+    int64_t size = sizeof(float), groups = ls_mesh_shard_groups(&a->mesh);
     ways w = {.others = 0};
 
     for (int b = 0; b < ls_dp_buckets(dp); b++) {
         ls_mesh_part own = ls_dp_own(dp, b), whole = ls_mesh_bucket(&a->mesh, a->trained, b);
         ls_mesh_part piece = ls_mesh_piece_of(&a->mesh, a->trained, b, a->mesh.rank);
         w.others += (whole.count - piece.count + tied_of(a, whole) - tied_of(a, piece)) * size;
-        w.group += (ls_mesh_shard(&a->mesh) - 1) * own.each * size;
+        w.group += (ls_mesh_shard_ranks(&a->mesh) - 1) * own.each * size;
         if (own.count > 0)
             w.twins += a->ordered ? (groups - 1) * piece.each * size
                                   : 2 * (groups - 1) * own.count / groups * size;

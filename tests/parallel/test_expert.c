@@ -6,8 +6,8 @@
 #include "kernel/kernel.h"
 #include "model/pass_impl.h"
 #include "model/tiny.h"
-#include "parallel/side.h"
-#include "parallel/tensor.h"
+#include "parallel/comm_world.h"
+#include "parallel/mp_group.h"
 
 enum { VOCAB = 29, T = 7, MOST = 8, M = MOST * T };
 
@@ -137,7 +137,7 @@ static struct {
 /* Who a rank meets: its team, and who has other experts. */
 typedef struct small_worlds {
     ls_comm *comms[2]; /* owned, where there are teams */
-    ls_tensor *tensor, *far;
+    ls_mp_group *tensor, *far;
 } small_worlds;
 
 static int sequences(void)
@@ -149,10 +149,11 @@ static int sequences(void)
     return n;
 }
 
-static void open_part(side *s, ls_split split, int64_t B, const small_worlds *worlds)
+static void open_part(side *s, ls_model_split split, int64_t B, const small_worlds *worlds)
 {
-    const ls_crew *crew = worlds && worlds->tensor ? ls_tensor_crew(worlds->tensor) : NULL;
-    const ls_crew *far = worlds ? ls_tensor_crew(worlds->far) : NULL;
+    const ls_collectives *collectives =
+        worlds && worlds->tensor ? ls_mp_group_collectives(worlds->tensor) : NULL;
+    const ls_collectives *far = worlds ? ls_mp_group_collectives(worlds->far) : NULL;
 
     s->run = base_run();
     now.v->change(&s->run);
@@ -163,10 +164,11 @@ static void open_part(side *s, ls_split split, int64_t B, const small_worlds *wo
                              .leaves = 1,
                              .recompute =
                                  far ? now.recompute : LS_RECOMPUTE_NONE, /* one: routes are read */
-                             .crew = crew,
+                             .collectives = collectives,
                              .far = far});
     if (far)
-        LS_CHECK_EQ(ls_tensor_held_bytes((crew ? crew : far)->context), ls_pass_bytes(&s->args, 1));
+        LS_CHECK_EQ(ls_mp_group_held_bytes((collectives ? collectives : far)->context),
+                    ls_pass_bytes(&s->args, 1));
     ls_tiny_tokens(7, M, VOCAB, s->tokens);
     ls_tiny_tokens(8, M, VOCAB, s->targets);
     s->targets[5] = -1;
@@ -226,7 +228,7 @@ static void train_part(side *s, int rank)
 static int64_t bytes_sent(const side *one, const side *part, int rank)
 {
     const ls_model_shape *s = &one->model.shape;
-    const ls_split *split = &part->model.split;
+    const ls_model_split *split = &part->model.split;
     int64_t rows = 0, from = first_of(rank) * T, end = from + now.v->counts[rank] * T;
 
     for (int64_t l = 0; l < s->L; l++)
@@ -248,20 +250,20 @@ static void check_tensor(const side *one, const side *part, const ls_param *p, d
     check_gradient(one, part, p, tolerance, who);
 }
 
-static ls_split split_of(const ls_comm *comm)
+static ls_model_split split_of(const ls_comm *comm)
 {
     int tp = now.v->tp ? now.v->tp : 1;
 
-    return (ls_split){.rank = ls_comm_rank(comm) % tp,
-                      .ranks = tp,
-                      .far_rank = ls_comm_rank(comm) / tp,
-                      .far_ranks = ls_comm_ranks(comm) / tp,
-                      .sequence = now.v->sp};
+    return (ls_model_split){.rank = ls_comm_rank(comm) % tp,
+                            .ranks = tp,
+                            .far_rank = ls_comm_rank(comm) / tp,
+                            .far_ranks = ls_comm_ranks(comm) / tp,
+                            .sequence = now.v->sp};
 }
 
 static void open_worlds(small_worlds *x, ls_comm *comm)
 {
-    ls_split split = split_of(comm);
+    ls_model_split split = split_of(comm);
     int list[LS_WORLD_RANKS];
 
     *x = (small_worlds){.tensor = NULL};
@@ -274,16 +276,16 @@ static void open_worlds(small_worlds *x, ls_comm *comm)
         LS_CHECK_OK(ls_comm_sub(comm, list, split.far_ranks, INT64_MAX, &x->comms[1]));
         ls_run run = base_run();
         now.v->change(&run);
-        LS_CHECK_OK(ls_tensor_open(&x->tensor, x->comms[0],
-                                   run.model.kv_heads < split.ranks ? split.ranks : 1));
+        LS_CHECK_OK(ls_mp_group_open(&x->tensor, x->comms[0],
+                                     run.model.kv_heads < split.ranks ? split.ranks : 1));
     }
-    LS_CHECK_OK(ls_tensor_open(&x->far, x->comms[1] ? x->comms[1] : comm, 1));
+    LS_CHECK_OK(ls_mp_group_open(&x->far, x->comms[1] ? x->comms[1] : comm, 1));
 }
 
 static void close_worlds(small_worlds *x)
 {
-    ls_tensor_close(x->tensor);
-    ls_tensor_close(x->far);
+    ls_mp_group_close(x->tensor);
+    ls_mp_group_close(x->far);
     ls_comm_close(x->comms[0]);
     ls_comm_close(x->comms[1]);
 }
@@ -292,24 +294,25 @@ static void close_worlds(small_worlds *x)
 static void sum_gradients(const small_worlds *x, side *part)
 {
     const ls_model *m = &part->model;
-    ls_crew_span *spans = ls_mem_array((size_t)m->n_params, sizeof *spans);
+    ls_collectives_span *spans = ls_mem_array((size_t)m->n_params, sizeof *spans);
     int n = ls_model_common(m, 0, m->trained, spans);
-    int64_t before = ls_tensor_sent(x->far);
+    int64_t before = ls_mp_group_sent(x->far);
 
     LS_CHECK(spans);
-    LS_CHECK_OK(ls_tensor_sum(x->far, part->grad, spans, n, NULL));
-    LS_CHECK_EQ(ls_tensor_sent(x->far) - before, ls_tensor_sum_sent(spans, n, m->split.far_ranks));
+    LS_CHECK_OK(ls_mp_group_sum(x->far, part->grad, spans, n, NULL));
+    LS_CHECK_EQ(ls_mp_group_sent(x->far) - before,
+                ls_mp_group_sum_sent(spans, n, m->split.far_ranks));
     n = ls_model_partials(m, spans);
     LS_CHECK(x->tensor || n == 0);
     if (x->tensor)
-        LS_CHECK_OK(ls_tensor_sum(x->tensor, part->grad, spans, n, NULL));
+        LS_CHECK_OK(ls_mp_group_sum(x->tensor, part->grad, spans, n, NULL));
     ls_mem_free(spans);
 }
 
 static void near_one(ls_world *w, ls_comm *comm)
 {
     double tolerance = now.type == LS_F32 ? 1e-4 : 5e-2;
-    ls_split split = split_of(comm);
+    ls_model_split split = split_of(comm);
     const side *one = w->context;
     side *part = ls_mem_alloc(sizeof *part);
     int own = now.v->counts[split.far_rank];
@@ -320,9 +323,9 @@ static void near_one(ls_world *w, ls_comm *comm)
     open_part(part, split, 1, &worlds);
     train_part(part, split.far_rank);
     if (now.type == LS_F32) /* else a rounding may send a token elsewhere */
-        LS_CHECK_EQ(ls_tensor_sent(worlds.far), bytes_sent(one, part, split.far_rank));
+        LS_CHECK_EQ(ls_mp_group_sent(worlds.far), bytes_sent(one, part, split.far_rank));
     if (worlds.tensor)
-        LS_CHECK_EQ(ls_tensor_sent(worlds.tensor), own * ls_pass_sent(&part->args, 1, T, true));
+        LS_CHECK_EQ(ls_mp_group_sent(worlds.tensor), own * ls_pass_sent(&part->args, 1, T, true));
     sum_gradients(&worlds, part);
     for (int i = first_of(split.far_rank) * T; i < first_of(split.far_rank + 1) * T; i++)
         LS_CHECK_NEAR(part->losses[i], one->losses[i], tolerance * (double)one->losses[i] + 1e-9);
@@ -341,7 +344,7 @@ static void compare(const char *world, void (*run)(const char *, void *, ls_worl
 {
     static side one;
 
-    open_part(&one, (ls_split){.ranks = 1}, sequences(), NULL);
+    open_part(&one, (ls_model_split){.ranks = 1}, sequences(), NULL);
     train(&one, 0, sequences(), false);
     LS_CHECK_OK(ls_stream_sync(one.stream, INT64_MAX));
     run(world, &one, near_one);
@@ -391,7 +394,7 @@ LS_TEST_SECONDS(expert_ranks_are_threads_too, 60)
 /* What really leaves a node. */
 static void traffic(ls_world *w, ls_comm *comm)
 {
-    ls_split split = split_of(comm);
+    ls_model_split split = split_of(comm);
     side *part = ls_mem_alloc(sizeof *part);
     int64_t before, after, received, counted;
     ls_coll meet = {.kind = LS_COLL_BARRIER};
@@ -403,11 +406,12 @@ static void traffic(ls_world *w, ls_comm *comm)
     open_part(part, split, 1, &worlds);
     LS_CHECK_OK(ls_comm_run(comm, &meet, ls_ranks_in_ms(20000)));
     ls_comm_traffic(comm, &before, &received);
-    counted = ls_tensor_sent(worlds.far);
+    counted = ls_mp_group_sent(worlds.far);
     train_part(part, split.far_rank);
     LS_CHECK_OK(ls_comm_run(comm, &meet, ls_ranks_in_ms(20000)));
     ls_comm_traffic(comm, &after, &received);
-    int64_t want = ls_tensor_sent(worlds.far) - counted, moves = rounds() * part->model.shape.L * 5;
+    int64_t want = ls_mp_group_sent(worlds.far) - counted,
+            moves = rounds() * part->model.shape.L * 5;
     LS_CHECK(want > 0 && after - before >= want);
     LS_CHECK(after - before <= want + (moves + 1) * split.far_ranks * 512); /* headers */
     close_side(part);
@@ -435,7 +439,7 @@ LS_TEST_SECONDS(expert_bytes_on_the_wire_are_those_that_are_counted, 60)
 /* A rank that goes away in the middle: the others' streams fail, with the reason. */
 static void loses_one(ls_world *w, ls_comm *comm)
 {
-    ls_split split = split_of(comm);
+    ls_model_split split = split_of(comm);
     side *part = ls_mem_alloc(sizeof *part);
     small_worlds worlds;
 
@@ -468,19 +472,20 @@ LS_TEST(expert_split_says_what_cannot_be_divided)
     ls_model model;
 
     mixtral(&run);
-    LS_CHECK_FAILS(ls_model_init_split(&model, &run, VOCAB, (ls_split){.far_ranks = 3}), LS_EUSAGE,
+    LS_CHECK_FAILS(ls_model_init_split(&model, &run, VOCAB, (ls_model_split){.far_ranks = 3}),
+                   LS_EUSAGE,
                    "mesh.ep is 3, but the model has 4 experts, which cannot be divided evenly");
     const char *names[] = {"*.experts.[01].*", "*.nobody.*", "*self*", "*norm*", "*gate.weight"};
     freeze(&run, names, 2);
-    LS_CHECK_FAILS(ls_model_init_split(&model, &run, VOCAB, (ls_split){.far_ranks = 2}), LS_EUSAGE,
-                   "no parameter is called \"*.nobody.*\"");
+    LS_CHECK_FAILS(ls_model_init_split(&model, &run, VOCAB, (ls_model_split){.far_ranks = 2}),
+                   LS_EUSAGE, "no parameter is called \"*.nobody.*\"");
     names[1] = "*embed*";
     freeze(&run, names, (int)LS_COUNT(names));
-    LS_CHECK_FAILS(ls_model_init_split(&model, &run, VOCAB, (ls_split){.far_ranks = 2}), LS_EUSAGE,
-                   "nothing to train that has experts 0 to 1");
+    LS_CHECK_FAILS(ls_model_init_split(&model, &run, VOCAB, (ls_model_split){.far_ranks = 2}),
+                   LS_EUSAGE, "nothing to train that has experts 0 to 1");
     names[0] = "*.experts.3.*"; /* another rank's */
     freeze(&run, names, 1);
-    LS_CHECK_OK(ls_model_init_split(&model, &run, VOCAB, (ls_split){.far_ranks = 2}));
+    LS_CHECK_OK(ls_model_init_split(&model, &run, VOCAB, (ls_model_split){.far_ranks = 2}));
     LS_CHECK_EQ(model.flat, model.trained);
     ls_model_release(&model);
 }

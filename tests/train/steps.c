@@ -20,16 +20,16 @@ void ls_steps_start(ls_step *step, const ls_model *model)
 ls_step_result ls_steps_run(ls_step *step, int64_t number, const int32_t *tokens, double lr)
 {
     ls_step_result result;
-    ls_clock clock;
+    ls_step_clock clock;
 
-    ls_clock_begin(&clock);
+    ls_step_clock_begin(&clock);
     LS_CHECK_OK(ls_step_run(step, &(ls_step_batch){.tokens = tokens, .targets = tokens + 1}, number,
                             lr, &clock, &result));
     LS_CHECK(result.finite);
     return result;
 }
 
-int64_t held_by(const ls_line *line)
+int64_t held_by(const ls_pipeline *line)
 {
     int64_t held = ls_window_held(&line->copy) + ls_window_held(&line->flow.head);
 
@@ -40,7 +40,7 @@ int64_t held_by(const ls_line *line)
         held += ls_window_held(&line->state[i]);
     for (int i = 0; i < LS_ORDERED_ROOTS; i++) {
         held += ls_window_held(&line->head[i]);
-        for (int c = 0; c < LS_PIPE_CHUNKS; c++)
+        for (int c = 0; c < LS_STAGE_PLAN_CHUNKS; c++)
             held += ls_window_held(&line->grads[c][i]);
     }
     return held;

@@ -1,7 +1,7 @@
 /* steps.h -- what tests of steps on several ranks share: first weights, a step, what a line
  * holds, and what the windows of a step do. */
 #pragma once
-#include "train/line_impl.h"
+#include "train/step/pipeline_impl.h"
 
 /* The weights that every mesh begins with. */
 void ls_steps_start(ls_step *step, const ls_model *model);
@@ -10,7 +10,7 @@ void ls_steps_start(ls_step *step, const ls_model *model);
 ls_step_result ls_steps_run(ls_step *step, int64_t number, const int32_t *tokens, double lr);
 
 /* Bytes of the windows of a line. Pages of a window are taken when they are touched. */
-int64_t held_by(const ls_line *line);
+int64_t held_by(const ls_pipeline *line);
 
 /* The kernels that the machine has; each product also looks at the windows of the step that is
  * watched. */

@@ -2,7 +2,7 @@
  */
 #include "base/mem.h"
 #include "harness.h"
-#include "train/balance.h"
+#include "train/session/balance.h"
 
 /* Steps with these times per leaf, each a little off, and one that is far off; true: the weights
  * changed. */

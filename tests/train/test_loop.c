@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "config/runfile.h"
 #include "fake/fake.h"
-#include "train/apart.h"
+#include "train/discrete_device.h"
 #include "train/loop.h"
 
 /* What a run told. */
@@ -41,8 +41,8 @@ static void on_event(void *context, const ls_event *event)
         t->stop = t->stop_after && event->step.step >= t->stop_after;
         t->loss = event->step.loss;
         if (event->step.step > 1 && event->step.tokens_left > 0) /* the last is followed by more */
-            t->most_waits = ls_max_i64(t->most_waits, ls_apart_waits() - t->waits);
-        t->waits = ls_apart_waits();
+            t->most_waits = ls_max_i64(t->most_waits, ls_discrete_device_waits() - t->waits);
+        t->waits = ls_discrete_device_waits();
         t->scales[event->step.step % 8] = event->step.loss_scale;
         t->skipped += event->step.skipped;
         t->overflows = event->step.overflows;
@@ -105,15 +105,15 @@ static ls_status run_with(told *t, const char *const *more)
         sets[source.n_sets++] = *more++;
     LS_CHECK_OK(ls_runfile_load(&run, &source));
     if (t->apart)
-        args.device = ls_apart_open(run.device.isa == LS_ISA_REFERENCE ? "reference" : "auto", 2,
-                                    &args.kernels);
+        args.device = ls_discrete_device_open(
+            run.device.isa == LS_ISA_REFERENCE ? "reference" : "auto", 2, &args.kernels);
     uint64_t before = ls_mem_calls();
     ls_mem_fail_nth(t->fail_nth);
     ls_status st = ls_loop_run(&args);
     ls_mem_fail_nth(0);
     t->calls = ls_mem_calls() - before;
     if (t->apart)
-        ls_apart_close(args.device);
+        ls_discrete_device_close(args.device);
     ls_runfile_release(&run);
     return st;
 }

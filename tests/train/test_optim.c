@@ -4,8 +4,8 @@
 #include "harness.h"
 #include "model/tiny.h"
 #include "plan/memory.h"
-#include "plan/optim.h"
-#include "train/step.h"
+#include "optim/optim.h"
+#include "train/step/step.h"
 
 enum { VOCAB = 19 };
 
@@ -65,10 +65,10 @@ static void train(trainer *t, uint32_t text)
 {
     int32_t tokens[6 * 13 + 1];
     ls_step_result r;
-    ls_clock clock;
+    ls_step_clock clock;
 
     ls_tiny_tokens(text, (int64_t)LS_COUNT(tokens), VOCAB, tokens);
-    ls_clock_begin(&clock);
+    ls_step_clock_begin(&clock);
     LS_CHECK_OK(ls_step_run(t->step, &(ls_step_batch){.tokens = tokens, .targets = tokens + 1},
                             t->done++, t->run.train.lr, &clock, &r));
     LS_CHECK(r.finite);
@@ -215,7 +215,7 @@ LS_TEST(optim_passes_over_a_bad_step)
         ls_run run = run_of(optimizers[form], LS_FAMILY_GPT2);
         int32_t tokens[6 * 13 + 1];
         ls_step_result r;
-        ls_clock clock;
+        ls_step_clock clock;
         trainer t;
         begin(&t, &run, "auto", 2);
         train(&t, 1);
@@ -224,11 +224,11 @@ LS_TEST(optim_passes_over_a_bad_step)
         float m = live.m[t.model.blocks[0].fc_w[0].g];
         ls_tiny_tokens(2, (int64_t)LS_COUNT(tokens), VOCAB, tokens);
         live.w[t.model.blocks[1].fc_b[0].w] = NAN;
-        ls_clock_begin(&clock);
+        ls_step_clock_begin(&clock);
         LS_CHECK_OK(ls_step_run(t.step, &(ls_step_batch){.tokens = tokens, .targets = tokens + 1},
                                 1, 1e-2, &clock, &r));
         LS_CHECK(!r.finite);
-        LS_CHECK_FAILS(ls_step_blame(t.step, 1), LS_ENUMERIC, "mlp.c_fc.bias\" holds NaN");
+        LS_CHECK_FAILS(ls_step_find_nonfinite(t.step, 1), LS_ENUMERIC, "mlp.c_fc.bias\" holds NaN");
         live.w[t.model.blocks[1].fc_b[0].w] = kept;
         LS_CHECK(memcmp(w, live.w, (size_t)t.model.flat * sizeof *w) == 0);
         LS_CHECK(live.m[t.model.blocks[0].fc_w[0].g] == m && m != 0);

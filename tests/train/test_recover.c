@@ -11,8 +11,8 @@
 #include "base/fault.h"
 #include "base/time.h"
 #include "cli/job.h"
-#include "cluster/alone.h"
-#include "comm/node/board.h"
+#include "cluster/member/recover_local.h"
+#include "comm/node/shm_segment.h"
 #include "config/runfile.h"
 #include "train/loop.h"
 
@@ -148,33 +148,33 @@ out:
 typedef struct agent {
     story *s;
     ls_heal *heal;
-    ls_alone *alone;
-    int board_fd, pipe[2], ack[2], running;
+    ls_recover_local *alone;
+    int segment_fd, pipe[2], ack[2], running;
     uint64_t generation;
     pid_t pids[MOST];
 } agent;
 
-static ls_status make_board(void *context, uint64_t generation, int ranks, int *fd_out)
+static ls_status make_segment(void *context, uint64_t generation, int ranks, int *fd_out)
 {
     agent *a = context;
 
-    if (a->board_fd >= 0)
-        close(a->board_fd);
+    if (a->segment_fd >= 0)
+        close(a->segment_fd);
     a->generation = generation;
-    LS_CHECK_OK(
-        ls_board_create(&(ls_board_args){.generation = generation, .ranks = ranks}, &a->board_fd));
-    *fd_out = a->board_fd;
+    LS_CHECK_OK(ls_shm_segment_create(
+        &(ls_shm_segment_args){.generation = generation, .ranks = ranks}, &a->segment_fd));
+    *fd_out = a->segment_fd;
     return LS_OK;
 }
 
-static void break_board(void *context, const char *why)
+static void break_segment(void *context, const char *why)
 {
     const agent *a = context;
-    ls_board *board;
+    ls_shm_segment *segment;
 
-    LS_CHECK_OK(ls_board_open(&board, a->board_fd, a->generation));
-    ls_board_abort(board, LS_BOARD_AGENT, LS_EPEER, "%s", why);
-    ls_board_close(board);
+    LS_CHECK_OK(ls_shm_segment_open(&segment, a->segment_fd, a->generation));
+    ls_shm_segment_abort(segment, LS_SHM_SEGMENT_AGENT, LS_EPEER, "%s", why);
+    ls_shm_segment_close(segment);
 }
 
 static void start(agent *a, int i)
@@ -248,23 +248,23 @@ static void reap(agent *a)
 
 static void play(story *s)
 {
-    agent a = {.s = s, .board_fd = -1};
+    agent a = {.s = s, .segment_fd = -1};
     int64_t soon = ls_test_soon();
     word w;
 
     LS_CHECK_EQ(pipe2(a.pipe, O_CLOEXEC | O_NONBLOCK), 0);
     LS_CHECK_EQ(pipe2(a.ack, O_CLOEXEC), 0);
-    LS_CHECK_OK(ls_alone_open(&a.alone,
-                              (ls_view_rules){.restarts = s->restarts, .least = 1, .unit = s->unit},
-                              s->workers, NULL));
+    LS_CHECK_OK(ls_recover_local_open(
+        &a.alone, (ls_view_rules){.restarts = s->restarts, .least = 1, .unit = s->unit}, s->workers,
+        NULL));
     LS_CHECK_OK(ls_heal_open(&a.heal, &(ls_heal_args){.workers = s->workers,
                                                       .patience_ns = ls_test_ms(60000),
-                                                      .make = make_board,
-                                                      .revoke = break_board,
+                                                      .make = make_segment,
+                                                      .revoke = break_segment,
                                                       .context = &a,
-                                                      .say = ls_alone_say,
+                                                      .say = ls_recover_local_say,
                                                       .say_context = a.alone}));
-    ls_alone_bind(a.alone, a.heal);
+    ls_recover_local_bind(a.alone, a.heal);
     for (int i = 0; i < s->workers; i++)
         start(&a, i);
     while (a.running > 0) {
@@ -279,8 +279,8 @@ static void play(story *s)
     while (read(a.pipe[0], &w, sizeof w) == sizeof w)
         hear(s, &w, a.ack[1]);
     ls_heal_close(a.heal);
-    ls_alone_close(a.alone);
-    close(a.board_fd);
+    ls_recover_local_close(a.alone);
+    close(a.segment_fd);
     for (int i = 0; i < 2; i++) {
         close(a.pipe[i]);
         close(a.ack[i]);

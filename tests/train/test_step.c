@@ -5,7 +5,7 @@
 #include "model/decode.h"
 #include "model/tiny.h"
 #include "plan/memory.h"
-#include "train/step.h"
+#include "train/step/step.h"
 
 enum { VOCAB = 19, STEPS = 4 };
 
@@ -37,10 +37,10 @@ static outcome train(const ls_run *run, const char *isa, int threads)
     for (int i = 0; i < model.n_params; i++)
         ls_model_start(&model.params[i], 5, 0, model.params[i].count, w + model.params[i].first);
     for (int i = 0; i < STEPS; i++) {
-        ls_clock clock;
+        ls_step_clock clock;
         ls_step_result r;
         ls_tiny_tokens((uint32_t)i, n + 1, VOCAB, tokens);
-        ls_clock_begin(&clock);
+        ls_step_clock_begin(&clock);
         LS_CHECK_OK(ls_step_run(step, &(ls_step_batch){.tokens = tokens, .targets = tokens + 1}, i,
                                 1e-2, &clock, &r));
         LS_CHECK(r.finite);
@@ -154,8 +154,8 @@ LS_TEST(step_learns_one_batch_by_heart)
                        ls_step_state_arrays(step).w + model.params[i].first);
     ls_tiny_tokens(1, 6 * 13 + 1, VOCAB, tokens);
     for (int i = 0; i < 120; i++) {
-        ls_clock clock;
-        ls_clock_begin(&clock);
+        ls_step_clock clock;
+        ls_step_clock_begin(&clock);
         LS_CHECK_OK(ls_step_run(step, &(ls_step_batch){.tokens = tokens, .targets = tokens + 1}, i,
                                 1e-2, &clock, &r));
     }
@@ -163,24 +163,25 @@ LS_TEST(step_learns_one_batch_by_heart)
 
     /* Weights that are not numbers: the update is not made, and the first bad tensor is named. */
     float *w = ls_step_state_arrays(step).w, kept = w[0];
-    ls_clock clock;
-    ls_clock_begin(&clock);
+    ls_step_clock clock;
+    ls_step_clock_begin(&clock);
     w[model.blocks[1].fc_b[0].w] = NAN;
     LS_CHECK_OK(ls_step_run(step, &(ls_step_batch){.tokens = tokens, .targets = tokens + 1}, 120,
                             1e-2, &clock, &r));
     LS_CHECK(!r.finite && w[0] == kept);
-    LS_CHECK_FAILS(ls_step_blame(step, 120), LS_ENUMERIC,
+    LS_CHECK_FAILS(ls_step_find_nonfinite(step, 120), LS_ENUMERIC,
                    "the weight of \"transformer.h.1.mlp.c_fc.bias\" holds NaN at element 0");
     w[model.blocks[1].fc_b[0].w] = 0;
 
     /* Weights so large that a product overflows: the output that did is named, not its victims. */
     w[model.blocks[0].ln2_w.w] = 3e38f;
     w[model.blocks[0].fc_w[0].w] = 3e38f;
-    ls_clock_begin(&clock);
+    ls_step_clock_begin(&clock);
     LS_CHECK_OK(ls_step_run(step, &(ls_step_batch){.tokens = tokens, .targets = tokens + 1}, 121,
                             1e-2, &clock, &r));
     LS_CHECK(!r.finite);
-    LS_CHECK_FAILS(ls_step_blame(step, 121), LS_ENUMERIC, "the output of \"transformer.h.0.");
+    LS_CHECK_FAILS(ls_step_find_nonfinite(step, 121), LS_ENUMERIC,
+                   "the output of \"transformer.h.0.");
     ls_step_close(step);
     ls_model_release(&model);
     ls_stream_free(args.stream);
@@ -344,7 +345,7 @@ LS_TEST(step_that_recomputes_blames_the_same_output)
         ls_step *step;
         ls_model model;
         ls_step_result r;
-        ls_clock clock;
+        ls_step_clock clock;
         int32_t tokens[6 * 13 + 1];
         run.model.layers = 4;
         run.train.recompute = form ? LS_RECOMPUTE_FULL : LS_RECOMPUTE_NONE;
@@ -363,11 +364,12 @@ LS_TEST(step_that_recomputes_blames_the_same_output)
         ls_tiny_tokens(1, 6 * 13 + 1, VOCAB, tokens);
         w[model.blocks[1].ln2_w.w] = 3e38f;
         w[model.blocks[1].fc_w[0].w] = 3e38f;
-        ls_clock_begin(&clock);
+        ls_step_clock_begin(&clock);
         LS_CHECK_OK(ls_step_run(step, &(ls_step_batch){.tokens = tokens, .targets = tokens + 1}, 0,
                                 1e-2, &clock, &r));
         LS_CHECK(!r.finite);
-        LS_CHECK_FAILS(ls_step_blame(step, 0), LS_ENUMERIC, "the output of \"transformer.h.1.");
+        LS_CHECK_FAILS(ls_step_find_nonfinite(step, 0), LS_ENUMERIC,
+                       "the output of \"transformer.h.1.");
         memcpy(text[form], ls_err_last()->text, sizeof text[form]);
         ls_step_close(step);
         ls_model_release(&model);

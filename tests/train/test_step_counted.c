@@ -2,7 +2,7 @@
 #include "base/mem.h"
 #include "harness.h"
 #include "model/tiny.h"
-#include "train/step.h"
+#include "train/step/step.h"
 
 enum { VOCAB = 19 };
 
@@ -15,7 +15,7 @@ static ls_step_result first_step(int64_t sequences, int64_t silent, int64_t coun
     ls_device *device;
     ls_step *step;
     ls_model model;
-    ls_clock clock;
+    ls_step_clock clock;
     ls_step_result result;
 
     run.batch.sequences = sequences;
@@ -36,7 +36,7 @@ static ls_step_result first_step(int64_t sequences, int64_t silent, int64_t coun
     for (int i = 0; i < model.n_params; i++)
         ls_model_start(&model.params[i], 5, 0, model.params[i].count,
                        ls_step_state_arrays(step).w + model.params[i].first);
-    ls_clock_begin(&clock);
+    ls_step_clock_begin(&clock);
     LS_CHECK_OK(ls_step_run(
         step, &(ls_step_batch){.tokens = tokens, .targets = targets, .counted = counted}, 0, 1e-3,
         &clock, &result));

@@ -5,7 +5,7 @@
 #include "model/decode.h"
 #include "model/tiny.h"
 #include "plan/memory.h"
-#include "train/step.h"
+#include "train/step/step.h"
 
 enum { VOCAB = 19, STEPS = 3 };
 
@@ -22,7 +22,7 @@ typedef struct rig {
 static void open_rig(rig *r, const ls_run *run, const char *isa, bool pack)
 {
     int64_t n = run->batch.sequences * run->model.context;
-    ls_packs_args packs;
+    ls_packed_weights_args packs;
 
     *r = (rig){.run = *run};
     r->args.run = &r->run;
@@ -37,8 +37,8 @@ static void open_rig(rig *r, const ls_run *run, const char *isa, bool pack)
     LS_CHECK_EQ(ls_memory_packs(&memory, &packs), pack);
     if (pack) {
         packs.stream = r->args.stream;
-        r->packed_bytes = ls_packs_bytes(&packs);
-        LS_CHECK_OK(ls_packs_open(&r->args.packs, &packs));
+        r->packed_bytes = ls_packed_weights_bytes(&packs);
+        LS_CHECK_OK(ls_packed_weights_open(&r->args.packs, &packs));
         LS_CHECK_EQ(ls_device_used_bytes(r->device), r->packed_bytes);
     }
     LS_CHECK_OK(ls_step_open(&r->step, &r->args));
@@ -53,7 +53,7 @@ static void open_rig(rig *r, const ls_run *run, const char *isa, bool pack)
 static void close_rig(rig *r)
 {
     ls_step_close(r->step);
-    ls_packs_close(r->args.packs);
+    ls_packed_weights_close(r->args.packs);
     ls_model_release(&r->model);
     ls_stream_free(r->args.stream);
     ls_device_close(r->device);
@@ -63,9 +63,9 @@ static void close_rig(rig *r)
 static double one_step(rig *r, int number)
 {
     ls_step_result result;
-    ls_clock clock;
+    ls_step_clock clock;
 
-    ls_clock_begin(&clock);
+    ls_step_clock_begin(&clock);
     LS_CHECK_OK(ls_step_run(r->step,
                             &(ls_step_batch){.tokens = r->tokens, .targets = r->tokens + 1}, number,
                             1e-2, &clock, &result));
@@ -100,7 +100,7 @@ static void check_same_run(const ls_run *run, const char *isa)
     ls_step_weights_changed(b.step);
     LS_CHECK(validate(&a) == validate(&b));
     LS_CHECK(one_step(&a, STEPS) == one_step(&b, STEPS));
-    LS_CHECK(ls_packs_count(b.args.packs) > 0);
+    LS_CHECK(ls_packed_weights_count(b.args.packs) > 0);
     close_rig(&a);
     close_rig(&b);
 }
@@ -158,18 +158,18 @@ LS_TEST(packs_are_made_once_after_each_change)
     open_rig(&r, &run, "auto", true);
     int64_t each = 4 * r.model.shape.L + 1;
     LS_CHECK(r.args.calls.calls > 2);
-    LS_CHECK_EQ(ls_packs_count(r.args.packs), 0);
+    LS_CHECK_EQ(ls_packed_weights_count(r.args.packs), 0);
     one_step(&r, 0);
-    LS_CHECK_EQ(ls_packs_count(r.args.packs), 2 * each);
+    LS_CHECK_EQ(ls_packed_weights_count(r.args.packs), 2 * each);
     validate(&r);
-    LS_CHECK_EQ(ls_packs_count(r.args.packs), 3 * each);
+    LS_CHECK_EQ(ls_packed_weights_count(r.args.packs), 3 * each);
     validate(&r);
-    LS_CHECK_EQ(ls_packs_count(r.args.packs), 3 * each);
+    LS_CHECK_EQ(ls_packed_weights_count(r.args.packs), 3 * each);
     one_step(&r, 1); /* forward is there already */
-    LS_CHECK_EQ(ls_packs_count(r.args.packs), 4 * each);
+    LS_CHECK_EQ(ls_packed_weights_count(r.args.packs), 4 * each);
     ls_step_weights_changed(r.step);
     validate(&r);
-    LS_CHECK_EQ(ls_packs_count(r.args.packs), 5 * each);
+    LS_CHECK_EQ(ls_packed_weights_count(r.args.packs), 5 * each);
     close_rig(&r);
 }
 
@@ -183,11 +183,11 @@ LS_TEST(packs_of_frozen_weights_are_made_once)
     run.lora.alpha = 8;
     open_rig(&r, &run, "auto", true);
     one_step(&r, 0);
-    int64_t first = ls_packs_count(r.args.packs);
+    int64_t first = ls_packed_weights_count(r.args.packs);
     one_step(&r, 1);
     validate(&r);
     LS_CHECK(first > 0);
-    LS_CHECK_EQ(ls_packs_count(r.args.packs), first);
+    LS_CHECK_EQ(ls_packed_weights_count(r.args.packs), first);
     close_rig(&r);
 }
 
@@ -245,17 +245,17 @@ LS_TEST(packs_open_survives_every_failing_allocation)
     rig r;
 
     open_rig(&r, &run, "auto", true);
-    ls_packs_args args = {.model = &r.model,
-                          .kernels = r.args.kernels,
-                          .stream = r.args.stream,
-                          .M = 64,
-                          .training = true};
+    ls_packed_weights_args args = {.model = &r.model,
+                                   .kernels = r.args.kernels,
+                                   .stream = r.args.stream,
+                                   .M = 64,
+                                   .training = true};
     int64_t used = ls_device_used_bytes(r.device);
-    ls_packs *packs = NULL;
+    ls_packed_weights *packs = NULL;
     uint64_t n = 1;
     for (;; n++) {
         ls_mem_fail_nth(n);
-        ls_status st = ls_packs_open(&packs, &args);
+        ls_status st = ls_packed_weights_open(&packs, &args);
         if (st == LS_OK)
             break;
         LS_CHECK_EQ(st, LS_ENOMEM);
@@ -263,8 +263,8 @@ LS_TEST(packs_open_survives_every_failing_allocation)
     }
     ls_mem_fail_nth(0);
     LS_CHECK(n > 2); /* itself, its places, the buffer's book-keeping */
-    ls_packs_close(packs);
-    ls_packs_close(NULL);
+    ls_packed_weights_close(packs);
+    ls_packed_weights_close(NULL);
     LS_CHECK_EQ(ls_device_used_bytes(r.device), used);
     close_rig(&r);
 }

@@ -107,7 +107,7 @@ static int64_t there(const ls_world *w)
 {
     struct stat st;
 
-    LS_CHECK_EQ(fstat(w->board_fd[0], &st), 0);
+    LS_CHECK_EQ(fstat(w->segment_fd[0], &st), 0);
     return (int64_t)st.st_blocks * 512;
 }
 
@@ -126,8 +126,8 @@ static int64_t sum_of_all(ls_comm *comm, int64_t mine)
 /* Each rank keeps its share of weights, moments and their gradients, a norm block more or less. */
 static void check_share(const rank *r)
 {
-    int64_t size = sizeof(float), each = r->model.trained / ls_mesh_shard(&r->mesh);
-    int64_t slack = LS_NORM_BLOCK * ls_mesh_groups(&r->mesh);
+    int64_t size = sizeof(float), each = r->model.trained / ls_mesh_shard_ranks(&r->mesh);
+    int64_t slack = LS_NORM_BLOCK * ls_mesh_shard_groups(&r->mesh);
     int64_t moments = ls_ledger_bytes(&r->ledger, "optimizer") / (2 * size);
     int64_t weights = ls_ledger_bytes(&r->ledger, "weights") / size;
 
@@ -205,12 +205,12 @@ static void late(ls_world *w, ls_comm *comm)
         ls_steps_start(r.step, &r.model);
         run_step(&r, 0);
         /* The step has ended, and nobody has waited for what others have updated. */
-        ls_units_set all = ((ls_units_set)1 << ls_dp_buckets(r.args.dp)) - 1;
+        ls_zero_units_set all = ((ls_zero_units_set)1 << ls_dp_buckets(r.args.dp)) - 1;
         LS_CHECK(ls_dp_buckets(r.args.dp) > 4 && r.step->shards.coming == all);
         run_step(&r, 1); /* forward has read all of them; then they are on their way once more */
         LS_CHECK(r.step->shards.coming == all);
         ls_step_need(r.step, 0);
-        LS_CHECK_EQ(r.step->shards.coming, all & ~ls_units_buckets(&r.model, &r.mesh, 0));
+        LS_CHECK_EQ(r.step->shards.coming, all & ~ls_zero_units_buckets(&r.model, &r.mesh, 0));
         LS_CHECK_OK(ls_step_settle(r.step));
         LS_CHECK_EQ(r.step->shards.coming, 0);
         /* And all ranks have the same. */

@@ -35,11 +35,11 @@ ls_status ls_direct_open(ls_direct **direct_out, ls_group *group)
     if (!d)
         return LS_ENOMEM;
     d->group = group;
-    d->board = group->board;
+    d->segment = group->segment;
     d->n = group->members;
     d->me = group->me;
     for (int i = 0; i < d->n; i++)
-        d->cell[i] = ls_board_cell_at(d->board, group->number, group->seat[i]);
+        d->cell[i] = ls_shm_segment_cell_at(d->segment, group->number, group->seat[i]);
     d->sent = ls_mem_array((size_t)d->n, sizeof *d->sent);
     d->received = ls_mem_array((size_t)d->n, sizeof *d->received);
     if (!d->sent || !d->received) {
@@ -52,21 +52,22 @@ ls_status ls_direct_open(ls_direct **direct_out, ls_group *group)
 
 void ls_direct_close(ls_direct *direct)
 {
-    char name[LS_BOARD_NAME];
+    char name[LS_SHM_SEGMENT_NAME];
 
     if (!direct)
         return;
-    ls_board_name(direct->board, direct->group->local, name);
-    if (direct->completed < direct->seq && !ls_board_aborted(direct->board))
-        ls_board_abort(direct->board, direct->group->local, LS_EPEER,
-                       "%s closed its communicator with collective %llu in flight", name,
-                       (unsigned long long)direct->completed + 1);
-    else if (direct->pair && !ls_pair_idle(direct->pair) && !ls_board_aborted(direct->board))
-        ls_board_abort(direct->board, direct->group->local, LS_EPEER,
-                       "%s closed its communicator with messages in flight", name);
+    ls_shm_segment_name(direct->segment, direct->group->local, name);
+    if (direct->completed < direct->seq && !ls_shm_segment_aborted(direct->segment))
+        ls_shm_segment_abort(direct->segment, direct->group->local, LS_EPEER,
+                             "%s closed its communicator with collective %llu in flight", name,
+                             (unsigned long long)direct->completed + 1);
+    else if (direct->pair && !ls_pair_idle(direct->pair) &&
+             !ls_shm_segment_aborted(direct->segment))
+        ls_shm_segment_abort(direct->segment, direct->group->local, LS_EPEER,
+                             "%s closed its communicator with messages in flight", name);
     for (int i = 0; i < LS_DIRECT_FLIGHTS; i++) {
-        ls_board_free(direct->board, direct->group->local, direct->idle_stage[i]);
-        ls_board_free(direct->board, direct->group->local, direct->op[i].stage);
+        ls_shm_segment_free(direct->segment, direct->group->local, direct->idle_stage[i]);
+        ls_shm_segment_free(direct->segment, direct->group->local, direct->op[i].stage);
     }
     ls_pair_close(direct->pair);
     ls_mem_free(direct->scratch);
@@ -83,18 +84,18 @@ static void await_reason(ls_direct *d)
     ls_err_record record = *ls_err_last();
     ls_wait wait;
 
-    ls_wait_begin(&wait, d->board, d->group->local, ls_time_now_ns() + REASON_NS);
+    ls_wait_begin(&wait, d->segment, d->group->local, ls_time_now_ns() + REASON_NS);
     while (ls_wait_once(&wait) == LS_WAIT_ON)
         ;
     ls_wait_end(&wait);
-    if (ls_board_failure(d->board) == LS_OK)
+    if (ls_shm_segment_failure(d->segment) == LS_OK)
         ls_err_adopt(&record);
 }
 
 /* Keep what happened, and let the others know. */
 static ls_status broke(ls_direct *d, ls_status st)
 {
-    char name[LS_BOARD_NAME];
+    char name[LS_SHM_SEGMENT_NAME];
 
     if (d->failed)
         return ls_err_adopt(&d->failure);
@@ -104,12 +105,14 @@ static ls_status broke(ls_direct *d, ls_status st)
     d->failure = *ls_err_last();
     for (int i = 0; i < LS_DIRECT_FLIGHTS; i++)
         if (d->op[i].state != LS_DIRECT_DONE)
-            ls_box_leave(d->board, d->group->local, d->op[i].box, LS_BOX_FAILED);
-    if (!ls_board_aborted(d->board) && st == LS_EUSAGE) /* all have a part in it */
-        ls_board_abort(d->board, d->group->local, st, "%s", d->failure.text);
-    else if (!ls_board_aborted(d->board))
-        ls_board_abort(d->board, d->group->local, LS_EPEER, "%s gave up: %s",
-                       ls_board_name(d->board, d->group->local, name), d->failure.text);
+            ls_flight_recorder_leave(d->segment, d->group->local, d->op[i].box,
+                                     LS_FLIGHT_RECORDER_FAILED);
+    if (!ls_shm_segment_aborted(d->segment) && st == LS_EUSAGE) /* all have a part in it */
+        ls_shm_segment_abort(d->segment, d->group->local, st, "%s", d->failure.text);
+    else if (!ls_shm_segment_aborted(d->segment))
+        ls_shm_segment_abort(d->segment, d->group->local, LS_EPEER, "%s gave up: %s",
+                             ls_shm_segment_name(d->segment, d->group->local, name),
+                             d->failure.text);
     return ls_err_adopt(&d->failure);
 }
 
@@ -117,8 +120,8 @@ static ls_status still_whole(ls_direct *d)
 {
     if (d->failed)
         return ls_err_adopt(&d->failure);
-    if (ls_board_aborted(d->board))
-        return broke(d, ls_board_failure(d->board));
+    if (ls_shm_segment_aborted(d->segment))
+        return broke(d, ls_shm_segment_failure(d->segment));
     return LS_OK;
 }
 
@@ -128,7 +131,7 @@ static void wake_others(ls_direct *d)
 {
     for (int i = 0; i < d->n; i++)
         if (i != d->me)
-            ls_wait_wake(d->board, d->group->seat[i]);
+            ls_wait_wake(d->segment, d->group->seat[i]);
 }
 
 static void post(ls_direct *d, ls_direct_op *op, uint32_t phase)
@@ -136,7 +139,7 @@ static void post(ls_direct *d, ls_direct_op *op, uint32_t phase)
     atomic_store(&op->own->word, ls_direct_word(op, phase));
     op->met = 1;
     d->done.posts++;
-    if (ls_wait_anybody(d->board))
+    if (ls_wait_anybody(d->segment))
         wake_others(d);
 }
 
@@ -146,7 +149,7 @@ static bool all_at(const ls_direct *d, ls_direct_op *op, uint32_t phase)
 
     while (op->met < d->n) {
         int i = d->me + op->met;
-        const ls_board_slot *slot = ls_direct_slot(d, op, i < d->n ? i : i - d->n);
+        const ls_shm_segment_slot *slot = ls_direct_slot(d, op, i < d->n ? i : i - d->n);
         if (atomic_load(&slot->word) < word)
             return false;
         op->met++;
@@ -166,14 +169,14 @@ static void finish(ls_direct *d, ls_direct_op *op)
     if (op->stage)
         d->idle_stage[i] = op->stage;
     op->stage = NULL;
-    ls_box_leave(d->board, d->group->local, op->box, LS_BOX_LEFT);
+    ls_flight_recorder_leave(d->segment, d->group->local, op->box, LS_FLIGHT_RECORDER_LEFT);
     while (d->completed < d->seq &&
            d->op[(d->completed + 1) % LS_DIRECT_FLIGHTS].state == LS_DIRECT_DONE)
         d->completed++;
     atomic_store_explicit(&d->cell[d->me]->completed, d->completed, memory_order_release);
     /* In no strict order, to be cheap: a rank that waits for a slot and is missed here looks again
      * after a slice of its sleep. */
-    if (ls_wait_anybody(d->board))
+    if (ls_wait_anybody(d->segment))
         wake_others(d);
 }
 
@@ -272,18 +275,18 @@ static void normalise(ls_coll *c)
  * which the others have read. */
 static void warm_next(const ls_direct *d, const ls_direct_op *op)
 {
-    ls_board_slot *next = &d->cell[d->me]->slot[(op->seq + 1) % LS_BOARD_SLOTS];
+    ls_shm_segment_slot *next = &d->cell[d->me]->slot[(op->seq + 1) % LS_SHM_SEGMENT_SLOTS];
     int64_t bytes = op->coll.count * op->size;
 
     __builtin_prefetch(next, 1, 3);
-    for (int64_t at = 0; bytes <= WARM_BYTES && at < bytes; at += LS_BOARD_LINE)
+    for (int64_t at = 0; bytes <= WARM_BYTES && at < bytes; at += LS_SHM_SEGMENT_LINE)
         __builtin_prefetch(next->data + at, 1, 3);
 }
 
 static ls_status begin(ls_direct *d, const ls_coll *coll)
 {
     ls_direct_op *op = &d->op[(d->seq + 1) % LS_DIRECT_FLIGHTS];
-    ls_box_record what = {.group = d->group->number, .seq = d->seq + 1};
+    ls_flight_recorder_record what = {.group = d->group->number, .seq = d->seq + 1};
 
     op->coll = *coll;
     normalise(&op->coll);
@@ -299,7 +302,7 @@ static ls_status begin(ls_direct *d, const ls_coll *coll)
     what.op = op->coll.op;
     what.type = op->coll.type;
     what.bytes = op->coll.count * op->size;
-    op->box = ls_box_enter(d->board, d->group->local, &what);
+    op->box = ls_flight_recorder_enter(d->segment, d->group->local, &what);
     ls_status st = ls_direct_publish(d, op);
     if (st == LS_OK) {
         post(d, op, 1);
@@ -350,7 +353,7 @@ out:
     return st;
 }
 
-/* What is complete is done even if the board broke right after: so moving comes first. */
+/* What is complete is done even if the shared-memory segment broke right after: so moving comes first. */
 ls_status ls_direct_poll(ls_direct *direct, ls_direct_ticket ticket, bool *done_out)
 {
     ls_status st = LS_OK;
@@ -382,7 +385,7 @@ static ls_wait_turn take_turn(const ls_direct *d, ls_wait *wait)
     if (!d->busy)
         return ls_wait_once(wait);
     ls_wait_moved(wait);
-    if (ls_board_aborted(d->board))
+    if (ls_shm_segment_aborted(d->segment))
         return LS_WAIT_BROKEN;
     return ls_time_now_ns() < wait->deadline_ns ? LS_WAIT_ON : LS_WAIT_LATE;
 }
@@ -397,7 +400,7 @@ ls_status ls_direct_wait(ls_direct *direct, ls_direct_ticket ticket, int64_t dea
         return LS_OK;
     if (direct->failed)
         return ls_err_adopt(&direct->failure);
-    ls_wait_begin(&wait, direct->board, direct->group->local, deadline_ns);
+    ls_wait_begin(&wait, direct->segment, direct->group->local, deadline_ns);
     for (;;) {
         st = advance_all(direct);
         if (st != LS_OK || is_done(direct, ticket) || turn != LS_WAIT_ON)
@@ -408,7 +411,7 @@ ls_status ls_direct_wait(ls_direct *direct, ls_direct_ticket ticket, int64_t dea
     if (st == LS_OK && is_done(direct, ticket))
         return LS_OK;
     if (st == LS_OK)
-        st = turn == LS_WAIT_LATE ? late(direct, ticket) : ls_board_failure(direct->board);
+        st = turn == LS_WAIT_LATE ? late(direct, ticket) : ls_shm_segment_failure(direct->segment);
     return broke(direct, st);
 }
 
@@ -425,7 +428,7 @@ static ls_status await_slot(ls_direct *d, int64_t deadline_ns)
     if (st != LS_OK)
         return st;
     /* Others have not read it yet; they will, or be missed by the operation itself. */
-    ls_wait_begin(&wait, d->board, d->group->local, deadline_ns);
+    ls_wait_begin(&wait, d->segment, d->group->local, deadline_ns);
     while (!slot_is_free(d, seq) && turn == LS_WAIT_ON) {
         st = advance_all(d);
         turn = st == LS_OK ? take_turn(d, &wait) : LS_WAIT_BROKEN;
@@ -434,7 +437,7 @@ static ls_status await_slot(ls_direct *d, int64_t deadline_ns)
     if (slot_is_free(d, seq))
         return LS_OK;
     if (st == LS_OK && turn == LS_WAIT_BROKEN)
-        st = ls_board_failure(d->board);
+        st = ls_shm_segment_failure(d->segment);
     else if (st == LS_OK)
         st = ls_fail(LS_EDEADLINE, "other ranks did not finish collective %llu in time",
                      (unsigned long long)(seq - LS_DIRECT_FLIGHTS));

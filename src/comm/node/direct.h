@@ -5,7 +5,7 @@
  * two ranks and their calls. Sums run in the order of the members, so the bits are the same on all
  * ranks, in every run, however they were cut.
  *
- * Calls come from one thread at a time. The first failure breaks the board: this and every later
+ * Calls come from one thread at a time. The first failure breaks the shared-memory segment: this and every later
  * call fails with the same reason, and so do those of the other ranks. */
 #pragma once
 #include "comm/coll.h"
@@ -33,7 +33,7 @@ ls_status ls_direct_start(ls_direct *direct, const ls_coll *coll, ls_direct_tick
  * done. */
 ls_status ls_direct_poll(ls_direct *direct, ls_direct_ticket ticket, bool *done_out);
 
-/* Until it is done. LS_EDEADLINE names who did not come, and where it is; it breaks the board. */
+/* Until it is done. LS_EDEADLINE names who did not come, and where it is; it breaks the shared-memory segment. */
 ls_status ls_direct_wait(ls_direct *direct, ls_direct_ticket ticket, int64_t deadline_ns);
 
 /* Start and wait; waits also for a place in flight. */

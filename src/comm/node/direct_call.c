@@ -23,7 +23,7 @@ ls_status ls_direct_check(const ls_direct *d, const ls_coll *coll)
 /* --- whether all ask for the same ------------------------------------------------------------- */
 
 /* "all_reduce (sum of 10 f32)" */
-static const char *say(const ls_board_slot *s, char text[CALL_TEXT])
+static const char *say(const ls_shm_segment_slot *s, char text[CALL_TEXT])
 {
     const char *kind = ls_coll_kind_name((ls_coll_kind)s->kind),
                *type = ls_coll_type_name((ls_dtype)s->type);
@@ -57,7 +57,7 @@ static bool same_piece(const ls_direct *d, const ls_direct_op *op, int other)
     return true;
 }
 
-static bool same_call(const ls_board_slot *a, const ls_board_slot *b)
+static bool same_call(const ls_shm_segment_slot *a, const ls_shm_segment_slot *b)
 {
     bool counted = a->kind != LS_COLL_ALL_TO_ALL && a->kind != LS_COLL_GATHER;
 
@@ -67,16 +67,16 @@ static bool same_call(const ls_board_slot *a, const ls_board_slot *b)
 
 ls_status ls_direct_compare(const ls_direct *d, const ls_direct_op *op)
 {
-    char name[2][LS_BOARD_NAME], call[2][CALL_TEXT];
+    char name[2][LS_SHM_SEGMENT_NAME], call[2][CALL_TEXT];
 
     for (int i = 1; i < d->n; i++) {
         int other = (d->me + i) % d->n;
-        const ls_board_slot *slot = ls_direct_slot(d, op, other);
+        const ls_shm_segment_slot *slot = ls_direct_slot(d, op, other);
         bool same = same_call(op->own, slot);
         if (same && same_piece(d, op, other))
             continue;
-        ls_board_name(d->board, d->group->local, name[0]);
-        ls_board_name(d->board, d->group->seat[other], name[1]);
+        ls_shm_segment_name(d->segment, d->group->local, name[0]);
+        ls_shm_segment_name(d->segment, d->group->seat[other], name[1]);
         ls_status st = ls_fail(
             LS_EUSAGE, "ranks ask for different things as collective %llu: %s for %s, %s for %s%s",
             (unsigned long long)op->seq, name[0], say(op->own, call[0]), name[1],
@@ -91,7 +91,7 @@ ls_status ls_direct_compare(const ls_direct *d, const ls_direct_op *op)
 
 ls_status ls_direct_late(const ls_direct *d, const ls_direct_op *op)
 {
-    char name[LS_BOARD_NAME], call[CALL_TEXT], where[LS_BOX_TEXT];
+    char name[LS_SHM_SEGMENT_NAME], call[CALL_TEXT], where[LS_FLIGHT_RECORDER_TEXT];
     uint32_t phase = op->state == LS_DIRECT_READY ? op->ready : op->ready + 1;
     uint64_t least = UINT64_MAX;
     int who = -1, late = 0;
@@ -109,8 +109,8 @@ ls_status ls_direct_late(const ls_direct *d, const ls_direct_op *op)
     if (who < 0)
         return ls_fail(LS_EDEADLINE, "%s, collective %llu, was not done in time", call,
                        (unsigned long long)op->seq);
-    ls_board_name(d->board, d->group->seat[who], name);
-    ls_box_where(d->board, d->group->seat[who], where);
+    ls_shm_segment_name(d->segment, d->group->seat[who], name);
+    ls_flight_recorder_where(d->segment, d->group->seat[who], where);
     if (late == 1)
         return ls_fail(LS_EDEADLINE, "%s did not %s %s, collective %llu, in time: %s", name,
                        least < ls_direct_word(op, 1) ? "come to" : "finish its part of", call,

@@ -1,10 +1,10 @@
 /* direct_impl.h -- an operation in flight, between the files of direct. */
 #pragma once
 #include "base/err.h"
-#include "comm/node/board_impl.h"
+#include "comm/node/shm_segment_impl.h"
 #include "comm/node/direct.h"
 #include "comm/node/pair.h"
-#include "comm/node/reach.h"
+#include "comm/node/peer_memory.h"
 
 enum {
     LS_DIRECT_BITE = 1 << 20,        /* bytes that one poll moves */
@@ -13,7 +13,7 @@ enum {
     /* all_reduce: up to this, one flag is faster than two; from there on, half of the work is, but
      * not when every flag costs a change of processes. */
     LS_DIRECT_SHORT_BYTES = 2048,
-    LS_DIRECT_SHORT_CROWDED_BYTES = LS_BOARD_SMALL_BYTES,
+    LS_DIRECT_SHORT_CROWDED_BYTES = LS_SHM_SEGMENT_SMALL_BYTES,
 };
 
 /* What a rank did so far: words raised, bytes of memory. Tests hold it against comm/cost.h. */
@@ -36,13 +36,13 @@ typedef struct ls_direct_op {
     uint64_t box;
     ls_direct_state state;
     ls_coll coll;
-    int64_t size;       /* bytes of an element */
-    ls_board_slot *own; /* this rank's slot */
-    bool small;         /* all_reduce: everybody combines everything */
-    bool checked;       /* what others ask for was compared */
-    bool closing;       /* others read or write this rank's memory */
-    bool staged;        /* somebody's memory goes over a stage, window by window */
-    uint32_t ready;     /* the phase in which sources can be read */
+    int64_t size;             /* bytes of an element */
+    ls_shm_segment_slot *own; /* this rank's slot */
+    bool small;               /* all_reduce: everybody combines everything */
+    bool checked;             /* what others ask for was compared */
+    bool closing;             /* others read or write this rank's memory */
+    bool staged;              /* somebody's memory goes over a stage, window by window */
+    uint32_t ready;           /* the phase in which sources can be read */
     int pass, passes;
     int64_t window, windows, window_len; /* the last in elements */
     int met;                             /* members seen at the phase that is waited for */
@@ -60,10 +60,10 @@ typedef struct ls_direct_mail {
 
 struct ls_direct {
     ls_group *group;
-    ls_board *board;
+    ls_shm_segment *segment;
     int n, me;
     uint64_t seq, completed, peers_completed;
-    ls_board_cell *cell[LS_BOARD_RANKS];
+    ls_shm_segment_cell *cell[LS_SHM_SEGMENT_RANKS];
     ls_direct_op op[LS_DIRECT_FLIGHTS];
     char *idle_stage[LS_DIRECT_FLIGHTS]; /* owned */
     char *scratch;                       /* owned; NULL until it is needed */
@@ -83,14 +83,15 @@ static inline void ls_direct_count(ls_direct *d, int64_t read, int64_t written)
     d->done.written += written;
 }
 
-static inline ls_board_slot *ls_direct_slot(const ls_direct *d, const ls_direct_op *op, int member)
+static inline ls_shm_segment_slot *ls_direct_slot(const ls_direct *d, const ls_direct_op *op,
+                                                  int member)
 {
-    return &d->cell[member]->slot[op->seq % LS_BOARD_SLOTS];
+    return &d->cell[member]->slot[op->seq % LS_SHM_SEGMENT_SLOTS];
 }
 
 static inline uint64_t ls_direct_word(const ls_direct_op *op, uint32_t phase)
 {
-    return op->seq / LS_BOARD_SLOTS << 24 | phase;
+    return op->seq / LS_SHM_SEGMENT_SLOTS << 24 | phase;
 }
 
 /* direct_call.c: is it meant, do all mean the same, and how it is said. */

@@ -25,12 +25,12 @@ ls_status ls_direct_mail_start(ls_direct *d, const ls_coll *coll, ls_direct_tick
                               .tag = ++*calls,
                               .data = sends ? (void *)(uintptr_t)coll->in : coll->out,
                               .bytes = coll->count * ls_dtype_bytes(coll->type)};
-    m->box = ls_box_enter(d->board, d->group->local,
-                          &(ls_box_record){.kind = coll->kind,
-                                           .type = coll->type,
-                                           .group = d->group->number,
-                                           .seq = *calls,
-                                           .bytes = m->message.bytes});
+    m->box = ls_flight_recorder_enter(d->segment, d->group->local,
+                                      &(ls_flight_recorder_record){.kind = coll->kind,
+                                                                   .type = coll->type,
+                                                                   .group = d->group->number,
+                                                                   .seq = *calls,
+                                                                   .bytes = m->message.bytes});
     st = sends ? ls_pair_send(d->pair, &m->message, 1 + (uint32_t)coll->type)
                : ls_pair_receive(d->pair, &m->message, 1 + (uint32_t)coll->type);
     *ticket_out = m->ticket;
@@ -48,7 +48,7 @@ ls_status ls_direct_mail_poll(ls_direct *d)
         if (!m->used || !m->message.done)
             continue;
         m->used = false;
-        ls_box_leave(d->board, d->group->local, m->box, LS_BOX_LEFT);
+        ls_flight_recorder_leave(d->segment, d->group->local, m->box, LS_FLIGHT_RECORDER_LEFT);
     }
     return st;
 }
@@ -69,11 +69,11 @@ bool ls_direct_mail_done(const ls_direct *d, ls_direct_ticket ticket)
 ls_status ls_direct_mail_late(const ls_direct *d, ls_direct_ticket ticket)
 {
     const ls_direct_mail *m = in_flight(d, ticket);
-    char name[LS_BOARD_NAME], where[LS_BOX_TEXT];
+    char name[LS_SHM_SEGMENT_NAME], where[LS_FLIGHT_RECORDER_TEXT];
 
     LS_BUG_IF(!m, "a message that is done is late");
     int seat = d->group->seat[m->message.peer];
     return ls_fail(LS_EDEADLINE, "%s did not take part in a message of %lld bytes in time: %s",
-                   ls_board_name(d->board, seat, name), (long long)m->message.bytes,
-                   ls_box_where(d->board, seat, where));
+                   ls_shm_segment_name(d->segment, seat, name), (long long)m->message.bytes,
+                   ls_flight_recorder_where(d->segment, seat, where));
 }

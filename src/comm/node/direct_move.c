@@ -97,7 +97,7 @@ static int64_t given(const ls_direct *d, const ls_direct_op *op, const char **da
 int64_t ls_direct_piece(const ls_direct *d, const ls_direct_op *op, int from, int to,
                         int64_t *at_out)
 {
-    const ls_board_slot *slot = ls_direct_slot(d, op, from);
+    const ls_shm_segment_slot *slot = ls_direct_slot(d, op, from);
     const ls_coll *c = &op->coll;
     int64_t first, len;
 
@@ -118,7 +118,8 @@ int64_t ls_direct_piece(const ls_direct *d, const ls_direct_op *op, int from, in
         return to == c->peer ? slot->count : 0;
     case LS_COLL_ALL_TO_ALL:
         if (slot->tabled) {
-            const ls_board_piece *piece = (const ls_board_piece *)(const void *)slot->data + to;
+            const ls_shm_segment_piece *piece =
+                (const ls_shm_segment_piece *)(const void *)slot->data + to;
             *at_out = piece->at;
             return piece->len;
         }
@@ -154,11 +155,11 @@ static int64_t longest_piece(const ls_direct *d, const ls_direct_op *op, int64_t
 
 static void write_table(const ls_direct *d, ls_direct_op *op)
 {
-    ls_board_piece *table = (ls_board_piece *)(void *)op->own->data;
+    ls_shm_segment_piece *table = (ls_shm_segment_piece *)(void *)op->own->data;
     int64_t at = 0;
 
     for (int i = 0; op->own->tabled && i < d->n; i++) {
-        table[i] = (ls_board_piece){at, op->coll.in_counts[i]};
+        table[i] = (ls_shm_segment_piece){at, op->coll.in_counts[i]};
         at += op->coll.in_counts[i];
     }
 }
@@ -197,16 +198,18 @@ static ls_status take_stage(ls_direct *d, ls_direct_op *op)
             d->idle_stage[i] = NULL;
             return LS_OK;
         }
-    st = ls_board_alloc(d->board, d->group->local, LS_DIRECT_STAGE_BYTES,
-                        "memory that others cannot read", &memory);
+    st = ls_shm_segment_alloc(d->segment, d->group->local, LS_DIRECT_STAGE_BYTES,
+                              "memory that others cannot read", &memory);
     if (st == LS_OK)
         op->stage = memory;
     return st;
 }
 
-static ls_reach_how find(const ls_direct *d, const void *memory, int64_t bytes, uint64_t *at_out)
+static ls_peer_memory_how find(const ls_direct *d, const void *memory, int64_t bytes,
+                               uint64_t *at_out)
 {
-    return ls_reach_find(d->board, d->group->local, d->group->seat, d->n, memory, bytes, at_out);
+    return ls_peer_memory_find(d->segment, d->group->local, d->group->seat, d->n, memory, bytes,
+                               at_out);
 }
 
 /* Where others find the out of an all_reduce, and a stage when some of this rank's memory needs
@@ -214,19 +217,19 @@ static ls_reach_how find(const ls_direct *d, const void *memory, int64_t bytes, 
  */
 static ls_status publish_rest(ls_direct *d, ls_direct_op *op, int64_t gives)
 {
-    ls_board_slot *own = op->own;
-    ls_reach_how out = LS_REACH_NOTHING;
+    ls_shm_segment_slot *own = op->own;
+    ls_peer_memory_how out = LS_PEER_MEMORY_NOTHING;
     ls_status st = LS_OK;
 
     own->longest = longest_piece(d, op, gives);
     if (op->coll.kind == LS_COLL_ALL_REDUCE)
         out = find(d, op->coll.out, gives * op->size, &own->out_at);
     own->how_out = (uint8_t)out;
-    if (own->how_in == LS_REACH_STAGE || out == LS_REACH_STAGE) {
+    if (own->how_in == LS_PEER_MEMORY_STAGE || out == LS_PEER_MEMORY_STAGE) {
         LS_TRY(st, take_stage(d, op), out);
-        own->stage_at = (uint64_t)(op->stage - d->board->heap);
+        own->stage_at = (uint64_t)(op->stage - d->segment->heap);
     }
-    if (own->how_in == LS_REACH_STAGE)
+    if (own->how_in == LS_PEER_MEMORY_STAGE)
         fill_stage(d, op);
 out:
     return st;
@@ -236,12 +239,12 @@ out:
 static ls_status publish_place(ls_direct *d, ls_direct_op *op, const char *data, int64_t gives)
 {
     bool in_place = op->coll.kind == LS_COLL_ALL_TO_ALL && op->coll.in == op->coll.out;
-    ls_board_slot *own = op->own;
-    ls_reach_how in = LS_REACH_NOTHING;
+    ls_shm_segment_slot *own = op->own;
+    ls_peer_memory_how in = LS_PEER_MEMORY_NOTHING;
 
     write_table(d, op);
     if (gives > 0)
-        in = in_place ? LS_REACH_STAGE : find(d, data, gives * op->size, &own->in_at);
+        in = in_place ? LS_PEER_MEMORY_STAGE : find(d, data, gives * op->size, &own->in_at);
     own->how_in = (uint8_t)in;
     return publish_rest(d, op, gives);
 }
@@ -249,10 +252,12 @@ static ls_status publish_place(ls_direct *d, ls_direct_op *op, const char *data,
 /* Copy the data into the slot. */
 static void publish_data(ls_direct *d, ls_direct_op *op, const char *data, int64_t bytes)
 {
-    ls_board_slot *own = op->own;
+    ls_shm_segment_slot *own = op->own;
     bool tiny = bytes <= (int64_t)sizeof own->tiny;
 
-    own->how_in = bytes == 0 ? LS_REACH_NOTHING : tiny ? LS_REACH_TINY : LS_REACH_SLOT;
+    own->how_in = bytes == 0 ? LS_PEER_MEMORY_NOTHING
+                  : tiny     ? LS_PEER_MEMORY_TINY
+                             : LS_PEER_MEMORY_SLOT;
     if (bytes > 0)
         memcpy(tiny ? own->tiny : own->data, data, (size_t)bytes);
     ls_direct_count(d, bytes, bytes);
@@ -261,10 +266,10 @@ static void publish_data(ls_direct *d, ls_direct_op *op, const char *data, int64
 ls_status ls_direct_publish(ls_direct *d, ls_direct_op *op)
 {
     const ls_coll *c = &op->coll;
-    ls_board_slot *own = op->own;
+    ls_shm_segment_slot *own = op->own;
     const char *data;
     int64_t gives = given(d, op, &data), bytes = gives * op->size;
-    bool crowded = atomic_load_explicit(&d->board->crowded, memory_order_relaxed); /* on all */
+    bool crowded = atomic_load_explicit(&d->segment->crowded, memory_order_relaxed); /* on all */
     bool all_reduce = c->kind == LS_COLL_ALL_REDUCE &&
                       bytes > (crowded ? LS_DIRECT_SHORT_CROWDED_BYTES : LS_DIRECT_SHORT_BYTES);
 
@@ -278,9 +283,9 @@ ls_status ls_direct_publish(ls_direct *d, ls_direct_op *op)
     op->window_len = LS_DIRECT_STAGE_BYTES / op->size / (many_pieces(op) ? d->n : 1);
     /* Buffers outside the heap are slow to reach, so they take the slot as long as it holds them.
      */
-    if (bytes > LS_BOARD_SMALL_BYTES || own->tabled ||
-        (all_reduce && ls_board_in_heap(d->board, c->in, bytes) &&
-         ls_board_in_heap(d->board, c->out, bytes)))
+    if (bytes > LS_SHM_SEGMENT_SMALL_BYTES || own->tabled ||
+        (all_reduce && ls_shm_segment_in_heap(d->segment, c->in, bytes) &&
+         ls_shm_segment_in_heap(d->segment, c->out, bytes)))
         return publish_place(d, op, data, gives);
     publish_data(d, op, data, bytes);
     return all_reduce ? publish_rest(d, op, gives) : LS_OK;
@@ -296,15 +301,16 @@ void ls_direct_plan(const ls_direct *d, ls_direct_op *op)
     op->passes = 1;
     op->windows = 1;
     for (int i = 0; i < d->n; i++)
-        op->closing |= ls_direct_slot(d, op, i)->how_in > LS_REACH_SLOT;
+        op->closing |= ls_direct_slot(d, op, i)->how_in > LS_PEER_MEMORY_SLOT;
     op->small = op->coll.kind == LS_COLL_ALL_REDUCE && !op->closing;
     for (int i = 0; i < d->n && op->closing; i++) {
-        const ls_board_slot *slot = ls_direct_slot(d, op, i);
+        const ls_shm_segment_slot *slot = ls_direct_slot(d, op, i);
         bool reduce = op->coll.kind == LS_COLL_ALL_REDUCE;
-        if (slot->how_in <= LS_REACH_SLOT && !reduce)
+        if (slot->how_in <= LS_PEER_MEMORY_SLOT && !reduce)
             continue;
-        op->staged |= slot->how_in == LS_REACH_STAGE || (reduce && slot->how_out == LS_REACH_STAGE);
-        if (reduce && slot->how_out != LS_REACH_HEAP)
+        op->staged |= slot->how_in == LS_PEER_MEMORY_STAGE ||
+                      (reduce && slot->how_out == LS_PEER_MEMORY_STAGE);
+        if (reduce && slot->how_out != LS_PEER_MEMORY_HEAP)
             op->passes = 2;
         longest = ls_max_i64(longest, slot->longest);
     }
@@ -324,7 +330,7 @@ void ls_direct_next(ls_direct *d, ls_direct_op *op)
     }
     op->from = 0;
     op->at = op->staged ? op->window * op->window_len : 0;
-    if ((op->pass == 0 ? op->own->how_in : op->own->how_out) == LS_REACH_STAGE)
+    if ((op->pass == 0 ? op->own->how_in : op->own->how_out) == LS_PEER_MEMORY_STAGE)
         fill_stage(d, op);
 }
 
@@ -335,8 +341,8 @@ void ls_direct_next(ls_direct *d, ls_direct_op *op)
 static char *source(const ls_direct *d, const ls_direct_op *op, int s, int64_t first,
                     uint64_t *remote_out)
 {
-    ls_board_slot *slot = ls_direct_slot(d, op, s);
-    ls_reach_how how = (ls_reach_how)(op->pass == 0 ? slot->how_in : slot->how_out);
+    ls_shm_segment_slot *slot = ls_direct_slot(d, op, s);
+    ls_peer_memory_how how = (ls_peer_memory_how)(op->pass == 0 ? slot->how_in : slot->how_out);
     uint64_t start = op->pass == 0 ? slot->in_at : slot->out_at;
     int64_t bytes = (first + op->at) * op->size;
     const char *own;
@@ -345,16 +351,16 @@ static char *source(const ls_direct *d, const ls_direct_op *op, int s, int64_t f
         given(d, op, &own);
         return (char *)(uintptr_t)(op->pass == 0 ? own : op->coll.out) + bytes;
     }
-    if (how == LS_REACH_TINY)
+    if (how == LS_PEER_MEMORY_TINY)
         return slot->tiny + bytes;
-    if (how == LS_REACH_SLOT)
+    if (how == LS_PEER_MEMORY_SLOT)
         return slot->data + bytes;
-    if (how == LS_REACH_STAGE) {
+    if (how == LS_PEER_MEMORY_STAGE) {
         int64_t skip = op->pass == 0 && many_pieces(op) ? d->me * op->window_len : 0;
-        return d->board->heap + slot->stage_at +
+        return d->segment->heap + slot->stage_at +
                (skip + op->at - op->window * op->window_len) * op->size;
     }
-    char *p = ls_reach_pointer(d->board, d->group->seat[s], how, start);
+    char *p = ls_peer_memory_pointer(d->segment, d->group->seat[s], how, start);
     *remote_out = start + (uint64_t)bytes;
     return p ? p + bytes : NULL;
 }
@@ -371,7 +377,7 @@ static ls_status need_scratch(ls_direct *d)
 static ls_status gather_sources(ls_direct *d, ls_direct_op *op, int64_t first, int64_t *len,
                                 const void **from)
 {
-    uint64_t remote[LS_BOARD_RANKS];
+    uint64_t remote[LS_SHM_SEGMENT_RANKS];
     int64_t part = LS_DIRECT_SCRATCH_BYTES / d->n / 64 * 64;
     ls_status st = LS_OK;
     bool reads = false;
@@ -389,8 +395,8 @@ static ls_status gather_sources(ls_direct *d, ls_direct_op *op, int64_t first, i
             continue;
         from[i] = d->scratch + i * part;
         LS_TRY(st,
-               ls_reach_read(d->board, d->group->seat[i], remote[i], d->scratch + i * part,
-                             *len * op->size),
+               ls_peer_memory_read(d->segment, d->group->seat[i], remote[i], d->scratch + i * part,
+                                   *len * op->size),
                out);
     }
 out:
@@ -408,9 +414,9 @@ static int find_targets(const ls_direct *d, const ls_direct_op *op, void **to)
     if (op->coll.kind != LS_COLL_ALL_REDUCE || op->small)
         return n;
     for (int i = 1; i < d->n; i++) {
-        const ls_board_slot *slot = ls_direct_slot(d, op, (d->me + i) % d->n);
-        if (slot->how_out == LS_REACH_HEAP)
-            to[n++] = d->board->heap + slot->out_at + bytes;
+        const ls_shm_segment_slot *slot = ls_direct_slot(d, op, (d->me + i) % d->n);
+        if (slot->how_out == LS_PEER_MEMORY_HEAP)
+            to[n++] = d->segment->heap + slot->out_at + bytes;
     }
     return n;
 }
@@ -419,9 +425,9 @@ static int find_targets(const ls_direct *d, const ls_direct_op *op, void **to)
  * KiB, so the lines of one page ahead are asked for, those that will be written for writing. */
 static void combine_ahead(const ls_combine *all, int64_t bytes, int64_t size)
 {
-    const void *from[LS_BOARD_RANKS];
-    void *to[LS_BOARD_RANKS];
-    bool written[LS_BOARD_RANKS] = {0};
+    const void *from[LS_SHM_SEGMENT_RANKS];
+    void *to[LS_SHM_SEGMENT_RANKS];
+    bool written[LS_SHM_SEGMENT_RANKS] = {0};
     ls_combine c = *all;
 
     c.from = from;
@@ -432,12 +438,12 @@ static void combine_ahead(const ls_combine *all, int64_t bytes, int64_t size)
     for (int64_t at = 0; at < bytes; at += AHEAD_PIECE) {
         for (int t = 0; t < c.targets; t++) {
             to[t] = (char *)all->to[t] + at;
-            for (int k = 0; k < AHEAD_PIECE; k += LS_BOARD_LINE)
+            for (int k = 0; k < AHEAD_PIECE; k += LS_SHM_SEGMENT_LINE)
                 __builtin_prefetch((char *)to[t] + AHEAD_BYTES + k, 1, 3);
         }
         for (int i = 0; i < c.sources; i++) {
             from[i] = (const char *)all->from[i] + at;
-            for (int k = 0; !written[i] && k < AHEAD_PIECE; k += LS_BOARD_LINE)
+            for (int k = 0; !written[i] && k < AHEAD_PIECE; k += LS_SHM_SEGMENT_LINE)
                 __builtin_prefetch((const char *)from[i] + AHEAD_BYTES + k, 0, 3);
         }
         ls_combine_run(&c, ls_min_i64(AHEAD_PIECE, bytes - at) / size);
@@ -450,8 +456,8 @@ static ls_status combine(ls_direct *d, ls_direct_op *op, int64_t budget, bool *m
                                         [LS_COLL_MAX] = LS_COMBINE_MAX,
                                         [LS_COLL_MIN] = LS_COMBINE_MIN,
                                         [LS_COLL_MEAN] = LS_COMBINE_SUM};
-    const void *from[LS_BOARD_RANKS];
-    void *to[LS_BOARD_RANKS];
+    const void *from[LS_SHM_SEGMENT_RANKS];
+    void *to[LS_SHM_SEGMENT_RANKS];
     ls_combine c = {.type = op->coll.type,
                     .op = ops[op->coll.op],
                     .from = from,
@@ -493,7 +499,7 @@ static ls_status copy_piece(ls_direct *d, ls_direct_op *op, int s, int64_t *budg
         const char *from = source(d, op, s, first, &remote);
         ls_status st = LS_OK;
         if (!from)
-            st = ls_reach_read(d->board, d->group->seat[s], remote, to, len * op->size);
+            st = ls_peer_memory_read(d->segment, d->group->seat[s], remote, to, len * op->size);
         else if (from != to)
             memcpy(to, from, (size_t)(len * op->size));
         if (st != LS_OK)
@@ -518,7 +524,7 @@ static bool has_all(const ls_direct *d, const ls_direct_op *op)
     case LS_COLL_GATHER:
         return op->coll.peer != d->me;
     default:
-        return op->pass == 1 && op->own->how_out == LS_REACH_HEAP;
+        return op->pass == 1 && op->own->how_out == LS_PEER_MEMORY_HEAP;
     }
 }
 

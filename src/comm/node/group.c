@@ -8,19 +8,20 @@
  * are counted from the start. */
 #include "comm/node/group.h"
 
-#include "comm/node/board_impl.h"
+#include "comm/node/shm_segment_impl.h"
 #include "comm/node/wait.h"
 
-static ls_status make(ls_board *board, uint64_t key, int members, int *number_out)
+static ls_status make(ls_shm_segment *segment, uint64_t key, int members, int *number_out)
 {
-    for (int i = 0; i < LS_BOARD_GROUPS; i++) {
-        ls_board_group *g = &board->head->group[i];
-        int64_t cells = board->ranks * (int64_t)sizeof(ls_board_cell);
+    for (int i = 0; i < LS_SHM_SEGMENT_GROUPS; i++) {
+        ls_shm_segment_group *g = &segment->head->group[i];
+        int64_t cells = segment->ranks * (int64_t)sizeof(ls_shm_segment_cell);
         uint32_t idle = 0;
         if (!atomic_compare_exchange_strong(&g->state, &idle, 1))
             continue;
-        ls_status st = ls_board_commit(board, board->head->groups_at + i * board->head->group_bytes,
-                                       ls_round_up(cells, LS_BOARD_PAGE), "a group of ranks");
+        ls_status st = ls_shm_segment_commit(
+            segment, segment->head->groups_at + i * segment->head->group_bytes,
+            ls_round_up(cells, LS_SHM_SEGMENT_PAGE), "a group of ranks");
         if (st != LS_OK) {
             atomic_store(&g->state, 0);
             return st;
@@ -28,17 +29,17 @@ static ls_status make(ls_board *board, uint64_t key, int members, int *number_ou
         atomic_store_explicit(&g->members, (uint32_t)members, memory_order_relaxed);
         atomic_store_explicit(&g->key, key, memory_order_relaxed);
         atomic_store(&g->state, 2);
-        ls_board_wake_all(board);
+        ls_shm_segment_wake_all(segment);
         *number_out = i;
         return LS_OK;
     }
-    return ls_fail(LS_EBUSY, "all %d groups of this node are in use", LS_BOARD_GROUPS);
+    return ls_fail(LS_EBUSY, "all %d groups of this node are in use", LS_SHM_SEGMENT_GROUPS);
 }
 
-static int find(const ls_board *board, uint64_t key)
+static int find(const ls_shm_segment *segment, uint64_t key)
 {
-    for (int i = 0; i < LS_BOARD_GROUPS; i++) {
-        const ls_board_group *g = &board->head->group[i];
+    for (int i = 0; i < LS_SHM_SEGMENT_GROUPS; i++) {
+        const ls_shm_segment_group *g = &segment->head->group[i];
         if (atomic_load_explicit(&g->state, memory_order_acquire) == 2 &&
             atomic_load_explicit(&g->key, memory_order_relaxed) == key)
             return i;
@@ -46,70 +47,71 @@ static int find(const ls_board *board, uint64_t key)
     return -1;
 }
 
-static ls_status look_for(ls_board *board, const ls_group_args *args, int64_t deadline_ns,
+static ls_status look_for(ls_shm_segment *segment, const ls_group_args *args, int64_t deadline_ns,
                           int *number_out)
 {
-    char name[LS_BOARD_NAME], where[LS_BOX_TEXT];
+    char name[LS_SHM_SEGMENT_NAME], where[LS_FLIGHT_RECORDER_TEXT];
     ls_wait_turn turn = LS_WAIT_ON;
     ls_wait wait;
     int number;
 
-    ls_wait_begin(&wait, board, args->local, deadline_ns);
-    while ((number = find(board, args->key)) < 0 && turn == LS_WAIT_ON)
+    ls_wait_begin(&wait, segment, args->local, deadline_ns);
+    while ((number = find(segment, args->key)) < 0 && turn == LS_WAIT_ON)
         turn = ls_wait_once(&wait);
     ls_wait_end(&wait);
     if (number < 0 && turn == LS_WAIT_BROKEN)
-        return ls_board_failure(board);
+        return ls_shm_segment_failure(segment);
     if (number < 0)
         return ls_fail(LS_EDEADLINE, "%s did not open a group of ranks in time: %s",
-                       ls_board_name(board, args->locals[0], name),
-                       ls_box_where(board, args->locals[0], where));
+                       ls_shm_segment_name(segment, args->locals[0], name),
+                       ls_flight_recorder_where(segment, args->locals[0], where));
     *number_out = number;
     return LS_OK;
 }
 
-ls_status ls_group_open(ls_group *group, ls_board *board, const ls_group_args *args,
+ls_status ls_group_open(ls_group *group, ls_shm_segment *segment, const ls_group_args *args,
                         int64_t deadline_ns)
 {
     ls_status st;
 
     *group = (ls_group){.members = args->members, .me = -1, .local = args->local};
-    LS_BUG_IF(args->key == 0 || args->members < 1 || args->members > board->ranks,
+    LS_BUG_IF(args->key == 0 || args->members < 1 || args->members > segment->ranks,
               "a group of %d ranks", args->members);
     for (int i = 0; i < args->members; i++) {
-        LS_BUG_IF(args->locals[i] < 0 || args->locals[i] >= board->ranks, "seat %d",
+        LS_BUG_IF(args->locals[i] < 0 || args->locals[i] >= segment->ranks, "seat %d",
                   args->locals[i]);
         group->seat[i] = (uint16_t)args->locals[i];
         if (args->locals[i] == args->local)
             group->me = i;
     }
     LS_BUG_IF(group->me < 0, "seat %d is not in its own group", args->local);
-    st = ls_board_failure(board);
+    st = ls_shm_segment_failure(segment);
     if (st != LS_OK)
         return st;
     if (group->me == 0)
-        st = make(board, args->key, args->members, &group->number);
+        st = make(segment, args->key, args->members, &group->number);
     else
-        st = look_for(board, args, deadline_ns, &group->number);
+        st = look_for(segment, args, deadline_ns, &group->number);
     if (st == LS_OK)
-        group->board = board;
+        group->segment = segment;
     else if (st != LS_EPEER)
-        ls_board_abort(board, args->local, LS_EPEER, "%s", ls_err_last()->text);
+        ls_shm_segment_abort(segment, args->local, LS_EPEER, "%s", ls_err_last()->text);
     return st;
 }
 
 void ls_group_close(ls_group *group)
 {
-    ls_board *board = group->board;
+    ls_shm_segment *segment = group->segment;
 
-    group->board = NULL;
-    if (!board)
+    group->segment = NULL;
+    if (!segment)
         return;
-    ls_board_group *g = &board->head->group[group->number];
+    ls_shm_segment_group *g = &segment->head->group[group->number];
     if (atomic_fetch_sub(&g->members, 1) != 1)
         return;
-    ls_board_drop(board, board->head->groups_at + group->number * board->head->group_bytes,
-                  board->head->group_bytes);
+    ls_shm_segment_drop(segment,
+                        segment->head->groups_at + group->number * segment->head->group_bytes,
+                        segment->head->group_bytes);
     atomic_store_explicit(&g->key, 0, memory_order_relaxed);
     atomic_store(&g->state, 0);
 }

@@ -20,13 +20,13 @@
 
 #include "base/mem.h"
 #include "base/tsan.h"
-#include "comm/node/board_impl.h"
-#include "comm/node/reach.h"
+#include "comm/node/shm_segment_impl.h"
+#include "comm/node/peer_memory.h"
 #include "comm/node/wait.h"
 
 enum { SHORT = 1, OFFER, DONE, MORE, CHUNK };
 enum {
-    INLINE_BYTES = sizeof((ls_board_entry *)0)->inline_bytes,
+    INLINE_BYTES = sizeof((ls_shm_segment_entry *)0)->inline_bytes,
     CHUNK_BYTES = 1 << 18,
     HEAD_BYTES = 64
 };
@@ -36,9 +36,9 @@ typedef struct letter {
     struct letter *next;
     ls_message *message; /* NULL: it came before its receive was posted */
     uint32_t mark;
-    uint64_t ticket;      /* ours, or of the sender once it is matched */
-    int64_t at;           /* bytes sent or received so far */
-    ls_board_entry entry; /* what came, or what has to be written */
+    uint64_t ticket;            /* ours, or of the sender once it is matched */
+    int64_t at;                 /* bytes sent or received so far */
+    ls_shm_segment_entry entry; /* what came, or what has to be written */
 } letter;
 
 /* Letters are taken many at a time and used again: a step that repeats takes no memory. */
@@ -63,17 +63,17 @@ typedef struct side {
 
 struct ls_pair {
     ls_group *group;
-    ls_board *board;
-    ls_board_cell *cell;
+    ls_shm_segment *segment;
+    ls_shm_segment_cell *cell;
     ls_status mismatch;
     uint64_t tickets;
     int in_flight;
     char *stage; /* owned, in the heap; half for each of two chunks would win little */
     letter *stage_user;
-    letters *letters;          /* all there are; owned */
-    letter *idle;              /* of them */
-    char *scratch;             /* owned */
-    side side[LS_BOARD_RANKS]; /* of each member */
+    letters *letters;                /* all there are; owned */
+    letter *idle;                    /* of them */
+    char *scratch;                   /* owned */
+    side side[LS_SHM_SEGMENT_RANKS]; /* of each member */
 };
 
 /* --- lists ------------------------------------------------------------------------------------ */
@@ -141,42 +141,45 @@ static letter *new_letter(ls_pair *p)
 
 /* --- rings ------------------------------------------------------------------------------------ */
 
-static ls_board_ring *ring_to(const ls_pair *p, int to)
+static ls_shm_segment_ring *ring_to(const ls_pair *p, int to)
 {
-    return ls_board_ring_at(p->board, p->group->number, p->group->local, p->group->seat[to]);
+    return ls_shm_segment_ring_at(p->segment, p->group->number, p->group->local,
+                                  p->group->seat[to]);
 }
 
-static ls_board_ring *ring_from(const ls_pair *p, int from)
+static ls_shm_segment_ring *ring_from(const ls_pair *p, int from)
 {
-    return ls_board_ring_at(p->board, p->group->number, p->group->seat[from], p->group->local);
+    return ls_shm_segment_ring_at(p->segment, p->group->number, p->group->seat[from],
+                                  p->group->local);
 }
 
 static void tell(ls_pair *p, int to)
 {
     int me = p->group->local;
-    ls_board_cell *cell = ls_board_cell_at(p->board, p->group->number, p->group->seat[to]);
+    ls_shm_segment_cell *cell =
+        ls_shm_segment_cell_at(p->segment, p->group->number, p->group->seat[to]);
 
     atomic_fetch_or(&cell->mail[me / 64], UINT64_C(1) << (me % 64));
-    if (ls_wait_anybody(p->board))
-        ls_wait_wake(p->board, p->group->seat[to]);
+    if (ls_wait_anybody(p->segment))
+        ls_wait_wake(p->segment, p->group->seat[to]);
 }
 
-static bool try_write(ls_pair *p, int to, const ls_board_entry *e, int64_t inline_bytes)
+static bool try_write(ls_pair *p, int to, const ls_shm_segment_entry *e, int64_t inline_bytes)
 {
-    ls_board_ring *ring = ring_to(p, to);
+    ls_shm_segment_ring *ring = ring_to(p, to);
     uint64_t put = atomic_load_explicit(&ring->put, memory_order_relaxed);
 
-    if (put - atomic_load_explicit(&ring->taken, memory_order_acquire) >= LS_BOARD_RING)
+    if (put - atomic_load_explicit(&ring->taken, memory_order_acquire) >= LS_SHM_SEGMENT_RING)
         return false;
-    memcpy(&ring->entry[put % LS_BOARD_RING], e,
-           offsetof(ls_board_entry, inline_bytes) + (size_t)inline_bytes);
+    memcpy(&ring->entry[put % LS_SHM_SEGMENT_RING], e,
+           offsetof(ls_shm_segment_entry, inline_bytes) + (size_t)inline_bytes);
     atomic_store_explicit(&ring->put, put + 1, memory_order_release);
     p->side[to].sent += HEAD_BYTES + (e->kind == SHORT || e->kind == CHUNK ? e->bytes : 0);
     tell(p, to);
     return true;
 }
 
-static int64_t inline_of(const ls_board_entry *e)
+static int64_t inline_of(const ls_shm_segment_entry *e)
 {
     return e->kind == SHORT ? e->bytes : 0;
 }
@@ -190,19 +193,19 @@ static void done(ls_pair *p, ls_message *m)
 
 static ls_status commit_ring(ls_pair *p, int to)
 {
-    int64_t at = (char *)ring_to(p, to) - p->board->base;
-    int64_t bytes = ls_round_up((int64_t)sizeof(ls_board_ring), LS_BOARD_PAGE);
+    int64_t at = (char *)ring_to(p, to) - p->segment->base;
+    int64_t bytes = ls_round_up((int64_t)sizeof(ls_shm_segment_ring), LS_SHM_SEGMENT_PAGE);
     ls_status st = LS_OK;
 
     if (!p->side[to].committed)
-        st = ls_board_commit(p->board, at, bytes, "messages between two ranks");
+        st = ls_shm_segment_commit(p->segment, at, bytes, "messages between two ranks");
     p->side[to].committed = st == LS_OK;
     return st;
 }
 
 /* Into the ring, or on the list of those that wait for room in it. The message, if any, is done
  * when the entry is in the ring: who closes after its messages are done leaves nothing behind. */
-static ls_status write_entry(ls_pair *p, int to, const ls_board_entry *e, ls_message *last_of)
+static ls_status write_entry(ls_pair *p, int to, const ls_shm_segment_entry *e, ls_message *last_of)
 {
     side *other = &p->side[to];
     ls_status st = commit_ring(p, to);
@@ -218,7 +221,7 @@ static ls_status write_entry(ls_pair *p, int to, const ls_board_entry *e, ls_mes
     if (!x)
         return LS_ENOMEM;
     x->message = last_of;
-    memcpy(&x->entry, e, offsetof(ls_board_entry, inline_bytes) + (size_t)inline_of(e));
+    memcpy(&x->entry, e, offsetof(ls_shm_segment_entry, inline_bytes) + (size_t)inline_of(e));
     append(&other->to_write, x);
     return LS_OK;
 }
@@ -246,9 +249,9 @@ ls_status ls_pair_open(ls_pair **pair_out, ls_group *group, ls_status mismatch)
     if (!p)
         return LS_ENOMEM;
     p->group = group;
-    p->board = group->board;
+    p->segment = group->segment;
     p->mismatch = mismatch;
-    p->cell = ls_board_cell_at(p->board, group->number, group->local);
+    p->cell = ls_shm_segment_cell_at(p->segment, group->number, group->local);
     for (int i = 0; i < group->members; i++) {
         side *x = &p->side[i];
         x->to_write.end = &x->to_write.first;
@@ -269,7 +272,7 @@ void ls_pair_close(ls_pair *pair)
         next = x->next;
         ls_mem_free(x);
     }
-    ls_board_free(pair->board, pair->group->local, pair->stage);
+    ls_shm_segment_free(pair->segment, pair->group->local, pair->stage);
     ls_mem_free(pair->scratch);
     ls_mem_free(pair);
 }
@@ -278,7 +281,8 @@ void ls_pair_close(ls_pair *pair)
 
 ls_status ls_pair_send(ls_pair *pair, ls_message *message, uint32_t mark)
 {
-    ls_board_entry e = {.kind = SHORT, .how = mark, .tag = message->tag, .bytes = message->bytes};
+    ls_shm_segment_entry e = {
+        .kind = SHORT, .how = mark, .tag = message->tag, .bytes = message->bytes};
 
     LS_BUG_IF(message->peer < 0 || message->peer >= pair->group->members ||
                   message->peer == pair->group->me || message->bytes < 0,
@@ -298,29 +302,29 @@ ls_status ls_pair_send(ls_pair *pair, ls_message *message, uint32_t mark)
     append(&pair->side[message->peer].offered, x);
     e.kind = OFFER;
     LS_TSAN_RELEASE(message->data);
-    e.how = mark << 8 | ls_reach_find(pair->board, pair->group->local,
-                                      &pair->group->seat[message->peer], 1, message->data,
-                                      message->bytes, &e.at);
+    e.how = mark << 8 | ls_peer_memory_find(pair->segment, pair->group->local,
+                                            &pair->group->seat[message->peer], 1, message->data,
+                                            message->bytes, &e.at);
     return write_entry(pair, message->peer, &e, NULL);
 }
 
 /* The next chunk of a send onto the stage, which serves one message at a time. */
 static ls_status send_chunk(ls_pair *p, int to, letter *x)
 {
-    ls_board_entry e = {.kind = CHUNK, .tag = x->message->tag, .ticket = x->ticket};
+    ls_shm_segment_entry e = {.kind = CHUNK, .tag = x->message->tag, .ticket = x->ticket};
     ls_status st = LS_OK;
     void *memory;
 
     if (!p->stage) {
         LS_TRY(st,
-               ls_board_alloc(p->board, p->group->local, CHUNK_BYTES,
-                              "messages that others cannot read", &memory),
+               ls_shm_segment_alloc(p->segment, p->group->local, CHUNK_BYTES,
+                                    "messages that others cannot read", &memory),
                out);
         p->stage = memory;
     }
     p->stage_user = x;
     e.bytes = ls_min_i64(CHUNK_BYTES, x->message->bytes - x->at);
-    e.at = (uint64_t)(p->stage - p->board->heap);
+    e.at = (uint64_t)(p->stage - p->segment->heap);
     memcpy(p->stage, (char *)x->message->data + x->at, (size_t)e.bytes);
     x->at += e.bytes;
     st = write_entry(p, to, &e, NULL);
@@ -353,14 +357,14 @@ static void deliver(const ls_message *m, int64_t at, const void *from, int64_t b
     ls_combine_run(&c, bytes / ls_dtype_bytes(m->type));
 }
 
-static ls_status fetch(ls_pair *p, int from, const ls_message *m, const ls_board_entry *e)
+static ls_status fetch(ls_pair *p, int from, const ls_message *m, const ls_shm_segment_entry *e)
 {
     int seat = p->group->seat[from];
-    ls_reach_how how = (ls_reach_how)(e->how & 0xff);
-    char *memory = ls_reach_pointer(p->board, seat, how, e->at);
+    ls_peer_memory_how how = (ls_peer_memory_how)(e->how & 0xff);
+    char *memory = ls_peer_memory_pointer(p->segment, seat, how, e->at);
     ls_status st = LS_OK;
 
-    if (how == LS_REACH_HEAP && !ls_board_in_heap(p->board, memory, e->bytes))
+    if (how == LS_PEER_MEMORY_HEAP && !ls_shm_segment_in_heap(p->segment, memory, e->bytes))
         return ls_fail(LS_EDATA, "a message was offered that does not lie in shared memory");
     if (memory) {
         LS_TSAN_ACQUIRE(memory);
@@ -369,29 +373,29 @@ static ls_status fetch(ls_pair *p, int from, const ls_message *m, const ls_board
         return LS_OK;
     }
     if (!m->add)
-        return ls_reach_read(p->board, seat, e->at, m->data, m->bytes);
+        return ls_peer_memory_read(p->segment, seat, e->at, m->data, m->bytes);
     if (!p->scratch)
         p->scratch = ls_mem_alloc(CHUNK_BYTES);
     if (!p->scratch)
         return LS_ENOMEM;
     for (int64_t at = 0; at < m->bytes && st == LS_OK; at += CHUNK_BYTES) {
         int64_t bytes = ls_min_i64(CHUNK_BYTES, m->bytes - at);
-        st = ls_reach_read(p->board, seat, e->at + (uint64_t)at, p->scratch, bytes);
+        st = ls_peer_memory_read(p->segment, seat, e->at + (uint64_t)at, p->scratch, bytes);
         if (st == LS_OK)
             deliver(m, at, p->scratch, bytes);
     }
     return st;
 }
 
-static ls_status check_ends(const ls_pair *p, const letter *x, const ls_board_entry *e)
+static ls_status check_ends(const ls_pair *p, const letter *x, const ls_shm_segment_entry *e)
 {
     uint32_t mark = e->kind == SHORT ? e->how : e->how >> 8;
-    char name[2][LS_BOARD_NAME];
+    char name[2][LS_SHM_SEGMENT_NAME];
 
     if (x->message->bytes == e->bytes && (mark == 0 || x->mark == 0 || mark == x->mark))
         return LS_OK;
-    ls_board_name(p->board, p->group->seat[x->message->peer], name[0]);
-    ls_board_name(p->board, p->group->local, name[1]);
+    ls_shm_segment_name(p->segment, p->group->seat[x->message->peer], name[0]);
+    ls_shm_segment_name(p->segment, p->group->local, name[1]);
     if (x->message->bytes == e->bytes)
         return ls_fail(p->mismatch, "%s sends another type of elements than %s expects", name[0],
                        name[1]);
@@ -400,14 +404,14 @@ static ls_status check_ends(const ls_pair *p, const letter *x, const ls_board_en
 }
 
 /* A receive and what was sent for it. x is given away. */
-static ls_status match(ls_pair *p, int from, letter *x, const ls_board_entry *e)
+static ls_status match(ls_pair *p, int from, letter *x, const ls_shm_segment_entry *e)
 {
-    ls_board_entry answer = {.kind = DONE, .ticket = e->ticket};
+    ls_shm_segment_entry answer = {.kind = DONE, .ticket = e->ticket};
     ls_message *m = x->message;
     ls_status st;
 
     LS_TRY(st, check_ends(p, x, e), out);
-    if (e->kind == OFFER && (e->how & 0xff) == LS_REACH_STAGE) {
+    if (e->kind == OFFER && (e->how & 0xff) == LS_PEER_MEMORY_STAGE) {
         x->ticket = e->ticket;
         x->at = 0;
         append(&p->side[from].fetching, x);
@@ -450,19 +454,19 @@ ls_status ls_pair_receive(ls_pair *pair, ls_message *message, uint32_t mark)
 }
 
 /* A chunk lies on the sender's stage. */
-static ls_status take_chunk(ls_pair *p, int from, const ls_board_entry *e)
+static ls_status take_chunk(ls_pair *p, int from, const ls_shm_segment_entry *e)
 {
-    ls_board_entry answer = {.kind = MORE, .ticket = e->ticket};
+    ls_shm_segment_entry answer = {.kind = MORE, .ticket = e->ticket};
     list *l = &p->side[from].fetching;
     letter **at = find_ticket(l, e->ticket);
     ls_message *complete = NULL;
-    char name[LS_BOARD_NAME];
+    char name[LS_SHM_SEGMENT_NAME];
 
     if (!*at || e->bytes < 0 || e->bytes > (*at)->message->bytes - (*at)->at ||
-        !ls_board_in_heap(p->board, p->board->heap + e->at, e->bytes))
+        !ls_shm_segment_in_heap(p->segment, p->segment->heap + e->at, e->bytes))
         return ls_fail(LS_EDATA, "%s sent a chunk that nobody asked for",
-                       ls_board_name(p->board, p->group->seat[from], name));
-    deliver((*at)->message, (*at)->at, p->board->heap + e->at, e->bytes);
+                       ls_shm_segment_name(p->segment, p->group->seat[from], name));
+    deliver((*at)->message, (*at)->at, p->segment->heap + e->at, e->bytes);
     (*at)->at += e->bytes;
     if ((*at)->at == (*at)->message->bytes) {
         answer.kind = DONE;
@@ -474,7 +478,7 @@ static ls_status take_chunk(ls_pair *p, int from, const ls_board_entry *e)
 
 /* --- what arrives ----------------------------------------------------------------------------- */
 
-static ls_status arrive(ls_pair *p, int from, const ls_board_entry *e)
+static ls_status arrive(ls_pair *p, int from, const ls_shm_segment_entry *e)
 {
     side *other = &p->side[from];
     letter **at = &other->wanted.first;
@@ -487,7 +491,7 @@ static ls_status arrive(ls_pair *p, int from, const ls_board_entry *e)
         letter *x = new_letter(p);
         if (!x)
             return LS_ENOMEM;
-        memcpy(&x->entry, e, offsetof(ls_board_entry, inline_bytes) + (size_t)inline_of(e));
+        memcpy(&x->entry, e, offsetof(ls_shm_segment_entry, inline_bytes) + (size_t)inline_of(e));
         append(&other->early, x);
         return LS_OK;
     }
@@ -513,13 +517,13 @@ static ls_status arrive(ls_pair *p, int from, const ls_board_entry *e)
 
 static ls_status drain(ls_pair *p, int from, bool *moved)
 {
-    ls_board_ring *ring = ring_from(p, from);
+    ls_shm_segment_ring *ring = ring_from(p, from);
     uint64_t taken = atomic_load_explicit(&ring->taken, memory_order_relaxed);
     uint64_t put = atomic_load_explicit(&ring->put, memory_order_acquire);
-    bool full = put - taken == LS_BOARD_RING;
+    bool full = put - taken == LS_SHM_SEGMENT_RING;
 
     while (taken < put) {
-        ls_board_entry *e = &ring->entry[taken % LS_BOARD_RING];
+        ls_shm_segment_entry *e = &ring->entry[taken % LS_SHM_SEGMENT_RING];
         if (e->kind == SHORT && (e->bytes < 0 || e->bytes > INLINE_BYTES))
             return ls_fail(LS_EDATA, "a ring of the node's shared memory is damaged");
         ls_status st = arrive(p, from, e);
@@ -550,17 +554,17 @@ static ls_status use_stage(ls_pair *p, bool *moved)
 
 ls_status ls_pair_poll(ls_pair *pair, bool *moved_out)
 {
-    uint64_t who[LS_BOARD_WORDS];
+    uint64_t who[LS_SHM_SEGMENT_WORDS];
     ls_status st = LS_OK;
     bool moved = false;
 
-    for (int w = 0; w < LS_BOARD_WORDS; w++) {
+    for (int w = 0; w < LS_SHM_SEGMENT_WORDS; w++) {
         who[w] = atomic_load_explicit(&pair->cell->mail[w], memory_order_relaxed);
         if (who[w])
             who[w] = atomic_exchange(&pair->cell->mail[w], 0);
     }
     for (int i = 0; i < pair->group->members && st == LS_OK; i++) {
-        if (ls_board_set_has(who, pair->group->seat[i]))
+        if (ls_shm_segment_set_has(who, pair->group->seat[i]))
             st = drain(pair, i, &moved);
         if (pair->side[i].to_write.first && flush(pair, i))
             moved = true;
@@ -573,7 +577,7 @@ ls_status ls_pair_poll(ls_pair *pair, bool *moved_out)
 
 bool ls_pair_has_mail(const ls_pair *pair)
 {
-    for (int w = 0; w < LS_BOARD_WORDS; w++)
+    for (int w = 0; w < LS_SHM_SEGMENT_WORDS; w++)
         if (atomic_load(&pair->cell->mail[w]))
             return true;
     return false;

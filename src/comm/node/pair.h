@@ -1,13 +1,13 @@
-/* pair.h -- messages between two ranks of a group, through rings of the board.
+/* pair.h -- messages between two ranks of a group, through rings of the shared-memory segment.
  *
- * The same contract as a carrier (transport/carrier.h), which it is the inside of: a send and the
+ * The same contract as a transport (transport/transport.h), which it is the inside of: a send and the
  * receive of the same tag meet, whichever was posted first. Small messages travel in the ring;
  * others are offered there and fetched by the receiver straight from the sender's memory, or come
  * over a stage in the heap where that memory cannot be read. One ls_pair uses the rings of a group.
  */
 #pragma once
 #include "comm/node/group.h"
-#include "comm/transport/carrier.h"
+#include "comm/transport/transport.h"
 
 LS_C_BEGIN
 

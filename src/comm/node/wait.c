@@ -17,7 +17,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "base/time.h"
-#include "comm/node/board_impl.h"
+#include "comm/node/shm_segment_impl.h"
 
 enum { HOT_TURNS = 400, CLOCK_TURNS = 16, AWAKE_NS = 200000, CROWDED_NS = 100000 };
 #define SLICE_NS (20 * LS_NS_PER_MS)
@@ -31,26 +31,26 @@ static void pause_cpu(void)
 #endif
 }
 
-void ls_wait_begin(ls_wait *wait, ls_board *board, int local, int64_t deadline_ns)
+void ls_wait_begin(ls_wait *wait, ls_shm_segment *segment, int local, int64_t deadline_ns)
 {
-    *wait = (ls_wait){.board = board, .local = local, .deadline_ns = deadline_ns};
+    *wait = (ls_wait){.segment = segment, .local = local, .deadline_ns = deadline_ns};
 }
 
 static void announce(ls_wait *w)
 {
-    ls_board_seat *s = &w->board->seat[w->local];
+    ls_shm_segment_seat *s = &w->segment->seat[w->local];
 
     w->bell = atomic_load(&s->bell);
     if (w->announced)
         return;
     w->announced = true;
     atomic_fetch_add(&s->asleep, 1);
-    atomic_fetch_add(&w->board->head->sleepers, 1);
+    atomic_fetch_add(&w->segment->head->sleepers, 1);
 }
 
 static void sleep_slice(ls_wait *w, int64_t now)
 {
-    ls_board_seat *s = &w->board->seat[w->local];
+    ls_shm_segment_seat *s = &w->segment->seat[w->local];
     int64_t ns = ls_min_i64(SLICE_NS, w->deadline_ns - now);
     struct timespec slice = {.tv_sec = 0, .tv_nsec = (long)ns};
 
@@ -60,9 +60,9 @@ static void sleep_slice(ls_wait *w, int64_t now)
 
 ls_wait_turn ls_wait_once(ls_wait *wait)
 {
-    bool crowded = atomic_load_explicit(&wait->board->crowded, memory_order_relaxed);
+    bool crowded = atomic_load_explicit(&wait->segment->crowded, memory_order_relaxed);
 
-    if (ls_board_aborted(wait->board))
+    if (ls_shm_segment_aborted(wait->segment))
         return LS_WAIT_BROKEN;
     if (!crowded && wait->turns < HOT_TURNS && wait->deadline_ns > 0) {
         wait->turns++;
@@ -90,8 +90,8 @@ void ls_wait_end(ls_wait *wait)
 {
     if (!wait->announced)
         return;
-    atomic_fetch_sub(&wait->board->seat[wait->local].asleep, 1);
-    atomic_fetch_sub(&wait->board->head->sleepers, 1);
+    atomic_fetch_sub(&wait->segment->seat[wait->local].asleep, 1);
+    atomic_fetch_sub(&wait->segment->head->sleepers, 1);
     wait->announced = false;
 }
 
@@ -102,14 +102,14 @@ void ls_wait_moved(ls_wait *wait)
     wait->turns = 0;
 }
 
-bool ls_wait_anybody(const ls_board *board)
+bool ls_wait_anybody(const ls_shm_segment *segment)
 {
-    return atomic_load(&board->head->sleepers) != 0;
+    return atomic_load(&segment->head->sleepers) != 0;
 }
 
-void ls_wait_wake(ls_board *board, int local)
+void ls_wait_wake(ls_shm_segment *segment, int local)
 {
-    ls_board_seat *s = &board->seat[local];
+    ls_shm_segment_seat *s = &segment->seat[local];
 
     if (atomic_load(&s->asleep) == 0)
         return;

@@ -17,9 +17,9 @@ static const int64_t SLEEP_NS = 5 * LS_NS_PER_MS;
 static const int64_t DOUBT_NS = 100 * LS_NS_PER_MS;
 
 typedef struct guard {
-    ls_carrier carrier; /* first */
-    ls_carrier_table table;
-    ls_carrier *data, *watch; /* owned */
+    ls_transport transport; /* first */
+    ls_transport_table table;
+    ls_transport *data, *watch; /* owned */
     int64_t spin_ns;
     int64_t look_ns;  /* when the watch is looked at next */
     int64_t doubt_ns; /* until when a failure of data waits for the watch's word; 0: none */
@@ -68,9 +68,9 @@ static ls_status look(guard *g)
     return LS_OK;
 }
 
-static ls_status guard_send(ls_carrier *carrier, ls_message *message)
+static ls_status guard_send(ls_transport *transport, ls_message *message)
 {
-    guard *g = (guard *)carrier;
+    guard *g = (guard *)transport;
 
     message->done = false;
     if (g->broken)
@@ -80,9 +80,9 @@ static ls_status guard_send(ls_carrier *carrier, ls_message *message)
     return g->data->table->send(g->data, message) == LS_OK ? LS_OK : doubt(g);
 }
 
-static ls_status guard_receive(ls_carrier *carrier, ls_message *message)
+static ls_status guard_receive(ls_transport *transport, ls_message *message)
 {
-    guard *g = (guard *)carrier;
+    guard *g = (guard *)transport;
 
     message->done = false;
     if (g->broken)
@@ -92,9 +92,9 @@ static ls_status guard_receive(ls_carrier *carrier, ls_message *message)
     return g->data->table->receive(g->data, message) == LS_OK ? LS_OK : doubt(g);
 }
 
-static ls_status guard_poll(ls_carrier *carrier, bool *moved_out)
+static ls_status guard_poll(ls_transport *transport, bool *moved_out)
 {
-    guard *g = (guard *)carrier;
+    guard *g = (guard *)transport;
     bool moved = false;
     ls_status st = LS_OK;
 
@@ -120,9 +120,9 @@ static bool spin(guard *g, int64_t until_ns)
     return moved;
 }
 
-static void guard_sleep(ls_carrier *carrier, int64_t until_ns)
+static void guard_sleep(ls_transport *transport, int64_t until_ns)
 {
-    guard *g = (guard *)carrier;
+    guard *g = (guard *)transport;
 
     until_ns = ls_min_i64(until_ns, ls_time_now_ns() + SLEEP_NS);
     if (g->broken)
@@ -133,18 +133,18 @@ static void guard_sleep(ls_carrier *carrier, int64_t until_ns)
         g->data->table->sleep(g->data, until_ns);
 }
 
-static void guard_wake(ls_carrier *carrier)
+static void guard_wake(ls_transport *transport)
 {
-    guard *g = (guard *)carrier;
+    guard *g = (guard *)transport;
 
     g->data->table->wake(g->data);
     g->watch->table->wake(g->watch);
 }
 
-static void guard_count(const ls_carrier *carrier, int peer, int64_t *sent_out,
+static void guard_count(const ls_transport *transport, int peer, int64_t *sent_out,
                         int64_t *received_out)
 {
-    const guard *g = (const guard *)carrier;
+    const guard *g = (const guard *)transport;
     int64_t sent = 0, received = 0;
 
     g->data->table->count(g->data, peer, sent_out, received_out);
@@ -154,16 +154,16 @@ static void guard_count(const ls_carrier *carrier, int peer, int64_t *sent_out,
 }
 
 /* The watch goes last: while it is there, nobody takes this rank for dead. */
-static void guard_close(ls_carrier *carrier)
+static void guard_close(ls_transport *transport)
 {
-    guard *g = (guard *)carrier;
+    guard *g = (guard *)transport;
 
     g->data->table->close(g->data);
     g->watch->table->close(g->watch);
     ls_mem_free(g);
 }
 
-ls_status ls_guard_open(ls_carrier **carrier_out, const ls_guard_args *args)
+ls_status ls_guard_open(ls_transport **transport_out, const ls_guard_args *args)
 {
     guard *g = ls_mem_alloc(sizeof *g);
 
@@ -180,7 +180,7 @@ ls_status ls_guard_open(ls_carrier **carrier_out, const ls_guard_args *args)
                  .data = args->data,
                  .watch = args->watch,
                  .spin_ns = args->spin_ns};
-    g->carrier.table = &g->table;
-    *carrier_out = &g->carrier;
+    g->transport.table = &g->table;
+    *transport_out = &g->transport;
     return LS_OK;
 }

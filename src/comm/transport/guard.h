@@ -1,20 +1,20 @@
-/* guard.h -- one carrier made of two: one moves the data, the other watches over the ranks.
+/* guard.h -- one transport made of two: one moves the data, the other watches over the ranks.
  *
  * UCX tells late or never that a rank died, and has no way to say why a rank gives up. TCP does
  * both. So every message goes through `data`, while `watch` has none and is only looked at: it
  * fails when a rank dies or breaks the job with a reason. When `data` fails because of a peer, the
  * watch is given a tenth of a second to say more: its reason is taken, if it has one. */
 #pragma once
-#include "comm/transport/carrier.h"
+#include "comm/transport/transport.h"
 
 LS_C_BEGIN
 
 typedef struct ls_guard_args {
-    ls_carrier *data, *watch; /* given away; when opening fails they stay the caller's */
-    int64_t spin_ns;          /* how long sleep looks at data before it sleeps; 0: not at all */
+    ls_transport *data, *watch; /* given away; when opening fails they stay the caller's */
+    int64_t spin_ns;            /* how long sleep looks at data before it sleeps; 0: not at all */
 } ls_guard_args;
 
 /* Counts the bytes of both. Its name is that of data. */
-ls_status ls_guard_open(ls_carrier **carrier_out, const ls_guard_args *args);
+ls_status ls_guard_open(ls_transport **transport_out, const ls_guard_args *args);
 
 LS_C_END

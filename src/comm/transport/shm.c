@@ -1,4 +1,4 @@
-/* shm.c -- the table of a carrier over node/pair.h: it adds failing for good, sleeping and waking.
+/* shm.c -- the table of a transport over node/pair.h: it adds failing for good, sleeping and waking.
  *
  *      rank 0  --- ring: "tag 7, 1 MiB at heap + 4096" --->  rank 1
  *              <-- ring: "7 is fetched" -------------------  reads or adds it where it lies */
@@ -11,7 +11,7 @@
 #include "comm/node/wait.h"
 
 typedef struct shm {
-    ls_carrier carrier; /* first */
+    ls_transport transport; /* first */
     ls_group *group;
     ls_pair *pair;
     bool failed;
@@ -19,20 +19,21 @@ typedef struct shm {
     _Atomic bool woken;
 } shm;
 
-static shm *of(ls_carrier *carrier)
+static shm *of(ls_transport *transport)
 {
-    return (shm *)(void *)carrier;
+    return (shm *)(void *)transport;
 }
 
 static ls_status broke(shm *s)
 {
-    char name[LS_BOARD_NAME];
+    char name[LS_SHM_SEGMENT_NAME];
 
     s->failed = true;
     s->failure = *ls_err_last();
-    if (!ls_board_aborted(s->group->board))
-        ls_board_abort(s->group->board, s->group->local, LS_EPEER, "%s gave up: %s",
-                       ls_board_name(s->group->board, s->group->local, name), s->failure.text);
+    if (!ls_shm_segment_aborted(s->group->segment))
+        ls_shm_segment_abort(s->group->segment, s->group->local, LS_EPEER, "%s gave up: %s",
+                             ls_shm_segment_name(s->group->segment, s->group->local, name),
+                             s->failure.text);
     return ls_err_adopt(&s->failure);
 }
 
@@ -40,14 +41,14 @@ static ls_status still_whole(shm *s)
 {
     if (s->failed)
         return ls_err_adopt(&s->failure);
-    if (ls_board_failure(s->group->board) != LS_OK)
+    if (ls_shm_segment_failure(s->group->segment) != LS_OK)
         return broke(s);
     return LS_OK;
 }
 
-static ls_status shm_send(ls_carrier *carrier, ls_message *message)
+static ls_status shm_send(ls_transport *transport, ls_message *message)
 {
-    shm *s = of(carrier);
+    shm *s = of(transport);
     ls_status st = still_whole(s);
 
     if (st == LS_OK && ls_pair_send(s->pair, message, 0) != LS_OK)
@@ -55,9 +56,9 @@ static ls_status shm_send(ls_carrier *carrier, ls_message *message)
     return st;
 }
 
-static ls_status shm_receive(ls_carrier *carrier, ls_message *message)
+static ls_status shm_receive(ls_transport *transport, ls_message *message)
 {
-    shm *s = of(carrier);
+    shm *s = of(transport);
     ls_status st = still_whole(s);
 
     if (st == LS_OK && ls_pair_receive(s->pair, message, 0) != LS_OK)
@@ -65,9 +66,9 @@ static ls_status shm_receive(ls_carrier *carrier, ls_message *message)
     return st;
 }
 
-static ls_status shm_poll(ls_carrier *carrier, bool *moved_out)
+static ls_status shm_poll(ls_transport *transport, bool *moved_out)
 {
-    shm *s = of(carrier);
+    shm *s = of(transport);
     ls_status st = still_whole(s);
 
     if (st == LS_OK && ls_pair_poll(s->pair, moved_out) != LS_OK)
@@ -75,45 +76,46 @@ static ls_status shm_poll(ls_carrier *carrier, bool *moved_out)
     return st;
 }
 
-static void shm_sleep(ls_carrier *carrier, int64_t until_ns)
+static void shm_sleep(ls_transport *transport, int64_t until_ns)
 {
-    shm *s = of(carrier);
+    shm *s = of(transport);
     ls_wait wait;
 
-    ls_wait_begin(&wait, s->group->board, s->group->local, until_ns);
+    ls_wait_begin(&wait, s->group->segment, s->group->local, until_ns);
     while (!ls_pair_has_mail(s->pair) && !atomic_exchange(&s->woken, false) &&
            ls_wait_once(&wait) == LS_WAIT_ON)
         ;
     ls_wait_end(&wait);
 }
 
-static void shm_wake(ls_carrier *carrier)
+static void shm_wake(ls_transport *transport)
 {
-    shm *s = of(carrier);
+    shm *s = of(transport);
 
     atomic_store(&s->woken, true);
-    ls_wait_wake(s->group->board, s->group->local);
+    ls_wait_wake(s->group->segment, s->group->local);
 }
 
-static void shm_count(const ls_carrier *carrier, int peer, int64_t *sent_out, int64_t *received_out)
+static void shm_count(const ls_transport *transport, int peer, int64_t *sent_out,
+                      int64_t *received_out)
 {
-    ls_pair_count(((const shm *)(const void *)carrier)->pair, peer, sent_out, received_out);
+    ls_pair_count(((const shm *)(const void *)transport)->pair, peer, sent_out, received_out);
 }
 
-static void shm_close(ls_carrier *carrier)
+static void shm_close(ls_transport *transport)
 {
-    shm *s = of(carrier);
-    char name[LS_BOARD_NAME];
+    shm *s = of(transport);
+    char name[LS_SHM_SEGMENT_NAME];
 
-    if (!ls_pair_idle(s->pair) && !ls_board_aborted(s->group->board))
-        ls_board_abort(s->group->board, s->group->local, LS_EPEER,
-                       "%s closed its communicator with messages in flight",
-                       ls_board_name(s->group->board, s->group->local, name));
+    if (!ls_pair_idle(s->pair) && !ls_shm_segment_aborted(s->group->segment))
+        ls_shm_segment_abort(s->group->segment, s->group->local, LS_EPEER,
+                             "%s closed its communicator with messages in flight",
+                             ls_shm_segment_name(s->group->segment, s->group->local, name));
     ls_pair_close(s->pair);
     ls_mem_free(s);
 }
 
-static const ls_carrier_table table = {
+static const ls_transport_table table = {
     .name = "shm",
     .send = shm_send,
     .receive = shm_receive,
@@ -124,18 +126,18 @@ static const ls_carrier_table table = {
     .close = shm_close,
 };
 
-ls_status ls_shm_open(ls_carrier **carrier_out, ls_group *group)
+ls_status ls_shm_open(ls_transport **transport_out, ls_group *group)
 {
     shm *s = ls_mem_alloc(sizeof *s);
 
     if (!s)
         return LS_ENOMEM;
-    s->carrier.table = &table;
+    s->transport.table = &table;
     s->group = group;
     if (ls_pair_open(&s->pair, group, LS_EDATA) != LS_OK) {
         ls_mem_free(s);
         return LS_ENOMEM;
     }
-    *carrier_out = &s->carrier;
+    *transport_out = &s->transport;
     return LS_OK;
 }

@@ -1,11 +1,11 @@
-/* shm.h -- the carrier between ranks of one node: messages over the board (node/pair.h). */
+/* shm.h -- the transport between ranks of one node: messages over the shared-memory segment (node/pair.h). */
 #pragma once
 #include "comm/node/group.h"
-#include "comm/transport/carrier.h"
+#include "comm/transport/transport.h"
 
 LS_C_BEGIN
 
 /* peers are places in the group, which is borrowed and used by this alone. */
-ls_status ls_shm_open(ls_carrier **carrier_out, ls_group *group);
+ls_status ls_shm_open(ls_transport **transport_out, ls_group *group);
 
 LS_C_END

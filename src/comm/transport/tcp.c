@@ -1,4 +1,4 @@
-/* tcp.c -- the carrier: open, poll, sleep, close.
+/* tcp.c -- the transport: open, poll, sleep, close.
  *
  * One epoll watches all sockets, the gate and the eventfd of wake(). poll() takes what is ready; a
  * tick a few times per heartbeat does what time asks for: heartbeats, confirmations that found
@@ -6,7 +6,7 @@
  * spin_ns before it sleeps, because waking a sleeper costs ten times what the message does. Once:
  * where nothing came in a whole sleep, the next one begins at once, and the core is free.
  *
- * Rejected: a thread of the carrier's own. The waiting thread is there anyway, and handing a
+ * Rejected: a thread of the transport's own. The waiting thread is there anyway, and handing a
  * message from one thread to another costs what the network does. */
 #include "comm/transport/tcp_impl.h"
 
@@ -46,9 +46,9 @@ void ls_tcp_fail(ls_tcp *tcp, int said_first)
                           tcp->failure.text);
 }
 
-void ls_tcp_abort(ls_carrier *carrier, const char *reason)
+void ls_tcp_abort(ls_transport *transport, const char *reason)
 {
-    ls_tcp *tcp = (ls_tcp *)carrier;
+    ls_tcp *tcp = (ls_tcp *)transport;
 
     ls_fail(LS_EPEER, "%s", reason);
     ls_tcp_fail(tcp, tcp->args.rank);
@@ -137,9 +137,9 @@ static void look_at_clock(ls_tcp *tcp)
     tcp->looked_ns = now;
 }
 
-static ls_status poll_tcp(ls_carrier *carrier, bool *moved_out)
+static ls_status poll_tcp(ls_transport *transport, bool *moved_out)
 {
-    ls_tcp *tcp = (ls_tcp *)carrier;
+    ls_tcp *tcp = (ls_tcp *)transport;
 
     tcp->moved = false;
     if (!ls_tcp_failed(tcp)) {
@@ -155,9 +155,9 @@ static ls_status poll_tcp(ls_carrier *carrier, bool *moved_out)
     return ls_tcp_failed(tcp) ? ls_err_adopt(&tcp->failure) : LS_OK;
 }
 
-static void sleep_tcp(ls_carrier *carrier, int64_t until_ns)
+static void sleep_tcp(ls_transport *transport, int64_t until_ns)
 {
-    ls_tcp *tcp = (ls_tcp *)carrier;
+    ls_tcp *tcp = (ls_tcp *)transport;
     struct epoll_event event;
     int64_t now = ls_time_now_ns(), spin_until = now + (tcp->dull ? 0 : tcp->args.spin_ns);
 
@@ -181,16 +181,17 @@ static void sleep_tcp(ls_carrier *carrier, int64_t until_ns)
     tcp->dull = n == 0;
 }
 
-static void wake_tcp(ls_carrier *carrier)
+static void wake_tcp(ls_transport *transport)
 {
     uint64_t one = 1;
 
-    (void)!write(((ls_tcp *)carrier)->wake_fd, &one, sizeof one);
+    (void)!write(((ls_tcp *)transport)->wake_fd, &one, sizeof one);
 }
 
-static void count_tcp(const ls_carrier *carrier, int peer, int64_t *sent_out, int64_t *received_out)
+static void count_tcp(const ls_transport *transport, int peer, int64_t *sent_out,
+                      int64_t *received_out)
 {
-    const ls_tcp_link *link = &((const ls_tcp *)carrier)->links[peer];
+    const ls_tcp_link *link = &((const ls_tcp *)transport)->links[peer];
 
     *sent_out = link->sent_bytes;
     *received_out = link->received_bytes;
@@ -241,9 +242,9 @@ static void see_through(ls_tcp *tcp)
     }
 }
 
-static void close_tcp(ls_carrier *carrier)
+static void close_tcp(ls_transport *transport)
 {
-    ls_tcp *tcp = (ls_tcp *)carrier;
+    ls_tcp *tcp = (ls_tcp *)transport;
 
     /* On every channel: the end of each is then known to be meant, and nothing sent before it on
      * any of them is lost. */
@@ -268,7 +269,7 @@ static void close_tcp(ls_carrier *carrier)
         }
         ls_sock_close(&link->probe_fd);
     }
-    ls_gate_close(tcp->gate);
+    ls_acceptor_close(tcp->gate);
     ls_sock_close(&tcp->epoll_fd);
     ls_sock_close(&tcp->wake_fd);
     ls_secret_release(&tcp->secret);
@@ -278,14 +279,14 @@ static void close_tcp(ls_carrier *carrier)
 
 /* --- opening --- */
 
-static const ls_carrier_table table = {.name = "tcp",
-                                       .send = ls_tcp_send,
-                                       .receive = ls_tcp_receive,
-                                       .poll = poll_tcp,
-                                       .sleep = sleep_tcp,
-                                       .wake = wake_tcp,
-                                       .count = count_tcp,
-                                       .close = close_tcp};
+static const ls_transport_table table = {.name = "tcp",
+                                         .send = ls_tcp_send,
+                                         .receive = ls_tcp_receive,
+                                         .poll = poll_tcp,
+                                         .sleep = sleep_tcp,
+                                         .wake = wake_tcp,
+                                         .count = count_tcp,
+                                         .close = close_tcp};
 
 static ls_status set_defaults(ls_tcp_args *args)
 {
@@ -350,14 +351,14 @@ static ls_status watch(ls_tcp *tcp, int fd, uint64_t key)
 
 static ls_status open_gate(ls_tcp *tcp)
 {
-    ls_gate_args args = {.listen_fd = tcp->args.listen_fd,
-                         .secret = tcp->secret.bytes,
-                         .self = {.purpose = LS_HELLO_DATA,
-                                  .generation = tcp->args.generation,
-                                  .from = (uint32_t)tcp->args.rank}};
-    ls_status st = ls_gate_open(&tcp->gate, &args);
+    ls_acceptor_args args = {.listen_fd = tcp->args.listen_fd,
+                             .secret = tcp->secret.bytes,
+                             .self = {.purpose = LS_HELLO_DATA,
+                                      .generation = tcp->args.generation,
+                                      .from = (uint32_t)tcp->args.rank}};
+    ls_status st = ls_acceptor_open(&tcp->gate, &args);
 
-    return st == LS_OK ? watch(tcp, ls_gate_fd(tcp->gate), KEY_GATE) : st;
+    return st == LS_OK ? watch(tcp, ls_acceptor_fd(tcp->gate), KEY_GATE) : st;
 }
 
 static ls_status make(ls_tcp **tcp_out, const ls_tcp_args *args, int64_t deadline_ns)
@@ -367,7 +368,7 @@ static ls_status make(ls_tcp **tcp_out, const ls_tcp_args *args, int64_t deadlin
 
     if (!tcp)
         return LS_ENOMEM;
-    *tcp = (ls_tcp){.carrier = {&table}, .args = *args, .epoll_fd = -1, .wake_fd = -1};
+    *tcp = (ls_tcp){.transport = {&table}, .args = *args, .epoll_fd = -1, .wake_fd = -1};
     LS_TRY(st, set_defaults(&tcp->args), out);
     tcp->channels = tcp->args.sockets + 1;
     tcp->links = ls_mem_array((size_t)args->ranks, sizeof *tcp->links);
@@ -396,7 +397,7 @@ static ls_status make(ls_tcp **tcp_out, const ls_tcp_args *args, int64_t deadlin
     tcp = NULL;
 out:
     if (tcp)
-        close_tcp(&tcp->carrier);
+        close_tcp(&tcp->transport);
     return st;
 }
 
@@ -444,7 +445,7 @@ static bool all_open(const ls_tcp *tcp)
     return true;
 }
 
-ls_status ls_tcp_open(ls_carrier **carrier_out, const ls_tcp_args *args, int64_t deadline_ns)
+ls_status ls_tcp_open(ls_transport **transport_out, const ls_tcp_args *args, int64_t deadline_ns)
 {
     ls_status st = LS_OK;
     ls_tcp *tcp = NULL;
@@ -456,7 +457,7 @@ ls_status ls_tcp_open(ls_carrier **carrier_out, const ls_tcp_args *args, int64_t
         if (tcp->links[r].reached && ls_tcp_is_neighbour(args->rank, r, args->ranks))
             ls_tcp_want(&tcp->links[r], false);
     while (!all_open(tcp)) {
-        LS_TRY(st, poll_tcp(&tcp->carrier, &moved), out);
+        LS_TRY(st, poll_tcp(&tcp->transport, &moved), out);
         if (args->broken && args->broken(args->context)) {
             st = ls_err_last()->code;
             goto out;
@@ -466,22 +467,22 @@ ls_status ls_tcp_open(ls_carrier **carrier_out, const ls_tcp_args *args, int64_t
             goto out;
         }
         if (!moved)
-            sleep_tcp(&tcp->carrier, deadline_ns);
+            sleep_tcp(&tcp->transport, deadline_ns);
     }
     tcp->opening = false;
-    *carrier_out = &tcp->carrier;
+    *transport_out = &tcp->transport;
     tcp = NULL;
 out:
     if (tcp)
-        close_tcp(&tcp->carrier);
+        close_tcp(&tcp->transport);
     return st;
 }
 
 /* --- looking --- */
 
-int ls_tcp_silent(const ls_carrier *carrier, int64_t for_ns, int64_t *since_out)
+int ls_tcp_silent(const ls_transport *transport, int64_t for_ns, int64_t *since_out)
 {
-    const ls_tcp *tcp = (const ls_tcp *)carrier;
+    const ls_tcp *tcp = (const ls_tcp *)transport;
     int64_t since = ls_time_now_ns() - for_ns;
     int who = -1;
 
@@ -497,9 +498,9 @@ int ls_tcp_silent(const ls_carrier *carrier, int64_t for_ns, int64_t *since_out)
     return who;
 }
 
-bool ls_tcp_ask(ls_carrier *carrier, int peer, int about, uint64_t what)
+bool ls_tcp_ask(ls_transport *transport, int peer, int about, uint64_t what)
 {
-    ls_tcp *tcp = (ls_tcp *)carrier;
+    ls_tcp *tcp = (ls_tcp *)transport;
     ls_tcp_link *link = &tcp->links[peer];
 
     if (ls_tcp_failed(tcp) || !link->used || link->channels[0].state != LS_TCP_OPEN)
@@ -508,17 +509,17 @@ bool ls_tcp_ask(ls_carrier *carrier, int peer, int about, uint64_t what)
     return true;
 }
 
-int64_t ls_tcp_heard(const ls_carrier *carrier, int peer)
+int64_t ls_tcp_heard(const ls_transport *transport, int peer)
 {
-    const ls_tcp_link *link = &((const ls_tcp *)carrier)->links[peer];
+    const ls_tcp_link *link = &((const ls_tcp *)transport)->links[peer];
 
     return link->used && !link->bye ? link->heard_ns : 0;
 }
 
-void ls_tcp_stats_get(const ls_carrier *carrier, ls_tcp_stats *stats_out)
+void ls_tcp_stats_get(const ls_transport *transport, ls_tcp_stats *stats_out)
 {
-    const ls_tcp *tcp = (const ls_tcp *)carrier;
+    const ls_tcp *tcp = (const ls_tcp *)transport;
 
     *stats_out = tcp->stats;
-    stats_out->refused = tcp->gate ? (int64_t)ls_gate_refused(tcp->gate) : 0;
+    stats_out->refused = tcp->gate ? (int64_t)ls_acceptor_refused(tcp->gate) : 0;
 }

@@ -1,10 +1,10 @@
-/* tcp.h -- a carrier between ranks at addresses: several TCP sockets for each pair.
+/* tcp.h -- a transport between ranks at addresses: several TCP sockets for each pair.
  *
  * Every socket begins with the hello of net/hello.h; every frame carries the generation and is
  * checked by CRC32C. A connection that breaks is opened again and goes on behind the last frame
- * that arrived; only when that takes longer than resume_ns does the carrier fail.
+ * that arrived; only when that takes longer than resume_ns does the transport fail.
  *
- * What is noticed, and when (by a rank that polls or sleeps in the carrier):
+ * What is noticed, and when (by a rank that polls or sleeps in the transport):
  *   a process died          its connections end, and nobody listens there any more: about 0.1 s
  *   a link was cut          no confirmation for user_timeout_ns, then no connection: about 0.8 s
  *   a process is stopped    its kernel still answers: silent, not dead. The caller's deadline ends
@@ -21,7 +21,7 @@
  * confirmed it. The listening socket must belong to this process alone: one that a parent holds
  * open as well makes a dead rank look alive. */
 #pragma once
-#include "comm/transport/carrier.h"
+#include "comm/transport/transport.h"
 
 LS_C_BEGIN
 
@@ -62,21 +62,21 @@ typedef struct ls_tcp_args {
 
 /* Open with all ranks that this one keeps a connection to; who does not come until the deadline is
  * named. All ranks open at the same time. */
-ls_status ls_tcp_open(ls_carrier **carrier_out, const ls_tcp_args *args, int64_t deadline_ns);
+ls_status ls_tcp_open(ls_transport **transport_out, const ls_tcp_args *args, int64_t deadline_ns);
 
 /* Break it with a reason that the others will report. */
-void ls_tcp_abort(ls_carrier *carrier, const char *reason);
+void ls_tcp_abort(ls_transport *transport, const char *reason);
 
 /* The connected rank that was silent for the longest time, if that is at least for_ns: when it was
  * last heard (monotonic time), else -1 as the rank. Poll first: unread bytes are not heard yet. */
-int ls_tcp_silent(const ls_carrier *carrier, int64_t for_ns, int64_t *since_out);
+int ls_tcp_silent(const ls_transport *transport, int64_t for_ns, int64_t *since_out);
 
 /* Ask a rank that is connected about itself or another one; the answer comes by `answered`. Returns
  * whether it was asked. */
-bool ls_tcp_ask(ls_carrier *carrier, int peer, int about, uint64_t what);
+bool ls_tcp_ask(ls_transport *transport, int peer, int about, uint64_t what);
 
 /* When this rank was last heard; 0: it is not connected. */
-int64_t ls_tcp_heard(const ls_carrier *carrier, int peer);
+int64_t ls_tcp_heard(const ls_transport *transport, int peer);
 
 typedef struct ls_tcp_stats {
     int64_t breaks;  /* connections that ended without being asked to */
@@ -87,6 +87,6 @@ typedef struct ls_tcp_stats {
     int64_t lent;    /* of them, those without a copy by MSG_ZEROCOPY */
     int64_t copied;  /* of these, those that the kernel copied after all */
 } ls_tcp_stats;
-void ls_tcp_stats_get(const ls_carrier *carrier, ls_tcp_stats *stats_out);
+void ls_tcp_stats_get(const ls_transport *transport, ls_tcp_stats *stats_out);
 
 LS_C_END

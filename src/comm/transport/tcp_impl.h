@@ -1,27 +1,27 @@
-/* tcp_impl.h -- the parts of the TCP carrier.
+/* tcp_impl.h -- the parts of the TCP transport.
  *
- * A carrier has a link to each rank, a link has channels (sockets): channel 0 for small messages
+ * A transport has a link to each rank, a link has channels (sockets): channel 0 for small messages
  * and control, the others for chunks of large ones, so that a small message never waits behind
  * megabytes. Each channel counts its frames and keeps what it sent until the other side confirmed
  * it.
  *
- * Inside the carrier a failure is sticky: ls_tcp_fail() keeps the record, and the functions of the
+ * Inside the transport a failure is sticky: ls_tcp_fail() keeps the record, and the functions of the
  * table return it. Only the calling thread touches anything here, but for wake_fd. */
 #pragma once
 #include <sys/uio.h>
 #include "base/err.h"
-#include "comm/transport/carrier.h"
+#include "comm/transport/transport.h"
 #include "comm/transport/tcp.h"
 #include "comm/transport/tcp_flaps.h"
 #include "comm/transport/tcp_wire.h"
-#include "net/gate.h"
+#include "net/acceptor.h"
 #include "net/secret.h"
 #include "net/sock.h"
 
 typedef struct ls_tcp ls_tcp;
 typedef struct ls_tcp_link ls_tcp_link;
 typedef struct ls_tcp_channel ls_tcp_channel;
-typedef struct ls_tcp_post ls_tcp_post;
+typedef struct ls_tcp_posted ls_tcp_posted;
 typedef struct ls_tcp_frame ls_tcp_frame;
 typedef struct ls_tcp_block ls_tcp_block;
 
@@ -53,9 +53,10 @@ typedef enum ls_tcp_post_kind {
     LS_TCP_SWALLOW  /* ANNOUNCE still to come for a message that is complete */
 } ls_tcp_post_kind;
 
-struct ls_tcp_post {
-    ls_tcp_post *chain;       /* of the map */
-    ls_tcp_post *prev, *next; /* of the link's list of waiting sends, or (next) of its bulk queue */
+struct ls_tcp_posted {
+    ls_tcp_posted *chain; /* of the map */
+    ls_tcp_posted *prev,
+        *next; /* of the link's list of waiting sends, or (next) of its bulk queue */
     ls_tcp_post_kind kind;
     uint64_t tag;
     int64_t bytes, left; /* of the message; not yet received or not yet confirmed */
@@ -75,7 +76,7 @@ struct ls_tcp_frame {
     uint8_t header[LS_TCP_WIRE_BYTES];
     const uint8_t *payload;
     ls_tcp_block *block; /* small message: the copy */
-    ls_tcp_post *post;   /* chunk: of this send */
+    ls_tcp_posted *post; /* chunk: of this send */
     ls_message *message; /* small message: done when written, then NULL */
     bool summed;         /* the payload's checksum is in wire */
 };
@@ -118,7 +119,7 @@ struct ls_tcp_channel {
     uint8_t *to;         /* where it goes */
     size_t got;          /* of head.length */
     uint32_t crc;        /* of what came */
-    ls_tcp_post *post;   /* the receive it belongs to, or NULL */
+    ls_tcp_posted *post; /* the receive it belongs to, or NULL */
     ls_tcp_block *block; /* or its own memory */
     uint8_t *staging;    /* owned, chunk_bytes: chunks that are added; made at first use */
 
@@ -150,11 +151,11 @@ struct ls_tcp_link {
     int64_t sent_bytes, received_bytes;
     ls_tcp_flaps flaps;
 
-    ls_tcp_post **buckets;                      /* owned map, made at first use */
-    int bucket_count, records, foreign, posted; /* in the map; made by the peer; by this side */
-    int small;                                  /* posted receives that come on channel 0 */
-    ls_tcp_post *waiting_first, *waiting_last;  /* sends that wait for READY, oldest first */
-    ls_tcp_post *bulk_first, *bulk_last;        /* sends whose chunks may go */
+    ls_tcp_posted **buckets;                     /* owned map, made at first use */
+    int bucket_count, records, foreign, posted;  /* in the map; made by the peer; by this side */
+    int small;                                   /* posted receives that come on channel 0 */
+    ls_tcp_posted *waiting_first, *waiting_last; /* sends that wait for READY, oldest first */
+    ls_tcp_posted *bulk_first, *bulk_last;       /* sends whose chunks may go */
 
     uint32_t credit_used, credit_back; /* small bytes sent; of them consumed by the peer */
     uint32_t consumed, consumed_told;  /* small bytes taken here; the count we told */
@@ -165,10 +166,10 @@ struct ls_tcp_link {
 };
 
 struct ls_tcp {
-    ls_carrier carrier; /* first */
-    ls_tcp_args args;   /* pointers in it are not kept */
+    ls_transport transport; /* first */
+    ls_tcp_args args;       /* pointers in it are not kept */
     ls_secret secret;
-    ls_gate *gate;
+    ls_acceptor *gate;
     int epoll_fd, wake_fd;
     int channels; /* per link: args.sockets + 1 */
     uint64_t instance;
@@ -187,7 +188,7 @@ struct ls_tcp {
     ls_err_record failure; /* code LS_OK: none */
     int said_first;        /* the rank that said the failure first */
     ls_tcp_frame *free_frames;
-    ls_tcp_post *free_posts;
+    ls_tcp_posted *free_posts;
     ls_tcp_block *free_blocks[LS_TCP_SIZES];
     ls_tcp_stats stats;
 };
@@ -198,10 +199,10 @@ void ls_tcp_fail(ls_tcp *tcp, int said_first); /* the thread's last record becom
 bool ls_tcp_failed(const ls_tcp *tcp);
 
 /* tcp_post.c: the map of a link and memory that is used again */
-ls_tcp_post *ls_tcp_find(const ls_tcp_link *link, ls_tcp_post_kind kind, uint64_t tag);
-ls_tcp_post *ls_tcp_insert(ls_tcp_link *link, ls_tcp_post_kind kind, uint64_t tag, int64_t bytes);
-void ls_tcp_remove(ls_tcp_link *link, ls_tcp_post *post); /* out of the map; not freed */
-void ls_tcp_free_post(ls_tcp *tcp, ls_tcp_post *post);
+ls_tcp_posted *ls_tcp_find(const ls_tcp_link *link, ls_tcp_post_kind kind, uint64_t tag);
+ls_tcp_posted *ls_tcp_insert(ls_tcp_link *link, ls_tcp_post_kind kind, uint64_t tag, int64_t bytes);
+void ls_tcp_remove(ls_tcp_link *link, ls_tcp_posted *post); /* out of the map; not freed */
+void ls_tcp_free_post(ls_tcp *tcp, ls_tcp_posted *post);
 ls_tcp_frame *ls_tcp_new_frame(ls_tcp *tcp);
 void ls_tcp_free_frame(ls_tcp *tcp, ls_tcp_frame *frame);
 ls_tcp_block *ls_tcp_new_block(ls_tcp *tcp, size_t bytes);
@@ -209,7 +210,7 @@ void ls_tcp_free_block(ls_tcp *tcp, ls_tcp_block *block); /* NULL is allowed */
 void ls_tcp_free_all(ls_tcp *tcp);
 
 /* tcp_send.c */
-ls_status ls_tcp_send(ls_carrier *carrier, ls_message *message);
+ls_status ls_tcp_send(ls_transport *transport, ls_message *message);
 void ls_tcp_queue(ls_tcp_channel *channel, ls_tcp_frame *frame); /* counts it */
 void ls_tcp_say(ls_tcp_link *link, ls_tcp_wire_kind kind, uint64_t tag, int64_t bytes);
 void ls_tcp_answer(ls_tcp_link *link, int about, const uint8_t *bytes, int len);
@@ -218,7 +219,7 @@ void ls_tcp_pump(ls_tcp_channel *channel);
 void ls_tcp_pump_held(ls_tcp *tcp, bool all); /* what is held back; all: also what rides */
 void ls_tcp_pump_bulk(ls_tcp_link *link);
 void ls_tcp_confirm(ls_tcp_channel *channel, uint64_t ack); /* frames up to ack have arrived */
-void ls_tcp_start_bulk(ls_tcp_link *link, ls_tcp_post *post);
+void ls_tcp_start_bulk(ls_tcp_link *link, ls_tcp_posted *post);
 void ls_tcp_announce_old(ls_tcp_link *link, int64_t now_ns);
 /* At once or not at all: the last frame of a channel. */
 void ls_tcp_last_words(ls_tcp_channel *channel, ls_tcp_wire_kind kind, int said_first,
@@ -233,7 +234,7 @@ void ls_tcp_zerocopy_refused(ls_tcp_channel *channel); /* or not: too many pages
 void ls_tcp_zerocopy_reap(ls_tcp_channel *channel);    /* the kernel's words about them */
 
 /* tcp_receive.c */
-ls_status ls_tcp_receive(ls_carrier *carrier, ls_message *message);
+ls_status ls_tcp_receive(ls_transport *transport, ls_message *message);
 void ls_tcp_read(ls_tcp_channel *channel);
 void ls_tcp_reset_input(ls_tcp_channel *channel);
 

@@ -427,7 +427,7 @@ static void admit_one(ls_tcp *tcp, int fd, const ls_hello *hello, const ls_sock_
     else if (tcp->links[from].leaving)
         why = "it has closed before";
     if (why) {
-        ls_gate_refuse(tcp->gate, peer, why);
+        ls_acceptor_refuse(tcp->gate, peer, why);
         ls_sock_close(&fd);
         return;
     }
@@ -449,7 +449,7 @@ void ls_tcp_admit(ls_tcp *tcp)
         ls_sock_address peer;
         ls_hello hello;
         int fd;
-        if (ls_gate_next(tcp->gate, &fd, &hello, &peer) != LS_OK) {
+        if (ls_acceptor_next(tcp->gate, &fd, &hello, &peer) != LS_OK) {
             ls_tcp_fail(tcp, tcp->args.rank);
             return;
         }

@@ -15,11 +15,11 @@ static uint32_t bucket_of(const ls_tcp_link *link, ls_tcp_post_kind kind, uint64
     return (uint32_t)(x >> 32) & (uint32_t)(link->bucket_count - 1);
 }
 
-ls_tcp_post *ls_tcp_find(const ls_tcp_link *link, ls_tcp_post_kind kind, uint64_t tag)
+ls_tcp_posted *ls_tcp_find(const ls_tcp_link *link, ls_tcp_post_kind kind, uint64_t tag)
 {
     if (link->bucket_count == 0)
         return NULL;
-    for (ls_tcp_post *p = link->buckets[bucket_of(link, kind, tag)]; p; p = p->chain)
+    for (ls_tcp_posted *p = link->buckets[bucket_of(link, kind, tag)]; p; p = p->chain)
         if (p->tag == tag && p->kind == kind)
             return p;
     return NULL;
@@ -27,16 +27,16 @@ ls_tcp_post *ls_tcp_find(const ls_tcp_link *link, ls_tcp_post_kind kind, uint64_
 
 static ls_status grow_map(ls_tcp_link *link)
 {
-    ls_tcp_post **old = link->buckets;
+    ls_tcp_posted **old = link->buckets;
     int n = link->bucket_count;
-    ls_tcp_post **wider = ls_mem_array((size_t)(n ? 2 * n : LS_TCP_BUCKETS), sizeof *wider);
+    ls_tcp_posted **wider = ls_mem_array((size_t)(n ? 2 * n : LS_TCP_BUCKETS), sizeof *wider);
 
     if (!wider)
         return LS_ENOMEM;
     link->buckets = wider;
     link->bucket_count = n ? 2 * n : LS_TCP_BUCKETS;
     for (int i = 0; i < n; i++)
-        for (ls_tcp_post *p = old[i], *after; p; p = after) {
+        for (ls_tcp_posted *p = old[i], *after; p; p = after) {
             uint32_t at = bucket_of(link, p->kind, p->tag);
             after = p->chain;
             p->chain = wider[at];
@@ -59,7 +59,7 @@ enum { MORE_RECORDS = 128, MORE_BYTES = 16 << 10, MORE_BLOCKS = 8 };
 static void more_posts(ls_tcp *tcp)
 {
     for (int i = 0; i < MORE_RECORDS; i++) {
-        ls_tcp_post *post = ls_mem_alloc(sizeof *post);
+        ls_tcp_posted *post = ls_mem_alloc(sizeof *post);
         if (!post)
             return;
         post->next = tcp->free_posts;
@@ -90,10 +90,10 @@ static void more_blocks(ls_tcp *tcp, int size, size_t room)
     }
 }
 
-ls_tcp_post *ls_tcp_insert(ls_tcp_link *link, ls_tcp_post_kind kind, uint64_t tag, int64_t bytes)
+ls_tcp_posted *ls_tcp_insert(ls_tcp_link *link, ls_tcp_post_kind kind, uint64_t tag, int64_t bytes)
 {
     ls_tcp *tcp = link->tcp;
-    ls_tcp_post *post;
+    ls_tcp_posted *post;
 
     if (is_foreign(kind) && link->foreign >= 2 * LS_TCP_POSTS) {
         ls_fail(LS_EDATA, "%s has more than %d messages under way", link->name, LS_TCP_POSTS);
@@ -111,7 +111,7 @@ ls_tcp_post *ls_tcp_insert(ls_tcp_link *link, ls_tcp_post_kind kind, uint64_t ta
     if (!post)
         return NULL;
     tcp->free_posts = post->next;
-    *post = (ls_tcp_post){.kind = kind, .tag = tag, .bytes = bytes, .left = bytes};
+    *post = (ls_tcp_posted){.kind = kind, .tag = tag, .bytes = bytes, .left = bytes};
     uint32_t at = bucket_of(link, kind, tag);
     post->chain = link->buckets[at];
     link->buckets[at] = post;
@@ -120,9 +120,9 @@ ls_tcp_post *ls_tcp_insert(ls_tcp_link *link, ls_tcp_post_kind kind, uint64_t ta
     return post;
 }
 
-void ls_tcp_remove(ls_tcp_link *link, ls_tcp_post *post)
+void ls_tcp_remove(ls_tcp_link *link, ls_tcp_posted *post)
 {
-    ls_tcp_post **at = &link->buckets[bucket_of(link, post->kind, post->tag)];
+    ls_tcp_posted **at = &link->buckets[bucket_of(link, post->kind, post->tag)];
 
     while (*at != post)
         at = &(*at)->chain;
@@ -131,7 +131,7 @@ void ls_tcp_remove(ls_tcp_link *link, ls_tcp_post *post)
     *(is_foreign(post->kind) ? &link->foreign : &link->posted) -= 1;
 }
 
-void ls_tcp_free_post(ls_tcp *tcp, ls_tcp_post *post)
+void ls_tcp_free_post(ls_tcp *tcp, ls_tcp_posted *post)
 {
     ls_tcp_free_block(tcp, post->block);
     post->block = NULL;
@@ -196,7 +196,7 @@ void ls_tcp_free_block(ls_tcp *tcp, ls_tcp_block *block)
 static void free_link(ls_tcp *tcp, ls_tcp_link *link)
 {
     for (int i = 0; i < link->bucket_count; i++)
-        for (ls_tcp_post *p = link->buckets[i], *after; p; p = after) {
+        for (ls_tcp_posted *p = link->buckets[i], *after; p; p = after) {
             after = p->chain;
             ls_tcp_free_post(tcp, p);
         }
@@ -226,7 +226,7 @@ void ls_tcp_free_all(ls_tcp *tcp)
         after = f->next;
         ls_mem_free(f);
     }
-    for (ls_tcp_post *p = tcp->free_posts, *after; p; p = after) {
+    for (ls_tcp_posted *p = tcp->free_posts, *after; p; p = after) {
         after = p->next;
         ls_mem_free(p);
     }

@@ -83,7 +83,7 @@ static void consume(ls_tcp_link *link, int64_t bytes)
         ls_tcp_note(&link->channels[0], LS_TCP_WIRE_BEAT, 0, 0);
 }
 
-static void finish_receive(ls_tcp_link *link, ls_tcp_post *post)
+static void finish_receive(ls_tcp_link *link, ls_tcp_posted *post)
 {
     post->message->done = true;
     link->tcp->moved = true;
@@ -108,8 +108,8 @@ static bool sizes_differ(ls_tcp_link *link, uint64_t tag, int64_t sent, int64_t 
 static ls_status post_receive(ls_tcp_link *link, ls_message *message)
 {
     ls_tcp *tcp = link->tcp;
-    ls_tcp_post *early = ls_tcp_find(link, LS_TCP_EARLY, message->tag);
-    ls_tcp_post *told = ls_tcp_find(link, LS_TCP_TOLD, message->tag);
+    ls_tcp_posted *early = ls_tcp_find(link, LS_TCP_EARLY, message->tag);
+    ls_tcp_posted *told = ls_tcp_find(link, LS_TCP_TOLD, message->tag);
 
     LS_BUG_IF(ls_tcp_find(link, LS_TCP_RECEIVE, message->tag), "tag %llx is received twice",
               (unsigned long long)message->tag);
@@ -125,7 +125,7 @@ static ls_status post_receive(ls_tcp_link *link, ls_message *message)
     }
     if (told && sizes_differ(link, message->tag, told->bytes, message->bytes))
         return tcp->failure.code;
-    ls_tcp_post *post = ls_tcp_insert(link, LS_TCP_RECEIVE, message->tag, message->bytes);
+    ls_tcp_posted *post = ls_tcp_insert(link, LS_TCP_RECEIVE, message->tag, message->bytes);
     if (!post)
         return ls_err_last()->code;
     post->message = message;
@@ -143,9 +143,9 @@ static ls_status post_receive(ls_tcp_link *link, ls_message *message)
     return LS_OK;
 }
 
-ls_status ls_tcp_receive(ls_carrier *carrier, ls_message *message)
+ls_status ls_tcp_receive(ls_transport *transport, ls_message *message)
 {
-    ls_tcp *tcp = (ls_tcp *)carrier;
+    ls_tcp *tcp = (ls_tcp *)transport;
     ls_status st;
 
     if (ls_tcp_failed(tcp))
@@ -201,7 +201,7 @@ static void begin_eager(ls_tcp_channel *channel)
 {
     ls_tcp_link *link = channel->link;
     const ls_tcp_wire *head = &channel->head;
-    ls_tcp_post *post = ls_tcp_find(link, LS_TCP_RECEIVE, head->tag);
+    ls_tcp_posted *post = ls_tcp_find(link, LS_TCP_RECEIVE, head->tag);
 
     if (channel->index != 0 || head->length > link->tcp->args.eager_bytes) {
         ls_tcp_damage(channel, "a small message that is not small");
@@ -227,7 +227,7 @@ static void begin_eager(ls_tcp_channel *channel)
 static void begin_chunk(ls_tcp_channel *channel)
 {
     const ls_tcp_wire *head = &channel->head;
-    ls_tcp_post *post = ls_tcp_find(channel->link, LS_TCP_RECEIVE, head->tag);
+    ls_tcp_posted *post = ls_tcp_find(channel->link, LS_TCP_RECEIVE, head->tag);
     int64_t offset = (int64_t)head->offset, chunk = channel->link->tcp->args.chunk_bytes;
 
     /* Chunks begin at multiples of chunk_bytes, which every element size divides. */
@@ -252,7 +252,7 @@ static void finish_eager(ls_tcp_channel *channel)
     ls_tcp_link *link = channel->link;
     const ls_tcp_wire *head = &channel->head;
     /* The receive may have been posted while the message came into a block. */
-    ls_tcp_post *post =
+    ls_tcp_posted *post =
         channel->post ? channel->post : ls_tcp_find(link, LS_TCP_RECEIVE, head->tag);
 
     if (post && sizes_differ(link, head->tag, head->length, post->bytes))
@@ -264,7 +264,7 @@ static void finish_eager(ls_tcp_channel *channel)
         consume(link, head->length);
         return;
     }
-    ls_tcp_post *early = ls_tcp_insert(link, LS_TCP_EARLY, head->tag, head->length);
+    ls_tcp_posted *early = ls_tcp_insert(link, LS_TCP_EARLY, head->tag, head->length);
     if (!early) {
         out_of_memory(link->tcp);
         return;
@@ -284,7 +284,7 @@ static void confirm_all(ls_tcp_link *link)
 static void finish_chunk(ls_tcp_channel *channel)
 {
     ls_tcp_link *link = channel->link;
-    ls_tcp_post *post = channel->post;
+    ls_tcp_posted *post = channel->post;
     const ls_tcp_wire *head = &channel->head;
 
     if (post->message->add && head->length)
@@ -327,7 +327,7 @@ static void on_ready(ls_tcp_channel *channel)
 {
     ls_tcp_link *link = channel->link;
     const ls_tcp_wire *head = &channel->head;
-    ls_tcp_post *post = ls_tcp_find(link, LS_TCP_SEND, head->tag);
+    ls_tcp_posted *post = ls_tcp_find(link, LS_TCP_SEND, head->tag);
 
     if (!post) {
         if (!ls_tcp_insert(link, LS_TCP_CLEARED, head->tag, (int64_t)head->offset))
@@ -352,8 +352,8 @@ static void on_announce(ls_tcp_channel *channel)
 {
     ls_tcp_link *link = channel->link;
     const ls_tcp_wire *head = &channel->head;
-    ls_tcp_post *post = ls_tcp_find(link, LS_TCP_RECEIVE, head->tag);
-    ls_tcp_post *swallow = ls_tcp_find(link, LS_TCP_SWALLOW, head->tag);
+    ls_tcp_posted *post = ls_tcp_find(link, LS_TCP_RECEIVE, head->tag);
+    ls_tcp_posted *swallow = ls_tcp_find(link, LS_TCP_SWALLOW, head->tag);
 
     if (swallow) {
         ls_tcp_remove(link, swallow);

@@ -133,7 +133,7 @@ static ls_tcp_frame *cut_chunk(ls_tcp_channel *channel)
 {
     ls_tcp_link *link = channel->link;
     ls_tcp *tcp = link->tcp;
-    ls_tcp_post *post = link->bulk_first;
+    ls_tcp_posted *post = link->bulk_first;
 
     if (channel->index == 0 || !post || channel->kept >= LS_TCP_KEEP)
         return NULL;
@@ -295,7 +295,7 @@ void ls_tcp_confirm(ls_tcp_channel *channel, uint64_t ack)
     }
     while (channel->first && channel->first->wire.sequence <= ack) {
         ls_tcp_frame *frame = channel->first;
-        ls_tcp_post *post = frame->post;
+        ls_tcp_posted *post = frame->post;
         channel->first = frame->next;
         if (!channel->first)
             channel->last = NULL;
@@ -320,7 +320,7 @@ void ls_tcp_confirm(ls_tcp_channel *channel, uint64_t ack)
 
 /* --- messages --- */
 
-static void leave_waiting(ls_tcp_link *link, ls_tcp_post *post)
+static void leave_waiting(ls_tcp_link *link, ls_tcp_posted *post)
 {
     *(post->prev ? &post->prev->next : &link->waiting_first) = post->next;
     *(post->next ? &post->next->prev : &link->waiting_last) = post->prev;
@@ -328,7 +328,7 @@ static void leave_waiting(ls_tcp_link *link, ls_tcp_post *post)
 }
 
 /* The other side is ready for this send. */
-void ls_tcp_start_bulk(ls_tcp_link *link, ls_tcp_post *post)
+void ls_tcp_start_bulk(ls_tcp_link *link, ls_tcp_posted *post)
 {
     if (post->since_ns)
         leave_waiting(link, post);
@@ -342,7 +342,7 @@ void ls_tcp_start_bulk(ls_tcp_link *link, ls_tcp_post *post)
     ls_tcp_pump_bulk(link);
 }
 
-static void announce(ls_tcp_link *link, ls_tcp_post *post)
+static void announce(ls_tcp_link *link, ls_tcp_posted *post)
 {
     post->announced = true;
     ls_tcp_say(link, LS_TCP_WIRE_ANNOUNCE, post->tag, post->bytes);
@@ -350,7 +350,8 @@ static void announce(ls_tcp_link *link, ls_tcp_post *post)
 
 void ls_tcp_announce_old(ls_tcp_link *link, int64_t now_ns)
 {
-    for (ls_tcp_post *p = link->waiting_first; p && now_ns - p->since_ns > ANNOUNCE_NS; p = p->next)
+    for (ls_tcp_posted *p = link->waiting_first; p && now_ns - p->since_ns > ANNOUNCE_NS;
+         p = p->next)
         if (!p->announced)
             announce(link, p);
 }
@@ -417,14 +418,14 @@ static ls_status send_small(ls_tcp_link *link, ls_message *message)
 
 static ls_status send_large(ls_tcp_link *link, ls_message *message)
 {
-    ls_tcp_post *cleared = ls_tcp_find(link, LS_TCP_CLEARED, message->tag);
+    ls_tcp_posted *cleared = ls_tcp_find(link, LS_TCP_CLEARED, message->tag);
 
     if (cleared && cleared->bytes != message->bytes)
         return ls_fail(LS_EDATA,
                        "rank %d sends %lld bytes with tag %llx, but %s expects %lld of them",
                        link->tcp->args.rank, (long long)message->bytes,
                        (unsigned long long)message->tag, link->name, (long long)cleared->bytes);
-    ls_tcp_post *post = ls_tcp_insert(link, LS_TCP_SEND, message->tag, message->bytes);
+    ls_tcp_posted *post = ls_tcp_insert(link, LS_TCP_SEND, message->tag, message->bytes);
     if (!post)
         return ls_err_last()->code;
     post->message = message;
@@ -444,9 +445,9 @@ static ls_status send_large(ls_tcp_link *link, ls_message *message)
     return LS_OK;
 }
 
-ls_status ls_tcp_send(ls_carrier *carrier, ls_message *message)
+ls_status ls_tcp_send(ls_transport *transport, ls_message *message)
 {
-    ls_tcp *tcp = (ls_tcp *)carrier;
+    ls_tcp *tcp = (ls_tcp *)transport;
     ls_status st;
 
     if (ls_tcp_failed(tcp))

@@ -1,4 +1,4 @@
-/* tcp_wire.h -- the 64 bytes in front of every payload of the TCP carrier.
+/* tcp_wire.h -- the 64 bytes in front of every payload of the TCP transport.
  *
  *    0 magic    4 kind, channel, flags   8 generation   16 sequence   24 tag      32 offset
  *   40 length  44 CRC32C of the payload 48 ack          56 consumed   60 CRC32C of these 60 bytes

@@ -1,4 +1,4 @@
-/* ucx.c -- links, heartbeats and waiting of the carrier over UCX; ucx_chunk.c moves the messages.
+/* ucx.c -- links, heartbeats and waiting of the transport over UCX; ucx_chunk.c moves the messages.
  *
  * A link to a peer is an endpoint of UCX with error handling, made when the pair first talks
  * (either side). On each link a heartbeat is said when nothing else was for a quarter of the
@@ -8,7 +8,7 @@
  *                                          '-----(goodbye, nothing in flight)--> gone
  *
  * idle -> linked: ls_ucx_reach(); linked -> broken: watch(), on_error(), on_sent();
- * linked -> gone: on_bye(). A message to or from one that is gone breaks the carrier.
+ * linked -> gone: on_bye(). A message to or from one that is gone breaks the transport.
  *
  * Heartbeats must go on while the program computes and calls nothing. A thread, the keeper, moves
  * the worker some times a second for that; it also takes in what arrives, but leaves `done` of
@@ -40,9 +40,9 @@ typedef struct address_head {
     uint32_t len; /* of UCX's bytes */
 } address_head;
 
-static ls_ucx *of(ls_carrier *carrier)
+static ls_ucx *of(ls_transport *transport)
 {
-    return (ls_ucx *)carrier;
+    return (ls_ucx *)transport;
 }
 
 /* --- failing -------------------------------------------------------------------------------- */
@@ -155,11 +155,11 @@ static bool move(ls_ucx *u)
     return moved;
 }
 
-static void wake(ls_carrier *carrier)
+static void wake(ls_transport *transport)
 {
     uint64_t one = 1;
 
-    while (write(of(carrier)->wake_fd, &one, sizeof one) < 0 && errno == EINTR)
+    while (write(of(transport)->wake_fd, &one, sizeof one) < 0 && errno == EINTR)
         ;
 }
 
@@ -183,7 +183,7 @@ static void *keep_links(void *arg)
     return NULL;
 }
 
-/* The end of every call: the reason, when the carrier is broken. */
+/* The end of every call: the reason, when the transport is broken. */
 static ls_status leave(ls_ucx *u)
 {
     ls_status st = u->failed ? ls_err_adopt(&u->cause) : LS_OK;
@@ -205,19 +205,19 @@ static ls_status post(ls_ucx *u, ls_message *message,
     return leave(u);
 }
 
-static ls_status ucx_send(ls_carrier *carrier, ls_message *message)
+static ls_status ucx_send(ls_transport *transport, ls_message *message)
 {
-    return post(of(carrier), message, ls_ucx_post_send);
+    return post(of(transport), message, ls_ucx_post_send);
 }
 
-static ls_status ucx_receive(ls_carrier *carrier, ls_message *message)
+static ls_status ucx_receive(ls_transport *transport, ls_message *message)
 {
-    return post(of(carrier), message, ls_ucx_post_receive);
+    return post(of(transport), message, ls_ucx_post_receive);
 }
 
-static ls_status ucx_poll(ls_carrier *carrier, bool *moved_out)
+static ls_status ucx_poll(ls_transport *transport, bool *moved_out)
 {
-    ls_ucx *u = of(carrier);
+    ls_ucx *u = of(transport);
     bool moved = false;
 
     pthread_mutex_lock(&u->lock);
@@ -235,9 +235,9 @@ static ls_status ucx_poll(ls_carrier *carrier, bool *moved_out)
     return leave(u);
 }
 
-static void ucx_sleep(ls_carrier *carrier, int64_t until_ns)
+static void ucx_sleep(ls_transport *transport, int64_t until_ns)
 {
-    ls_ucx *u = of(carrier);
+    ls_ucx *u = of(transport);
     struct pollfd fds[2] = {{u->worker_fd, POLLIN, 0}, {u->wake_fd, POLLIN, 0}};
     int64_t now = ls_time_now_ns(), left;
     struct timespec t;
@@ -255,9 +255,10 @@ static void ucx_sleep(ls_carrier *carrier, int64_t until_ns)
         return; /* somebody else read it: awake all the same */
 }
 
-static void ucx_count(const ls_carrier *carrier, int peer, int64_t *sent_out, int64_t *received_out)
+static void ucx_count(const ls_transport *transport, int peer, int64_t *sent_out,
+                      int64_t *received_out)
 {
-    const ls_ucx *u = (const ls_ucx *)carrier;
+    const ls_ucx *u = (const ls_ucx *)transport;
 
     *sent_out = atomic_load_explicit(&u->links[peer].sent_bytes, memory_order_relaxed);
     *received_out = atomic_load_explicit(&u->links[peer].received_bytes, memory_order_relaxed);
@@ -322,11 +323,11 @@ static void stop_keeper(ls_ucx *u)
     u->kept = false;
 }
 
-static void ucx_close(ls_carrier *carrier)
+static void ucx_close(ls_transport *transport)
 {
-    ls_ucx *u = of(carrier);
+    ls_ucx *u = of(transport);
 
-    if (!carrier)
+    if (!transport)
         return;
     stop_keeper(u);
     if (u->worker && u->links)
@@ -449,7 +450,7 @@ static ls_status start_keeper(ls_ucx *u)
     return LS_OK;
 }
 
-static const ls_carrier_table table = {
+static const ls_transport_table table = {
     .name = "ucx",
     .send = ucx_send,
     .receive = ucx_receive,
@@ -460,7 +461,7 @@ static const ls_carrier_table table = {
     .close = ucx_close,
 };
 
-ls_status ls_ucx_open(const ls_ucx_args *args, ls_carrier **carrier_out)
+ls_status ls_ucx_open(const ls_ucx_args *args, ls_transport **transport_out)
 {
     ls_ucx *u = ls_mem_alloc(sizeof *u);
     ls_status st = LS_OK;
@@ -482,16 +483,16 @@ ls_status ls_ucx_open(const ls_ucx_args *args, ls_carrier **carrier_out)
     LS_TRY(st, start_worker(u), out);
     LS_TRY(st, make_address(u), out);
     LS_TRY(st, start_keeper(u), out);
-    *carrier_out = &u->base;
+    *transport_out = &u->base;
 out:
     if (st != LS_OK)
         ucx_close(&u->base);
     return st;
 }
 
-void ls_ucx_address(const ls_carrier *carrier, const void **bytes_out, size_t *len_out)
+void ls_ucx_address(const ls_transport *transport, const void **bytes_out, size_t *len_out)
 {
-    const ls_ucx *u = (const ls_ucx *)carrier;
+    const ls_ucx *u = (const ls_ucx *)transport;
 
     *bytes_out = u->address;
     *len_out = u->address_len;
@@ -519,9 +520,9 @@ static ls_status check_address(const ls_ucx *u, int rank, const ls_ucx_peer *pee
     return LS_OK;
 }
 
-ls_status ls_ucx_connect(ls_carrier *carrier, const ls_ucx_peer *peers)
+ls_status ls_ucx_connect(ls_transport *transport, const ls_ucx_peer *peers)
 {
-    ls_ucx *u = of(carrier);
+    ls_ucx *u = of(transport);
     ls_status st = LS_OK;
 
     pthread_mutex_lock(&u->lock);

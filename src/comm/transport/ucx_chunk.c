@@ -1,4 +1,4 @@
-/* ucx_chunk.c -- messages of a carrier as chunks, each one an active message of UCX.
+/* ucx_chunk.c -- messages of a transport as chunks, each one an active message of UCX.
  *
  * A message is cut into chunks of 256 KiB. Each travels behind a frame of 64 bytes that says whose
  * it is, so sends and receives meet here, by rank and tag of 64 bits, and not in UCX, whose own
@@ -65,7 +65,7 @@ static ls_ucx_flight *take_flight(ls_ucx *u, int peer)
         u->all_flights = f;
     }
     all = f->all;
-    *f = (ls_ucx_flight){.carrier = u, .peer = peer, .all = all};
+    *f = (ls_ucx_flight){.transport = u, .peer = peer, .all = all};
     return f;
 }
 
@@ -139,7 +139,7 @@ static void make_ready(ls_ucx *u, ls_ucx_post *p)
 static void on_sent(void *request, ucs_status_t status, void *user_data)
 {
     ls_ucx_flight *f = user_data;
-    ls_ucx *u = f->carrier;
+    ls_ucx *u = f->transport;
     ls_ucx_post *p = f->post;
     int peer = f->peer;
 
@@ -361,7 +361,7 @@ static void fetched(ls_ucx *u, ls_ucx_flight *f)
 static void on_fetched(void *request, ucs_status_t status, size_t len, void *user_data)
 {
     ls_ucx_flight *f = user_data;
-    ls_ucx *u = f->carrier;
+    ls_ucx *u = f->transport;
 
     u->api.ucp_request_free(request);
     if (status != UCS_OK)
@@ -509,10 +509,10 @@ static void on_bye(ls_ucx *u, int peer)
         ls_ucx_break_peer(u, peer, "it closed while messages were in flight");
 }
 
-ucs_status_t ls_ucx_on_chunk(void *carrier, const void *header, size_t header_len, void *data,
+ucs_status_t ls_ucx_on_chunk(void *transport, const void *header, size_t header_len, void *data,
                              size_t len, const ucp_am_recv_param_t *param)
 {
-    ls_ucx *u = carrier;
+    ls_ucx *u = transport;
     ls_ucx_frame frame;
     ls_ucx_link *link;
 

@@ -1,4 +1,4 @@
-/* ucx_impl.h -- UCX's functions by pointer, for the files of this carrier only.
+/* ucx_impl.h -- UCX's functions by pointer, for the files of this transport only.
  *
  * The types are those of UCX's own header. Without that header the program builds all the same and
  * says that it was built without UCX. */
@@ -53,7 +53,7 @@ typedef struct ls_ucx_api {
 ls_status ls_ucx_load(ls_ucx_api *api, const char *library);
 void ls_ucx_unload(ls_ucx_api *api); /* safe on one that is not loaded */
 
-/* --- the carrier, shared by ucx.c (links, waiting) and ucx_chunk.c (messages) ------------------
+/* --- the transport, shared by ucx.c (links, waiting) and ucx_chunk.c (messages) ------------------
  */
 
 enum {
@@ -95,7 +95,7 @@ typedef struct ls_ucx_post {
 /* A chunk under way: its frame, and whose it is. */
 typedef struct ls_ucx_flight {
     struct ls_ucx_flight *next, *all;
-    struct ls_ucx *carrier;
+    struct ls_ucx *transport;
     ls_ucx_post *post; /* NULL: a heartbeat, or a chunk that nobody claimed yet */
     int peer;
     ls_ucx_frame frame;
@@ -123,7 +123,7 @@ typedef struct ls_ucx_link {
 } ls_ucx_link;
 
 typedef struct ls_ucx {
-    ls_carrier base; /* first */
+    ls_transport base; /* first */
     ls_ucx_api api;
     ls_ucx_args args;
     ucp_context_h context;
@@ -153,7 +153,7 @@ typedef struct ls_ucx {
     ls_ucx_flight *free_flights, *all_flights;
 } ls_ucx;
 
-/* ucx.c: the endpoint of a peer, made when it is first needed. LS_EPEER, and the carrier fails. */
+/* ucx.c: the endpoint of a peer, made when it is first needed. LS_EPEER, and the transport fails. */
 ls_status ls_ucx_reach(ls_ucx *u, int peer);
 /* ucx.c: the first failure stays the cause. What ls_fail() just recorded, or of a peer. */
 void ls_ucx_break(ls_ucx *u);
@@ -164,7 +164,7 @@ ls_status ls_ucx_post_send(ls_ucx *u, ls_message *message);
 ls_status ls_ucx_post_receive(ls_ucx *u, ls_message *message);
 void ls_ucx_say(ls_ucx *u, int peer, ls_ucx_kind kind);
 void ls_ucx_pump(ls_ucx *u); /* begin what can begin */
-ucs_status_t ls_ucx_on_chunk(void *carrier, const void *header, size_t header_len, void *data,
+ucs_status_t ls_ucx_on_chunk(void *transport, const void *header, size_t header_len, void *data,
                              size_t len, const ucp_am_recv_param_t *param);
 void ls_ucx_drop(ls_ucx *u);        /* give back what UCX lent; while the worker lives */
 void ls_ucx_free_memory(ls_ucx *u); /* after it */

@@ -224,7 +224,7 @@ bool ls_ucx_has_rdma(void)
 
 static const char without[] = "this program was built without UCX";
 
-ls_status ls_ucx_open(const ls_ucx_args *args LS_UNUSED, ls_carrier **carrier_out LS_UNUSED)
+ls_status ls_ucx_open(const ls_ucx_args *args LS_UNUSED, ls_transport **transport_out LS_UNUSED)
 {
     ls_fail(LS_EUSAGE, "%s", without);
     ls_err_hint("Install UCX's headers (Debian package libucx-dev) and build again, or choose the "
@@ -232,13 +232,14 @@ ls_status ls_ucx_open(const ls_ucx_args *args LS_UNUSED, ls_carrier **carrier_ou
     return LS_EUSAGE;
 }
 
-void ls_ucx_address(const ls_carrier *carrier LS_UNUSED, const void **bytes_out, size_t *len_out)
+void ls_ucx_address(const ls_transport *transport LS_UNUSED, const void **bytes_out,
+                    size_t *len_out)
 {
     *bytes_out = NULL;
     *len_out = 0;
 }
 
-ls_status ls_ucx_connect(ls_carrier *carrier LS_UNUSED, const ls_ucx_peer *peers LS_UNUSED)
+ls_status ls_ucx_connect(ls_transport *transport LS_UNUSED, const ls_ucx_peer *peers LS_UNUSED)
 {
     return ls_fail(LS_EUSAGE, "%s", without);
 }

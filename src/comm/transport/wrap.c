@@ -1,7 +1,7 @@
-/* wrap.c -- what the plan says is done to a send before the inner carrier sees it.
+/* wrap.c -- what the plan says is done to a send before the inner transport sees it.
  *
  * A send that is late or changed is carried by a message of our own, in a list ordered by the time
- * it is due; it points to the caller's memory, or to a changed copy. When the inner carrier is done
+ * it is due; it points to the caller's memory, or to a changed copy. When the inner transport is done
  * with it, the caller's message is done. Receives pass untouched. */
 #include "comm/transport/wrap.h"
 
@@ -17,7 +17,7 @@ typedef enum deed { DROP, CORRUPT, KILL, STOP } deed;
 
 typedef struct late {
     struct late *next;
-    ls_message message; /* what the inner carrier gets */
+    ls_message message; /* what the inner transport gets */
     ls_message *caller; /* whose it is */
     uint8_t *copy;      /* owned changed bytes, or NULL */
     int64_t due_ns;     /* when it is handed over */
@@ -25,8 +25,8 @@ typedef struct late {
 } late;
 
 typedef struct wrap {
-    ls_carrier carrier; /* first */
-    ls_carrier *inner;  /* owned */
+    ls_transport transport; /* first */
+    ls_transport *inner;    /* owned */
     uint64_t seed;
     int64_t delay_ns;
     double drop, corrupt;
@@ -231,9 +231,9 @@ static ls_status advance(wrap *w, bool *moved)
 
 /* --- the table --- */
 
-static ls_status send_wrapped(ls_carrier *carrier, ls_message *message)
+static ls_status send_wrapped(ls_transport *transport, ls_message *message)
 {
-    wrap *w = (wrap *)carrier;
+    wrap *w = (wrap *)transport;
     int64_t delay_ns = w->delay_ns;
     ls_fault_about about;
     ls_fault_deed fault =
@@ -257,16 +257,16 @@ static ls_status send_wrapped(ls_carrier *carrier, ls_message *message)
     return st == LS_OK ? advance(w, &moved) : st;
 }
 
-static ls_status receive_wrapped(ls_carrier *carrier, ls_message *message)
+static ls_status receive_wrapped(ls_transport *transport, ls_message *message)
 {
-    wrap *w = (wrap *)carrier;
+    wrap *w = (wrap *)transport;
 
     return w->inner->table->receive(w->inner, message);
 }
 
-static ls_status poll_wrapped(ls_carrier *carrier, bool *moved_out)
+static ls_status poll_wrapped(ls_transport *transport, bool *moved_out)
 {
-    wrap *w = (wrap *)carrier;
+    wrap *w = (wrap *)transport;
     bool moved = false, inner_moved = false;
     ls_status st = advance(w, &moved);
 
@@ -278,9 +278,9 @@ static ls_status poll_wrapped(ls_carrier *carrier, bool *moved_out)
     return st;
 }
 
-static void sleep_wrapped(ls_carrier *carrier, int64_t until_ns)
+static void sleep_wrapped(ls_transport *transport, int64_t until_ns)
 {
-    wrap *w = (wrap *)carrier;
+    wrap *w = (wrap *)transport;
 
     for (const late *entry = w->first; entry; entry = entry->next)
         if (!entry->posted) { /* in the order in which they are due */
@@ -290,24 +290,24 @@ static void sleep_wrapped(ls_carrier *carrier, int64_t until_ns)
     w->inner->table->sleep(w->inner, until_ns);
 }
 
-static void wake_wrapped(ls_carrier *carrier)
+static void wake_wrapped(ls_transport *transport)
 {
-    wrap *w = (wrap *)carrier;
+    wrap *w = (wrap *)transport;
 
     w->inner->table->wake(w->inner);
 }
 
-static void count_wrapped(const ls_carrier *carrier, int peer, int64_t *sent_out,
+static void count_wrapped(const ls_transport *transport, int peer, int64_t *sent_out,
                           int64_t *received_out)
 {
-    const wrap *w = (const wrap *)carrier;
+    const wrap *w = (const wrap *)transport;
 
     w->inner->table->count(w->inner, peer, sent_out, received_out);
 }
 
-static void close_wrapped(ls_carrier *carrier)
+static void close_wrapped(ls_transport *transport)
 {
-    wrap *w = (wrap *)carrier;
+    wrap *w = (wrap *)transport;
 
     w->inner->table->close(w->inner);
     for (late *entry = w->first, *after; entry; entry = after) {
@@ -318,25 +318,26 @@ static void close_wrapped(ls_carrier *carrier)
     ls_mem_free(w);
 }
 
-static const ls_carrier_table table = {.name = "wrap",
-                                       .send = send_wrapped,
-                                       .receive = receive_wrapped,
-                                       .poll = poll_wrapped,
-                                       .sleep = sleep_wrapped,
-                                       .wake = wake_wrapped,
-                                       .count = count_wrapped,
-                                       .close = close_wrapped};
+static const ls_transport_table table = {.name = "wrap",
+                                         .send = send_wrapped,
+                                         .receive = receive_wrapped,
+                                         .poll = poll_wrapped,
+                                         .sleep = sleep_wrapped,
+                                         .wake = wake_wrapped,
+                                         .count = count_wrapped,
+                                         .close = close_wrapped};
 
-ls_status ls_wrap_open(ls_carrier **carrier_out, ls_carrier *inner, const char *plan, uint64_t seed)
+ls_status ls_wrap_open(ls_transport **transport_out, ls_transport *inner, const char *plan,
+                       uint64_t seed)
 {
     ls_status st = LS_OK;
     wrap *w = ls_mem_alloc(sizeof *w);
 
     if (!w)
         return LS_ENOMEM;
-    *w = (wrap){.carrier = {&table}, .inner = inner, .seed = seed};
+    *w = (wrap){.transport = {&table}, .inner = inner, .seed = seed};
     LS_TRY(st, read_plan(w, plan), out);
-    *carrier_out = &w->carrier;
+    *transport_out = &w->transport;
     w = NULL;
 out:
     ls_mem_free(w);

@@ -1,7 +1,7 @@
-/* wrap.h -- a carrier around another that misbehaves on purpose, for tests and drills.
+/* wrap.h -- a transport around another that misbehaves on purpose, for tests and drills.
  *
  * In builds with -DLS_FAULTS the plan in LINESHAFT_WRAP is put around what moves data between nodes
- * (between.c). In every build it is put there when a drill's plan (base/fault.h) has something for
+ * (inter_node.c). In every build it is put there when a drill's plan (base/fault.h) has something for
  * the point "link": then what this rank sends is lost (cut), or leaves later (slow).
  *
  * The plan is a list, separated by commas; the n-th message is the n-th that this rank sends,
@@ -15,16 +15,16 @@
  *   stop@120       the process stops (SIGSTOP) there
  *   seed=3         instead of the seed given
  *
- * Nothing a carrier does underneath (chunks, resuming) is touched: this is the view of who posts.
+ * Nothing a transport does underneath (chunks, resuming) is touched: this is the view of who posts.
  */
 #pragma once
-#include "comm/transport/carrier.h"
+#include "comm/transport/transport.h"
 
 LS_C_BEGIN
 
 /* Takes `inner` over: closing the wrapper closes it; when opening fails it stays the caller's.
  * LS_EUSAGE: the plan cannot be read; the message says where. */
-ls_status ls_wrap_open(ls_carrier **carrier_out, ls_carrier *inner, const char *plan,
+ls_status ls_wrap_open(ls_transport **transport_out, ls_transport *inner, const char *plan,
                        uint64_t seed);
 
 LS_C_END

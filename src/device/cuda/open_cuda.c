@@ -9,7 +9,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 #include "base/mem.h"
-#include "base/memo.h"
+#include "base/disk_cache.h"
 
 #define PLUGIN_FILE "liblineshaft_cuda.so"
 #define PLUGIN_SYMBOL "ls_plugin_cuda"
@@ -43,8 +43,8 @@ static const ls_plugin_host lent = {
     .stream_native = ls_stream_native,
     .stream_fail = ls_stream_fail,
     .stream_failed = ls_stream_failed,
-    .memo_find = ls_memo_find,
-    .memo_add = ls_memo_add,
+    .memo_find = ls_disk_cache_find,
+    .memo_add = ls_disk_cache_add,
 };
 
 /* --- the driver ----------------------------------------------------------------------------- */

@@ -1,9 +1,9 @@
-/* shim.cu -- base/err.h, base/mem.h, base/memo.h and device.h inside the plugin, on the functions
+/* shim.cu -- base/err.h, base/mem.h, base/disk_cache.h and device.h inside the plugin, on the functions
  * the program lends. `lent` is set once, by load(), before anything else runs. */
 #include "device/cuda/shim.cuh"
 
 #include <stdarg.h>
-#include "base/memo.h"
+#include "base/disk_cache.h"
 #include "device/cuda/native.cuh"
 
 static const ls_plugin_host *lent;
@@ -74,14 +74,14 @@ bool ls_stream_failed(const ls_stream *stream)
     return lent->stream_failed(stream);
 }
 
-bool ls_memo_find(const char *about, const void *key, size_t key_bytes, void *value_out,
-                  size_t value_bytes)
+bool ls_disk_cache_find(const char *about, const void *key, size_t key_bytes, void *value_out,
+                        size_t value_bytes)
 {
     return lent->memo_find(about, key, key_bytes, value_out, value_bytes);
 }
 
-void ls_memo_add(const char *about, const void *key, size_t key_bytes, const void *value,
-                 size_t value_bytes)
+void ls_disk_cache_add(const char *about, const void *key, size_t key_bytes, const void *value,
+                       size_t value_bytes)
 {
     lent->memo_add(about, key, key_bytes, value, value_bytes);
 }

@@ -22,10 +22,10 @@ __global__ void fwd_kernel(const T *x, T *y, int64_t vectors, uint32_t per_row, 
         float g[VEC], u[VEC];
         if (GATED) {
             int64_t m = i / per_row, at = (m * per_row + i) * VEC;
-            ls_load<VEC>(x + at, g);
-            ls_load<VEC>(x + at + (int64_t)per_row * VEC, u);
+            ls_load_run<VEC>(x + at, g);
+            ls_load_run<VEC>(x + at + (int64_t)per_row * VEC, u);
         } else {
-            ls_load<VEC>(x + i * VEC, g);
+            ls_load_run<VEC>(x + i * VEC, g);
         }
 #pragma unroll
         for (int k = 0; k < VEC; k++) {
@@ -48,12 +48,12 @@ __global__ void bwd_kernel(const T *x, const T *dy, T *dx, int64_t vectors, uint
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < vectors; i += step) {
         float d[VEC], g[VEC], u[VEC];
         int64_t at = i * VEC;
-        ls_load<VEC>(dy + at, d);
+        ls_load_run<VEC>(dy + at, d);
         if (GATED) {
             at = (i / per_row * per_row + i) * VEC;
-            ls_load<VEC>(x + at + (int64_t)per_row * VEC, u);
+            ls_load_run<VEC>(x + at + (int64_t)per_row * VEC, u);
         }
-        ls_load<VEC>(x + at, g);
+        ls_load_run<VEC>(x + at, g);
 #pragma unroll
         for (int k = 0; k < VEC; k++) {
             float slope = ls_act_slope(ACT, g[k]) * (GATED ? u[k] : 1.0f);
@@ -148,9 +148,9 @@ __global__ void rows_kernel(ls_act act, bool slope, const T *z, int64_t ldz, T *
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < vectors; i += step) {
         int64_t m = i / per_row, c = (i - m * per_row) * VEC;
         float v[VEC], d[VEC];
-        ls_load<VEC>(z + m * ldz + c, v);
+        ls_load_run<VEC>(z + m * ldz + c, v);
         if (slope)
-            ls_load<VEC>(y + m * ldy + c, d);
+            ls_load_run<VEC>(y + m * ldy + c, d);
 #pragma unroll
         for (int k = 0; k < VEC; k++)
             v[k] = slope ? d[k] * ls_act_slope(act, v[k]) : ls_act_value(act, v[k]);

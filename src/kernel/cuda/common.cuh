@@ -110,7 +110,7 @@ template <typename F> static inline auto ls_cuda_typed(ls_dtype type, F f)
 }
 
 /* VEC elements at p as floats; VEC * sizeof(T) is 16, or VEC is 1. */
-template <int VEC, typename T> __device__ inline void ls_load(const T *p, float (&x)[VEC])
+template <int VEC, typename T> __device__ inline void ls_load_run(const T *p, float (&x)[VEC])
 {
     if constexpr (VEC == 1) {
         x[0] = ls_get(*p);

@@ -45,8 +45,8 @@ struct add_op {
     template <int VEC> __device__ void at(int64_t i, float (&y)[VEC]) const
     {
         float x[VEC];
-        ls_load<VEC>(a + i, x);
-        ls_load<VEC>(b + i, y);
+        ls_load_run<VEC>(a + i, x);
+        ls_load_run<VEC>(b + i, y);
 #pragma unroll
         for (int k = 0; k < VEC; k++)
             y[k] = x[k] + y[k];
@@ -62,7 +62,7 @@ struct scale_op {
     }
     template <int VEC> __device__ void at(int64_t i, float (&y)[VEC]) const
     {
-        ls_load<VEC>(out + i, y);
+        ls_load_run<VEC>(out + i, y);
 #pragma unroll
         for (int k = 0; k < VEC; k++)
             y[k] = value * y[k];

@@ -46,13 +46,13 @@ template <int VEC, typename T> __global__ void fwd_kernel(fwd_args<T> a)
         int64_t here = token - a.first;
         bool own = here >= 0 && here < a.V; /* else another rank has it */
         if (own)
-            ls_load<VEC>(a.wte + here * a.C + c, x);
+            ls_load_run<VEC>(a.wte + here * a.C + c, x);
 #pragma unroll
         for (int k = 0; k < VEC; k++)
             x[k] = own ? x[k] : 0.0f;
         if (a.wpe) {
             int64_t t = ls_position(a.piece, row % a.tokens_per_seq);
-            ls_load<VEC>(a.wpe + (a.past + t) * a.C + c, p);
+            ls_load_run<VEC>(a.wpe + (a.past + t) * a.C + c, p);
 #pragma unroll
             for (int k = 0; k < VEC; k++)
                 x[k] += p[k];
@@ -273,7 +273,7 @@ __device__ inline void piece_sum(const sum_args<T> &a, int64_t first, int64_t be
 #pragma unroll
         for (int i = 0; i < AHEAD; i++)
             if (at + i < end)
-                ls_load<VEC>(a.dy + list_row(a, first, at + i) * a.C + c, v[i]);
+                ls_load_run<VEC>(a.dy + list_row(a, first, at + i) * a.C + c, v[i]);
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
             if (at + i >= end)

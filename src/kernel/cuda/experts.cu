@@ -10,7 +10,7 @@
  *   place   each choice behind those of its expert that come before it in its chunk, warp by warp
  *
  * Everything else is a copy or a sum of K rows, element by element, at the speed of memory. Rows
- * that other ranks sent (model/pass_far.c) come in a stretch for each rank and expert: a column of
+ * that other ranks sent (model/pass_expert_parallel.c) come in a stretch for each rank and expert: a column of
  * blocks copies each to its place. */
 #include "kernel/cuda/grouped.cuh"
 #include "kernel/cuda/experts.cuh"
@@ -346,13 +346,13 @@ template <int VEC, typename T> __global__ void sum_kernel(rows_job a)
         for (int64_t k = 0; k < a.K; k++) {
             int64_t slot = m * a.K + k;
             float weight = a.weights ? a.weights[slot] : 1.0f;
-            ls_load<VEC>((const T *)a.from + a.rows[slot] * a.C + c, x);
+            ls_load_run<VEC>((const T *)a.from + a.rows[slot] * a.C + c, x);
 #pragma unroll
             for (int j = 0; j < VEC; j++)
                 sum[j] += weight * x[j];
         }
         if (a.add) {
-            ls_load<VEC>((const T *)a.add + m * a.C + c, x);
+            ls_load_run<VEC>((const T *)a.add + m * a.C + c, x);
 #pragma unroll
             for (int j = 0; j < VEC; j++)
                 sum[j] = x[j] + sum[j];
@@ -376,8 +376,8 @@ template <int VEC, typename T> __global__ void spread_kernel(rows_job a)
     float weight = a.weights[slot];
     for (int64_t c = lane * VEC; c < a.C; c += 32 * VEC) {
         float d[VEC], y[VEC];
-        ls_load<VEC>(dy + c, d);
-        ls_load<VEC>(to + c, y);
+        ls_load_run<VEC>(dy + c, d);
+        ls_load_run<VEC>(to + c, y);
 #pragma unroll
         for (int j = 0; j < VEC; j++) {
             dot = fmaf(d[j], y[j], dot);

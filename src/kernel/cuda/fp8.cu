@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(THREADS) max_kernel(const ls_bf16 *x, int64_t 
 
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < vectors; i += step) {
         float v[8];
-        ls_load<8>(x + i * 8, v);
+        ls_load_run<8>(x + i * 8, v);
 #pragma unroll
         for (int k = 0; k < 8; k++)
             most = ls_larger(most, v[k]);
@@ -53,7 +53,7 @@ __device__ inline uint2 bytes_of(const ls_bf16 *x, float factor, __nv_fp8_interp
     float v[8];
     uint32_t pair[4];
 
-    ls_load<8>(x, v);
+    ls_load_run<8>(x, v);
 #pragma unroll
     for (int k = 0; k < 4; k++)
         pair[k] = __nv_cvt_float2_to_fp8x2(make_float2(v[2 * k] * factor, v[2 * k + 1] * factor),

@@ -164,7 +164,7 @@ __device__ inline void sum_slots(const uint4 *slots, int vectors, float &most, f
     most = fmaxf(__low2float(top), __high2float(top));
     sum = 0;
     for (int i = threadIdx.x; i < vectors; i += THREADS) {
-        ls_load<8>(reinterpret_cast<const ls_bf16 *>(&slots[i]), v);
+        ls_load_run<8>(reinterpret_cast<const ls_bf16 *>(&slots[i]), v);
 #pragma unroll
         for (int k = 0; k < 8; k++)
             sum += exp2_of(fmaf(v[k], LOG2_E, -most * LOG2_E));
@@ -177,7 +177,7 @@ __device__ inline void give_vector(ls_bf16 *x, const uint4 &raw, int hit, float 
 {
     float v[8];
 
-    ls_load<8>(reinterpret_cast<const ls_bf16 *>(&raw), v);
+    ls_load_run<8>(reinterpret_cast<const ls_bf16 *>(&raw), v);
 #pragma unroll
     for (int k = 0; k < 8; k++)
         v[k] = exp2_of(fmaf(v[k], LOG2_E, bias));
@@ -278,7 +278,7 @@ __device__ inline void add_ahead(const uint4 (&raw)[AHEAD], float &most, float &
     }
 #pragma unroll
     for (int j = 0; j < AHEAD; j++) {
-        ls_load<8>(reinterpret_cast<const ls_bf16 *>(&raw[j]), v);
+        ls_load_run<8>(reinterpret_cast<const ls_bf16 *>(&raw[j]), v);
 #pragma unroll
         for (int k = 0; k < 8; k++)
             sum += exp2_of(fmaf(v[k], LOG2_E, -most * LOG2_E));
@@ -344,7 +344,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 2) kept_kernel(
         kept[i] = reinterpret_cast<const uint4 *>(x)[i];
     float hit = target >= 0 && threadIdx.x == 0 ? ls_get(x[target]) : 0.0f;
     for (int i = threadIdx.x; i < vectors; i += THREADS) {
-        ls_load<VEC>(reinterpret_cast<const T *>(&kept[i]), v);
+        ls_load_run<VEC>(reinterpret_cast<const T *>(&kept[i]), v);
         add_logits<VEC, T>(v, V - i * VEC, most, sum);
     }
     join(most, sum, part); /* waits for all: the target's logit has been read */
@@ -355,7 +355,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 2) kept_kernel(
         return;
     float scale = scale_of(a, target);
     for (int i = threadIdx.x; i < vectors; i += THREADS) {
-        ls_load<VEC>(reinterpret_cast<const T *>(&kept[i]), v);
+        ls_load_run<VEC>(reinterpret_cast<const T *>(&kept[i]), v);
         put_grads<VEC, T>(x + i * VEC, v, target - i * VEC, lse, scale);
     }
 }
@@ -371,7 +371,7 @@ template <int VEC, typename T> __global__ void __launch_bounds__(THREADS) row_ke
     float most = -CUDART_INF_F, sum = 0, v[VEC];
 
     for (int c = threadIdx.x * VEC; c < V; c += THREADS * VEC) {
-        ls_load<VEC>(x + c, v); /* rows are padded: reading past V is reading our own scratch */
+        ls_load_run<VEC>(x + c, v); /* rows are padded: reading past V is reading our own scratch */
         add_logits<VEC, T>(v, V - c, most, sum);
     }
     join(most, sum, part);
@@ -383,7 +383,7 @@ template <int VEC, typename T> __global__ void __launch_bounds__(THREADS) row_ke
     __syncthreads(); /* the target's logit is read before it is overwritten */
     float scale = scale_of(a, target);
     for (int c = threadIdx.x * VEC; c < V; c += THREADS * VEC) {
-        ls_load<VEC>(x + c, v);
+        ls_load_run<VEC>(x + c, v);
         put_grads<VEC, T>(x + c, v, target - c, lse, scale);
     }
 }
@@ -423,7 +423,7 @@ __global__ void __launch_bounds__(THREADS) scores_kernel(part_args<T> a)
     float most = -CUDART_INF_F, sum = 0, v[VEC];
 
     for (int c = threadIdx.x * VEC; c < V; c += THREADS * VEC) {
-        ls_load<VEC>(x + c, v); /* rows are padded: reading past V is reading our own scratch */
+        ls_load_run<VEC>(x + c, v); /* rows are padded: reading past V is reading our own scratch */
         add_logits<VEC, T>(v, V - c, most, sum);
     }
     join(most, sum, part);
@@ -456,7 +456,7 @@ __global__ void __launch_bounds__(THREADS) joined_kernel(part_args<T> a)
         a.losses[row] = counts ? lse - hit : 0.0f;
     for (int c = threadIdx.x * VEC; a.state && c < V; c += THREADS * VEC) {
         int64_t at = target < 0 ? -1 : target - c;
-        ls_load<VEC>(x + c, v);
+        ls_load_run<VEC>(x + c, v);
         put_grads<VEC, T>(x + c, v, at >= 0 && at < VEC ? (int)at : -1, lse, scale);
     }
 }

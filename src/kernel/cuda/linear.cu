@@ -190,7 +190,7 @@ __global__ void column_kernel(const T *x, int64_t ld, int64_t n, int64_t leaf_ro
 #pragma unroll
         for (int i = 0; i < SUM_AHEAD; i++) /* loads first, so that they overlap */
             if (row + i * SUM_LANES < end)
-                ls_load<VEC>(x + (row + i * SUM_LANES) * ld + c, v[i]);
+                ls_load_run<VEC>(x + (row + i * SUM_LANES) * ld + c, v[i]);
 #pragma unroll
         for (int i = 0; i < SUM_AHEAD; i++)
 #pragma unroll

@@ -73,10 +73,10 @@ __device__ inline void take_sum(const fwd_args<T> &a, int64_t row, int64_t c, fl
 {
     float x[VEC], factor[VEC];
 
-    ls_load<VEC>(a.stream + row * a.C + c, v);
+    ls_load_run<VEC>(a.stream + row * a.C + c, v);
     if (!a.x)
         return;
-    ls_load<VEC>(a.x + row * a.C + c, x);
+    ls_load_run<VEC>(a.x + row * a.C + c, x);
     if (a.drop.p > 0)
         ls_keep<VEC>(a.drop, row, c, a.tokens, factor);
 #pragma unroll
@@ -127,9 +127,9 @@ __global__ void __launch_bounds__(BLOCK ? 32 * MOST_WARPS : 32 * ROW_WARPS)
         float w[VEC], b[VEC];
         if (c >= a.C)
             break;
-        ls_load<VEC>(a.w + c, w);
+        ls_load_run<VEC>(a.w + c, w);
         if (a.b)
-            ls_load<VEC>(a.b + c, b);
+            ls_load_run<VEC>(a.b + c, b);
 #pragma unroll
         for (int k = 0; k < VEC; k++) {
             v[j][k] = (v[j][k] - mean) * rstd * w[k] + (a.b ? b[k] : 0.0f);
@@ -385,9 +385,9 @@ __global__ void __launch_bounds__(BLOCK ? 32 * MOST_WARPS : 32 * ROW_WARPS,
         for (int j = 0; j < NV; j++) {
             int64_t c = (int64_t)(first + j * step) * VEC;
             if (c < a.C) {
-                ls_load<VEC>(reinterpret_cast<const T *>(&raw_dy[j]), dy);
-                ls_load<VEC>(reinterpret_cast<const T *>(&raw_x[j]), h);
-                ls_load<VEC>(a.w + c, w);
+                ls_load_run<VEC>(reinterpret_cast<const T *>(&raw_dy[j]), dy);
+                ls_load_run<VEC>(reinterpret_cast<const T *>(&raw_x[j]), h);
+                ls_load_run<VEC>(a.w + c, w);
 #pragma unroll
                 for (int k = 0; k < VEC; k++) {
                     h[k] = (h[k] - mean) * rstd;
@@ -406,11 +406,11 @@ __global__ void __launch_bounds__(BLOCK ? 32 * MOST_WARPS : 32 * ROW_WARPS,
             int64_t c = (int64_t)(first + j * step) * VEC;
             if (c >= a.C)
                 break;
-            ls_load<VEC>(reinterpret_cast<const T *>(&raw_dy[j]), dy);
-            ls_load<VEC>(reinterpret_cast<const T *>(&raw_x[j]), h);
-            ls_load<VEC>(a.w + c, w);
+            ls_load_run<VEC>(reinterpret_cast<const T *>(&raw_dy[j]), dy);
+            ls_load_run<VEC>(reinterpret_cast<const T *>(&raw_x[j]), h);
+            ls_load_run<VEC>(a.w + c, w);
             if (a.add)
-                ls_load<VEC>(reinterpret_cast<const T *>(&raw_d[j]), d);
+                ls_load_run<VEC>(reinterpret_cast<const T *>(&raw_d[j]), d);
 #pragma unroll
             for (int k = 0; k < VEC; k++) {
                 float g = rstd * (dy[k] * w[k] - sum_g - (h[k] - mean) * rstd * sum_gh);

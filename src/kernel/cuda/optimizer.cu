@@ -27,7 +27,7 @@ template <int VEC> __global__ void square_kernel(const float *x, int64_t n, floa
     for (int64_t i = first + threadIdx.x * VEC; i < end; i += NORM_THREADS * VEC) {
         float v[VEC];
         if (i + VEC <= end) {
-            ls_load<VEC>(x + i, v);
+            ls_load_run<VEC>(x + i, v);
 #pragma unroll
             for (int k = 0; k < VEC; k++)
                 sum = fmaf(v[k], v[k], sum);
@@ -159,10 +159,10 @@ __device__ inline void update_at(const ls_adamw &a, const rule &r, int64_t i, in
 {
     float w[VEC], g[VEC], m[VEC], v[VEC];
 
-    ls_load<VEC>(a.w + wi, w);
-    ls_load<VEC>(a.grad + i, g);
-    ls_load<VEC>(a.m + i, m);
-    ls_load<VEC>(a.v + vi, v);
+    ls_load_run<VEC>(a.w + wi, w);
+    ls_load_run<VEC>(a.grad + i, g);
+    ls_load_run<VEC>(a.m + i, m);
+    ls_load_run<VEC>(a.v + vi, v);
 #pragma unroll
     for (int k = 0; k < VEC; k++)
         w[k] = fmaf(-r.lr, direction(r, w[k], g[k], m[k], v[k]), w[k]);

@@ -1,7 +1,7 @@
 /* product.cu -- see product.cuh. Which algorithm is fastest is not known beforehand: the first
  * answer of cuBLASLt's heuristics is up to a quarter slower than the best of eight. So each new
  * shape races them once, on its real inputs but into memory of its own (the race must not add to
- * gradients), keeps the winner with the descriptors, and writes it down (base/memo.h) for the next
+ * gradients), keeps the winner with the descriptors, and writes it down (base/disk_cache.h) for the next
  * process with this card and this cuBLASLt, which then neither races nor differs in bits. An
  * algorithm out of a memo is checked by cuBLASLt before it is used. LINESHAFT_CUDA_ALGORITHMS:
  * "first" takes the first answer always, which all machines of a kind agree on, and that for
@@ -13,7 +13,7 @@
 #include "kernel/cuda/product.cuh"
 
 #include <cublasLt.h>
-#include "base/memo.h"
+#include "base/disk_cache.h"
 
 enum { PLANS = 2048, ANSWERS = 8, RACES = 4, SOME_ROWS = 4096 };
 
@@ -338,7 +338,7 @@ static bool remembered(products *ps, plan *pl, const key *k)
 {
     cublasLtMatmulHeuristicResult_t result;
 
-    return ps->memo && ls_memo_find(ps->about, k, sizeof *k, &pl->algo, sizeof pl->algo) &&
+    return ps->memo && ls_disk_cache_find(ps->about, k, sizeof *k, &pl->algo, sizeof pl->algo) &&
            cublasLtMatmulAlgoCheck(ps->handle, pl->desc, pl->a, pl->b, pl->d, pl->d, &pl->algo,
                                    &result) == CUBLAS_STATUS_SUCCESS &&
            result.workspaceSize <= LS_CUDA_WORKSPACE;
@@ -366,7 +366,7 @@ static ls_status make_plan(ls_cuda_stream *s, products *ps, plan *pl, const key 
         which = fastest(s, ps, pl, p, answers, found);
     pl->algo = answers[which].algo;
     if (race && ps->memo)
-        ls_memo_add(ps->about, k, sizeof *k, &pl->algo, sizeof pl->algo);
+        ls_disk_cache_add(ps->about, k, sizeof *k, &pl->algo, sizeof pl->algo);
     return LS_OK;
 }
 

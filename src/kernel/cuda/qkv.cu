@@ -73,8 +73,8 @@ __global__ void split_kernel(places a, int64_t items, uint32_t per_head)
         float x[VEC], y[VEC];
         if (!turns && from == to)
             continue; /* values in their place */
-        ls_load<VEC>(from + c, x);
-        ls_load<VEC>(from + c + half, y);
+        ls_load_run<VEC>(from + c, x);
+        ls_load_run<VEC>(from + c + half, y);
         if (turns) {
             const float *turn = a.rope + ((a.past + t) * half + c) * 2;
 #pragma unroll

@@ -1,6 +1,6 @@
 /* sim.h -- runs the schedules of all ranks of a collective in one process.
  *
- * A message is handed over when its send and its receive may both start, the strictest carrier
+ * A message is handed over when its send and its receive may both start, the strictest transport
  * there is; which of all possible steps goes next is drawn at random. Elements are 64-bit numbers
  * that name rank and place, and the sum wraps, so a result is right only when every contribution is
  * in it exactly once. Algorithms that promise rank order are run with a product instead, which is

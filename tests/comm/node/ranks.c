@@ -20,7 +20,7 @@ void *ls_ranks_alloc(ls_ranks *rank, bool shared, int64_t bytes)
     void *memory = NULL;
 
     if (shared)
-        LS_CHECK_OK(ls_board_alloc(rank->board, rank->me, bytes, "a test", &memory));
+        LS_CHECK_OK(ls_shm_segment_alloc(rank->segment, rank->me, bytes, "a test", &memory));
     else
         memory = ls_mem_alloc((size_t)bytes);
     LS_CHECK(memory);
@@ -30,7 +30,7 @@ void *ls_ranks_alloc(ls_ranks *rank, bool shared, int64_t bytes)
 void ls_ranks_free(ls_ranks *rank, bool shared, void *memory)
 {
     if (shared)
-        ls_board_free(rank->board, rank->me, memory);
+        ls_shm_segment_free(rank->segment, rank->me, memory);
     else
         ls_mem_free(memory);
 }
@@ -46,30 +46,30 @@ void *ls_ranks_shared(int64_t bytes)
 
 void ls_ranks_make(const ls_ranks_args *args, int *fd_out)
 {
-    LS_CHECK_OK(ls_board_create(&(ls_board_args){.generation = 7,
-                                                 .ranks = args->ranks,
-                                                 .heap_bytes = 64 * LS_MIB,
-                                                 .no_reads = args->no_reads},
-                                fd_out));
+    LS_CHECK_OK(ls_shm_segment_create(&(ls_shm_segment_args){.generation = 7,
+                                                             .ranks = args->ranks,
+                                                             .heap_bytes = 64 * LS_MIB,
+                                                             .no_reads = args->no_reads},
+                                      fd_out));
 }
 
 static void play(ls_ranks *r, const ls_ranks_args *args, ls_ranks_body body)
 {
     int64_t deadline = ls_test_soon();
-    int locals[LS_BOARD_RANKS];
+    int locals[LS_SHM_SEGMENT_RANKS];
 
     for (int i = 0; i < r->ranks; i++)
         locals[i] = i;
-    LS_CHECK_OK(ls_board_join(r->board, r->me, 10 + r->me, "testhost"));
-    LS_CHECK_OK(ls_board_meet(r->board, r->me, deadline));
-    LS_CHECK_OK(ls_group_open(&r->group, r->board, &(ls_group_args){99, r->me, locals, r->ranks},
+    LS_CHECK_OK(ls_shm_segment_join(r->segment, r->me, 10 + r->me, "testhost"));
+    LS_CHECK_OK(ls_shm_segment_meet(r->segment, r->me, deadline));
+    LS_CHECK_OK(ls_group_open(&r->group, r->segment, &(ls_group_args){99, r->me, locals, r->ranks},
                               deadline));
     if (!args->no_direct)
         LS_CHECK_OK(ls_direct_open(&r->direct, &r->group));
     body(r);
     ls_direct_close(r->direct);
     ls_group_close(&r->group);
-    ls_board_leave(r->board, r->me);
+    ls_shm_segment_leave(r->segment, r->me);
 }
 
 void ls_ranks_start(const ls_ranks_args *args, int fd, ls_ranks_body body, int *pids_out)
@@ -84,9 +84,9 @@ void ls_ranks_start(const ls_ranks_args *args, int fd, ls_ranks_body body, int *
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         while (args->gate && !*args->gate)
             usleep(1000);
-        LS_CHECK_OK(ls_board_open(&r.board, fd, 7));
+        LS_CHECK_OK(ls_shm_segment_open(&r.segment, fd, 7));
         play(&r, args, body);
-        ls_board_close(r.board);
+        ls_shm_segment_close(r.segment);
         exit(0);
     }
 }
@@ -109,26 +109,26 @@ static void *thread(void *arg)
 static void run_threads(const ls_ranks_args *args, int fd, ls_ranks_body body)
 {
     seat *seats = ls_mem_array((size_t)args->ranks, sizeof *seats);
-    ls_board *board;
+    ls_shm_segment *segment;
 
     LS_CHECK(seats);
-    LS_CHECK_OK(ls_board_open(&board, fd, 7));
+    LS_CHECK_OK(ls_shm_segment_open(&segment, fd, 7));
     for (int i = 0; i < args->ranks; i++) {
         seats[i].rank = (ls_ranks){
-            .board = board, .fd = fd, .me = i, .ranks = args->ranks, .context = args->context};
+            .segment = segment, .fd = fd, .me = i, .ranks = args->ranks, .context = args->context};
         seats[i].args = args;
         seats[i].body = body;
         LS_CHECK_EQ(pthread_create(&seats[i].thread, NULL, thread, &seats[i]), 0);
     }
     for (int i = 0; i < args->ranks; i++)
         pthread_join(seats[i].thread, NULL);
-    ls_board_close(board);
+    ls_shm_segment_close(segment);
     ls_mem_free(seats);
 }
 
 void ls_ranks_run(const ls_ranks_args *args, ls_ranks_body body)
 {
-    int pids[LS_BOARD_RANKS], fd, status;
+    int pids[LS_SHM_SEGMENT_RANKS], fd, status;
 
     ls_ranks_make(args, &fd);
     if (args->threads) {

@@ -1,13 +1,13 @@
-/* ranks.h -- several ranks on a board of their own, as processes or as threads, for tests of comm.
+/* ranks.h -- several ranks on a shared-memory segment of their own, as processes or as threads, for tests of comm.
  */
 #pragma once
 #include "comm/node/direct.h"
-#include "comm/node/box.h"
-#include "comm/node/watch.h"
+#include "comm/node/flight_recorder.h"
+#include "comm/node/death_watch.h"
 #include "harness.h"
 
 typedef struct ls_ranks {
-    ls_board *board;
+    ls_shm_segment *segment;
     int fd, me, ranks;
     ls_group group;
     ls_direct *direct; /* NULL when the test asked for none */
@@ -16,7 +16,7 @@ typedef struct ls_ranks {
 
 typedef struct ls_ranks_args {
     int ranks;
-    bool threads;  /* ranks are threads of this process, on one view of the board */
+    bool threads;  /* ranks are threads of this process, on one view of the shared-memory segment */
     bool no_reads; /* memory of other processes cannot be read */
     bool no_direct;
     _Atomic int *gate; /* shared; ranks of ls_ranks_start() join when it is not 0 any more */

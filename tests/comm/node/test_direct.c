@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "base/time.h"
 #include "comm/calls.h"
-#include "comm/node/box.h"
+#include "comm/node/flight_recorder.h"
 #include "comm/node/ranks.h"
 
 #define SOON ls_test_soon()
@@ -141,7 +141,8 @@ static int64_t uneven(int from, int to)
 
 static void uneven_all_to_all(ls_ranks *r)
 {
-    int64_t gives[LS_BOARD_RANKS], receives[LS_BOARD_RANKS], in_len = 0, out_len = 0, at = 0;
+    int64_t gives[LS_SHM_SEGMENT_RANKS], receives[LS_SHM_SEGMENT_RANKS], in_len = 0, out_len = 0,
+                                                                         at = 0;
 
     for (int i = 0; i < r->ranks; i++) {
         in_len += gives[i] = uneven(r->me, i);
@@ -398,7 +399,7 @@ static void ask_differently(ls_ranks *r)
     ls_status st = ls_direct_run(r->direct, &coll, SOON);
     /* Who has no part in a piece whose length is in dispute may be done before it is found. */
     if (st == LS_OK && strstr(c->says[1], "piece"))
-        while (!ls_board_aborted(r->board))
+        while (!ls_shm_segment_aborted(r->segment))
             usleep(1000);
     if (st == LS_OK && strstr(c->says[1], "piece"))
         st = ls_direct_run(r->direct, &(ls_coll){.kind = LS_COLL_BARRIER}, SOON);
@@ -465,15 +466,15 @@ static void deadline_passes(ls_ranks *r)
 
     LS_CHECK_OK(ls_direct_run(r->direct, &coll, SOON));
     if (r->me == 1) { /* comes to nothing, and learns of it */
-        while (!ls_board_aborted(r->board))
+        while (!ls_shm_segment_aborted(r->segment))
             usleep(1000);
         LS_CHECK_FAILS(ls_direct_run(r->direct, &coll, SOON), LS_EPEER, "rank 10 (pid");
         LS_CHECK(strstr(ls_err_last()->text, "gave up"));
         return;
     }
-    char where[LS_BOX_TEXT];
+    char where[LS_FLIGHT_RECORDER_TEXT];
     for (int64_t until = SOON; ls_time_now_ns() < until; usleep(1000)) /* it is out of the first */
-        if (strncmp(ls_box_where(r->board, 1, where), "it has not been", 15) == 0)
+        if (strncmp(ls_flight_recorder_where(r->segment, 1, where), "it has not been", 15) == 0)
             break;
     int64_t start = ls_time_now_ns(), wait_ms = r->context ? 0 : 150;
     LS_CHECK_FAILS(ls_direct_run(r->direct, &coll, r->context ? 0 : ls_ranks_in_ms(wait_ms)),
@@ -503,7 +504,7 @@ static void *abort_soon(void *arg)
     ls_ranks *r = arg;
 
     usleep(30000);
-    ls_board_abort(r->board, r->me, LS_EPEER, "the run was stopped by a test");
+    ls_shm_segment_abort(r->segment, r->me, LS_EPEER, "the run was stopped by a test");
     return NULL;
 }
 
@@ -544,7 +545,7 @@ static void closes_too_early(ls_ranks *r)
         LS_CHECK_FAILS(ls_direct_run(r->direct, &coll, SOON), LS_EPEER,
                        "closed its communicator with collective 2 in flight");
     else
-        while (!ls_board_aborted(r->board))
+        while (!ls_shm_segment_aborted(r->segment))
             usleep(1000);
 }
 
@@ -569,7 +570,7 @@ static void halves(ls_ranks *r)
         int32_t x = r->me, all[64] = {0};
         ls_direct *direct;
         ls_group group;
-        LS_CHECK_OK(ls_group_open(&group, r->board, &args, SOON));
+        LS_CHECK_OK(ls_group_open(&group, r->segment, &args, SOON));
         LS_CHECK_OK(ls_direct_open(&direct, &group));
         ls_coll sum = {.type = LS_I32, .count = 1, .in = &x, .out = &x};
         LS_CHECK_OK(ls_direct_run(direct, &sum, SOON));

@@ -10,7 +10,7 @@ static void compare(ls_ranks *r, const ls_call *c)
     int64_t bytes = ls_call_bytes(c, r->ranks, r->me);
     char *in = ls_ranks_alloc(r, true, bytes),
          *out = c->in_place ? in : ls_ranks_alloc(r, true, bytes);
-    const ls_cost_memory memory = {.crowded = atomic_load(&r->board->crowded)};
+    const ls_cost_memory memory = {.crowded = atomic_load(&r->segment->crowded)};
     const ls_cost_query q = {.kind = c->kind,
                              .ranks = r->ranks,
                              .rank = r->me,

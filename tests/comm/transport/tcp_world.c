@@ -32,7 +32,7 @@ void world_release(world *w)
         ls_sock_close(&w->listen_fd[r]);
 }
 
-ls_status world_open(world *w, int rank, ls_carrier **carrier_out)
+ls_status world_open(world *w, int rank, ls_transport **transport_out)
 {
     ls_tcp_args args = w->args;
 
@@ -41,17 +41,18 @@ ls_status world_open(world *w, int rank, ls_carrier **carrier_out)
     args.addresses = w->addresses;
     args.listen_fd = w->listen_fd[rank];
     args.secret = w->secret;
-    return ls_tcp_open(carrier_out, &args, ls_test_soon());
+    return ls_tcp_open(transport_out, &args, ls_test_soon());
 }
 
-ls_status world_wait(ls_carrier *carrier, ls_message *const *messages, int count, int64_t wait_ns)
+ls_status world_wait(ls_transport *transport, ls_message *const *messages, int count,
+                     int64_t wait_ns)
 {
     int64_t until = ls_time_now_ns() + wait_ns;
     int at = 0;
 
     for (;;) {
         bool moved;
-        ls_status st = carrier->table->poll(carrier, &moved);
+        ls_status st = transport->table->poll(transport, &moved);
         if (st != LS_OK)
             return st;
         while (at < count && messages[at]->done)
@@ -61,7 +62,7 @@ ls_status world_wait(ls_carrier *carrier, ls_message *const *messages, int count
         if (ls_time_now_ns() >= until)
             return ls_fail(LS_EDEADLINE, "message %d of %d is not done", at, count);
         if (!moved)
-            carrier->table->sleep(carrier, until);
+            transport->table->sleep(transport, until);
     }
 }
 
@@ -76,17 +77,17 @@ typedef struct runner {
 static void *run_rank(void *context)
 {
     runner *r = context;
-    ls_carrier *carrier = NULL;
+    ls_transport *transport = NULL;
 
-    LS_CHECK_OK(world_open(r->w, r->rank, &carrier));
+    LS_CHECK_OK(world_open(r->w, r->rank, &transport));
     pthread_barrier_wait(r->both);
-    r->run(r->w, r->rank, carrier);
+    r->run(r->w, r->rank, transport);
     /* Everybody has what it wants before the first closes; what a reset lost is sent once more. */
     for (atomic_fetch_add(r->ended, 1); atomic_load(r->ended) < r->w->ranks; usleep(500)) {
         bool moved;
-        (void)carrier->table->poll(carrier, &moved);
+        (void)transport->table->poll(transport, &moved);
     }
-    carrier->table->close(carrier);
+    transport->table->close(transport);
     return NULL;
 }
 
@@ -183,8 +184,8 @@ typedef struct slot {
 } slot;
 
 /* Keep up to WINDOW messages of one direction posted; returns how many have ended. */
-static int feed(ls_carrier *carrier, slot *slots, const int *order, int count, int *next, int peer,
-                bool sends, uint64_t first_tag)
+static int feed(ls_transport *transport, slot *slots, const int *order, int count, int *next,
+                int peer, bool sends, uint64_t first_tag)
 {
     int ended = 0;
 
@@ -205,18 +206,18 @@ static int feed(ls_carrier *carrier, slot *slots, const int *order, int count, i
             s->busy = true;
             if (sends) {
                 s->message.data = (uint8_t *)(uintptr_t)world_bytes(tag);
-                LS_CHECK_OK(carrier->table->send(carrier, &s->message));
+                LS_CHECK_OK(transport->table->send(transport, &s->message));
             } else {
                 s->message.data = ls_mem_alloc((size_t)s->message.bytes);
                 LS_CHECK(s->message.data);
-                LS_CHECK_OK(carrier->table->receive(carrier, &s->message));
+                LS_CHECK_OK(transport->table->receive(transport, &s->message));
             }
         }
     }
     return ended;
 }
 
-void world_traffic(world *w, int rank, ls_carrier *carrier)
+void world_traffic(world *w, int rank, ls_transport *transport)
 {
     slot *out = ls_mem_array(WINDOW, sizeof *out), *in = ls_mem_array(WINDOW, sizeof *in);
     int count = w->messages, next_out = 0, next_in = 0, ended = 0;
@@ -230,14 +231,14 @@ void world_traffic(world *w, int rank, ls_carrier *carrier)
     mix(receives, count, (uint32_t)rank + 20);
     while (ended < 2 * count) {
         bool moved;
-        ended += feed(carrier, out, sends, count, &next_out, peer, true, (uint64_t)rank << 40);
-        ended += feed(carrier, in, receives, count, &next_in, peer, false, (uint64_t)peer << 40);
-        LS_CHECK_OK(carrier->table->poll(carrier, &moved));
+        ended += feed(transport, out, sends, count, &next_out, peer, true, (uint64_t)rank << 40);
+        ended += feed(transport, in, receives, count, &next_in, peer, false, (uint64_t)peer << 40);
+        LS_CHECK_OK(transport->table->poll(transport, &moved));
         if (!moved && ended < 2 * count)
-            carrier->table->sleep(carrier, until);
+            transport->table->sleep(transport, until);
         LS_CHECK(ls_time_now_ns() < until);
     }
-    carrier->table->count(carrier, peer, &sent, &received);
+    transport->table->count(transport, peer, &sent, &received);
     int64_t payload = 0;
     for (int i = 0; i < count; i++)
         payload += world_size(((uint64_t)rank << 40) + (uint64_t)i);

@@ -1,4 +1,4 @@
-/* tcp_world.h -- ranks on loopback for the tests of the TCP carrier, and a proxy that misbehaves.
+/* tcp_world.h -- ranks on loopback for the tests of the TCP transport, and a proxy that misbehaves.
  */
 #pragma once
 #include <pthread.h>
@@ -19,14 +19,15 @@ typedef struct world {
 
 void world_init(world *w, int ranks);
 void world_release(world *w);
-ls_status world_open(world *w, int rank, ls_carrier **carrier_out);
+ls_status world_open(world *w, int rank, ls_transport **transport_out);
 
 /* Poll and sleep until all of messages are done or the time is up. */
-ls_status world_wait(ls_carrier *carrier, ls_message *const *messages, int count, int64_t wait_ns);
+ls_status world_wait(ls_transport *transport, ls_message *const *messages, int count,
+                     int64_t wait_ns);
 #define WORLD_SOON ls_test_ms(30000) /* for what comes for sure */
 
-/* Run one function per rank, each in a thread of its own with an open carrier, then close. */
-typedef void (*world_rank)(world *w, int rank, ls_carrier *carrier);
+/* Run one function per rank, each in a thread of its own with an open transport, then close. */
+typedef void (*world_rank)(world *w, int rank, ls_transport *transport);
 void world_run(world *w, world_rank run);
 
 /* What a message with this tag holds; the same on both sides. */
@@ -34,7 +35,7 @@ const uint8_t *world_bytes(uint64_t tag);
 enum { WORLD_MOST = 8 << 20 }; /* longest message */
 
 /* Messages of 0 B to 8 MiB both ways between two ranks, posted in different orders; checks them. */
-void world_traffic(world *w, int rank, ls_carrier *carrier);
+void world_traffic(world *w, int rank, ls_transport *transport);
 int64_t world_size(uint64_t tag);
 
 int world_open_fds(void);

@@ -1,4 +1,4 @@
-/* test_shm.c -- messages between ranks of a node, as a carrier promises them. */
+/* test_shm.c -- messages between ranks of a node, as a transport promises them. */
 #include "comm/transport/shm.h"
 
 #include <pthread.h>
@@ -7,7 +7,7 @@
 #include "base/time.h"
 #include "comm/node/ranks.h"
 
-static void wait_for(ls_carrier *c, ls_message *m, int n)
+static void wait_for(ls_transport *c, ls_message *m, int n)
 {
     int64_t deadline = ls_test_soon();
 
@@ -36,7 +36,7 @@ static void all_pairs(ls_ranks *r)
     ls_message out[8 * SIZES], in[8 * SIZES];
     bool shared = r->context != NULL;
     int64_t sent, received, payload = 0;
-    ls_carrier *c;
+    ls_transport *c;
     int n = 0;
 
     LS_CHECK_OK(ls_shm_open(&c, &r->group));
@@ -73,7 +73,7 @@ static void all_pairs(ls_ranks *r)
     LS_CHECK(sent >= payload && sent < payload + 4096);
     LS_CHECK(received >= payload && received < payload + 4096);
     c->table->close(c);
-    LS_CHECK(!ls_board_aborted(r->board));
+    LS_CHECK(!ls_shm_segment_aborted(r->segment));
 }
 
 LS_TEST(shm_carries_all_sizes_between_all_pairs)
@@ -93,7 +93,7 @@ static void flood(ls_ranks *r)
     static const int64_t bytes = 1000;
     ls_message *m = ls_mem_array(MANY, sizeof *m);
     char *data = ls_mem_alloc(MANY * (size_t)bytes);
-    ls_carrier *c;
+    ls_transport *c;
 
     LS_CHECK(m && data);
     LS_CHECK_OK(ls_shm_open(&c, &r->group));
@@ -125,7 +125,7 @@ static void adds(ls_ranks *r)
 {
     static const int64_t counts[] = {10, 5000, 200003};
     bool shared = r->context != NULL;
-    ls_carrier *c;
+    ls_transport *c;
 
     LS_CHECK_OK(ls_shm_open(&c, &r->group));
     for (size_t k = 0; k < LS_COUNT(counts); k++) {
@@ -163,7 +163,7 @@ static void lengths_differ(ls_ranks *r)
     char x[1000] = {0};
     ls_message m = {.peer = !r->me, .tag = 1, .data = x, .bytes = 900 + r->me};
     ls_status st = LS_OK;
-    ls_carrier *c;
+    ls_transport *c;
     bool moved;
 
     LS_CHECK_OK(ls_shm_open(&c, &r->group));
@@ -182,7 +182,7 @@ LS_TEST(shm_finds_lengths_that_differ)
 
 static void *wake_soon(void *arg)
 {
-    ls_carrier *c = arg;
+    ls_transport *c = arg;
 
     usleep(30000);
     c->table->wake(c);
@@ -196,7 +196,7 @@ static void sleeps_and_closes(ls_ranks *r)
     ls_message m = {.peer = !r->me, .tag = 1, .data = x, .bytes = sizeof x};
     ls_status st = LS_OK;
     pthread_t thread;
-    ls_carrier *c;
+    ls_transport *c;
     bool moved;
 
     LS_CHECK_OK(ls_shm_open(&c, &r->group));
@@ -229,7 +229,7 @@ static void no_memory(ls_ranks *r)
 {
     char x[1000] = {0};
     ls_message m = {.peer = 1, .tag = 1, .data = x, .bytes = sizeof x};
-    ls_carrier *c;
+    ls_transport *c;
 
     LS_CHECK_OK(ls_direct_run(r->direct, &(ls_coll){.kind = LS_COLL_BARRIER}, ls_test_soon()));
     if (r->me)

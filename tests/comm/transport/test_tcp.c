@@ -37,12 +37,12 @@ LS_TEST_SECONDS(tcp_stripes_over_many_sockets, 60)
 
 static _Atomic int64_t lent, copied;
 
-static void traffic_and_loans(world *w, int rank, ls_carrier *carrier)
+static void traffic_and_loans(world *w, int rank, ls_transport *transport)
 {
     ls_tcp_stats stats;
 
-    world_traffic(w, rank, carrier);
-    ls_tcp_stats_get(carrier, &stats);
+    world_traffic(w, rank, transport);
+    ls_tcp_stats_get(transport, &stats);
     atomic_fetch_add(&lent, stats.lent);
     atomic_fetch_add(&copied, stats.copied);
     LS_CHECK(stats.lent <= stats.writes && stats.copied <= stats.lent);
@@ -84,16 +84,16 @@ LS_TEST_SECONDS(tcp_sends_out_of_the_callers_memory, 60)
 }
 
 /* The kernel copies on loopback, and says so: "auto" believes it for this connection. */
-static void lend_and_stop(world *w, int rank, ls_carrier *carrier)
+static void lend_and_stop(world *w, int rank, ls_transport *transport)
 {
-    const ls_tcp *tcp = (const ls_tcp *)carrier;
+    const ls_tcp *tcp = (const ls_tcp *)transport;
     const ls_tcp_channel *bulk = &tcp->links[1 - rank].channels[1];
     int64_t until = ls_time_now_ns() + WORLD_SOON;
     bool moved;
 
-    world_traffic(w, rank, carrier);
+    world_traffic(w, rank, transport);
     while (bulk->lends && ls_time_now_ns() < until)
-        LS_CHECK_OK(carrier->table->poll(carrier, &moved));
+        LS_CHECK_OK(transport->table->poll(transport, &moved));
     LS_CHECK(!bulk->lends);
     atomic_fetch_add(&lent, tcp->stats.lent);
     atomic_fetch_add(&copied, tcp->stats.copied);
@@ -121,7 +121,7 @@ LS_TEST_SECONDS(tcp_lends_no_more_where_the_kernel_copies, 60)
 
 enum { ADD_COUNT = 600000 };
 
-static void add_values(world *w, int rank, ls_carrier *carrier)
+static void add_values(world *w, int rank, ls_transport *transport)
 {
     static const int counts[] = {0, 1, 100, 5000, ADD_COUNT};
     int32_t *mine = ls_mem_array(ADD_COUNT, sizeof *mine);
@@ -144,14 +144,14 @@ static void add_values(world *w, int rank, ls_carrier *carrier)
                          .type = LS_I32};
         ls_message *both[] = {&out, &in};
         if (rank == 0) /* the other side's receive is late */
-            LS_CHECK_OK(carrier->table->receive(carrier, &in));
-        LS_CHECK_OK(carrier->table->send(carrier, &out));
+            LS_CHECK_OK(transport->table->receive(transport, &in));
+        LS_CHECK_OK(transport->table->send(transport, &out));
         if (rank == 1) {
             ls_message *one[] = {&out};
-            (void)world_wait(carrier, one, 1, 30 * LS_NS_PER_MS);
-            LS_CHECK_OK(carrier->table->receive(carrier, &in));
+            (void)world_wait(transport, one, 1, 30 * LS_NS_PER_MS);
+            LS_CHECK_OK(transport->table->receive(transport, &in));
         }
-        LS_CHECK_OK(world_wait(carrier, both, 2, WORLD_SOON));
+        LS_CHECK_OK(world_wait(transport, both, 2, WORLD_SOON));
         for (int i = 0; i < ADD_COUNT; i++)
             if (sum[i] != (i < counts[c] ? 7 + i * (2 - rank) : 7))
                 ls_test_fail(__FILE__, __LINE__, "element %d of %d is %d", i, counts[c], sum[i]);
@@ -177,17 +177,17 @@ LS_TEST(tcp_adds_what_arrives)
 
 /* --- one write --- */
 
-static int64_t writes_of(const ls_carrier *carrier)
+static int64_t writes_of(const ls_transport *transport)
 {
     ls_tcp_stats stats;
 
-    ls_tcp_stats_get(carrier, &stats);
+    ls_tcp_stats_get(transport, &stats);
     return stats.writes;
 }
 
 /* Two small messages of one moment are one write; one that rides waits for the next to the same
  * rank, but not for ever. */
-static void write_once(world *w, int rank, ls_carrier *carrier)
+static void write_once(world *w, int rank, ls_transport *transport)
 {
     char bytes[4][8] = {"a", "b", "c", "d"}, got[4][8] = {{0}};
     ls_message out[4], in[4], *outs[4], *ins[4];
@@ -202,23 +202,23 @@ static void write_once(world *w, int rank, ls_carrier *carrier)
     }
     if (rank == 1) {
         for (int i = 0; i < 4; i++)
-            LS_CHECK_OK(carrier->table->receive(carrier, ins[i]));
-        LS_CHECK_OK(world_wait(carrier, ins, 4, WORLD_SOON));
+            LS_CHECK_OK(transport->table->receive(transport, ins[i]));
+        LS_CHECK_OK(world_wait(transport, ins, 4, WORLD_SOON));
         for (int i = 0; i < 4; i++)
             LS_CHECK_STR(got[i], bytes[i]);
         return;
     }
-    int64_t before = writes_of(carrier);
+    int64_t before = writes_of(transport);
     bool moved;
-    LS_CHECK_OK(carrier->table->send(carrier, outs[0]));
-    LS_CHECK_OK(carrier->table->send(carrier, outs[1]));
-    LS_CHECK_OK(carrier->table->send(carrier, outs[2]));
-    LS_CHECK_EQ(writes_of(carrier), before);
-    LS_CHECK_OK(carrier->table->poll(carrier, &moved));
+    LS_CHECK_OK(transport->table->send(transport, outs[0]));
+    LS_CHECK_OK(transport->table->send(transport, outs[1]));
+    LS_CHECK_OK(transport->table->send(transport, outs[2]));
+    LS_CHECK_EQ(writes_of(transport), before);
+    LS_CHECK_OK(transport->table->poll(transport, &moved));
     LS_CHECK(out[0].done && out[1].done && out[2].done);
-    LS_CHECK(writes_of(carrier) <= before + 2); /* the other may be a heartbeat */
-    LS_CHECK_OK(carrier->table->send(carrier, outs[3]));
-    LS_CHECK_OK(world_wait(carrier, outs, 4, WORLD_SOON));
+    LS_CHECK(writes_of(transport) <= before + 2); /* the other may be a heartbeat */
+    LS_CHECK_OK(transport->table->send(transport, outs[3]));
+    LS_CHECK_OK(world_wait(transport, outs, 4, WORLD_SOON));
 }
 
 LS_TEST(tcp_sends_small_messages_of_one_moment_together)
@@ -232,7 +232,7 @@ LS_TEST(tcp_sends_small_messages_of_one_moment_together)
 
 /* --- more ranks --- */
 
-static void all_to_all(world *w, int rank, ls_carrier *carrier)
+static void all_to_all(world *w, int rank, ls_transport *transport)
 {
     ls_message messages[2 * WORLD_RANKS], *list[2 * WORLD_RANKS];
     int n = 0;
@@ -248,15 +248,15 @@ static void all_to_all(world *w, int rank, ls_carrier *carrier)
                                        .data = (uint8_t *)(uintptr_t)world_bytes(out),
                                        .bytes = world_size(out) % (200 << 10)};
             list[n] = &messages[n];
-            LS_CHECK_OK(carrier->table->send(carrier, list[n++]));
+            LS_CHECK_OK(transport->table->send(transport, list[n++]));
             messages[n] =
                 (ls_message){.peer = peer, .tag = in, .bytes = world_size(in) % (200 << 10)};
             messages[n].data = ls_mem_alloc((size_t)messages[n].bytes);
             LS_CHECK(messages[n].data);
             list[n] = &messages[n];
-            LS_CHECK_OK(carrier->table->receive(carrier, list[n++]));
+            LS_CHECK_OK(transport->table->receive(transport, list[n++]));
         }
-        LS_CHECK_OK(world_wait(carrier, list, n, WORLD_SOON));
+        LS_CHECK_OK(world_wait(transport, list, n, WORLD_SOON));
         for (int i = 1; i < n; i += 2) {
             LS_CHECK(memcmp(messages[i].data, world_bytes(messages[i].tag),
                             (size_t)messages[i].bytes) == 0);
@@ -275,7 +275,7 @@ LS_TEST(tcp_joins_many_ranks)
 }
 
 /* Many small messages that nobody asks for yet: they wait within the credit, others pass them. */
-static void flood_then_ask(world *w, int rank, ls_carrier *carrier)
+static void flood_then_ask(world *w, int rank, ls_transport *transport)
 {
     enum { MANY = 3000, BYTES = 1000 };
     ls_message *messages = ls_mem_array(MANY, sizeof *messages);
@@ -291,21 +291,21 @@ static void flood_then_ask(world *w, int rank, ls_carrier *carrier)
     if (rank == 0) {
         for (int i = 0; i < MANY; i++) {
             messages[i].data = (uint8_t *)(uintptr_t)world_bytes((uint64_t)i);
-            LS_CHECK_OK(carrier->table->send(carrier, &messages[i]));
+            LS_CHECK_OK(transport->table->send(transport, &messages[i]));
         }
         ls_message last = {.peer = 1, .tag = MANY, .data = big, .bytes = 1}, *one[] = {&last};
-        LS_CHECK_OK(carrier->table->send(carrier, &last));
-        LS_CHECK_OK(world_wait(carrier, one, 1, WORLD_SOON));
-        LS_CHECK_OK(world_wait(carrier, list, MANY, WORLD_SOON));
+        LS_CHECK_OK(transport->table->send(transport, &last));
+        LS_CHECK_OK(world_wait(transport, one, 1, WORLD_SOON));
+        LS_CHECK_OK(world_wait(transport, list, MANY, WORLD_SOON));
     } else {
         ls_message last = {.peer = 0, .tag = MANY, .data = big, .bytes = 1}, *one[] = {&last};
-        LS_CHECK_OK(carrier->table->receive(carrier, &last)); /* the last one first */
-        LS_CHECK_OK(world_wait(carrier, one, 1, WORLD_SOON));
+        LS_CHECK_OK(transport->table->receive(transport, &last)); /* the last one first */
+        LS_CHECK_OK(world_wait(transport, one, 1, WORLD_SOON));
         for (int i = MANY - 1; i >= 0; i--) {
             messages[i].data = memory + (size_t)i * BYTES;
-            LS_CHECK_OK(carrier->table->receive(carrier, &messages[i]));
+            LS_CHECK_OK(transport->table->receive(transport, &messages[i]));
         }
-        LS_CHECK_OK(world_wait(carrier, list, MANY, WORLD_SOON));
+        LS_CHECK_OK(world_wait(transport, list, MANY, WORLD_SOON));
         for (int i = 0; i < MANY; i++)
             LS_CHECK(memcmp(messages[i].data, world_bytes((uint64_t)i), BYTES) == 0);
     }
@@ -329,7 +329,7 @@ static const int64_t pairs_of_sizes[][2] = {
     {10, 11}, {0, 1}, {100, 100000}, {100000, 100}, {100000, 100001}};
 static int which_pair;
 
-static void disagree(world *w, int rank, ls_carrier *carrier)
+static void disagree(world *w, int rank, ls_transport *transport)
 {
     ls_message message = {.peer = 1 - rank, .tag = 5, .bytes = pairs_of_sizes[which_pair][rank]};
     ls_message *one[] = {&message};
@@ -339,21 +339,21 @@ static void disagree(world *w, int rank, ls_carrier *carrier)
     (void)w;
     LS_CHECK(memory);
     message.data = memory;
-    ls_status st = rank == 0 ? carrier->table->send(carrier, &message)
-                             : carrier->table->receive(carrier, &message);
+    ls_status st = rank == 0 ? transport->table->send(transport, &message)
+                             : transport->table->receive(transport, &message);
     if (st == LS_OK)
-        st = world_wait(carrier, one, 1, WORLD_SOON);
+        st = world_wait(transport, one, 1, WORLD_SOON);
     if (st == LS_OK) { /* a small send is done before anybody looked at it */
         message = (ls_message){.peer = 1, .tag = 6, .data = memory, .bytes = 1};
-        st = carrier->table->receive(carrier, &message);
-        st = st == LS_OK ? world_wait(carrier, one, 1, WORLD_SOON) : st;
+        st = transport->table->receive(transport, &message);
+        st = st == LS_OK ? world_wait(transport, one, 1, WORLD_SOON) : st;
     }
     LS_CHECK(st == LS_EDATA || st == LS_EPEER);
     snprintf(text, sizeof text, "sends %lld bytes", (long long)pairs_of_sizes[which_pair][0]);
     LS_CHECK(strstr(ls_err_last()->text, text));
     snprintf(text, sizeof text, "expects %lld", (long long)pairs_of_sizes[which_pair][1]);
     LS_CHECK(strstr(ls_err_last()->text, text));
-    LS_CHECK_EQ(carrier->table->send(carrier, &message), (int)st); /* it stays broken */
+    LS_CHECK_EQ(transport->table->send(transport, &message), (int)st); /* it stays broken */
     ls_mem_free(memory);
 }
 
@@ -369,14 +369,14 @@ LS_TEST(tcp_different_sizes_are_named_on_both_sides)
 
 /* --- opening and closing --- */
 
-static void do_nothing(world *w, int rank, ls_carrier *carrier)
+static void do_nothing(world *w, int rank, ls_transport *transport)
 {
     (void)w;
     (void)rank;
-    (void)carrier;
+    (void)transport;
 }
 
-static void one_large(world *w, int rank, ls_carrier *carrier)
+static void one_large(world *w, int rank, ls_transport *transport)
 {
     uint8_t *memory = ls_mem_alloc(300000);
     ls_message message = {.peer = 1 - rank, .tag = 1, .data = memory, .bytes = 300000};
@@ -384,9 +384,9 @@ static void one_large(world *w, int rank, ls_carrier *carrier)
 
     (void)w;
     LS_CHECK(memory);
-    LS_CHECK_OK(rank == 0 ? carrier->table->send(carrier, &message)
-                          : carrier->table->receive(carrier, &message));
-    LS_CHECK_OK(world_wait(carrier, one, 1, WORLD_SOON));
+    LS_CHECK_OK(rank == 0 ? transport->table->send(transport, &message)
+                          : transport->table->receive(transport, &message));
+    LS_CHECK_OK(world_wait(transport, one, 1, WORLD_SOON));
     ls_mem_free(memory);
 }
 
@@ -410,13 +410,13 @@ LS_TEST(tcp_every_failing_allocation_is_an_error)
 
     world_init(&w, 1);
     for (uint64_t n = 1;; n++) {
-        ls_carrier *carrier = NULL;
+        ls_transport *transport = NULL;
         ls_mem_fail_nth(n);
-        ls_status st = world_open(&w, 0, &carrier);
+        ls_status st = world_open(&w, 0, &transport);
         ls_mem_fail_nth(0);
         if (st == LS_OK) {
             LS_CHECK(n > 3);
-            carrier->table->close(carrier);
+            transport->table->close(transport);
             break;
         }
         LS_CHECK_EQ(st, LS_ENOMEM);
@@ -427,7 +427,7 @@ LS_TEST(tcp_every_failing_allocation_is_an_error)
 /* Memory ends in the middle of messages: an error on one rank or both, or none; nothing else. */
 static uint64_t failing;
 
-static void run_short_of_memory(world *w, int rank, ls_carrier *carrier)
+static void run_short_of_memory(world *w, int rank, ls_transport *transport)
 {
     static const int64_t sizes[] = {100, 30000, 400000, 400000};
     ls_message messages[8], *list[8];
@@ -446,11 +446,11 @@ static void run_short_of_memory(world *w, int rank, ls_carrier *carrier)
                                    .add = i > 4,
                                    .type = LS_F32};
         list[i] = &messages[i];
-        st = i < 4 ? carrier->table->send(carrier, list[i])
-                   : carrier->table->receive(carrier, list[i]);
+        st = i < 4 ? transport->table->send(transport, list[i])
+                   : transport->table->receive(transport, list[i]);
     }
     if (st == LS_OK)
-        st = world_wait(carrier, list, 8, WORLD_SOON);
+        st = world_wait(transport, list, 8, WORLD_SOON);
     if (st != LS_OK && st != LS_ENOMEM && st != LS_EPEER)
         ls_test_fail(__FILE__, __LINE__, "%s", ls_err_last()->text);
     free(memory);
@@ -470,7 +470,7 @@ LS_TEST(tcp_running_out_of_memory_is_an_error)
 LS_TEST(tcp_names_who_did_not_come)
 {
     ls_tcp_args args = {0};
-    ls_carrier *carrier = NULL;
+    ls_transport *transport = NULL;
     world w;
 
     world_init(&w, 3);
@@ -480,36 +480,36 @@ LS_TEST(tcp_names_who_did_not_come)
                          .addresses = w.addresses,
                          .listen_fd = w.listen_fd[0],
                          .secret = w.secret};
-    LS_CHECK_FAILS(ls_tcp_open(&carrier, &args, ls_time_now_ns() + 200 * LS_NS_PER_MS),
+    LS_CHECK_FAILS(ls_tcp_open(&transport, &args, ls_time_now_ns() + 200 * LS_NS_PER_MS),
                    LS_EDEADLINE, "2 ranks did not connect to rank 0");
     LS_CHECK(strstr(ls_err_last()->text, w.address[2]));
     LS_CHECK_EQ(ls_err_last()->unreached, 1 + 1); /* the first of them */
-    LS_CHECK_FAILS(ls_tcp_open(&carrier, &args, 0), LS_EDEADLINE, "did not connect");
+    LS_CHECK_FAILS(ls_tcp_open(&transport, &args, 0), LS_EDEADLINE, "did not connect");
     args.sockets = 9;
-    LS_CHECK_FAILS(ls_tcp_open(&carrier, &args, 0), LS_EUSAGE, "9 sockets");
+    LS_CHECK_FAILS(ls_tcp_open(&transport, &args, 0), LS_EUSAGE, "9 sockets");
     args.sockets = 1;
     args.chunk_bytes = 5000;
-    LS_CHECK_FAILS(ls_tcp_open(&carrier, &args, 0), LS_EUSAGE, "chunks of 5000");
+    LS_CHECK_FAILS(ls_tcp_open(&transport, &args, 0), LS_EUSAGE, "chunks of 5000");
     world_release(&w);
 }
 
 /* Closing is an error only for who still wants something. */
-static void close_early(world *w, int rank, ls_carrier *carrier)
+static void close_early(world *w, int rank, ls_transport *transport)
 {
     ls_message message = {.peer = 1 - rank, .tag = 1, .data = w, .bytes = 8}, *one[] = {&message};
     char got[8];
 
     if (rank == 0) {
-        LS_CHECK_OK(carrier->table->send(carrier, &message));
-        LS_CHECK_OK(world_wait(carrier, one, 1, WORLD_SOON));
+        LS_CHECK_OK(transport->table->send(transport, &message));
+        LS_CHECK_OK(world_wait(transport, one, 1, WORLD_SOON));
         return;
     }
     /* Rank 0 may be closed by now; its message is here all the same. */
     usleep(100000);
     message.data = got;
-    LS_CHECK_OK(world_wait(carrier, one, 0, 0));
-    LS_CHECK_OK(carrier->table->receive(carrier, &message));
-    LS_CHECK_OK(world_wait(carrier, one, 1, WORLD_SOON));
+    LS_CHECK_OK(world_wait(transport, one, 0, 0));
+    LS_CHECK_OK(transport->table->receive(transport, &message));
+    LS_CHECK_OK(world_wait(transport, one, 1, WORLD_SOON));
     LS_CHECK(memcmp(got, w, 8) == 0);
 }
 
@@ -523,20 +523,20 @@ static atomic_bool zero_closed;
 static void *run_and_close(void *context)
 {
     closer *c = context;
-    ls_carrier *carrier = NULL;
+    ls_transport *transport = NULL;
     bool moved;
 
-    LS_CHECK_OK(world_open(c->w, c->rank, &carrier));
-    close_early(c->w, c->rank, carrier);
+    LS_CHECK_OK(world_open(c->w, c->rank, &transport));
+    close_early(c->w, c->rank, transport);
     if (c->rank == 1) {
-        ls_message more = {.peer = 0, .tag = 2, .data = carrier, .bytes = 8};
+        ls_message more = {.peer = 0, .tag = 2, .data = transport, .bytes = 8};
         for (int i = 0; i < 50; i += atomic_load(&zero_closed)) {
-            LS_CHECK_OK(carrier->table->poll(carrier, &moved));
+            LS_CHECK_OK(transport->table->poll(transport, &moved));
             usleep(1000);
         }
-        LS_CHECK_FAILS(carrier->table->send(carrier, &more), LS_EPEER, "has closed");
+        LS_CHECK_FAILS(transport->table->send(transport, &more), LS_EPEER, "has closed");
     }
-    carrier->table->close(carrier);
+    transport->table->close(transport);
     if (c->rank == 0)
         atomic_store(&zero_closed, true);
     return NULL;

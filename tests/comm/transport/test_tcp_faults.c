@@ -1,4 +1,4 @@
-/* test_tcp_faults.c -- the TCP carrier when networks and ranks misbehave: resets, flipped bits, cut
+/* test_tcp_faults.c -- the TCP transport when networks and ranks misbehave: resets, flipped bits, cut
  * links, strangers, killed and stopped processes. */
 #include "harness.h"
 
@@ -22,12 +22,12 @@
 
 static atomic_long breaks, resumed, damaged;
 
-static void traffic_and_stats(world *w, int rank, ls_carrier *carrier)
+static void traffic_and_stats(world *w, int rank, ls_transport *transport)
 {
     ls_tcp_stats stats;
 
-    world_traffic(w, rank, carrier);
-    ls_tcp_stats_get(carrier, &stats);
+    world_traffic(w, rank, transport);
+    ls_tcp_stats_get(transport, &stats);
     atomic_fetch_add(&breaks, stats.breaks);
     atomic_fetch_add(&resumed, stats.resumed);
     atomic_fetch_add(&damaged, stats.damaged);
@@ -79,7 +79,7 @@ LS_TEST_SECONDS(tcp_survives_resets_and_flips_together, 60)
 }
 
 /* A link that damages every chunk is given up, by name. */
-static void send_large_through_noise(world *w, int rank, ls_carrier *carrier)
+static void send_large_through_noise(world *w, int rank, ls_transport *transport)
 {
     uint8_t *memory = ls_mem_alloc(4 << 20);
     ls_message message = {.peer = 1 - rank, .tag = 1, .data = memory, .bytes = 4 << 20};
@@ -87,10 +87,10 @@ static void send_large_through_noise(world *w, int rank, ls_carrier *carrier)
 
     (void)w;
     LS_CHECK(memory);
-    ls_status st = rank == 0 ? carrier->table->send(carrier, &message)
-                             : carrier->table->receive(carrier, &message);
+    ls_status st = rank == 0 ? transport->table->send(transport, &message)
+                             : transport->table->receive(transport, &message);
     if (st == LS_OK)
-        st = world_wait(carrier, one, 1, WORLD_SOON);
+        st = world_wait(transport, one, 1, WORLD_SOON);
     LS_CHECK_EQ(st, LS_EPEER); /* no mistake of the user's: others may go on without one of them */
     if (rank == 1)
         LS_CHECK_EQ(ls_err_last()->unreached, 1 + 0);
@@ -162,17 +162,17 @@ typedef struct opener {
 static void *run_open(void *context)
 {
     opener *o = context;
-    ls_carrier *carrier = NULL;
+    ls_transport *transport = NULL;
     ls_tcp_args args = o->args;
 
     args.rank = o->rank;
     args.ranks = 2;
     args.addresses = o->w->addresses;
     args.listen_fd = o->w->listen_fd[o->rank];
-    o->st = ls_tcp_open(&carrier, &args, ls_time_now_ns() + o->wait_ns);
+    o->st = ls_tcp_open(&transport, &args, ls_time_now_ns() + o->wait_ns);
     snprintf(o->text, sizeof o->text, "%.399s", ls_err_last()->text);
-    if (carrier)
-        carrier->table->close(carrier);
+    if (transport)
+        transport->table->close(transport);
     return NULL;
 }
 
@@ -219,7 +219,7 @@ LS_TEST(tcp_refuses_another_secret_generation_or_setting)
 
 /* --- reasons travel --- */
 
-static void abort_from_zero(world *w, int rank, ls_carrier *carrier)
+static void abort_from_zero(world *w, int rank, ls_transport *transport)
 {
     char byte;
     ls_message never = {.peer = rank == 2 ? 1 : 2, .tag = 1, .data = &byte, .bytes = 1};
@@ -227,13 +227,13 @@ static void abort_from_zero(world *w, int rank, ls_carrier *carrier)
 
     (void)w;
     if (rank == 0) {
-        ls_tcp_abort(carrier, "the data on rank 0 ended early");
-        LS_CHECK_FAILS(world_wait(carrier, one, 1, 0), LS_EPEER, "ended early");
+        ls_tcp_abort(transport, "the data on rank 0 ended early");
+        LS_CHECK_FAILS(world_wait(transport, one, 1, 0), LS_EPEER, "ended early");
         return;
     }
-    LS_CHECK_OK(carrier->table->receive(carrier, &never));
+    LS_CHECK_OK(transport->table->receive(transport, &never));
     int64_t began = ls_time_now_ns();
-    LS_CHECK_FAILS(world_wait(carrier, one, 1, WORLD_SOON), LS_EPEER,
+    LS_CHECK_FAILS(world_wait(transport, one, 1, WORLD_SOON), LS_EPEER,
                    "the data on rank 0 ended early (said rank 0)");
     LS_CHECK_WITHIN(began, 5000);
 }
@@ -250,7 +250,7 @@ LS_TEST(tcp_a_reason_reaches_every_rank)
 static atomic_int through; /* ranks that have what they need */
 
 /* More ranks than are joined pair by pair: connections are made at first use, reasons hop. */
-static void far_away(world *w, int rank, ls_carrier *carrier)
+static void far_away(world *w, int rank, ls_transport *transport)
 {
     int to = (rank + w->ranks / 2) % w->ranks, from = (rank + w->ranks - w->ranks / 2) % w->ranks;
     int number = rank, got = -1;
@@ -264,21 +264,21 @@ static void far_away(world *w, int rank, ls_carrier *carrier)
 
     LS_CHECK(memory);
     LS_CHECK(!ls_tcp_is_neighbour(rank, to, w->ranks));
-    LS_CHECK_OK(carrier->table->send(carrier, &send));
-    LS_CHECK_OK(carrier->table->receive(carrier, &receive));
-    LS_CHECK_OK(carrier->table->send(carrier, &large));
-    LS_CHECK_OK(carrier->table->receive(carrier, &large_in));
-    LS_CHECK_OK(world_wait(carrier, four, 4, WORLD_SOON));
+    LS_CHECK_OK(transport->table->send(transport, &send));
+    LS_CHECK_OK(transport->table->receive(transport, &receive));
+    LS_CHECK_OK(transport->table->send(transport, &large));
+    LS_CHECK_OK(transport->table->receive(transport, &large_in));
+    LS_CHECK_OK(world_wait(transport, four, 4, WORLD_SOON));
     LS_CHECK_EQ(got, from);
-    LS_CHECK_OK(carrier->table->receive(carrier, &never));
+    LS_CHECK_OK(transport->table->receive(transport, &never));
     atomic_fetch_add(&through, 1);
     if (rank == 0) {
         for (int64_t until = ls_test_soon();
              atomic_load(&through) < w->ranks && ls_time_now_ns() < until;)
-            (void)world_wait(carrier, one, 1, 10 * LS_NS_PER_MS);
-        ls_tcp_abort(carrier, "rank 0 has had enough");
+            (void)world_wait(transport, one, 1, 10 * LS_NS_PER_MS);
+        ls_tcp_abort(transport, "rank 0 has had enough");
     }
-    LS_CHECK_FAILS(world_wait(carrier, one, 1, WORLD_SOON), LS_EPEER, "rank 0 has had enough");
+    LS_CHECK_FAILS(world_wait(transport, one, 1, WORLD_SOON), LS_EPEER, "rank 0 has had enough");
     ls_mem_free(memory);
 }
 
@@ -320,8 +320,8 @@ static shared *share(void)
 static void stream(world *w, int rank, shared *s, bool busy)
 {
     static uint8_t out[1 << 20], in[1 << 20];
-    ls_carrier *carrier = NULL;
-    ls_status st = world_open(w, rank, &carrier);
+    ls_transport *transport = NULL;
+    ls_status st = world_open(w, rank, &transport);
     int next = (rank + 1) % w->ranks, before = (rank + w->ranks - 1) % w->ranks;
 
     for (uint64_t tag = 1; st == LS_OK; tag++) {
@@ -332,19 +332,19 @@ static void stream(world *w, int rank, shared *s, bool busy)
         if (tag == 3)
             atomic_fetch_add(&s->ready, 1);
         if (!busy && tag > 3 && rank == 0) /* everybody else waits for what never comes */
-            st = world_wait(carrier, both, 0, 0);
+            st = world_wait(transport, both, 0, 0);
         else
-            st = carrier->table->send(carrier, &send);
+            st = transport->table->send(transport, &send);
         if (st == LS_OK)
-            st = carrier->table->receive(carrier, &receive);
+            st = transport->table->receive(transport, &receive);
         if (st == LS_OK)
-            st = world_wait(carrier, both, 2, WORLD_SOON);
+            st = world_wait(transport, both, 2, WORLD_SOON);
     }
     atomic_store(&s->failed_ns[rank], ls_time_now_ns());
     snprintf(s->text[rank], sizeof s->text[rank], "%.299s", ls_err_last()->text);
     atomic_store(&s->code[rank], (int)st);
-    if (carrier)
-        carrier->table->close(carrier);
+    if (transport)
+        transport->table->close(transport);
 }
 
 static pid_t start_rank(world *w, int rank, shared *s, bool busy)
@@ -416,7 +416,7 @@ LS_TEST_SECONDS(tcp_a_killed_rank_is_named_by_all_within_a_second, 40)
 static void stop_one(int stopped)
 {
     enum { BYTES = 48 << 20 };
-    ls_carrier *carrier = NULL;
+    ls_transport *transport = NULL;
     uint8_t *memory = ls_mem_alloc(BYTES);
     ls_message message = {.peer = stopped, .tag = 1, .data = memory, .bytes = BYTES},
                *one[] = {&message};
@@ -437,15 +437,15 @@ static void stop_one(int stopped)
         ls_sock_close(&w.listen_fd[1 - stopped]);
         message.peer = 1 - stopped;
         memset(memory, 0, BYTES);
-        if (world_open(&w, stopped, &carrier) != LS_OK ||
-            carrier->table->receive(carrier, &message) != LS_OK)
+        if (world_open(&w, stopped, &transport) != LS_OK ||
+            transport->table->receive(transport, &message) != LS_OK)
             _exit(1);
         for (int i = 0; i < 3; i++) {
-            (void)carrier->table->poll(carrier, &moved);
+            (void)transport->table->poll(transport, &moved);
             usleep(2000);
         }
         raise(SIGSTOP);
-        if (world_wait(carrier, one, 1, WORLD_SOON) != LS_OK) {
+        if (world_wait(transport, one, 1, WORLD_SOON) != LS_OK) {
             fprintf(stderr, "the stopped rank: %s\n", ls_err_last()->text);
             _exit(2);
         }
@@ -455,17 +455,17 @@ static void stop_one(int stopped)
         _exit(0);
     }
     ls_sock_close(&w.listen_fd[stopped]);
-    LS_CHECK_OK(world_open(&w, 1 - stopped, &carrier));
-    LS_CHECK_OK(carrier->table->send(carrier, &message));
-    LS_CHECK_EQ(world_wait(carrier, one, 1, 2500 * LS_NS_PER_MS), LS_EDEADLINE);
-    LS_CHECK_EQ(ls_tcp_silent(carrier, LS_NS_PER_S, &since), stopped);
+    LS_CHECK_OK(world_open(&w, 1 - stopped, &transport));
+    LS_CHECK_OK(transport->table->send(transport, &message));
+    LS_CHECK_EQ(world_wait(transport, one, 1, 2500 * LS_NS_PER_MS), LS_EDEADLINE);
+    LS_CHECK_EQ(ls_tcp_silent(transport, LS_NS_PER_S, &since), stopped);
     LS_CHECK(ls_time_now_ns() - since > LS_NS_PER_S);
     kill(pid, SIGCONT);
-    LS_CHECK_OK(world_wait(carrier, one, 1, WORLD_SOON));
+    LS_CHECK_OK(world_wait(transport, one, 1, WORLD_SOON));
     int status = -1;
     waitpid(pid, &status, 0);
     LS_CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    carrier->table->close(carrier);
+    transport->table->close(transport);
     world_release(&w);
     ls_mem_free(memory);
 }
@@ -484,7 +484,7 @@ LS_TEST_SECONDS(tcp_a_stopped_rank_that_connects_is_not_dead, 30)
  * one, has missed nothing: what counts is the time in which it looked. */
 static void stop_observer(int stopped)
 {
-    ls_carrier *carrier = NULL;
+    ls_transport *transport = NULL;
     char byte = 'x';
     ls_message message = {.peer = 1 - stopped, .tag = 1, .data = &byte, .bytes = 1},
                *one[] = {&message};
@@ -498,30 +498,30 @@ static void stop_observer(int stopped)
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         ls_sock_close(&w.listen_fd[1 - stopped]);
-        if (world_open(&w, stopped, &carrier) != LS_OK)
+        if (world_open(&w, stopped, &transport) != LS_OK)
             _exit(1);
-        ls_tcp_break(&((ls_tcp *)carrier)->links[1 - stopped].channels[0], "for a test");
+        ls_tcp_break(&((ls_tcp *)transport)->links[1 - stopped].channels[0], "for a test");
         raise(SIGSTOP);
-        if (carrier->table->send(carrier, &message) != LS_OK ||
-            world_wait(carrier, one, 1, WORLD_SOON) != LS_OK) {
+        if (transport->table->send(transport, &message) != LS_OK ||
+            world_wait(transport, one, 1, WORLD_SOON) != LS_OK) {
             fprintf(stderr, "the stopped rank: %s\n", ls_err_last()->text);
             _exit(2);
         }
-        carrier->table->close(carrier);
+        transport->table->close(transport);
         _exit(0);
     }
     message.peer = stopped;
     ls_sock_close(&w.listen_fd[stopped]);
-    LS_CHECK_OK(world_open(&w, 1 - stopped, &carrier));
-    LS_CHECK_OK(carrier->table->receive(carrier, &message));
+    LS_CHECK_OK(world_open(&w, 1 - stopped, &transport));
+    LS_CHECK_OK(transport->table->receive(transport, &message));
     LS_CHECK_EQ(waitpid(pid, &status, WUNTRACED), pid);
     LS_CHECK(WIFSTOPPED(status));
-    LS_CHECK_EQ(world_wait(carrier, one, 1, 400 * LS_NS_PER_MS), LS_EDEADLINE);
+    LS_CHECK_EQ(world_wait(transport, one, 1, 400 * LS_NS_PER_MS), LS_EDEADLINE);
     kill(pid, SIGCONT);
-    LS_CHECK_OK(world_wait(carrier, one, 1, WORLD_SOON));
+    LS_CHECK_OK(world_wait(transport, one, 1, WORLD_SOON));
     waitpid(pid, &status, 0);
     LS_CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    carrier->table->close(carrier);
+    transport->table->close(transport);
     world_release(&w);
 }
 
@@ -547,19 +547,19 @@ static void set_loopback(bool up)
 
 static _Atomic int64_t cut_ns, noticed_ns;
 
-static void wait_for_the_cut(world *w, int rank, ls_carrier *carrier)
+static void wait_for_the_cut(world *w, int rank, ls_transport *transport)
 {
     char byte;
     ls_message never = {.peer = 1 - rank, .tag = 1, .data = &byte, .bytes = 1}, *one[] = {&never};
 
     (void)w;
-    LS_CHECK_OK(carrier->table->receive(carrier, &never));
+    LS_CHECK_OK(transport->table->receive(transport, &never));
     if (rank == 0) {
-        LS_CHECK_EQ(world_wait(carrier, one, 1, 300 * LS_NS_PER_MS), LS_EDEADLINE);
+        LS_CHECK_EQ(world_wait(transport, one, 1, 300 * LS_NS_PER_MS), LS_EDEADLINE);
         atomic_store(&cut_ns, ls_time_now_ns());
         set_loopback(false);
     }
-    ls_status st = world_wait(carrier, one, 1, WORLD_SOON);
+    ls_status st = world_wait(transport, one, 1, WORLD_SOON);
     if (rank == 0)
         atomic_store(&noticed_ns, ls_time_now_ns());
     LS_CHECK_EQ(st, LS_EPEER);

@@ -41,18 +41,18 @@ static void need_ucx(void)
 
 enum { RANKS = 2 };
 
-typedef struct board { /* shared by both ranks */
+typedef struct segment { /* shared by both ranks */
     char address[RANKS][LS_UCX_ADDRESS_BYTES];
     size_t len[RANKS];
     pid_t pid[RANKS];
     _Atomic int arrived[16]; /* meetings */
     _Atomic int64_t when_ns; /* of what a test measures from */
-} board;
+} segment;
 
 typedef struct rank {
     int rank, other;
-    board *b;
-    ls_carrier *carrier;
+    segment *b;
+    ls_transport *transport;
 } rank;
 
 typedef struct setting {
@@ -81,7 +81,7 @@ static void meet(rank *r, int i)
     }
 }
 
-static ls_status wait_until(ls_carrier *c, ls_message *m, int count, int64_t until_ns)
+static ls_status wait_until(ls_transport *c, ls_message *m, int count, int64_t until_ns)
 {
     for (;;) {
         ls_status st;
@@ -101,7 +101,7 @@ static ls_status wait_until(ls_carrier *c, ls_message *m, int count, int64_t unt
     }
 }
 
-static ls_status wait_all(ls_carrier *c, ls_message *m, int count)
+static ls_status wait_all(ls_transport *c, ls_message *m, int count)
 {
     return wait_until(c, m, count, ls_test_soon());
 }
@@ -150,9 +150,9 @@ static void open_rank(rank *r, const setting *s)
     args.ranks = RANKS;
     if (!args.silence_ns) /* on a busy machine a rank may not be let for a second */
         args.silence_ns = 5 * LS_NS_PER_S;
-    LS_CHECK_OK(ls_ucx_open(&args, &r->carrier));
-    LS_CHECK_STR(r->carrier->table->name, "ucx");
-    ls_ucx_address(r->carrier, &bytes, &r->b->len[r->rank]);
+    LS_CHECK_OK(ls_ucx_open(&args, &r->transport));
+    LS_CHECK_STR(r->transport->table->name, "ucx");
+    ls_ucx_address(r->transport, &bytes, &r->b->len[r->rank]);
     LS_CHECK(r->b->len[r->rank] <= LS_UCX_ADDRESS_BYTES);
     memcpy(r->b->address[r->rank], bytes, r->b->len[r->rank]);
     meet(r, 12);
@@ -160,11 +160,11 @@ static void open_rank(rank *r, const setting *s)
         s->bend(r);
     for (int i = 0; i < RANKS; i++)
         peers[i] = (ls_ucx_peer){r->b->address[i], r->b->len[i]};
-    LS_CHECK_OK(ls_ucx_connect(r->carrier, peers));
+    LS_CHECK_OK(ls_ucx_connect(r->transport, peers));
     meet(r, 13);
 }
 
-static void be_rank(int i, board *b, const setting *s)
+static void be_rank(int i, segment *b, const setting *s)
 {
     rank r = {.rank = i, .other = 1 - i, .b = b};
 
@@ -175,14 +175,14 @@ static void be_rank(int i, board *b, const setting *s)
         enter_namespace(&r);
     open_rank(&r, s);
     s->run(&r);
-    if (r.carrier)
-        r.carrier->table->close(r.carrier);
+    if (r.transport)
+        r.transport->table->close(r.transport);
     exit(0); /* the leak checker runs here */
 }
 
 static void run_pair(const setting *s)
 {
-    board *b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    segment *b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pid_t pid[RANKS];
     int bad = 0;
 
@@ -260,23 +260,23 @@ static void every_size(rank *r)
             fill(out, sizes[i], r->rank, tag);
             memset(in, 0xee, (size_t)sizes[i] + GUARD);
             if (late == r->rank) {
-                LS_CHECK_OK(r->carrier->table->send(r->carrier, &m[0]));
+                LS_CHECK_OK(r->transport->table->send(r->transport, &m[0]));
                 for (int k = 0; k < 20; k++) { /* what comes, comes too early */
                     bool moved;
-                    LS_CHECK_OK(r->carrier->table->poll(r->carrier, &moved));
+                    LS_CHECK_OK(r->transport->table->poll(r->transport, &moved));
                     usleep(50);
                 }
-                LS_CHECK_OK(r->carrier->table->receive(r->carrier, &m[1]));
+                LS_CHECK_OK(r->transport->table->receive(r->transport, &m[1]));
             } else {
-                LS_CHECK_OK(r->carrier->table->receive(r->carrier, &m[1]));
-                LS_CHECK_OK(r->carrier->table->send(r->carrier, &m[0]));
+                LS_CHECK_OK(r->transport->table->receive(r->transport, &m[1]));
+                LS_CHECK_OK(r->transport->table->send(r->transport, &m[0]));
             }
-            LS_CHECK_OK(wait_all(r->carrier, m, 2));
+            LS_CHECK_OK(wait_all(r->transport, m, 2));
             check_bytes(in, sizes[i], r->other, tag);
             for (int g = 0; g < GUARD; g++)
                 LS_CHECK_EQ(in[sizes[i] + g], 0xee);
         }
-    r->carrier->table->count(r->carrier, r->other, &sent, &received);
+    r->transport->table->count(r->transport, r->other, &sent, &received);
     LS_CHECK(sent > 2 * BIGGEST && received > 2 * BIGGEST);
     free(out);
     free(in);
@@ -331,12 +331,12 @@ static void many_tags(rank *r)
         LS_CHECK(m[order[k]].data);
         if (sends) {
             fill(m[order[k]].data, bytes, r->rank, tag);
-            LS_CHECK_OK(r->carrier->table->send(r->carrier, &m[order[k]]));
+            LS_CHECK_OK(r->transport->table->send(r->transport, &m[order[k]]));
         } else {
-            LS_CHECK_OK(r->carrier->table->receive(r->carrier, &m[order[k]]));
+            LS_CHECK_OK(r->transport->table->receive(r->transport, &m[order[k]]));
         }
     }
-    LS_CHECK_OK(wait_all(r->carrier, m, 2 * TAGS));
+    LS_CHECK_OK(wait_all(r->transport, m, 2 * TAGS));
     for (int i = 0; i < TAGS; i++)
         check_bytes(m[TAGS + i].data, size_of_tag(i), r->other, m[TAGS + i].tag);
     for (int i = 0; i < 2 * TAGS; i++)
@@ -372,11 +372,11 @@ static void adds(rank *r)
                                    .add = true,
                                    .op = i == 3 ? LS_COMBINE_MAX : LS_COMBINE_SUM,
                                    .type = LS_F32};
-        LS_CHECK_OK(r->carrier->table->send(r->carrier, &m[i]));
+        LS_CHECK_OK(r->transport->table->send(r->transport, &m[i]));
     }
     for (int i = ADDS - 1; i >= 0; i--)
-        LS_CHECK_OK(r->carrier->table->receive(r->carrier, &m[ADDS + i]));
-    LS_CHECK_OK(wait_all(r->carrier, m, 2 * ADDS));
+        LS_CHECK_OK(r->transport->table->receive(r->transport, &m[ADDS + i]));
+    LS_CHECK_OK(wait_all(r->transport, m, 2 * ADDS));
     for (int i = 0; i < ADDS; i++) {
         const float *in = m[ADDS + i].data;
 
@@ -409,8 +409,8 @@ static void compute(rank *r)
 
     if (r->rank == 0) {
         getrusage(RUSAGE_SELF, &before);
-        LS_CHECK_OK(r->carrier->table->receive(r->carrier, &m));
-        LS_CHECK_OK(wait_all(r->carrier, &m, 1));
+        LS_CHECK_OK(r->transport->table->receive(r->transport, &m));
+        LS_CHECK_OK(wait_all(r->transport, &m, 1));
         LS_CHECK_EQ(data[7], 42);
         /* it slept, and did not spin */
         getrusage(RUSAGE_SELF, &used);
@@ -418,12 +418,12 @@ static void compute(rank *r)
     } else {
         ls_message first = {.peer = r->other, .tag = 4, .data = data, .bytes = 1};
 
-        LS_CHECK_OK(r->carrier->table->send(r->carrier, &first));
-        LS_CHECK_OK(wait_all(r->carrier, &first, 1));
+        LS_CHECK_OK(r->transport->table->send(r->transport, &first));
+        LS_CHECK_OK(wait_all(r->transport, &first, 1));
         usleep(3500 * 1000);
         memset(data, 42, sizeof data);
-        LS_CHECK_OK(r->carrier->table->send(r->carrier, &m));
-        LS_CHECK_OK(wait_all(r->carrier, &m, 1));
+        LS_CHECK_OK(r->transport->table->send(r->transport, &m));
+        LS_CHECK_OK(wait_all(r->transport, &m, 1));
     }
 }
 
@@ -435,7 +435,7 @@ LS_TEST(ucx_hears_a_peer_that_computes)
 
 static void *wake_later(void *arg)
 {
-    ls_carrier *c = arg;
+    ls_transport *c = arg;
 
     usleep(100 * 1000);
     c->table->wake(c);
@@ -451,11 +451,11 @@ static void sleeps(rank *r)
     if (r->rank == 1)
         return;
     /* Sleep may return early; it may not return never. */
-    r->carrier->table->sleep(r->carrier, begin - 1);
+    r->transport->table->sleep(r->transport, begin - 1);
     LS_CHECK_WITHIN(begin, 5000);
-    LS_CHECK_EQ(pthread_create(&t, NULL, wake_later, r->carrier), 0);
-    LS_CHECK_OK(r->carrier->table->poll(r->carrier, &moved));
-    r->carrier->table->sleep(r->carrier, ls_test_soon());
+    LS_CHECK_EQ(pthread_create(&t, NULL, wake_later, r->transport), 0);
+    LS_CHECK_OK(r->transport->table->poll(r->transport, &moved));
+    r->transport->table->sleep(r->transport, ls_test_soon());
     LS_CHECK_WITHIN(begin, 15000);
     pthread_join(t, NULL);
 }
@@ -473,17 +473,18 @@ static void size_differs(rank *r)
     ls_message m = {.peer = r->other, .tag = 9, .data = data, .bytes = r->rank ? 40 : 24};
 
     if (r->rank == 1) {
-        LS_CHECK_OK(r->carrier->table->send(r->carrier, &m));
-        wait_all(r->carrier, &m, 1);
+        LS_CHECK_OK(r->transport->table->send(r->transport, &m));
+        wait_all(r->transport, &m, 1);
         meet(r, 0);
         return;
     }
-    LS_CHECK_OK(r->carrier->table->receive(r->carrier, &m));
-    LS_CHECK_FAILS(wait_all(r->carrier, &m, 1), LS_EDATA,
+    LS_CHECK_OK(r->transport->table->receive(r->transport, &m));
+    LS_CHECK_FAILS(wait_all(r->transport, &m, 1), LS_EDATA,
                    "rank 1 sent 40 bytes where rank 0 expects 24 (tag 0000000000000009)");
     /* broken for good, with the same reason */
-    LS_CHECK_FAILS(r->carrier->table->send(r->carrier, &m), LS_EDATA, "rank 1 sent 40 bytes");
-    LS_CHECK_FAILS(r->carrier->table->receive(r->carrier, &m), LS_EDATA, "rank 1 sent 40 bytes");
+    LS_CHECK_FAILS(r->transport->table->send(r->transport, &m), LS_EDATA, "rank 1 sent 40 bytes");
+    LS_CHECK_FAILS(r->transport->table->receive(r->transport, &m), LS_EDATA,
+                   "rank 1 sent 40 bytes");
     meet(r, 0);
 }
 
@@ -503,23 +504,23 @@ static void dies(rank *r, int64_t bytes, bool sends)
 
     LS_CHECK(big);
     if (r->rank == 1) {
-        LS_CHECK_OK(r->carrier->table->receive(r->carrier, &hello));
-        LS_CHECK_OK(wait_all(r->carrier, &hello, 1));
+        LS_CHECK_OK(r->transport->table->receive(r->transport, &hello));
+        LS_CHECK_OK(wait_all(r->transport, &hello, 1));
         if (sends) /* rank 0 is in the middle of it */
-            LS_CHECK_OK(r->carrier->table->receive(r->carrier, &m));
+            LS_CHECK_OK(r->transport->table->receive(r->transport, &m));
         meet(r, 0);
         usleep(20 * 1000);
         r->b->when_ns = ls_time_now_ns();
         kill(getpid(), SIGKILL);
     }
-    LS_CHECK_OK(r->carrier->table->send(r->carrier, &hello));
-    LS_CHECK_OK(wait_all(r->carrier, &hello, 1));
+    LS_CHECK_OK(r->transport->table->send(r->transport, &hello));
+    LS_CHECK_OK(wait_all(r->transport, &hello, 1));
     if (sends)
-        LS_CHECK_OK(r->carrier->table->send(r->carrier, &m));
+        LS_CHECK_OK(r->transport->table->send(r->transport, &m));
     else
-        LS_CHECK_OK(r->carrier->table->receive(r->carrier, &m));
+        LS_CHECK_OK(r->transport->table->receive(r->transport, &m));
     meet(r, 0);
-    LS_CHECK_FAILS(wait_all(r->carrier, &m, 1), LS_EPEER, "rank 1 is gone");
+    LS_CHECK_FAILS(wait_all(r->transport, &m, 1), LS_EPEER, "rank 1 is gone");
     LS_CHECK(r->b->when_ns != 0);
     LS_CHECK_WITHIN(r->b->when_ns, 5000);
     free(big);
@@ -555,10 +556,10 @@ static void falls_silent(rank *r, const char *command)
     ls_message m = {.peer = r->other, .tag = 2, .data = data, .bytes = 8};
 
     if (r->rank == 1) {
-        LS_CHECK_OK(r->carrier->table->receive(r->carrier, &hello));
-        LS_CHECK_OK(wait_all(r->carrier, &hello, 1));
-        LS_CHECK_OK(r->carrier->table->send(r->carrier, &m));
-        LS_CHECK_OK(wait_all(r->carrier, &m, 1));
+        LS_CHECK_OK(r->transport->table->receive(r->transport, &hello));
+        LS_CHECK_OK(wait_all(r->transport, &hello, 1));
+        LS_CHECK_OK(r->transport->table->send(r->transport, &m));
+        LS_CHECK_OK(wait_all(r->transport, &m, 1));
         meet(r, 0);
         r->b->when_ns = ls_time_now_ns();
         if (command) {
@@ -569,13 +570,13 @@ static void falls_silent(rank *r, const char *command)
         }
         _exit(0);
     }
-    LS_CHECK_OK(r->carrier->table->send(r->carrier, &hello));
-    LS_CHECK_OK(r->carrier->table->receive(r->carrier, &m));
-    LS_CHECK_OK(wait_all(r->carrier, &m, 1));
+    LS_CHECK_OK(r->transport->table->send(r->transport, &hello));
+    LS_CHECK_OK(r->transport->table->receive(r->transport, &m));
+    LS_CHECK_OK(wait_all(r->transport, &m, 1));
     m.tag = 3;
-    LS_CHECK_OK(r->carrier->table->receive(r->carrier, &m));
+    LS_CHECK_OK(r->transport->table->receive(r->transport, &m));
     meet(r, 0);
-    LS_CHECK_FAILS(wait_all(r->carrier, &m, 1), LS_EPEER, "rank 1 has been silent for");
+    LS_CHECK_FAILS(wait_all(r->transport, &m, 1), LS_EPEER, "rank 1 has been silent for");
     LS_CHECK(ls_time_now_ns() - r->b->when_ns > SILENCE_NS / 2);
     LS_CHECK_WITHIN(r->b->when_ns, 10000);
     if (command)
@@ -604,22 +605,22 @@ static void closes(rank *r)
 
     if (r->rank == 1) { /* sent, done, closed at once: it still arrives */
         memset(data, 9, sizeof data);
-        LS_CHECK_OK(r->carrier->table->send(r->carrier, &m));
-        LS_CHECK_OK(wait_all(r->carrier, &m, 1));
-        r->carrier->table->close(r->carrier);
-        r->carrier = NULL;
+        LS_CHECK_OK(r->transport->table->send(r->transport, &m));
+        LS_CHECK_OK(wait_all(r->transport, &m, 1));
+        r->transport->table->close(r->transport);
+        r->transport = NULL;
         meet(r, 0);
         return;
     }
     meet(r, 0);
     for (int i = 0; i < 100; i++) { /* a goodbye with nothing in flight breaks nothing */
-        LS_CHECK_OK(r->carrier->table->poll(r->carrier, &moved));
+        LS_CHECK_OK(r->transport->table->poll(r->transport, &moved));
         usleep(1000);
     }
-    LS_CHECK_OK(r->carrier->table->receive(r->carrier, &m));
-    LS_CHECK_OK(wait_all(r->carrier, &m, 1));
+    LS_CHECK_OK(r->transport->table->receive(r->transport, &m));
+    LS_CHECK_OK(wait_all(r->transport, &m, 1));
     LS_CHECK_EQ(data[4999], 9);
-    LS_CHECK_FAILS(r->carrier->table->receive(r->carrier, &never), LS_EPEER,
+    LS_CHECK_FAILS(r->transport->table->receive(r->transport, &never), LS_EPEER,
                    "rank 1 is gone: it closed");
 }
 
@@ -634,13 +635,13 @@ static void closes_in_flight(rank *r)
     ls_message m = {.peer = r->other, .tag = 1, .data = data, .bytes = sizeof data};
     ls_message n = {.peer = r->other, .tag = 2, .data = data, .bytes = sizeof data};
 
-    LS_CHECK_OK(r->carrier->table->send(r->carrier, &n));
-    LS_CHECK_OK(wait_all(r->carrier, &n, 1));
-    LS_CHECK_OK(r->carrier->table->receive(r->carrier, &m));
+    LS_CHECK_OK(r->transport->table->send(r->transport, &n));
+    LS_CHECK_OK(wait_all(r->transport, &n, 1));
+    LS_CHECK_OK(r->transport->table->receive(r->transport, &m));
     meet(r, 0);
     if (r->rank == 1)
         return; /* closes */
-    LS_CHECK_FAILS(wait_all(r->carrier, &m, 1), LS_EPEER,
+    LS_CHECK_FAILS(wait_all(r->transport, &m, 1), LS_EPEER,
                    "rank 1 is gone: it closed while messages were in flight");
 }
 
@@ -677,9 +678,9 @@ static void bend_generation(rank *r)
     const void *bytes;
 
     if (r->rank == 1) {
-        r->carrier->table->close(r->carrier);
-        LS_CHECK_OK(ls_ucx_open(&old, &r->carrier));
-        ls_ucx_address(r->carrier, &bytes, &r->b->len[1]);
+        r->transport->table->close(r->transport);
+        LS_CHECK_OK(ls_ucx_open(&old, &r->transport));
+        ls_ucx_address(r->transport, &bytes, &r->b->len[1]);
         memcpy(r->b->address[1], bytes, r->b->len[1]);
     }
     meet(r, 10);
@@ -688,24 +689,24 @@ static void bend_generation(rank *r)
         return;
     }
     /* each connects with a table of its own */
-    static board mine;
+    static segment mine;
     usleep(50 * 1000);
     memcpy(&mine, r->b, sizeof mine);
     for (int i = 0; i < RANKS; i++)
         rewrite(mine.address[i], mine.len[i], 6, (uint32_t)i);
     ls_ucx_peer peers[RANKS] = {{mine.address[0], mine.len[0]}, {mine.address[1], mine.len[1]}};
     ls_message m = {.peer = 0, .tag = 5, .data = &(char){3}, .bytes = 1};
-    LS_CHECK_OK(ls_ucx_connect(r->carrier, peers));
-    LS_CHECK_OK(r->carrier->table->send(r->carrier, &m));
-    LS_CHECK_OK(wait_all(r->carrier, &m, 1));
+    LS_CHECK_OK(ls_ucx_connect(r->transport, peers));
+    LS_CHECK_OK(r->transport->table->send(r->transport, &m));
+    LS_CHECK_OK(wait_all(r->transport, &m, 1));
     r->b->arrived[13]++; /* rank 0 goes on */
     while (r->b->arrived[0] < 1) {
         bool moved;
-        if (r->carrier->table->poll(r->carrier, &moved) != LS_OK)
+        if (r->transport->table->poll(r->transport, &moved) != LS_OK)
             break;
         usleep(1000);
     }
-    r->carrier->table->close(r->carrier);
+    r->transport->table->close(r->transport);
     exit(0);
 }
 
@@ -715,9 +716,9 @@ static void hears_nothing(rank *r)
     ls_message m = {.peer = 1, .tag = 5, .data = data, .bytes = 1};
     int64_t sent, received;
 
-    LS_CHECK_OK(r->carrier->table->receive(r->carrier, &m));
-    LS_CHECK_FAILS(wait_all(r->carrier, &m, 1), LS_EPEER, "since it was first called");
-    r->carrier->table->count(r->carrier, 1, &sent, &received);
+    LS_CHECK_OK(r->transport->table->receive(r->transport, &m));
+    LS_CHECK_FAILS(wait_all(r->transport, &m, 1), LS_EPEER, "since it was first called");
+    r->transport->table->count(r->transport, 1, &sent, &received);
     LS_CHECK_EQ(received, 0);
     LS_CHECK(!m.done);
     r->b->arrived[0]++;
@@ -736,7 +737,7 @@ LS_TEST(ucx_refuses_addresses_that_do_not_fit)
     char own[LS_UCX_ADDRESS_BYTES], other[LS_UCX_ADDRESS_BYTES];
     ls_ucx_peer peers[2] = {{own, 0}, {other, 0}};
     const void *bytes;
-    ls_carrier *c;
+    ls_transport *c;
     size_t len;
 
     need_ucx();
@@ -767,7 +768,7 @@ LS_TEST(ucx_says_that_its_library_is_missing)
 {
     ls_ucx_args args = {.rank = 0, .ranks = 1, .library = "/nowhere/libucp.so.0"};
     ls_err_record why;
-    ls_carrier *c;
+    ls_transport *c;
 
     need_ucx();
     LS_CHECK_FAILS(ls_ucx_open(&args, &c), LS_EUSAGE,
@@ -795,7 +796,7 @@ static void make_library(const char *name, const char *body)
 LS_TEST(ucx_says_that_its_library_is_of_another_version)
 {
     ls_ucx_args args = {.rank = 0, .ranks = 1, .library = "./libfake2.so"};
-    ls_carrier *c;
+    ls_transport *c;
 
     need_ucx();
     if (system("command -v cc >/dev/null") != 0)
@@ -820,7 +821,7 @@ LS_TEST(ucx_leaves_signals_alone)
 {
     struct sigaction mine = {.sa_handler = handler}, before, now;
     ls_ucx_args args = {.rank = 0, .ranks = 1};
-    ls_carrier *c;
+    ls_transport *c;
 
     need_ucx();
     LS_CHECK_EQ(sigaction(SIGBUS, &mine, NULL), 0);
@@ -845,7 +846,7 @@ static int open_files(void)
 LS_TEST_SECONDS(ucx_opens_or_says_why_when_memory_fails, 60)
 {
     ls_ucx_args args = {.rank = 0, .ranks = 3, .generation = 1};
-    ls_carrier *c;
+    ls_transport *c;
     int n, files;
 
     need_ucx();
@@ -954,23 +955,23 @@ static void is_cut_sending(rank *r)
 
     LS_CHECK(big);
     if (r->rank == 1) {
-        LS_CHECK_OK(r->carrier->table->receive(r->carrier, &hello));
-        LS_CHECK_OK(wait_all(r->carrier, &hello, 1));
+        LS_CHECK_OK(r->transport->table->receive(r->transport, &hello));
+        LS_CHECK_OK(wait_all(r->transport, &hello, 1));
         meet(r, 0);
-        LS_CHECK_OK(r->carrier->table->receive(r->carrier, &m));
-        wait_until(r->carrier, &m, 1, in_ms(10));
+        LS_CHECK_OK(r->transport->table->receive(r->transport, &m));
+        wait_until(r->transport, &m, 1, in_ms(10));
         r->b->when_ns = ls_time_now_ns();
         shell("ip link set lsux0 down");
         meet(r, 1);
         _exit(0);
     }
-    LS_CHECK_OK(r->carrier->table->send(r->carrier, &hello));
-    LS_CHECK_OK(wait_all(r->carrier, &hello, 1));
+    LS_CHECK_OK(r->transport->table->send(r->transport, &hello));
+    LS_CHECK_OK(wait_all(r->transport, &hello, 1));
     meet(r, 0);
-    LS_CHECK_OK(r->carrier->table->send(r->carrier, &m));
-    while (wait_all(r->carrier, &m, 1) == LS_OK) { /* it may have been faster than the knife */
+    LS_CHECK_OK(r->transport->table->send(r->transport, &m));
+    while (wait_all(r->transport, &m, 1) == LS_OK) { /* it may have been faster than the knife */
         m.tag++;
-        LS_CHECK_OK(r->carrier->table->send(r->carrier, &m));
+        LS_CHECK_OK(r->transport->table->send(r->transport, &m));
     }
     LS_CHECK_EQ(ls_err_last()->code, LS_EPEER);
     LS_CHECK(strstr(ls_err_last()->text, "rank 1 has been silent"));

@@ -1,4 +1,4 @@
-/* test_ucx_frames.c -- what the UCX carrier does with frames that no honest peer sends.
+/* test_ucx_frames.c -- what the UCX transport does with frames that no honest peer sends.
  *
  * Frames are handed to the function that UCX calls when one arrives. The addresses of the other
  * ranks are those of this process, so that nobody else is needed. */
@@ -21,7 +21,7 @@ static ls_ucx *open_alone(void)
     static char address[RANKS][LS_UCX_ADDRESS_BYTES];
     ls_ucx_peer peers[RANKS];
     const void *bytes;
-    ls_carrier *c;
+    ls_transport *c;
     size_t len;
 
     setenv("UCX_TLS", "tcp", 1);

@@ -9,16 +9,16 @@
 #include "comm/transport/tcp_world.h"
 #include "comm/transport/wrap.h"
 
-/* A carrier to itself: a send is delivered to the receive of its tag in the same process. */
+/* A transport to itself: a send is delivered to the receive of its tag in the same process. */
 typedef struct mirror {
-    ls_carrier carrier;
+    ls_transport transport;
     ls_message *sends, *receives;
     bool closed;
 } mirror;
 
-static ls_status mirror_send(ls_carrier *carrier, ls_message *message)
+static ls_status mirror_send(ls_transport *transport, ls_message *message)
 {
-    mirror *m = (mirror *)carrier;
+    mirror *m = (mirror *)transport;
 
     message->done = false;
     message->next_ = m->sends;
@@ -26,9 +26,9 @@ static ls_status mirror_send(ls_carrier *carrier, ls_message *message)
     return LS_OK;
 }
 
-static ls_status mirror_receive(ls_carrier *carrier, ls_message *message)
+static ls_status mirror_receive(ls_transport *transport, ls_message *message)
 {
-    mirror *m = (mirror *)carrier;
+    mirror *m = (mirror *)transport;
 
     message->done = false;
     message->next_ = m->receives;
@@ -46,9 +46,9 @@ static void drop_done(ls_message **at)
             at = &(*at)->next_;
 }
 
-static ls_status mirror_poll(ls_carrier *carrier, bool *moved_out)
+static ls_status mirror_poll(ls_transport *transport, bool *moved_out)
 {
-    mirror *m = (mirror *)carrier;
+    mirror *m = (mirror *)transport;
 
     *moved_out = false;
     for (ls_message *s = m->sends; s; s = s->next_)
@@ -63,38 +63,38 @@ static ls_status mirror_poll(ls_carrier *carrier, bool *moved_out)
     return LS_OK;
 }
 
-static void mirror_sleep(ls_carrier *carrier, int64_t until_ns)
+static void mirror_sleep(ls_transport *transport, int64_t until_ns)
 {
-    (void)carrier;
+    (void)transport;
     int64_t left = until_ns - ls_time_now_ns();
     usleep(left > LS_NS_PER_MS ? 1000 : left > 0 ? (unsigned)(left / 1000) + 1 : 0);
 }
 
-static void mirror_wake(ls_carrier *carrier)
+static void mirror_wake(ls_transport *transport)
 {
-    (void)carrier;
+    (void)transport;
 }
 
-static void mirror_count(const ls_carrier *carrier, int peer, int64_t *sent_out,
+static void mirror_count(const ls_transport *transport, int peer, int64_t *sent_out,
                          int64_t *received_out)
 {
-    (void)carrier;
+    (void)transport;
     *sent_out = *received_out = peer;
 }
 
-static void mirror_close(ls_carrier *carrier)
+static void mirror_close(ls_transport *transport)
 {
-    ((mirror *)carrier)->closed = true;
+    ((mirror *)transport)->closed = true;
 }
 
-static const ls_carrier_table mirror_table = {.name = "mirror",
-                                              .send = mirror_send,
-                                              .receive = mirror_receive,
-                                              .poll = mirror_poll,
-                                              .sleep = mirror_sleep,
-                                              .wake = mirror_wake,
-                                              .count = mirror_count,
-                                              .close = mirror_close};
+static const ls_transport_table mirror_table = {.name = "mirror",
+                                                .send = mirror_send,
+                                                .receive = mirror_receive,
+                                                .poll = mirror_poll,
+                                                .sleep = mirror_sleep,
+                                                .wake = mirror_wake,
+                                                .count = mirror_count,
+                                                .close = mirror_close};
 
 LS_TEST(wrap_reads_plans_exactly)
 {
@@ -112,48 +112,49 @@ LS_TEST(wrap_reads_plans_exactly)
                                       "kill@",     "kill@-1",    "kill@1x",   "kill=3",
                                       "drop@",     "jump@3",     "drop=0.1,", "drop=0.1,,kill@3",
                                       "seed=",     "seed=-1",    "seed=1x",   "delay=1e30s"};
-    mirror m = {.carrier = {&mirror_table}};
-    ls_carrier *carrier;
+    mirror m = {.transport = {&mirror_table}};
+    ls_transport *transport;
     char longer[400] = "drop@1";
 
     for (size_t i = 0; i < LS_COUNT(good); i++) {
-        LS_CHECK_OK(ls_wrap_open(&carrier, &m.carrier, good[i], 1));
-        LS_CHECK_STR(carrier->table->name, "wrap");
+        LS_CHECK_OK(ls_wrap_open(&transport, &m.transport, good[i], 1));
+        LS_CHECK_STR(transport->table->name, "wrap");
         m.closed = false;
-        carrier->table->close(carrier);
+        transport->table->close(transport);
         LS_CHECK(m.closed);
     }
     m.closed = false;
     for (size_t i = 0; i < LS_COUNT(bad); i++)
-        LS_CHECK_FAILS(ls_wrap_open(&carrier, &m.carrier, bad[i], 1), LS_EUSAGE, "cannot be read");
+        LS_CHECK_FAILS(ls_wrap_open(&transport, &m.transport, bad[i], 1), LS_EUSAGE,
+                       "cannot be read");
     for (int i = 0; i < 20; i++) /* more than there is room for */
         memcpy(longer + 6 + 7 * i, ",drop@2", 8);
-    LS_CHECK_FAILS(ls_wrap_open(&carrier, &m.carrier, longer, 1), LS_EUSAGE, "cannot be read");
+    LS_CHECK_FAILS(ls_wrap_open(&transport, &m.transport, longer, 1), LS_EUSAGE, "cannot be read");
     ls_mem_fail_nth(1);
-    LS_CHECK_EQ(ls_wrap_open(&carrier, &m.carrier, "", 1), LS_ENOMEM);
+    LS_CHECK_EQ(ls_wrap_open(&transport, &m.transport, "", 1), LS_ENOMEM);
     LS_CHECK(!m.closed);
 }
 
 /* Send count messages of 100 bytes; what[i]: 0 arrived, 1 changed, 2 lost. */
 static void try_plan(const char *plan, int count, uint8_t *what)
 {
-    mirror m = {.carrier = {&mirror_table}};
+    mirror m = {.transport = {&mirror_table}};
     ls_message sends[64], receives[64];
     uint8_t out[64][100], in[64][100];
-    ls_carrier *carrier;
+    ls_transport *transport;
     bool moved;
 
-    LS_CHECK_OK(ls_wrap_open(&carrier, &m.carrier, plan, 5));
+    LS_CHECK_OK(ls_wrap_open(&transport, &m.transport, plan, 5));
     for (int i = 0; i < count; i++) {
         memset(out[i], i, sizeof out[i]);
         memset(in[i], 0xee, sizeof in[i]);
         sends[i] = (ls_message){.tag = (uint64_t)i, .data = out[i], .bytes = 100};
         receives[i] = (ls_message){.tag = (uint64_t)i, .data = in[i], .bytes = 100};
-        LS_CHECK_OK(carrier->table->receive(carrier, &receives[i]));
-        LS_CHECK_OK(carrier->table->send(carrier, &sends[i]));
+        LS_CHECK_OK(transport->table->receive(transport, &receives[i]));
+        LS_CHECK_OK(transport->table->send(transport, &sends[i]));
     }
     for (int i = 0; i < 10; i++)
-        LS_CHECK_OK(carrier->table->poll(carrier, &moved));
+        LS_CHECK_OK(transport->table->poll(transport, &moved));
     for (int i = 0; i < count; i++) {
         int bits = 0;
         LS_CHECK_EQ(sends[i].done, receives[i].done);
@@ -165,7 +166,7 @@ static void try_plan(const char *plan, int count, uint8_t *what)
         if (sends[i].done)
             LS_CHECK(bits <= 1);
     }
-    carrier->table->close(carrier);
+    transport->table->close(transport);
 }
 
 LS_TEST(wrap_drops_and_corrupts_the_nth)
@@ -193,25 +194,25 @@ LS_TEST(wrap_drops_and_corrupts_the_nth)
 
 LS_TEST(wrap_delays)
 {
-    mirror m = {.carrier = {&mirror_table}};
+    mirror m = {.transport = {&mirror_table}};
     char out = 'x', in = 0;
     ls_message send = {.tag = 1, .data = &out, .bytes = 1}, empty = {.tag = 2};
     ls_message receive = {.tag = 1, .data = &in, .bytes = 1}, nothing = {.tag = 2, .data = &in};
     ls_message *all[] = {&receive, &send, &nothing, &empty};
-    ls_carrier *carrier;
+    ls_transport *transport;
 
-    LS_CHECK_OK(ls_wrap_open(&carrier, &m.carrier, "delay=30ms,corrupt@2", 1));
+    LS_CHECK_OK(ls_wrap_open(&transport, &m.transport, "delay=30ms,corrupt@2", 1));
     int64_t began = ls_time_now_ns();
-    LS_CHECK_OK(carrier->table->receive(carrier, &receive));
-    LS_CHECK_OK(carrier->table->send(carrier, &send));
-    LS_CHECK_OK(carrier->table->receive(carrier, &nothing));
-    LS_CHECK_OK(carrier->table->send(carrier, &empty)); /* no byte to change */
-    ls_status early = world_wait(carrier, all, 4, 10 * LS_NS_PER_MS);
+    LS_CHECK_OK(transport->table->receive(transport, &receive));
+    LS_CHECK_OK(transport->table->send(transport, &send));
+    LS_CHECK_OK(transport->table->receive(transport, &nothing));
+    LS_CHECK_OK(transport->table->send(transport, &empty)); /* no byte to change */
+    ls_status early = world_wait(transport, all, 4, 10 * LS_NS_PER_MS);
     LS_CHECK(early == LS_EDEADLINE || ls_time_now_ns() - began >= 30 * LS_NS_PER_MS);
-    LS_CHECK_OK(world_wait(carrier, all, 4, WORLD_SOON));
+    LS_CHECK_OK(world_wait(transport, all, 4, WORLD_SOON));
     LS_CHECK(ls_time_now_ns() - began >= 30 * LS_NS_PER_MS);
     LS_CHECK_EQ(in, 'x');
-    carrier->table->close(carrier);
+    transport->table->close(transport);
 }
 
 LS_TEST(wrap_kills_and_stops)
@@ -221,12 +222,12 @@ LS_TEST(wrap_kills_and_stops)
         pid_t pid = fork();
         LS_CHECK(pid >= 0);
         if (pid == 0) {
-            mirror m = {.carrier = {&mirror_table}};
+            mirror m = {.transport = {&mirror_table}};
             ls_message messages[3] = {{.tag = 1}, {.tag = 2}, {.tag = 3}};
-            ls_carrier *carrier;
-            LS_CHECK_OK(ls_wrap_open(&carrier, &m.carrier, stop ? "stop@3" : "kill@3", 1));
+            ls_transport *transport;
+            LS_CHECK_OK(ls_wrap_open(&transport, &m.transport, stop ? "stop@3" : "kill@3", 1));
             for (int i = 0; i < 3; i++)
-                if (carrier->table->send(carrier, &messages[i]) != LS_OK)
+                if (transport->table->send(transport, &messages[i]) != LS_OK)
                     _exit(9);
             _exit(messages[2].tag == 3 ? 0 : 8);
         }
@@ -242,11 +243,11 @@ LS_TEST(wrap_kills_and_stops)
     }
 }
 
-/* Around the real thing: a delayed TCP carrier, and one that is closed with messages held. */
-static void wrapped_tcp(world *w, int rank, ls_carrier *inner)
+/* Around the real thing: a delayed TCP transport, and one that is closed with messages held. */
+static void wrapped_tcp(world *w, int rank, ls_transport *inner)
 {
-    ls_carrier *carrier;
-    mirror m = {.carrier = {&mirror_table}};
+    ls_transport *transport;
+    mirror m = {.transport = {&mirror_table}};
     uint64_t number = 77 + (uint64_t)rank, got = 0;
     ls_message send = {.peer = 1 - rank, .tag = 1, .data = &number, .bytes = 8};
     ls_message receive = {.peer = 1 - rank, .tag = 1, .data = &got, .bytes = 8};
@@ -254,18 +255,18 @@ static void wrapped_tcp(world *w, int rank, ls_carrier *inner)
     int64_t sent, received;
 
     (void)w;
-    LS_CHECK_OK(ls_wrap_open(&carrier, inner, "delay=5ms", 1));
-    LS_CHECK_OK(carrier->table->receive(carrier, &receive));
-    LS_CHECK_OK(carrier->table->send(carrier, &send));
-    LS_CHECK_OK(world_wait(carrier, both, 2, WORLD_SOON));
+    LS_CHECK_OK(ls_wrap_open(&transport, inner, "delay=5ms", 1));
+    LS_CHECK_OK(transport->table->receive(transport, &receive));
+    LS_CHECK_OK(transport->table->send(transport, &send));
+    LS_CHECK_OK(world_wait(transport, both, 2, WORLD_SOON));
     LS_CHECK_EQ(got, 77 + (1 - rank));
-    carrier->table->wake(carrier);
-    carrier->table->count(carrier, 1 - rank, &sent, &received);
+    transport->table->wake(transport);
+    transport->table->count(transport, 1 - rank, &sent, &received);
     LS_CHECK(sent >= 72 && received >= 72);
-    ls_mem_free(carrier); /* the test closes the inner one itself */
-    LS_CHECK_OK(ls_wrap_open(&carrier, &m.carrier, "delay=10s,corrupt=1", 1));
-    LS_CHECK_OK(carrier->table->send(carrier, &send));
-    carrier->table->close(carrier);
+    ls_mem_free(transport); /* the test closes the inner one itself */
+    LS_CHECK_OK(ls_wrap_open(&transport, &m.transport, "delay=10s,corrupt=1", 1));
+    LS_CHECK_OK(transport->table->send(transport, &send));
+    transport->table->close(transport);
 }
 
 LS_TEST(wrap_goes_around_tcp)

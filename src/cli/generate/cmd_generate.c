@@ -1,0 +1,99 @@
+/* cmd_generate.c -- lineshaft generate: let a model continue a text. */
+#include "cli/generate/cmd_generate.h"
+
+#include "cli/args.h"
+#include "cli/ckpt/cmd_ckpt.h"
+#include "cli/cmds.h"
+
+static ls_status run_generate(const ls_args *args)
+{
+    ls_generate_model m = {.folder = NULL};
+    ls_generate_settings s;
+    ls_tokens ids;
+    ls_str prompt;
+    ls_status st;
+
+    ls_tokens_init(&ids);
+    ls_str_init(&prompt);
+    LS_TRY(st, ls_generate_read_flags(&s, args), out);
+    LS_TRY(st, ls_generate_find(&m, args->rest[0], ls_args_value(args, "key")), out);
+    LS_TRY(st, ls_generate_read_defaults(&s, args, &m), out);
+    LS_TRY(st, ls_generate_read_prompt(args, &prompt), out);
+    LS_TRY(st, ls_generate_encode(&m, &s, &prompt, &ids), out);
+    int64_t context = s.context ? s.context : m.model.shape.T;
+    /* Keys and values only for what can come. */
+    LS_TRY(st,
+           ls_generate_load(&m, ls_min_i64(context, ids.count + s.count),
+                            ls_args_count(args, "verbose") > 0),
+           out);
+    LS_TRY(st, ls_generate_speak(&m, &s, &prompt, &ids), out);
+out:
+    ls_generate_release(&m);
+    ls_tokens_release(&ids);
+    ls_str_release(&prompt);
+    return st;
+}
+
+static const ls_flag flags[] = {
+    {.name = "prompt",
+     .letter = 'p',
+     .value = "TEXT",
+     .doc = "Text to continue; none unless given."},
+    {.name = "prompt-file",
+     .value = "FILE",
+     .doc = "Take the prompt from a file, exactly as it is; - reads standard input."},
+    {.name = "tokens", .letter = 'n', .value = "N", .doc = "Most tokens to add; 200 unless given."},
+    {.name = "temperature",
+     .value = "X",
+     .doc = "Randomness: 0 takes the most likely token; 0.8 unless given."},
+    {.name = "top-k", .value = "K", .doc = "Choose among the K most likely; all unless given."},
+    {.name = "top-p",
+     .value = "P",
+     .doc = "Choose among the most likely that sum to P; 0.95 unless given."},
+    {.name = "min-p",
+     .value = "P",
+     .doc = "Leave out what is less than P times as likely as the most likely token."},
+    {.name = "repetition-penalty",
+     .value = "X",
+     .doc = "Make tokens that are already there less likely; 1, no penalty, unless given."},
+    {.name = "stop",
+     .value = "TEXT",
+     .repeats = true,
+     .doc = "End before this text; may be given several times."},
+    {.name = "seed", .value = "N", .doc = "The same seed tells the same story; 1 unless given."},
+    {.name = "ignore-eos", .doc = "Go on where the model would end its text."},
+    {.name = "chat",
+     .doc = "The prompt is what a user says; the model's chat template asks for the answer."},
+    {.name = "context",
+     .value = "N",
+     .doc = "Most tokens that the model sees at once; all that it can unless given."},
+    LS_CMD_CKPT_KEY_FLAG,
+    {.name = "json", .letter = 'j', .doc = "Print one JSON object at the end instead of the text."},
+    {.name = NULL},
+};
+
+const ls_command ls_cmd_generate = {
+    .name = "generate",
+    .summary = "let a trained model continue a text",
+    .arguments = "MODEL",
+    .least = 1,
+    .most = 1,
+    .about =
+        "MODEL is a run folder, its checkpoints folder, one manifest (step-*.json), or a Hugging "
+        "Face folder. Of checkpoints the newest that is whole is used.\n\nThe text appears as it "
+        "is made. It ends after --tokens tokens, before a --stop text, or where the model ends it. "
+        "On a terminal, bytes that are no text are shown as dots. Standard error then says how "
+        "fast it was and why it ended, unless --quiet; with --verbose also where memory went. "
+        "Ctrl-C ends the text and exits with 130.\n\nA generation_config.json in the folder gives "
+        "defaults for temperature, top-k, top-p, min-p and the penalty; flags win. A text that "
+        "outgrows the context goes on with its later half.\n\nThe JSON object has text, "
+        "finish_reason (length, eos, stop or interrupted), stop, prompt_ids, ids and timings.",
+    .examples =
+        "lineshaft generate runs/demo --prompt \"Once upon a time\"  # continue a text\n"
+        "lineshaft generate runs/demo -p \"The fox\" --temperature 0  # most likely text\n"
+        "lineshaft generate runs/demo -p \"Q: why?\" --stop \"Q:\" --stop END  # end before these\n"
+        "lineshaft generate runs/demo --prompt-file story.txt --json  # for programs\n"
+        "lineshaft generate runs/demo/checkpoints/step-0000000400.json  # an earlier step",
+    .flags = flags,
+    .run = run_generate,
+};

@@ -1,0 +1,68 @@
+/* cmd_generate.h -- the parts of `lineshaft generate`: the model, the settings, the text.
+ *
+ * First what the model is, then what is asked of it, then whether that fits into memory; the
+ * weights are loaded last, so that a mistake in a flag costs no time. */
+#pragma once
+#include "cli/command.h"
+#include "data/tokenizer/tokenizer.h"
+#include "hf/hf_folder.h"
+#include "model/decode.h"
+
+enum { LS_GENERATE_EOS = 32 };
+
+/* A model and what it needs to talk. */
+typedef struct ls_generate_model {
+    ls_hf_folder *folder;
+    ls_tokenizer *tokenizer;
+    ls_model model;
+    int32_t eos[LS_GENERATE_EOS]; /* tokens with which the model ends its text */
+    int n_eos;
+    ls_device *device;
+    ls_stream *stream;
+    const ls_kernels *kernels;
+    void *weights;
+    ls_pass *pass;
+    ls_decode *decode;
+} ls_generate_model;
+
+/* What is asked for: flags, else the model's generation_config.json, else our own defaults. */
+typedef struct ls_generate_settings {
+    ls_sampling sampling;
+    int64_t count;   /* most tokens to add */
+    int64_t context; /* most positions to keep; 0: as many as the model has */
+    bool ignore_eos, json, quiet, chat;
+    const char *stops[64]; /* borrowed from argv */
+    int n_stops;
+} ls_generate_settings;
+
+/* --- cmd_generate_model.c --------------------------------------------------------------------- */
+
+/* Find the model and describe it; key: of a signed checkpoint, or NULL. */
+ls_status ls_generate_find(ls_generate_model *m, const char *path, const char *key);
+/* Make ready to talk with a cache of so many positions; memory goes to standard error if told. */
+ls_status ls_generate_load(ls_generate_model *m, int64_t cache, bool tell_memory);
+void ls_generate_release(ls_generate_model *m);
+
+/* --- cmd_generate_settings.c ------------------------------------------------------------------ */
+
+/* LS_EUSAGE: a flag that cannot be meant. LS_EDATA: a generation_config.json that cannot be. */
+ls_status ls_generate_read_flags(ls_generate_settings *s, const ls_args *args);
+/* The defaults of a folder's generation_config.json for what no flag sets; a folder without one is
+ * fine. Its end tokens are added to those of the model. */
+ls_status ls_generate_read_defaults(ls_generate_settings *s, const ls_args *args,
+                                    ls_generate_model *m);
+
+/* --- cmd_generate_prompt.c -------------------------------------------------------------------- */
+
+/* --prompt, or what --prompt-file names; empty without either. */
+ls_status ls_generate_read_prompt(const ls_args *args, ls_str *prompt_out);
+/* The ids that the model reads: the prompt, with --chat as the chat template writes it. LS_EUSAGE:
+ * more than the context holds, or no chat template. */
+ls_status ls_generate_encode(const ls_generate_model *m, const ls_generate_settings *s,
+                             const ls_str *prompt, ls_tokens *ids_out);
+
+/* --- cmd_generate_text.c ---------------------------------------------------------------------- */
+
+/* Continue the prompt on standard output. LS_EINTR: Ctrl-C; what was said is said. */
+ls_status ls_generate_speak(ls_generate_model *m, const ls_generate_settings *s,
+                            const ls_str *prompt, const ls_tokens *ids);

@@ -1,0 +1,86 @@
+/* run_holder.c -- see run_holder.h. */
+#include "cli/run_holder.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include "base/log.h"
+#include "base/time.h"
+#include "cli/job.h"
+#include "cluster/node/launcher_env.h"
+#include "cluster/elect/run_lease.h"
+
+enum { WAIT_S = 30 };
+
+static struct {
+    ls_run_lease *run_lease;
+    char run[LS_RUN_LEASE_RUN];
+    char text[LS_RUN_LEASE_ID + LS_RUN_LEASE_RUN];
+    ls_str urls;
+    pid_t pid; /* of the process that holds it, not of one that it forked */
+} held;
+
+void ls_run_holder_end(void)
+{
+    if (held.pid == getpid())
+        ls_run_lease_close(held.run_lease);
+    held.run_lease = NULL;
+}
+
+const char *ls_run_holder_lease(void)
+{
+    return held.pid == getpid() && held.run_lease ? held.text : NULL;
+}
+
+const char *ls_run_holder_etcd(void)
+{
+    return ls_run_holder_lease() ? held.urls.p : NULL;
+}
+
+static void on_lost(void *context, const char *why)
+{
+    (void)context;
+    ls_log(LS_LOG_ERROR, "%s: this one stops, and commits nothing any more", why);
+    kill(getpid(), SIGTERM);
+}
+
+/* Whether this process is on the first machine of the job. */
+static bool is_first(const ls_args *args)
+{
+    const char *lab = getenv("LINESHAFT_LAB_NODE");
+    ls_launcher_env places;
+
+    if (ls_args_has(args, "join") || (lab && strcmp(lab, "0") != 0))
+        return false;
+    if (!ls_job_is_task())
+        return true;
+    return ls_launcher_env_find_outer(&places) != LS_OK || places.rank <= 0;
+}
+
+ls_status ls_run_holder_run(const ls_args *args, const ls_run *run)
+{
+    const ls_run_list *urls = &run->heal.etcd;
+    ls_status st;
+
+    if (run->heal.quorum != LS_HEAL_ETCD || ls_job_is_rank() || !is_first(args))
+        return LS_OK;
+    ls_run_lease_run(run->name, run->out, held.run);
+    LS_TRY(st,
+           ls_run_lease_open(
+               &held.run_lease,
+               &(ls_run_lease_args){
+                   .urls = urls->items, .n_urls = urls->count, .run = held.run, .lost = on_lost},
+               ls_time_now_ns() + WAIT_S * LS_NS_PER_S),
+           out);
+    held.pid = getpid();
+    atexit(ls_run_holder_end);
+    ls_str_init(&held.urls);
+    for (int i = 0; i < urls->count; i++)
+        ls_str_printf(&held.urls, "%s%s", i ? " " : "", urls->items[i]);
+    LS_TRY(st, ls_str_status(&held.urls), out);
+    snprintf(held.text, sizeof held.text, "%s/%s", ls_run_lease_id(held.run_lease), held.run);
+    if (setenv(LS_RUN_LEASE_VARIABLE, held.text, 1) != 0)
+        st = ls_fail_sys(LS_ENOMEM, "cannot tell the ranks of the run in etcd");
+out:
+    return st;
+}

@@ -1,0 +1,33 @@
+/* task_rendezvous.h -- tasks that srun, mpirun or torchrun started find each other.
+ *
+ * Each task becomes the agent of one "machine" of the job, with as many ranks as -n says (1). The
+ * first one listens and leaves its address and a fresh secret in a file of its user's cache folder
+ * under a name made of the launcher's job number; the others wait for it, and it goes away when all
+ * have met. So the folder must be the same one on all machines, as home folders on clusters are;
+ * where it is not, --listen, --join and --secret say the same. */
+#pragma once
+#include "cli/cmd_launch.h"
+#include "cluster/node/launcher_env.h"
+
+typedef struct ls_task_rendezvous {
+    bool hosts;        /* this task is the first one */
+    bool written;      /* and its file is there */
+    char path[4096];   /* of the file */
+    char address[320]; /* to listen at, or to join */
+    int secret_fd;     /* a file without a name; -1: none */
+} ls_task_rendezvous;
+
+/* Whether another launcher than lineshaft started several of this process: its places. LS_EUSAGE
+ * when its variables contradict each other. */
+ls_status ls_task_rendezvous_launched(bool *launched_out, ls_launcher_env *places_out);
+
+/* How this task meets the others: sets listen or join, secret_fd and nodes. Who joins waits for the
+ * file, nodes->wait_s at most. */
+ls_status ls_task_rendezvous_open(ls_task_rendezvous *meet, const ls_launcher_env *places,
+                                  ls_launch_nodes *nodes);
+
+/* The first task listens at this address: tell the others. */
+ls_status ls_task_rendezvous_tell(ls_task_rendezvous *meet, const char *address);
+
+/* All have met, or nobody will: the file goes. Safe on a zeroed one and a second time. */
+void ls_task_rendezvous_close(ls_task_rendezvous *meet);

@@ -1,0 +1,629 @@
+/* failover.c -- a cluster recovery that loses its coordinator.
+ *
+ * While it lives, all nodes know each other's seats (election.h), and every view is accepted by enough
+ * of them before it is told. When it is lost
+ *
+ *     the others                 their ranks have lost those of its node, and wait for a view
+ *     orphaned()                 successors ask for votes, in the order of the view
+ *     one is elected             take_over(): a coordinator of the last view's nodes, without the
+ * lost one; the view is revoked the others hear its beat   follow(): join it as the node they were,
+ * say again what their workers had said; the next view is made of those who came nobody is elected
+ * check_hope(): too few are left, or the others have gone on: the job ends here
+ *
+ * A coordinator that hears of another one, or of too few nodes, tells nobody anything any more. */
+#include "cluster/elect/recover_cluster_impl.h"
+
+#include <unistd.h>
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/time.h"
+#include "cluster/member/wire_codec.h"
+#include "cluster/join/rendezvous_impl.h"
+#include "net/fd_limit.h"
+
+enum { HERE = 64, SEATS = 65, MEMORY = 66, REIGN = 67 }; /* above the kinds of words */
+enum { FOLLOW_S = 1, HOPE = 4, BACK_S = 5, STUCK_S = 10, ETCD_LEADER_S = 20 };
+
+static int64_t at_least(int64_t ns, int64_t seconds)
+{
+    return ls_max_i64(ns, seconds * LS_NS_PER_S);
+}
+
+/* --- who decides: the votes of the nodes, or etcd ------------------------------------------------
+ */
+
+static const ls_quorum_view *last_view(const ls_recover_cluster *l)
+{
+    return l->etcd_leader ? ls_etcd_leader_view(l->etcd_leader) : ls_election_view(l->election);
+}
+
+static uint64_t leader_of(const ls_recover_cluster *l, uint64_t *term_out)
+{
+    return l->etcd_leader ? ls_etcd_leader_leader(l->etcd_leader, term_out)
+                          : ls_election_leader(l->election, term_out);
+}
+
+static bool has_hope(const ls_recover_cluster *l)
+{
+    return l->etcd_leader || ls_election_has_hope(l->election);
+}
+
+static bool is_founded(const ls_recover_cluster *l)
+{
+    return l->etcd_leader ? l->founded : ls_election_founded(l->election);
+}
+
+static ls_status open_etcd_leader(ls_recover_cluster *l, bool first)
+{
+    ls_status st;
+
+    l->reign.self = ls_election_id(l->election);
+    l->reign.first = first;
+    LS_TRY(st, ls_etcd_leader_open(&l->etcd_leader, &l->reign), out);
+    if (l->heal)
+        ls_heal_entrust(l->heal, l->reign.run_lease);
+    st = ls_rendezvous_watch(l->rendezvous, ls_etcd_leader_fd(l->etcd_leader), OF_ELECTION);
+out:
+    return st;
+}
+
+/* node: -1: to all. */
+static void tell_reign(ls_recover_cluster *l, int node)
+{
+    ls_str bytes;
+
+    ls_str_init(&bytes);
+    ls_wire_codec_put(&bytes, REIGN, 1);
+    ls_wire_codec_put_text(&bytes, l->reign.run_lease);
+    ls_wire_codec_put_text(&bytes, l->reign.etcd);
+    for (int i = 0; i < l->n_seats && l->etcd_leader && !bytes.failed; i++)
+        if (l->seats[i].node != l->self && (node < 0 || node == l->seats[i].node))
+            ls_rendezvous_tell(l->rendezvous, l->seats[i].node, bytes.p, bytes.len);
+    ls_str_release(&bytes);
+}
+
+static void hear_reign(ls_recover_cluster *l, ls_wire_codec *in)
+{
+    ls_etcd_leader_args reign = {.self = 0};
+
+    ls_wire_codec_get_text(in, reign.run_lease, sizeof reign.run_lease);
+    ls_wire_codec_get_text(in, reign.etcd, sizeof reign.etcd);
+    if (!ls_wire_codec_done(in) || l->etcd_leader || l->coordinator_process)
+        return;
+    l->reign = reign;
+    if (open_etcd_leader(l, false) != LS_OK)
+        ls_log(LS_LOG_WARN, "this machine cannot succeed the first one: %s", ls_err_last()->text);
+}
+
+/* --- seats ------------------------------------------------------------------------------------ */
+
+static ls_election_seat *seat_of(const ls_recover_cluster *l, int node)
+{
+    for (int i = 0; i < l->n_seats; i++)
+        if (l->seats[i].node == node)
+            return &l->seats[i];
+    return NULL;
+}
+
+static ls_status add_seat(ls_recover_cluster *l, const ls_election_seat *seat)
+{
+    if (l->n_seats >= LS_QUORUM_NODES)
+        return ls_fail(LS_EUSAGE, "the job has %d nodes; more than %d cannot replace the first one",
+                       l->n_seats, LS_QUORUM_NODES);
+    if (l->n_seats == l->seats_room) {
+        int room = 2 * l->seats_room + 8;
+        ls_election_seat *seats = ls_mem_resize(l->seats, (size_t)room * sizeof *seats);
+        if (!seats)
+            return LS_ENOMEM;
+        l->seats = seats;
+        l->seats_room = room;
+    }
+    l->seats[l->n_seats++] = *seat;
+    l->told = false;
+    return LS_OK;
+}
+
+static ls_status add_node(ls_recover_cluster *l, int node, const ls_members_node *about)
+{
+    ls_election_seat seat = {.node = node, .workers = about->ranks};
+
+    memcpy(seat.host, about->host, sizeof seat.host);
+    memcpy(seat.ip, about->ip, sizeof seat.ip);
+    return add_seat(l, &seat);
+}
+
+void ls_failover_loses(ls_recover_cluster *l, int node)
+{
+    ls_election_seat *seat = l->election ? seat_of(l, node) : NULL;
+
+    if (!seat)
+        return;
+    memmove(seat, seat + 1, (size_t)(&l->seats[--l->n_seats] - seat) * sizeof *seat);
+    l->told = false;
+}
+
+/* Those whose number is known. node: -1: to all. */
+static void tell_seats(ls_recover_cluster *l, int node)
+{
+    ls_election_seat *known = ls_mem_array((size_t)l->n_seats, sizeof *known);
+    int n = 0;
+    ls_str bytes;
+
+    ls_str_init(&bytes);
+    for (int i = 0; i < l->n_seats && known; i++)
+        if (l->seats[i].id != 0)
+            known[n++] = l->seats[i];
+    ls_wire_codec_put(&bytes, SEATS, 1);
+    if (known)
+        ls_election_encode(known, n, &bytes);
+    if (!known || ls_str_status(&bytes) != LS_OK ||
+        (node < 0 && ls_election_learn(l->election, known, n)))
+        ls_log(LS_LOG_WARN, "the seats of the nodes are not told: %s", ls_err_last()->text);
+    else
+        for (int i = 0; i < l->n_seats; i++)
+            if (l->seats[i].node != l->self && (node < 0 || node == l->seats[i].node))
+                ls_rendezvous_tell(l->rendezvous, l->seats[i].node, bytes.p, bytes.len);
+    ls_str_release(&bytes);
+    ls_mem_free(known);
+}
+
+ls_status ls_failover_joins(ls_recover_cluster *l, int node, const ls_members_node *about)
+{
+    ls_status st = l->election ? add_node(l, node, about) : LS_OK;
+
+    if (l->election && st == LS_OK) {
+        tell_reign(l, node);
+        tell_seats(l, node);
+    }
+    return st;
+}
+
+static void hear_seat(ls_recover_cluster *l, int node, ls_wire_codec *in)
+{
+    ls_election_seat *seat = l->coordinator_process ? seat_of(l, node) : NULL;
+    uint64_t id = ls_wire_codec_get(in, 8);
+    uint16_t port = (uint16_t)ls_wire_codec_get(in, 2), door = (uint16_t)ls_wire_codec_get(in, 2);
+
+    if (!seat || !ls_wire_codec_done(in) || id == 0)
+        return;
+    seat->id = id;
+    seat->port = port;
+    seat->door = door;
+    l->told = false;
+}
+
+static void hear_seats(ls_recover_cluster *l, const ls_wire_codec *in)
+{
+    ls_election_seat *seats = NULL;
+    int n;
+
+    if (l->coordinator_process)
+        return;
+    if (ls_election_decode(in->at, in->left, &seats, &n) != LS_OK ||
+        ls_election_learn(l->election, seats, n) != LS_OK)
+        ls_log(LS_LOG_WARN, "%s", ls_err_last()->text);
+    ls_mem_free(seats);
+}
+
+bool ls_failover_hears(ls_recover_cluster *l, int node, const uint8_t *bytes, size_t len)
+{
+    ls_wire_codec in = {.at = bytes, .left = len};
+    uint64_t kind = ls_wire_codec_get(&in, 1);
+
+    l->on_trial = false;
+    if (kind < HERE || kind > REIGN)
+        return false;
+    if (l->election && kind == REIGN)
+        hear_reign(l, &in);
+    if (l->election && kind == HERE) {
+        hear_seat(l, node, &in);
+    } else if (kind == MEMORY && !l->coordinator_process) {
+        ls_str_clear(&l->memory);
+        ls_str_append_bytes(&l->memory, in.at, in.left);
+    }
+    if (l->election && kind == SEATS)
+        hear_seats(l, &in);
+    return true;
+}
+
+void ls_failover_remembers(void *recover_cluster, const void *bytes, size_t len)
+{
+    ls_recover_cluster *l = recover_cluster;
+    ls_str message;
+
+    ls_str_init(&message);
+    ls_wire_codec_put(&message, MEMORY, 1);
+    ls_str_append_bytes(&message, bytes, len);
+    for (int i = 0; i < l->n_seats && l->election && !message.failed; i++)
+        if (l->seats[i].node != l->self)
+            ls_rendezvous_tell(l->rendezvous, l->seats[i].node, message.p, message.len);
+    ls_str_release(&message);
+}
+
+/* --- while the coordinator lives -------------------------------------------------------------- */
+
+uint64_t ls_failover_agrees(void *recover_cluster, const int *nodes, int n, uint64_t above)
+{
+    ls_recover_cluster *l = recover_cluster;
+    uint64_t ids[LS_QUORUM_NODES];
+    int64_t now = ls_time_now_ns();
+
+    if (!l->election)
+        return above + 1; /* too many nodes for successors: nobody needs to be asked */
+    LS_BUG_IF(n > LS_QUORUM_NODES, "a view of %d nodes", n);
+    for (int i = 0; i < n; i++) {
+        const ls_election_seat *seat = seat_of(l, nodes[i]);
+        if (!seat || seat->id == 0)
+            return 0; /* it is about to say where it sits */
+        ids[i] = seat->id;
+    }
+    if (!l->told)
+        tell_seats(l, -1);
+    l->told = true;
+    above = above > l->floor ? above : l->floor;
+    if (!l->etcd_leader && !ls_election_founded(l->election))
+        ls_election_found(l->election, ids, n, now);
+    uint64_t generation = l->etcd_leader ? ls_etcd_leader_agree(l->etcd_leader, ids, n, above)
+                                         : ls_election_agree(l->election, ids, n, above, now);
+    l->founded |= generation > 0;
+    l->wants_ns = generation ? 0 : l->wants_ns ? l->wants_ns : now;
+    return generation;
+}
+
+/* --- it is lost ------------------------------------------------------------------------------- */
+
+static void on_orphaned(void *context, const char *why, int64_t silent_ns)
+{
+    ls_recover_cluster *l = context;
+
+    l->orphan_ns = ls_time_now_ns();
+    l->silent_ns = silent_ns;
+    l->refused = l->on_trial;
+    snprintf(l->why, sizeof l->why, "%s", why);
+    ls_log(LS_LOG_INFO, "the coordinator (%s) was lost: %s", ls_rendezvous_address(l->rendezvous),
+           why);
+    if (l->etcd_leader)
+        ls_etcd_leader_seek(l->etcd_leader, true);
+    else
+        ls_election_suspect(l->election, l->orphan_ns);
+}
+
+static void give_up(ls_recover_cluster *l)
+{
+    l->over = true;
+    ls_rendezvous_give_up(l->rendezvous);
+}
+
+/* The nodes of the last view, in its order, as the new coordinator sees them. */
+static ls_status seat_all(ls_recover_cluster *l, int64_t now)
+{
+    const ls_quorum_view *v = last_view(l);
+    ls_status st = LS_OK;
+
+    l->n_seats = 0;
+    l->told = false;
+    for (int i = 0; i < v->n && st == LS_OK; i++) {
+        const ls_election_seat *seat = ls_election_find(l->election, v->member[i]);
+        if (!seat)
+            continue; /* then it cannot be reached either */
+        LS_TRY(st, add_seat(l, seat), out);
+        l->seats[l->n_seats - 1].away = seat->id != ls_election_id(l->election);
+        st = ls_coordinator_process_joins(l->coordinator_process, seat->node, seat->host, seat->ip,
+                                          seat->workers, true, now);
+    }
+out:
+    return st;
+}
+
+static int next_node(const ls_recover_cluster *l)
+{
+    int n, next = 0;
+    const ls_election_seat *seats = ls_election_seats(l->election, &n);
+
+    for (int i = 0; i < n; i++)
+        next = seats[i].node >= next ? seats[i].node + 1 : next;
+    return next;
+}
+
+/* Of a new coordinator: the one before is lost with all its workers. */
+static void bury(ls_recover_cluster *l, const ls_election_seat *self, int64_t now)
+{
+    const ls_quorum_view *v = last_view(l);
+    const ls_election_seat *lost =
+        ls_election_find(l->election, l->leader ? l->leader : v->member[0]);
+    ls_view_past past = {.reached = -1};
+    int64_t noticed_ns = l->orphan_ns ? now - l->orphan_ns + l->silent_ns : 0;
+    char why[LS_MESSAGES_TEXT];
+
+    if (l->heal)
+        past = ls_heal_recall(l->heal);
+    snprintf(why, sizeof why,
+             "node %d (%s), the coordinator, was lost: %.200s; node %d (%s) took over",
+             lost ? lost->node : -1, lost ? lost->host : "?", *l->why ? l->why : "cut off",
+             self->node, self->host);
+    ls_log(LS_LOG_WARN, "%s, at %s", why, ls_rendezvous_address(l->rendezvous));
+    ls_coordinator_process_restores(l->coordinator_process, &past, why, noticed_ns, now);
+    if (!lost || lost->id == self->id)
+        return;
+    int node = lost->node;
+    ls_failover_loses(l, node);
+    ls_coordinator_process_loses(l->coordinator_process, node, why, noticed_ns, now);
+}
+
+static ls_status take_over(ls_recover_cluster *l, int64_t now)
+{
+    const ls_election_seat *self = ls_election_find(l->election, ls_election_id(l->election));
+    ls_status st;
+
+    if (!self)
+        return ls_fail(LS_EPEER, "this node was elected, and does not know its place");
+    LS_TRY(st, ls_recover_cluster_open_coordinator_process(l, self->node), out);
+    LS_TRY(st, ls_recover_cluster_watch_coordinator_process(l), out);
+    LS_TRY(st, ls_rendezvous_take_over(l->rendezvous, last_view(l)->n, next_node(l)), out);
+    LS_TRY(st, seat_all(l, now), out);
+    if (l->memory.len > 0)
+        ls_coordinator_process_recalls(l->coordinator_process, l->memory.p, l->memory.len, now);
+    l->floor = last_view(l)->generation;
+    l->founded = true;
+    l->patience_ns = now + at_least(l->args.dead_ns, BACK_S);
+    bury(l, self, now);
+    l->orphan_ns = 0;
+    if (l->etcd_leader)
+        ls_etcd_leader_seek(l->etcd_leader, false);
+    if (l->heal)
+        ls_heal_restate(l->heal);
+out:
+    return st;
+}
+
+static void address_of(const ls_election_seat *seat, char *text, size_t cap)
+{
+    snprintf(text, cap, strchr(seat->ip, ':') ? "[%.60s]:%d" : "%.60s:%d", seat->ip, seat->door);
+}
+
+static void follow(ls_recover_cluster *l, uint64_t leader, uint64_t term, int64_t now)
+{
+    const ls_election_seat *seat = ls_election_find(l->election, leader),
+                           *self = ls_election_find(l->election, ls_election_id(l->election));
+    char address[LS_SOCK_TEXT];
+
+    if (!seat || !self)
+        return; /* the list is on its way */
+    address_of(seat, address, sizeof address);
+    if (ls_rendezvous_follow(l->rendezvous, address, self->node, self->id,
+                             now + FOLLOW_S * LS_NS_PER_S) != LS_OK) {
+        l->orphan_ns = l->orphan_ns ? l->orphan_ns : now;
+        return;
+    }
+    ls_log(LS_LOG_INFO, "node %d (%s) coordinates the job now", seat->node, seat->host);
+    l->leader = leader;
+    l->term = term;
+    l->orphan_ns = 0;
+    l->on_trial = true;
+    if (l->etcd_leader)
+        ls_etcd_leader_seek(l->etcd_leader, false);
+    if (l->heal)
+        ls_heal_restate(l->heal);
+}
+
+/* Without a coordinator: whether there may be one for this node yet. */
+static void check_hope(ls_recover_cluster *l, int64_t now)
+{
+    int64_t wait_ns = HOPE * l->args.dead_ns;
+
+    if (l->etcd_leader) /* until its lease has run out */
+        wait_ns = at_least(wait_ns, ETCD_LEADER_S);
+    if (has_hope(l) && !l->refused && now - l->orphan_ns < wait_ns)
+        return;
+    ls_fail(LS_EPEER, "the first node (%s) went away: %s", ls_rendezvous_address(l->rendezvous),
+            l->why);
+    ls_err_hint(l->etcd_leader
+                    ? "Another machine takes over where etcd gives it the run."
+                    : "Another machine takes over where more than half of those of the last "
+                      "view are left.");
+    give_up(l);
+}
+
+static void look_as_member(ls_recover_cluster *l, int64_t now)
+{
+    uint64_t term, leader = leader_of(l, &term);
+
+    if (leader == ls_election_id(l->election)) {
+        if (take_over(l, now) != LS_OK)
+            give_up(l);
+        return;
+    }
+    if (leader != 0 && l->orphan_ns == 0 && (l->leader == 0 || leader == l->leader)) {
+        l->leader = leader;
+        l->term = term;
+    } else if (leader != 0 && (leader != l->leader || term != l->term)) {
+        follow(l, leader, term, now);
+    }
+    if (l->orphan_ns != 0)
+        check_hope(l, now);
+}
+
+/* --- the new coordinator ---------------------------------------------------------------------- */
+
+static bool on_returns(void *context, int node, uint64_t id, ls_members_node *about_out)
+{
+    const ls_recover_cluster *l = context;
+    const ls_election_seat *seat = l->coordinator_process && l->election ? seat_of(l, node) : NULL;
+
+    if (!seat || !seat->away || seat->id != id)
+        return false;
+    *about_out = (ls_members_node){.ranks = seat->workers};
+    memcpy(about_out->host, seat->host, sizeof about_out->host);
+    memcpy(about_out->ip, seat->ip, sizeof about_out->ip);
+    return true;
+}
+
+static void on_returned(void *context, int node)
+{
+    ls_recover_cluster *l = context;
+
+    seat_of(l, node)->away = false;
+    tell_seats(l, node);
+    ls_coordinator_process_returns(l->coordinator_process, node);
+}
+
+/* Nodes that do not come back are lost, too. */
+static void lose_absent(ls_recover_cluster *l, int64_t now)
+{
+    for (int i = 0; i < l->n_seats && now > l->patience_ns; i++) {
+        const ls_election_seat seat = l->seats[i];
+        char why[200];
+        if (!seat.away)
+            continue;
+        snprintf(why, sizeof why, "node %d (%s) was lost: it did not come to the new coordinator",
+                 seat.node, seat.host);
+        ls_log(LS_LOG_INFO, "%s", why);
+        ls_failover_loses(l, seat.node);
+        ls_coordinator_process_loses(l->coordinator_process, seat.node, why, l->args.dead_ns, now);
+        i = -1;
+    }
+}
+
+static void look_as_coordinator(ls_recover_cluster *l, int64_t now)
+{
+    uint64_t term, leader = leader_of(l, &term);
+    const ls_election_seat *other = ls_election_find(l->election, leader);
+
+    if (!is_founded(l) || ls_coordinator_process_is_idle(l->coordinator_process, -1))
+        return; /* not yet, or no more */
+    bool leads = leader == ls_election_id(l->election);
+    if (leads)
+        lose_absent(l, now);
+    /* Nobody needs a majority while nothing changes. */
+    if ((leads || leader == 0) &&
+        (l->wants_ns == 0 || now - l->wants_ns < at_least(2 * l->args.dead_ns, STUCK_S)))
+        return;
+    if (leader != 0 && !leads)
+        ls_fail(LS_EPEER, "the job goes on without this node: it was cut off, and %s took over",
+                other ? other->host : "another one");
+    else
+        ls_fail(LS_EPEER, l->etcd_leader
+                              ? "etcd does not answer this node, and a view is needed"
+                              : "this node has lost more than half of the nodes of the job");
+    ls_err_hint(l->etcd_leader
+                    ? "Another machine of the job goes on, if it reaches etcd."
+                    : "Those who are more than half go on; the run folder has what they do.");
+    give_up(l);
+}
+
+/* --- both ------------------------------------------------------------------------------------- */
+
+void ls_failover_looks(ls_recover_cluster *l)
+{
+    int64_t now = ls_time_now_ns();
+    uint64_t term;
+
+    if (!l->election || l->over || l->rendezvous->failed || l->rendezvous->ended)
+        return; /* nobody is needed for a job that ends */
+    bool lives = ls_rendezvous_is_linked(l->rendezvous) &&
+                 ls_election_leader(l->election, &term) == l->leader;
+    ls_election_attend(l->election, lives, now);
+    l->door.heirs = has_hope(l);
+    if (l->coordinator_process)
+        look_as_coordinator(l, now);
+    else
+        look_as_member(l, now);
+}
+
+ls_status ls_failover_open(ls_recover_cluster *l)
+{
+    const ls_rendezvous *r = l->rendezvous;
+    ls_status st = LS_OK;
+
+    if (!l->args.failover)
+        return LS_OK;
+    LS_TRY(st,
+           ls_election_open(&l->election, &(ls_election_args){.ip = r->ip,
+                                                              .secret = r->args.secret,
+                                                              .beat_ns = l->args.heartbeat_ns,
+                                                              .suspect_ns = l->args.suspect_ns,
+                                                              .dead_ns = l->args.dead_ns}),
+           out);
+    l->door.orphaned = on_orphaned;
+    l->door.returns = on_returns;
+    l->door.returned = on_returned;
+out:
+    return st;
+}
+
+void ls_recover_cluster_refuges(const ls_recover_cluster *l, char *text_out, size_t cap)
+{
+    int n = 0;
+    const ls_election_seat *seats = l->election ? ls_election_seats(l->election, &n) : NULL;
+    char address[LS_SOCK_TEXT];
+    size_t len = 0;
+
+    *text_out = '\0';
+    for (int i = 0; i < n; i++) {
+        address_of(&seats[i], address, sizeof address);
+        if (seats[i].id == ls_election_id(l->election) || len + strlen(address) + 2 > cap)
+            continue;
+        len += (size_t)snprintf(text_out + len, cap - len, "%s%s", len ? "," : "", address);
+    }
+}
+
+void ls_failover_close(ls_recover_cluster *l)
+{
+    ls_etcd_leader_close(l->etcd_leader);
+    l->etcd_leader = NULL;
+    ls_election_close(l->election);
+    ls_mem_free(l->seats);
+    l->election = NULL;
+    l->seats = NULL;
+}
+
+/* The coordinator: the nodes that the job begins with. More than can vote: it ends with this one,
+ * and the others see that they have no part in any view that was agreed. */
+static ls_status seat_members(ls_recover_cluster *l)
+{
+    const ls_members *m = ls_rendezvous_members(l->rendezvous);
+    ls_status st = LS_OK;
+
+    if (m->nodes > LS_QUORUM_NODES) {
+        ls_log(LS_LOG_INFO, "a job of %d nodes ends with its first one: at most %d replace it",
+               m->nodes, LS_QUORUM_NODES);
+        ls_failover_close(l);
+        return LS_OK;
+    }
+    LS_TRY(st, ls_fd_limit_make(m->nodes, "those who may succeed the first node"), out);
+    for (int i = 0; i < m->nodes && st == LS_OK; i++)
+        st = add_node(l, i, &m->node[i]);
+out:
+    return st;
+}
+
+ls_status ls_failover_begin(ls_recover_cluster *l)
+{
+    uint16_t door;
+    ls_str bytes;
+    ls_status st = l->election && l->coordinator_process ? seat_members(l) : LS_OK;
+
+    if (!l->election || st != LS_OK)
+        return st;
+    ls_str_init(&bytes);
+    LS_TRY(st, ls_rendezvous_watch(l->rendezvous, ls_election_fd(l->election), OF_ELECTION), out);
+    LS_TRY(st, ls_rendezvous_reserve(l->rendezvous, &door), out);
+    ls_wire_codec_put(&bytes, HERE, 1);
+    ls_wire_codec_put(&bytes, ls_election_id(l->election), 8);
+    ls_wire_codec_put(&bytes, ls_election_port(l->election), 2);
+    ls_wire_codec_put(&bytes, door, 2);
+    LS_TRY(st, ls_str_status(&bytes), out);
+    if (l->coordinator_process && l->args.run_lease) {
+        snprintf(l->reign.run_lease, sizeof l->reign.run_lease, "%s", l->args.run_lease);
+        snprintf(l->reign.etcd, sizeof l->reign.etcd, "%s", l->args.etcd);
+        LS_TRY(st, open_etcd_leader(l, true), out);
+        tell_reign(l, -1);
+    }
+    if (l->coordinator_process)
+        (void)ls_failover_hears(l, l->self, (const uint8_t *)bytes.p, bytes.len);
+    else
+        ls_rendezvous_tell(l->rendezvous, 0, bytes.p, bytes.len);
+out:
+    ls_str_release(&bytes);
+    return st;
+}

@@ -1,0 +1,259 @@
+/* recover_cluster.c -- see recover_cluster.h. Nothing is decided here. */
+#include "cluster/elect/recover_cluster_impl.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/time.h"
+#include "cluster/join/rendezvous_impl.h"
+
+/* --- the coordinator speaks ------------------------------------------------------------------- */
+
+/* To those who are here. */
+static void hear_word(ls_recover_cluster *l, const void *bytes, size_t len)
+{
+    ls_messages word;
+
+    if (ls_messages_decode(&word, bytes, len) != LS_OK ||
+        ls_messages_unpack(&word, &l->roster) != LS_OK)
+        ls_log(LS_LOG_WARN, "%s", ls_err_last()->text);
+    else if (l->heal)
+        ls_heal_hear(l->heal, &word);
+    ls_messages_release(&word);
+}
+
+static void on_tell(void *context, int node, const void *bytes, size_t len)
+{
+    ls_recover_cluster *l = context;
+
+    if (node != l->self)
+        ls_rendezvous_tell(l->rendezvous, node, bytes, len);
+    else
+        hear_word(l, bytes, len);
+}
+
+static void on_call(void *context, int node)
+{
+    ls_rendezvous_call(((ls_recover_cluster *)context)->rendezvous, node);
+}
+
+static void on_expel(void *context, int node, const char *why)
+{
+    ls_recover_cluster *l = context;
+
+    ls_rendezvous_expel(l->rendezvous, node, why);
+    ls_failover_loses(l, node);
+}
+
+/* The coordinator's own agent knows of its workers by their verdicts. */
+static void on_stop(void *context, int node, int code, const ls_err_record *why)
+{
+    ls_recover_cluster *l = context;
+
+    if (node == l->self)
+        ls_rendezvous_fail(l->rendezvous, code, why);
+    else
+        ls_rendezvous_stop(l->rendezvous, code, why);
+}
+
+static void on_died(void *context, const char *what, int64_t took_ns)
+{
+    const ls_recover_cluster *l = context;
+
+    if (l->heal)
+        ls_heal_tell(l->heal, what, took_ns);
+}
+
+/* --- the door --------------------------------------------------------------------------------- */
+
+static bool on_join(void *context, int node, const ls_members_node *about, char *why, size_t cap)
+{
+    ls_recover_cluster *l = context;
+    int64_t now = ls_time_now_ns();
+
+    if (ls_coordinator_process_excludes(l->coordinator_process, about->host, now, why, cap))
+        return false;
+    ls_status st = ls_failover_joins(l, node, about);
+    if (st == LS_OK)
+        st = ls_coordinator_process_joins(l->coordinator_process, node, about->host, about->ip,
+                                          about->ranks, false, now);
+    if (st == LS_OK)
+        return true;
+    snprintf(why, cap, "%.200s", ls_err_last()->text);
+    ls_failover_loses(l, node);
+    return false;
+}
+
+static void on_heard(void *context, int node, const uint8_t *bytes, size_t len)
+{
+    ls_recover_cluster *l = context;
+    ls_messages word;
+
+    if (ls_failover_hears(l, node, bytes, len))
+        return;
+    if (!l->coordinator_process) {
+        hear_word(l, bytes, len);
+        return;
+    }
+    if (ls_messages_decode(&word, bytes, len) == LS_OK)
+        ls_coordinator_process_takes(l->coordinator_process, node, &word, ls_time_now_ns());
+    else
+        ls_log(LS_LOG_WARN, "node %d: %s", node, ls_err_last()->text);
+    ls_messages_release(&word);
+}
+
+static void on_lost(void *context, int node, const char *why, int64_t silent_ns)
+{
+    ls_recover_cluster *l = context;
+
+    ls_log(LS_LOG_INFO, "%s", why);
+    ls_failover_loses(l, node);
+    ls_coordinator_process_loses(l->coordinator_process, node, why, silent_ns, ls_time_now_ns());
+}
+
+static void on_look(void *context)
+{
+    ls_recover_cluster *l = context;
+
+    ls_failover_looks(l);
+    if (l->coordinator_process && !l->over &&
+        ls_coordinator_process_attend(l->coordinator_process) != LS_OK)
+        ls_rendezvous_stop(l->rendezvous, ls_err_exit_code(LS_ENORETRY), ls_err_last());
+}
+
+static bool on_idle(void *context, int node)
+{
+    return ls_coordinator_process_is_idle(((ls_recover_cluster *)context)->coordinator_process,
+                                          node);
+}
+
+/* --- both ------------------------------------------------------------------------------------- */
+
+ls_status ls_recover_cluster_open_coordinator_process(ls_recover_cluster *l, int self)
+{
+    const ls_recover_cluster_args *a = &l->args;
+    const ls_coordinator_process_args args = {
+        .rules = {.rules = a->rules,
+                  .min_nodes = a->min_nodes,
+                  .max_nodes = a->max_nodes,
+                  .grow_wait_ns = a->grow_wait_ns,
+                  .quarantine = a->quarantine,
+                  .cool_ns = a->cool_ns,
+                  .self = self,
+                  .agree = a->failover ? ls_failover_agrees : NULL},
+        .program = a->program,
+        .tell = on_tell,
+        .call = on_call,
+        .expel = on_expel,
+        .stop = on_stop,
+        .remember = ls_failover_remembers,
+        .died = on_died,
+        .context = l};
+
+    l->self = self;
+    return ls_coordinator_process_open(&l->coordinator_process, &args);
+}
+
+ls_status ls_recover_cluster_watch_coordinator_process(ls_recover_cluster *l)
+{
+    return ls_rendezvous_watch(l->rendezvous, ls_coordinator_process_fd(l->coordinator_process),
+                               OF_ELECTION);
+}
+
+ls_status ls_recover_cluster_open(ls_recover_cluster **recover_cluster_out,
+                                  const ls_recover_cluster_args *args, bool hosts,
+                                  ls_rendezvous *rendezvous)
+{
+    ls_recover_cluster *l = ls_mem_alloc(sizeof *l);
+    ls_status st = LS_OK;
+
+    if (!l)
+        return LS_ENOMEM;
+    l->args = *args;
+    l->rendezvous = rendezvous;
+    ls_roster_init(&l->roster);
+    ls_str_init(&l->memory);
+    l->door = (ls_rendezvous_door){.heartbeat_ns = args->heartbeat_ns,
+                                   .suspect_ns = args->suspect_ns,
+                                   .dead_ns = args->dead_ns,
+                                   .joins = on_join,
+                                   .heard = on_heard,
+                                   .lost = on_lost,
+                                   .looks = on_look,
+                                   .idle = on_idle,
+                                   .context = l};
+    LS_TRY(st, ls_failover_open(l), out);
+    if (hosts)
+        LS_TRY(st, ls_recover_cluster_open_coordinator_process(l, 0), out);
+    LS_TRY(st, ls_rendezvous_attach(rendezvous, &l->door), out);
+    *recover_cluster_out = l;
+out:
+    if (st != LS_OK)
+        ls_recover_cluster_close(l);
+    return st;
+}
+
+void ls_recover_cluster_close(ls_recover_cluster *recover_cluster)
+{
+    if (!recover_cluster)
+        return;
+    ls_failover_close(recover_cluster);
+    ls_coordinator_process_close(recover_cluster->coordinator_process);
+    ls_roster_release(&recover_cluster->roster);
+    ls_str_release(&recover_cluster->memory);
+    ls_mem_free(recover_cluster);
+}
+
+/* The coordinator's own node: the others have the list of the rendezvous. */
+static ls_status join_all(ls_recover_cluster *l)
+{
+    const ls_members *m = ls_rendezvous_members(l->rendezvous);
+    ls_status st = LS_OK;
+
+    for (int i = 0; i < m->nodes && st == LS_OK; i++) {
+        const ls_members_node *n = &m->node[i];
+        LS_TRY(st, ls_roster_add(&l->roster, n->host, n->ip), out);
+        st = ls_coordinator_process_joins(l->coordinator_process, i, n->host, n->ip, n->ranks, true,
+                                          ls_time_now_ns());
+    }
+    LS_TRY(st, st, out);
+    ls_coordinator_process_has_named(l->coordinator_process);
+    st = ls_recover_cluster_watch_coordinator_process(l);
+out:
+    return st;
+}
+
+ls_status ls_recover_cluster_begin(ls_recover_cluster *recover_cluster)
+{
+    ls_status st = ls_failover_begin(recover_cluster);
+
+    if (st != LS_OK)
+        return st;
+    return recover_cluster->coordinator_process
+               ? join_all(recover_cluster)
+               : ls_rendezvous_learn(recover_cluster->rendezvous, &recover_cluster->roster);
+}
+
+void ls_recover_cluster_say(void *recover_cluster, const ls_messages *word)
+{
+    ls_recover_cluster *l = recover_cluster;
+    ls_str bytes;
+
+    if (l->coordinator_process) {
+        ls_coordinator_process_takes(l->coordinator_process, l->self, word, ls_time_now_ns());
+        return;
+    }
+    ls_str_init(&bytes);
+    ls_messages_encode(word, &bytes);
+    if (ls_str_status(&bytes) == LS_OK)
+        ls_rendezvous_tell(l->rendezvous, 0, bytes.p, bytes.len);
+    else
+        ls_log(LS_LOG_ERROR, "a word to the coordinator is lost: %s", ls_err_last()->text);
+    ls_str_release(&bytes);
+}
+
+void ls_recover_cluster_bind(ls_recover_cluster *recover_cluster, ls_heal *heal)
+{
+    recover_cluster->heal = heal;
+    if (heal && recover_cluster->etcd_leader)
+        ls_heal_entrust(heal, recover_cluster->reign.run_lease);
+}

@@ -1,0 +1,58 @@
+/* recover_cluster.h -- the agents of several nodes that heal together.
+ *
+ * Puts three things together that know nothing of each other: the connections between agents
+ * (rendezvous.h), the coordinator (coordinator_process.h; started by the first node only), and the workers of
+ * this node (heal.h).
+ *
+ *     workers <-> heal --- words ---> cluster recovery ----------> coordinator process          the first node
+ *                      <------------         <----------
+ *     workers <-> heal --- words ---> cluster recovery == frames ==> cluster recovery        any other
+ *
+ * When the first node is lost, another one starts a coordinator, and the others are joined to it
+ * (failover.c). One thread. */
+#pragma once
+#include "cluster/member/heal.h"
+#include "cluster/join/rendezvous.h"
+
+LS_C_BEGIN
+
+/* How a job heals. */
+typedef struct ls_recover_cluster_args {
+    ls_view_rules rules; /* this and the next five: of the coordinator */
+    int min_nodes, max_nodes;
+    int64_t grow_wait_ns;
+    int quarantine;
+    int64_t cool_ns;
+    int64_t patience_ns; /* see heal.h */
+    int64_t heartbeat_ns, suspect_ns, dead_ns;
+    bool failover; /* another node takes over when the coordinator is lost (election.h) */
+    const char *run_lease,
+        *etcd; /* the first node's, where etcd decides who does (etcd_leader.h): "ID/RUN"
+                                * and URLs, separated by blanks; NULL: the nodes vote */
+    const char *
+        program; /* that can be a coordinator (coordinator_process.h); NULL: it is a part of the agent */
+} ls_recover_cluster_args;
+
+typedef struct ls_recover_cluster ls_recover_cluster;
+
+/* Before the nodes meet. hosts: this is the first node. */
+ls_status ls_recover_cluster_open(ls_recover_cluster **recover_cluster_out,
+                                  const ls_recover_cluster_args *args, bool hosts,
+                                  ls_rendezvous *rendezvous);
+void ls_recover_cluster_close(ls_recover_cluster *recover_cluster); /* NULL is allowed */
+
+/* The nodes have met. */
+ls_status ls_recover_cluster_begin(ls_recover_cluster *recover_cluster);
+
+/* What the workers of this node say goes to the coordinator: `say` of ls_heal_args. */
+void ls_recover_cluster_say(void *recover_cluster, const ls_messages *word);
+
+/* Where this node may look for the job when its coordinator is gone: "10.0.0.2:7000,10.0.0.3:7000",
+ * as many as fit; "" when none is known. */
+void ls_recover_cluster_refuges(const ls_recover_cluster *recover_cluster, char *text_out,
+                                size_t cap);
+
+/* And its words go to them; NULL: they are gone. */
+void ls_recover_cluster_bind(ls_recover_cluster *recover_cluster, ls_heal *heal);
+
+LS_C_END

@@ -1,0 +1,208 @@
+/* rendezvous_impl.h -- what rendezvous.c, meet.c, late_join.c, rendezvous_failover.c and reach.c share. */
+#pragma once
+#include "cluster/member/wire_codec.h"
+#include "cluster/join/probe.h"
+#include "cluster/member/heartbeat.h"
+#include "cluster/join/rendezvous.h"
+#include "cluster/member/witness.h"
+#include "net/frame.h"
+#include "net/acceptor.h"
+#include "net/sock.h"
+
+LS_C_BEGIN
+
+enum {
+    PROTOCOL = 3, /* 2: lists in pieces, views by numbers of a roster, witnesses; 3: successors */
+    LIMIT = LS_MEMBERS_BYTES, /* of a message; the queue of a peer grows only with what waits */
+    PIECE = 16 << 10,         /* of a list of members */
+    LIST_S = 30,              /* without any progress in sending lists */
+    VERSION = LS_RENDEZVOUS_VERSION,
+    JOB = 64,
+    BYE_S = 5,
+    CAUSE_S = 1,
+    ALIVE_S = 4,
+    LATE = 4
+};
+enum {
+    JOIN = 1,
+    VIEW,
+    REFUSED,
+    FAILED,
+    STOP,
+    DONE,
+    END,
+    ASK,
+    WORK,
+    WORD,
+    HEARTBEAT,
+    HOLD,
+    LEAVE,
+    LIST,
+    REACH,
+    PROBE,
+    PROBED,
+    BACK
+};
+
+/* What an epoll event is of, besides a peer, which is its place in the list. Of a election's nothing
+ * is done here: door->looks() attends to it. */
+enum { OF_LATE = 1 << 30, OF_GATE = OF_LATE + LATE, OF_TIMER, OF_HEARTBEAT, OF_PROBE, OF_ELECTION };
+
+typedef enum ls_rendezvous_phase { WAITED, JOINED, GONE_WELL, LOST } ls_rendezvous_phase;
+
+typedef struct ls_rendezvous_peer {
+    ls_frame_link link;
+    ls_rendezvous_phase phase; /* changed by ls_rendezvous_enter() only */
+    bool linked;
+    bool flushes;   /* watched for room to send */
+    size_t list_at; /* bytes of the list of members that were sent */
+    ls_sock_address from;
+    char host[LS_MEMBERS_TEXT], ip[LS_MEMBERS_TEXT];
+    uint16_t probe_port; /* where it answers who asks whether it is there; 0: nowhere */
+    int ranks, node;
+    uint16_t *ports;        /* owned */
+    ls_heartbeat heartbeat; /* of a job that heals */
+    ls_witness witness;     /* and what others say when it is silent */
+} ls_rendezvous_peer;
+
+struct ls_rendezvous {
+    ls_rendezvous_args args;
+    char version[VERSION];
+    ls_sock_address address; /* of the coordinator */
+    char ip[LS_MEMBERS_TEXT];
+    ls_members members;  /* who joined: made of the list when first asked for */
+    ls_str list;         /* its bytes, as they are sent to everybody */
+    ls_wire_codec names; /* who joined: the names in it */
+    int node;
+    bool met;
+    int epoll_fd;
+    int listen_fd;
+    ls_acceptor *gate;
+    ls_rendezvous_peer *peers; /* owned; the host's others, or the one coordinator */
+    int n_peers, peers_room;
+    int n_joined, n_ranks; /* peers that are JOINED, and their ranks */
+    int free_from;         /* no peer before this place is free */
+    int *place_of;         /* owned: the place of a node's peer, by its number; -1: none */
+    int n_places;
+    const ls_rendezvous_door *door; /* borrowed; NULL: the first failure ends the job */
+    int heartbeat_fd;               /* readable when signs of life are due; -1: never */
+    int64_t heartbeat_ns;           /* how often: longer in a crowd */
+    int slices, slice;              /* peers are looked at in so many turns; whose it is */
+    int rarely, round;              /* the host gives a sign each so many rounds of them */
+    int64_t beat_ns;                /* when they were last given */
+    ls_probe *probe;                /* owned; NULL: none */
+    int next_node;                  /* number of the next newcomer */
+    ls_rendezvous_peer
+        late[LATE]; /* came when all were there; are heard, so that they can be told */
+    int next_late;
+    bool failed, told; /* a failure is known; the caller knows it, too */
+    int code;          /* of the job: that of the first failure */
+    ls_err_record why;
+    bool ended;     /* who joined has heard END */
+    bool dropped;   /* who joined: the coordinator is gone, or has given this node up */
+    bool suspected; /* the host: a node failed because of another one, which did not say why yet */
+    bool suspect_told; /* the caller knows it already */
+    ls_str work;       /* who joined: what it was told to run */
+    int suspect_code;
+    ls_err_record suspect_why;
+    int64_t suspect_ns; /* until then */
+    int timer_fd;       /* readable at that time */
+};
+
+/* Events of fd come with this token: a place in the list of peers, or one of the OF_... */
+ls_status ls_rendezvous_watch(ls_rendezvous *rendezvous, int fd, int token);
+void ls_rendezvous_drop(ls_rendezvous_peer *peer);
+
+/* A peer's phase, and the numbers that are kept of all. */
+void ls_rendezvous_enter(ls_rendezvous *rendezvous, ls_rendezvous_peer *peer,
+                         ls_rendezvous_phase phase);
+
+/* Queue a message. One that cannot be sent now goes when there is room; that a peer is lost is seen
+ * when it is read from. */
+void ls_rendezvous_send(ls_rendezvous *rendezvous, ls_rendezvous_peer *peer, uint16_t type,
+                        const void *bytes, size_t len);
+void ls_rendezvous_send_text(ls_rendezvous *rendezvous, ls_rendezvous_peer *peer, uint16_t type,
+                             const char *text);
+void ls_rendezvous_flush(ls_rendezvous *rendezvous, ls_rendezvous_peer *peer);
+
+/* The number of a peer's node is known: find it by that. */
+ls_status ls_rendezvous_place(ls_rendezvous *rendezvous, ls_rendezvous_peer *peer, int node);
+ls_rendezvous_peer *ls_rendezvous_find(ls_rendezvous *rendezvous, int node);
+
+/* Until something has come, or the deadline, or for a second. */
+void ls_rendezvous_wait(ls_rendezvous *rendezvous, int64_t deadline_ns);
+void ls_rendezvous_refuse(ls_rendezvous *rendezvous, ls_rendezvous_peer *peer, const char *why);
+
+/* The first failure of the job, wherever it was; told: the caller of attend() knows it. And that a
+ * peer went away is it. */
+void ls_rendezvous_decide(ls_rendezvous *rendezvous, int code, const ls_err_record *why, bool told);
+void ls_rendezvous_decide_lost(ls_rendezvous *rendezvous, const ls_rendezvous_peer *peer);
+
+/* To all who have joined. */
+void ls_rendezvous_send_record(ls_rendezvous *rendezvous, uint16_t type, int code,
+                               const ls_err_record *why);
+
+/* The host: a gate at listen_fd, and what a host of about so many nodes needs besides. */
+ls_status ls_rendezvous_open_gate(ls_rendezvous *rendezvous, int nodes);
+
+/* --- meet.c --- */
+
+/* Who joins: connect to r->address and prove the secret; and say who this is. */
+ls_status ls_rendezvous_connect(ls_rendezvous *rendezvous, int64_t deadline_ns);
+ls_status ls_rendezvous_call_in(ls_rendezvous *rendezvous, int64_t deadline_ns);
+ls_status ls_rendezvous_check_ranks(int ranks);
+const char *ls_rendezvous_host_name(const ls_rendezvous *rendezvous, char *host, size_t cap);
+void ls_rendezvous_set_ip(ls_rendezvous *rendezvous, const ls_sock_address *local);
+
+/* The host: everybody has come. Make the list and send it to all, as fast as each of them takes it;
+ * who does not is hung up on, and counts as lost. And to one, behind whatever it was sent before.
+ */
+ls_status ls_rendezvous_spread(ls_rendezvous *rendezvous);
+ls_status ls_rendezvous_send_list(ls_rendezvous *rendezvous, ls_rendezvous_peer *peer, int node);
+ls_status ls_rendezvous_meet_join(ls_rendezvous *rendezvous, int64_t deadline_ns);
+
+/* --- rendezvous_failover.c --- */
+
+/* The host: a member comes back to it. */
+void ls_rendezvous_take_back(ls_rendezvous *rendezvous, ls_rendezvous_peer *peer,
+                             const ls_frame *frame);
+
+/* --- late_join.c --- */
+
+/* How often signs of life are given in a job of so many nodes. */
+void ls_rendezvous_pace(ls_rendezvous *rendezvous, int nodes);
+
+/* A peer went away, or was silent for so long: the thread's last record says why. */
+void ls_rendezvous_lose(ls_rendezvous *rendezvous, ls_rendezvous_peer *peer, int64_t silent_ns);
+
+/* Give signs of life, and look for those of others, when it is time. */
+void ls_rendezvous_beat(ls_rendezvous *rendezvous);
+
+/* A place for somebody who comes when the job runs; NULL: there is none. Who has joined then. */
+ls_rendezvous_peer *ls_rendezvous_new_peer(ls_rendezvous *rendezvous);
+void ls_rendezvous_admit(ls_rendezvous *rendezvous, ls_rendezvous_peer *peer);
+
+/* Nodes that have no part in the job need not be waited for when it is over. */
+void ls_rendezvous_dismiss(ls_rendezvous *rendezvous);
+
+/* --- reach.c --- */
+
+/* A peer has given a sign of life. */
+void ls_rendezvous_heard(ls_rendezvous *rendezvous, ls_rendezvous_peer *peer);
+
+/* Where this node answers who asks whether it is there. It goes on without, where it cannot. */
+void ls_rendezvous_open_probe(ls_rendezvous *rendezvous);
+
+/* Tell the coordinator where that is. */
+void ls_rendezvous_say_probe(ls_rendezvous *rendezvous);
+
+/* The host: a peer is silent; ask others about it, when it is time to. */
+void ls_rendezvous_ask_about(ls_rendezvous *rendezvous, ls_rendezvous_peer *peer, int64_t now);
+
+/* Where somebody answers, a question at who joined, an answer at the host; and datagrams of other
+ * nodes. */
+void ls_rendezvous_take_probe(ls_rendezvous *rendezvous, ls_rendezvous_peer *peer,
+                              const ls_frame *frame);
+void ls_rendezvous_attend_probe(ls_rendezvous *rendezvous);
+
+LS_C_END

@@ -1,0 +1,779 @@
+/* coordinator.c -- nodes above the rules of view.h; see coordinator.h.
+ *
+ * The workers of a node stand together in the view, nodes in the order in which they were called.
+ * So a newcomer is never the first rank while an old member lives, and the list of members has the
+ * ranks of a node in one piece. A node that is gone leaves no place behind.
+ *
+ * Which cause is told? Ranks see connections end before anybody knows why: what they report is a
+ * suspicion, and gives way to the sentence of whoever saw the death itself. */
+#include "cluster/member/coordinator_impl.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/time.h"
+
+static const int64_t DAY_NS = 24 * 3600 * LS_NS_PER_S;
+
+ls_status ls_coordinator_open(ls_coordinator **coordinator_out, const ls_coordinator_args *args)
+{
+    ls_coordinator *p = ls_mem_alloc(sizeof *p);
+
+    if (!p)
+        return LS_ENOMEM;
+    p->args = *args;
+    ls_roster_init(&p->roster);
+    ls_status st = ls_view_init(&p->view, 0, args->rules); /* workers come with their nodes */
+    if (st == LS_OK)
+        *coordinator_out = p;
+    else
+        ls_mem_free(p);
+    return st;
+}
+
+void ls_coordinator_close(ls_coordinator *coordinator)
+{
+    if (!coordinator)
+        return;
+    ls_view_release(&coordinator->view);
+    ls_roster_release(&coordinator->roster);
+    ls_mem_free(coordinator->nodes);
+    ls_mem_free(coordinator->hosts);
+    ls_mem_free(coordinator);
+}
+
+const ls_view *ls_coordinator_view(const ls_coordinator *coordinator)
+{
+    return &coordinator->view;
+}
+
+/* --- nodes ------------------------------------------------------------------------------------ */
+
+static bool is_here(const node *n)
+{
+    return n->state != GONE && !n->lost;
+}
+
+/* Numbers grow from node to node where they are given in the order of coming, as they usually are:
+ * then half of those that are left is enough to look at, each time. */
+node *ls_coordinator_find(ls_coordinator *p, int id)
+{
+    int first = 0, last = p->n_nodes - 1;
+
+    while (first < last) {
+        int middle = first + (last - first) / 2;
+        if (p->nodes[middle].id < id)
+            first = middle + 1;
+        else
+            last = middle;
+    }
+    if (first < p->n_nodes && p->nodes[first].id == id && is_here(&p->nodes[first]))
+        return &p->nodes[first];
+    for (int i = 0; i < p->n_nodes; i++)
+        if (p->nodes[i].id == id && is_here(&p->nodes[i]))
+            return &p->nodes[i];
+    return NULL;
+}
+
+static int count_in(const ls_coordinator *p, const node *n, ls_view_state state)
+{
+    int found = 0;
+
+    for (int i = 0; i < n->workers && n->state == CALLED; i++)
+        found += p->view.member[n->first + i].state == state;
+    return found;
+}
+
+/* Workers of a node that are not over. */
+static int living(const ls_coordinator *p, const node *n)
+{
+    if (n->state != CALLED)
+        return 0;
+    return n->workers - count_in(p, n, LS_VIEW_OUT) - count_in(p, n, LS_VIEW_DONE);
+}
+
+static int count_nodes(const ls_coordinator *p)
+{
+    int n = 0;
+
+    for (int i = 0; i < p->n_nodes; i++)
+        n += living(p, &p->nodes[i]) > 0;
+    return n;
+}
+
+static bool any_done(const ls_coordinator *p)
+{
+    return p->view.count[LS_VIEW_DONE] > 0;
+}
+
+bool ls_coordinator_is_idle(ls_coordinator *coordinator, int id)
+{
+    ls_coordinator *p = coordinator;
+
+    if (!p->finished && !any_done(p))
+        return false;
+    const node *n = ls_coordinator_find(p, id);
+    return !n || n->state != CALLED ||
+           count_in(p, n, LS_VIEW_IN) + count_in(p, n, LS_VIEW_DONE) == 0;
+}
+
+static void call(ls_coordinator *p, node *n, bool needed)
+{
+    n->state = CALLED;
+    p->spares--;
+    p->spare_workers -= n->workers;
+    n->entry = p->roster.nodes;
+    (void)ls_roster_add(&p->roster, n->host, n->ip); /* announce() sees what is missing */
+    n->first = ls_view_add(&p->view, n->workers, needed);
+    if (n->begins)
+        for (int i = 0; i < n->workers; i++)
+            p->view.member[n->first + i].guest = false;
+    else
+        p->args.call(p->args.context, n->id);
+}
+
+static void purge(ls_coordinator *p)
+{
+    int kept = 0;
+
+    for (int i = 0; i < p->n_nodes && p->gone > 0; i++)
+        if (p->nodes[i].state != GONE)
+            p->nodes[kept++] = p->nodes[i];
+    p->n_nodes = p->gone > 0 ? kept : p->n_nodes;
+    p->gone = 0;
+}
+
+static ls_status make_room(ls_coordinator *p)
+{
+    int room = p->room ? 2 * p->room : 8;
+
+    if (p->n_nodes < p->room)
+        return LS_OK;
+    node *nodes = ls_mem_resize(p->nodes, (size_t)room * sizeof *nodes);
+    if (!nodes)
+        return LS_ENOMEM;
+    p->nodes = nodes;
+    p->room = room;
+    return LS_OK;
+}
+
+ls_status ls_coordinator_joins(ls_coordinator *coordinator, int id, const char *host_name,
+                               const char *ip, int workers, bool begins, int64_t now)
+{
+    ls_coordinator *p = coordinator;
+
+    ls_status st;
+    int before = p->view.workers + p->spare_workers;
+
+    (void)now;
+    purge(p);
+    if (workers < 1 || workers > LS_MESSAGES_WORKERS || workers > LS_VIEW_WORKERS - before ||
+        p->n_nodes >= LS_COORDINATOR_NODES)
+        return ls_fail(LS_EUSAGE, "%d workers on \"%s\" are too many: %d on a node, %d in all",
+                       workers, host_name, LS_MESSAGES_WORKERS, LS_VIEW_WORKERS);
+    LS_TRY(st, make_room(p), out);
+    LS_TRY(st, ls_view_reserve(&p->view, before + workers), out);
+    node *n = &p->nodes[p->n_nodes++];
+    p->spares++;
+    p->spare_workers += workers;
+    *n = (node){.id = id, .state = SPARE, .workers = workers, .begins = begins};
+    snprintf(n->host, sizeof n->host, "%s", host_name);
+    snprintf(n->ip, sizeof n->ip, "%s", ip);
+    if (begins)
+        call(p, n, true);
+out:
+    return st;
+}
+
+void ls_coordinator_has_named(ls_coordinator *coordinator)
+{
+    for (int i = 0; i < coordinator->n_nodes; i++)
+        coordinator->nodes[i].known = coordinator->roster.bytes.len;
+}
+
+/* --- hosts that crash ------------------------------------------------------------------------- */
+
+static host *host_of(ls_coordinator *p, const char *name)
+{
+    for (int i = 0; i < p->n_hosts; i++)
+        if (strcmp(p->hosts[i].name, name) == 0)
+            return &p->hosts[i];
+    host *hosts = ls_mem_resize(p->hosts, (size_t)(p->n_hosts + 1) * sizeof *hosts);
+    if (!hosts)
+        return NULL; /* then nobody is excluded */
+    p->hosts = hosts;
+    hosts[p->n_hosts] = (host){.crashes = 0};
+    snprintf(hosts[p->n_hosts].name, sizeof hosts->name, "%s", name);
+    return &hosts[p->n_hosts++];
+}
+
+static void exclude(ls_coordinator *p, host *h, bool cut, int64_t now)
+{
+    p->learned = true;
+    h->excluded_ns = now + (p->args.cool_ns << (h->times < 10 ? h->times : 10));
+    h->cut = cut;
+    h->times++;
+}
+
+/* A worker of this node has crashed; whether that was once too often. The coordinator's own node
+ * stays: without it there is no job. */
+static bool note_crash(ls_coordinator *p, const node *n, int64_t now)
+{
+    host *h = p->args.quarantine > 0 && n->id != p->args.self ? host_of(p, n->host) : NULL;
+
+    if (!h)
+        return false;
+    if (now - h->crashed_ns > DAY_NS)
+        h->crashes = 0;
+    h->crashed_ns = now;
+    p->learned = true;
+    if (++h->crashes < p->args.quarantine)
+        return false;
+    h->crashes = 0;
+    exclude(p, h, false, now);
+    return true;
+}
+
+bool ls_coordinator_excludes(const ls_coordinator *coordinator, const char *host_name, int64_t now,
+                             char *why, size_t cap)
+{
+    for (int i = 0; i < coordinator->n_hosts; i++) {
+        const host *h = &coordinator->hosts[i];
+        if (strcmp(h->name, host_name) == 0 && now < h->excluded_ns) {
+            snprintf(why, cap, "%s is in quarantine for %lld s more, because %s", host_name,
+                     (long long)((h->excluded_ns - now) / LS_NS_PER_S + 1),
+                     h->cut ? "it and another host did not reach each other"
+                            : "its workers crashed");
+            return true;
+        }
+    }
+    return false;
+}
+
+/* --- losing the view -------------------------------------------------------------------------- */
+
+static void tell_all(ls_coordinator *p, const ls_messages *word)
+{
+    for (int i = 0; i < p->n_nodes; i++)
+        if (p->nodes[i].state == CALLED && is_here(&p->nodes[i]))
+            p->args.tell(p->args.context, p->nodes[i].id, word);
+}
+
+static void revoke(ls_coordinator *p)
+{
+    ls_messages word = {.kind = LS_MESSAGES_REVOKE};
+
+    memcpy(word.why, p->cause, sizeof word.why);
+    tell_all(p, &word);
+}
+
+/* The view ends here. The first sure cause stays; a suspicion gives way to it. */
+static void give_up(ls_coordinator *p, const char *why, bool sure, int64_t noticed_ns, int64_t now)
+{
+    bool first = p->lost_ns == 0;
+
+    if (p->view.generation == 0 || (!first && (p->sure || !sure)))
+        return; /* there is none, or all is known */
+    if (first || p->lost_ns > now - noticed_ns)
+        p->lost_ns = now - noticed_ns;
+    p->sure = sure;
+    p->noticed_ns = now - p->lost_ns;
+    snprintf(p->cause, sizeof p->cause, "%s", p->regroups && !sure ? p->coming : why);
+    if (sure || !p->regroups) /* who meets anew comes by itself */
+        revoke(p);
+}
+
+static void end_job(ls_coordinator *p, int id, int code, const ls_err_record *why)
+{
+    if (p->finished)
+        return;
+    p->finished = true;
+    p->args.stop(p->args.context, id, code, why);
+}
+
+static void end_too_few(ls_coordinator *p, const char *why)
+{
+    ls_fail(LS_EPEER, "%.300s: %d ranks on %d nodes are left, the run needs %d on %d", why,
+            ls_view_alive(&p->view), count_nodes(p), ls_view_least(&p->view),
+            p->args.min_nodes > 0 ? p->args.min_nodes : 1);
+    ls_err_hint("heal.min_ranks and heal.min_nodes say with how few a run goes on.");
+    end_job(p, -1, ls_err_exit_code(LS_EPEER), ls_err_last());
+}
+
+/* Places of a node that is gone. Those who have done their work stay: by them it is known that the
+ * job is over. */
+static void forget(ls_coordinator *p, node *n)
+{
+    bool keeps = n->state == CALLED && count_in(p, n, LS_VIEW_DONE) > 0;
+
+    if (n->state == CALLED && !keeps) {
+        ls_view_remove(&p->view, n->first, n->workers);
+        for (int i = 0; i < p->n_nodes; i++)
+            if (p->nodes[i].state == CALLED && p->nodes[i].first > n->first)
+                p->nodes[i].first -= n->workers;
+    }
+    if (n->state == SPARE) {
+        p->spares--;
+        p->spare_workers -= n->workers;
+    }
+    n->lost = true;
+    if (!keeps)
+        n->state = GONE;
+    p->gone += !keeps;
+}
+
+/* Nodes that wait take the places of those who are lost, when the run needs them. */
+static void call_needed(ls_coordinator *p, const node *lost)
+{
+    int left = ls_view_alive(&p->view) - living(p, lost), nodes = count_nodes(p) - 1;
+
+    for (int i = 0; i < p->n_nodes && !any_done(p); i++) {
+        node *n = &p->nodes[i];
+        if (n->state != SPARE || (left >= ls_view_least(&p->view) && nodes >= p->args.min_nodes))
+            continue;
+        call(p, n, true);
+        left += n->workers;
+        nodes++;
+    }
+}
+
+void ls_coordinator_loses(ls_coordinator *coordinator, int id, const char *why, int64_t noticed_ns,
+                          int64_t now)
+{
+    ls_coordinator *p = coordinator;
+    node *n = ls_coordinator_find(p, id);
+    bool was_in = false, stops = false, mattered = n && living(p, n) > count_in(p, n, LS_VIEW_NEW);
+
+    if (!n)
+        return;
+    if (mattered)
+        call_needed(p, n);
+    for (int i = 0; i < n->workers && n->state == CALLED; i++) {
+        ls_view_state state = p->view.member[n->first + i].state;
+        if (state == LS_VIEW_OUT || state == LS_VIEW_DONE)
+            continue;
+        was_in |= state == LS_VIEW_IN;
+        stops |=
+            ls_view_loses(&p->view, n->first + i, &(ls_view_end){.gone = true}) == LS_VIEW_STOP;
+    }
+    forget(p, n);
+    if (was_in)
+        give_up(p, why, true, noticed_ns, now);
+    if (mattered && !p->finished && !any_done(p) && (stops || count_nodes(p) < p->args.min_nodes))
+        end_too_few(p, why);
+}
+
+/* --- a new coordinator ------------------------------------------------------------------------ */
+
+void ls_coordinator_restores(ls_coordinator *coordinator, const ls_view_past *past, const char *why,
+                             int64_t noticed_ns, int64_t now)
+{
+    ls_coordinator *p = coordinator;
+    ls_view_past known = *past;
+
+    if (known.generation == 0)
+        known.generation = 1; /* of a spare, which others have trained without */
+    ls_view_restores(&p->view, &known);
+    p->made_ns = now;
+    give_up(p, why, true, noticed_ns, now);
+}
+
+void ls_coordinator_returns(ls_coordinator *coordinator, int id)
+{
+    ls_coordinator *p = coordinator;
+    ls_messages word = {.kind = LS_MESSAGES_REVOKE};
+
+    if (p->lost_ns == 0 || !ls_coordinator_find(p, id))
+        return;
+    memcpy(word.why, p->cause, sizeof word.why);
+    p->args.tell(p->args.context, id, &word);
+}
+
+/* A worker of the view that a coordinator before made. */
+static void take_standing(ls_coordinator *p, int place, const ls_messages *w)
+{
+    if (p->lost_ns == 0 || p->view.member[place].state != LS_VIEW_AWAY)
+        return;
+    ls_view_restores(&p->view, &w->past);
+    bool known = w->past.generation == p->view.generation;
+    ls_view_stood(&p->view, place, known ? w->stood : -1, w->out);
+}
+
+/* --- words ------------------------------------------------------------------------------------ */
+
+static void refuse(ls_coordinator *p, node *n, const char *differs, int64_t now)
+{
+    char why[LS_MESSAGES_TEXT];
+
+    snprintf(why, sizeof why, "%s differs from the first node in: %.300s", n->host, differs);
+    if (n->begins) {
+        ls_fail(LS_EUSAGE, "%s", why);
+        ls_err_hint("Every machine must have the same program, run file, tokenizer and data.");
+        end_job(p, -1, ls_err_exit_code(LS_EUSAGE), ls_err_last());
+        return;
+    }
+    p->args.expel(p->args.context, n->id, why);
+    ls_coordinator_loses(p, n->id, why, 0, now);
+}
+
+static void take_report(ls_coordinator *p, node *n, const ls_messages *w, int64_t now)
+{
+    int place = n->first + w->worker;
+    char differs[320];
+
+    if (w->config_digest.rows > 0)
+        n->config_digest = w->config_digest;
+    if (p->config_digest.rows > 0 && w->config_digest.rows > 0 &&
+        !ls_config_digest_same(&p->config_digest, &w->config_digest, differs, sizeof differs)) {
+        refuse(p, n, differs, now);
+        return;
+    }
+    if (p->view.member[place].state == LS_VIEW_IN)
+        give_up(p, w->why, false, 0, now);
+    ls_view_reports(&p->view, place, &w->report);
+}
+
+static void take_end(ls_coordinator *p, node *n, const ls_messages *w, int64_t now)
+{
+    int place = n->first + w->worker, id = n->id;
+    bool was_in = p->view.member[place].state == LS_VIEW_IN;
+    bool excluded = !w->asked && !any_done(p) && count_nodes(p) > 1 && note_crash(p, n, now);
+    const ls_view_end end = {.signal = w->signal,
+                             .error = w->error ? &w->record : NULL,
+                             .asked = w->asked,
+                             .gone = excluded};
+    char why[LS_MESSAGES_TEXT];
+
+    if (excluded)
+        call_needed(p, n);
+    ls_view_verdict verdict = ls_view_loses(&p->view, place, &end);
+    p->learned = true;
+    ls_messages answer = {.kind = LS_MESSAGES_VERDICT, .worker = w->worker, .verdict = verdict};
+    p->args.tell(p->args.context, id, &answer);
+    if (verdict == LS_VIEW_STOP) {
+        if (p->view.rules.unit > 1 && !w->error && ls_view_is_short(&p->view))
+            ls_log(
+                LS_LOG_WARN,
+                "%d of the %d ranks that have a model together (mesh.pp, tp, ep) or share "
+                "sequences (mesh.cp) are left: the run cannot go on without the one that is lost",
+                ls_view_alive(&p->view), p->view.rules.unit);
+        ls_fail(w->error ? w->record.code : LS_EFAIL, "%s", w->why); /* it says who */
+        ls_err_hint("%s", w->error ? w->record.hint : "");
+        end_job(p, id, w->code, ls_err_last());
+        return;
+    }
+    snprintf(why, sizeof why, "%.300s%s%s", w->why, excluded ? "; in quarantine: " : "",
+             excluded ? n->host : "");
+    if (was_in)
+        give_up(p, why, true, 0, now);
+    if (excluded) {
+        p->args.expel(p->args.context, id, why);
+        ls_coordinator_loses(p, id, why, 0, now);
+    }
+}
+
+void ls_coordinator_takes(ls_coordinator *coordinator, int id, const ls_messages *word, int64_t now)
+{
+    ls_coordinator *p = coordinator;
+    node *n = ls_coordinator_find(p, id);
+
+    if (!n || n->state != CALLED || word->worker >= n->workers)
+        return;
+    int place = n->first + word->worker;
+    bool over =
+        p->view.member[place].state == LS_VIEW_OUT || p->view.member[place].state == LS_VIEW_DONE;
+    if (over || p->finished) {
+        const ls_messages answer = {.kind = LS_MESSAGES_VERDICT,
+                                    .worker = word->worker,
+                                    .verdict = p->finished ? LS_VIEW_STOP : LS_VIEW_DROP};
+        if (word->kind == LS_MESSAGES_ENDED)
+            p->args.tell(p->args.context, id, &answer);
+        return;
+    }
+    switch (word->kind) {
+    case LS_MESSAGES_REPORT:
+        take_report(p, n, word, now);
+        break;
+    case LS_MESSAGES_READY:
+        ls_view_readies(&p->view, place);
+        if (p->view.member[place].rank == 0)
+            p->unhealed_ns = 0;
+        break;
+    case LS_MESSAGES_LEFT:
+        ls_view_leaves(&p->view, place);
+        break;
+    case LS_MESSAGES_ENDED:
+        take_end(p, n, word, now);
+        break;
+    case LS_MESSAGES_STANDS:
+        take_standing(p, place, word);
+        break;
+    case LS_MESSAGES_VIEW:
+    case LS_MESSAGES_REVOKE:
+    case LS_MESSAGES_REGROUP:
+    case LS_MESSAGES_VERDICT:
+        break; /* the other side's part */
+    }
+}
+
+/* --- views ------------------------------------------------------------------------------------ */
+
+/* The first view decides what the others must be like. */
+static bool all_alike(ls_coordinator *p, int64_t now)
+{
+    char differs[320];
+
+    if (p->config_digest.rows > 0)
+        return true;
+    for (int i = 0; i < p->n_nodes; i++)
+        if (p->nodes[i].state == CALLED && p->nodes[i].config_digest.rows > 0) {
+            p->config_digest = p->nodes[i].config_digest;
+            break;
+        }
+    for (int i = 0; i < p->n_nodes; i++)
+        if (p->nodes[i].state == CALLED && p->nodes[i].config_digest.rows > 0 &&
+            !ls_config_digest_same(&p->config_digest, &p->nodes[i].config_digest, differs,
+                                   sizeof differs)) {
+            refuse(p, &p->nodes[i], differs, now);
+            return false;
+        }
+    return true;
+}
+
+static ls_status list_members(const ls_coordinator *p, uint64_t generation, ls_members *members)
+{
+    uint16_t ports[LS_MESSAGES_WORKERS];
+    ls_status st = LS_OK;
+
+    ls_members_init(members);
+    members->generation = generation;
+    for (int i = 0; i < p->n_nodes && st == LS_OK; i++) {
+        const node *n = &p->nodes[i];
+        int ranks = 0;
+        for (int k = 0; k < n->workers && n->state == CALLED; k++)
+            if (p->view.member[n->first + k].rank >= 0)
+                ports[ranks++] = (uint16_t)p->view.member[n->first + k].report.port;
+        if (ranks > 0)
+            st = ls_members_add(members, n->host, n->ip, ranks, ports);
+        if (ranks > 0 && st == LS_OK)
+            members->node[members->nodes - 1].entry = n->entry;
+    }
+    return st;
+}
+
+static void tell_view(ls_coordinator *p, node *n, ls_messages *word)
+{
+    word->known = n->known;
+    n->known = p->roster.bytes.len;
+    word->workers = n->workers;
+    for (int i = 0; i < n->workers; i++) {
+        word->rank[i] = p->view.member[n->first + i].rank;
+        word->serial[i] = p->view.member[n->first + i].report.serial;
+    }
+    p->args.tell(p->args.context, n->id, word);
+}
+
+/* Whether those who decide accept the next view. Its nodes: those of whom somebody waits, and the
+ * coordinator's own. */
+static bool agreed(ls_coordinator *p)
+{
+    int n = 0;
+
+    if (!p->args.agree)
+        return true;
+    int *nodes = ls_mem_array((size_t)p->n_nodes + 1, sizeof *nodes);
+    if (!nodes)
+        return false; /* asked again */
+    nodes[n++] = p->args.self;
+    for (int i = 0; i < p->n_nodes; i++)
+        if (p->nodes[i].id != p->args.self && count_in(p, &p->nodes[i], LS_VIEW_WAITS) > 0)
+            nodes[n++] = p->nodes[i].id;
+    uint64_t generation = p->args.agree(p->args.context, nodes, n, p->view.generation);
+    ls_mem_free(nodes);
+    if (generation == 0)
+        return false;
+    p->view.generation = generation - 1;
+    return true;
+}
+
+/* Another coordinator may need it when the ranks have heard of the view. */
+static void pass_on(ls_coordinator *p, int barren)
+{
+    if ((p->learned || barren != p->view.barren) && p->args.remember)
+        p->args.remember(p->args.context);
+    p->learned = false;
+}
+
+static void announce(ls_coordinator *p, int64_t now)
+{
+    ls_messages word = {.kind = LS_MESSAGES_VIEW};
+    int barren = p->view.barren;
+    ls_status st;
+
+    if (!all_alike(p, now) || !agreed(p))
+        return;
+    LS_TRY(st, ls_str_status(&p->roster.bytes), out);
+    LS_TRY(st, ls_view_next(&p->view, &word.view.plan), out);
+    pass_on(p, barren);
+    word.roster = &p->roster;
+    LS_TRY(st, list_members(p, word.view.plan.generation, &word.members), out);
+    word.view.begun = p->view.begun;
+    if (p->lost_ns && !p->unhealed_ns)
+        p->unhealed_ns = p->lost_ns;
+    word.view.lost_ns = p->unhealed_ns ? now - p->unhealed_ns : -1;
+    word.view.noticed_ns = p->noticed_ns;
+    memcpy(word.view.cause, p->cause, sizeof word.view.cause);
+    p->lost_ns = p->noticed_ns = 0;
+    p->sure = p->regroups = false;
+    p->cause[0] = '\0';
+    p->made_ns = now;
+    for (int i = 0; i < p->n_nodes; i++)
+        if (count_in(p, &p->nodes[i], LS_VIEW_IN) > 0)
+            tell_view(p, &p->nodes[i], &word);
+out:
+    ls_messages_release(&word);
+    if (st != LS_OK)
+        end_job(p, -1, ls_err_exit_code(st), ls_err_last());
+}
+
+static bool has_room(const ls_coordinator *p)
+{
+    return p->view.generation > 0 && !any_done(p) &&
+           (p->args.max_nodes == 0 || count_nodes(p) < p->args.max_nodes);
+}
+
+/* --- nodes that do not reach each other -------------------------------------------------------
+ *
+ * Both are heard by the coordinator, but a rank of one has waited in vain for a connection to a
+ * rank of the other: a cable, a firewall, a route in one direction. The next view would end in the
+ * same way. So one of them goes: who is named most often; of two the one that came later; never the
+ * coordinator's own node. Before the first step it is told as a mistake instead. */
+
+static node *node_of(ls_coordinator *p, int place)
+{
+    for (int i = 0; i < p->n_nodes; i++) {
+        node *n = &p->nodes[i];
+        if (n->state == CALLED && is_here(n) && place >= n->first && place < n->first + n->workers)
+            return n;
+    }
+    return NULL;
+}
+
+/* The node that this waiting worker could not reach, when its worker waits, too; NULL: none. */
+static node *not_reached_by(ls_coordinator *p, int place)
+{
+    const ls_view_member *m = &p->view.member[place];
+
+    if (m->state != LS_VIEW_WAITS || m->report.unreached == 0)
+        return NULL;
+    for (int i = 0; i < p->view.workers; i++)
+        if (p->view.member[i].state == LS_VIEW_WAITS &&
+            p->view.member[i].rank == m->report.unreached - 1)
+            return node_of(p, i) == node_of(p, place) ? NULL : node_of(p, i);
+    return NULL;
+}
+
+/* A pair of nodes that do not reach each other; the second is the one to go. */
+static bool find_cut(ls_coordinator *p, node **stays_out, node **goes_out)
+{
+    int most = 0;
+
+    for (int i = 0; i < p->view.workers; i++) {
+        node *b = not_reached_by(p, i), *a = b ? node_of(p, i) : NULL;
+        if (!a)
+            continue;
+        int named[2] = {0, 0};
+        for (int k = 0; k < p->view.workers; k++) {
+            const node *to = not_reached_by(p, k), *from = to ? node_of(p, k) : NULL;
+            named[0] += to && (from == a || to == a);
+            named[1] += to && (from == b || to == b);
+        }
+        bool first = a->id != p->args.self && (b->id == p->args.self || named[0] > named[1] ||
+                                               (named[0] == named[1] && a > b));
+        if (named[!first] <= most)
+            continue;
+        most = named[!first];
+        *stays_out = first ? b : a;
+        *goes_out = first ? a : b;
+    }
+    return most > 0;
+}
+
+static void part_cut(ls_coordinator *p, int64_t now)
+{
+    char why[LS_MESSAGES_TEXT];
+    node *stays, *goes;
+
+    while (!p->finished && find_cut(p, &stays, &goes)) {
+        snprintf(why, sizeof why, "%.150s and %.150s do not reach each other", stays->host,
+                 goes->host);
+        if (!p->view.begun) {
+            ls_fail(LS_EDEADLINE, "%s", why);
+            ls_err_hint("Ranks listen at ports that the kernel chooses: see that these hosts may "
+                        "connect to each other at any port.");
+            end_job(p, -1, ls_err_exit_code(LS_EDEADLINE), ls_err_last());
+            return;
+        }
+        host *h = p->args.cool_ns > 0 ? host_of(p, goes->host) : NULL;
+        if (h)
+            exclude(p, h, true, now);
+        give_up(p, why, true, p->unhealed_ns ? now - p->made_ns : 0, now);
+        p->args.expel(p->args.context, goes->id, why);
+        ls_coordinator_loses(p, goes->id, why, 0, now);
+    }
+}
+
+/* Spares, as many as there is room for. */
+static void call_spares(ls_coordinator *p)
+{
+    for (int i = 0; i < p->n_nodes && p->spares > 0 && has_room(p); i++)
+        if (p->nodes[i].state == SPARE)
+            call(p, &p->nodes[i], false);
+}
+
+/* Ask the ranks to meet those who wait. */
+static void regroup(ls_coordinator *p)
+{
+    const ls_messages word = {.kind = LS_MESSAGES_REGROUP};
+    size_t n = (size_t)snprintf(p->coming, sizeof p->coming, "joined:");
+
+    for (int i = 0; i < p->n_nodes; i++)
+        if (count_in(p, &p->nodes[i], LS_VIEW_WAITS) > 0 && n < sizeof p->coming - 1)
+            n += (size_t)snprintf(p->coming + n, sizeof p->coming - n, " %s", p->nodes[i].host);
+    p->regroups = true;
+    tell_all(p, &word);
+}
+
+/* Whether guests wait to be met, at the right time. */
+static bool wants_guests(const ls_coordinator *p)
+{
+    return p->lost_ns == 0 && !p->regroups && !any_done(p) && ls_view_has_guests(&p->view) &&
+           p->view.begun;
+}
+
+int64_t ls_coordinator_due_in(const ls_coordinator *coordinator, bool asked, int64_t now)
+{
+    const ls_coordinator *p = coordinator;
+
+    if (p->finished)
+        return -1;
+    if ((ls_view_complete(&p->view) && !asked) || (p->spares > 0 && has_room(p)))
+        return 0;
+    return wants_guests(p) ? ls_max_i64(p->made_ns + p->args.grow_wait_ns - now, 0) : -1;
+}
+
+void ls_coordinator_looks(ls_coordinator *coordinator, int64_t now)
+{
+    ls_coordinator *p = coordinator;
+
+    if (p->finished)
+        return;
+    if (ls_view_complete(&p->view))
+        part_cut(p, now);
+    if (!p->finished && ls_view_complete(&p->view))
+        announce(p, now);
+    if (p->finished)
+        return;
+    call_spares(p);
+    if (wants_guests(p) && now - p->made_ns >= p->args.grow_wait_ns)
+        regroup(p);
+}

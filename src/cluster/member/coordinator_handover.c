@@ -1,0 +1,204 @@
+/* coordinator_handover.c -- what a coordinator hands on: to the coordinator that succeeds it on another
+ * machine, and to its own successor here, which must be the same in everything.
+ *
+ * Between machines times are told as ages, because clocks begin where they like. */
+#include "cluster/member/coordinator_impl.h"
+
+#include "base/mem.h"
+#include "base/time.h"
+#include "cluster/member/wire_codec.h"
+
+enum { HOSTS = 4096, RECORDS = LS_VIEW_WORKERS };
+
+/* --- to another machine ----------------------------------------------------------------------- */
+
+static bool has_restarts(const ls_coordinator *p, const node *n, int worker)
+{
+    return n->state == CALLED && p->view.member[n->first + worker].restarts > 0;
+}
+
+static void put_restarts(const ls_coordinator *p, ls_str *out)
+{
+    uint64_t count = 0;
+
+    for (int i = 0; i < p->n_nodes; i++)
+        for (int k = 0; k < p->nodes[i].workers; k++)
+            count += has_restarts(p, &p->nodes[i], k);
+    ls_wire_codec_put(out, count, 4);
+    for (int i = 0; i < p->n_nodes; i++)
+        for (int k = 0; k < p->nodes[i].workers; k++) {
+            const node *n = &p->nodes[i];
+            if (!has_restarts(p, n, k))
+                continue;
+            ls_wire_codec_put(out, (uint64_t)n->id, 4);
+            ls_wire_codec_put(out, (uint64_t)k, 2);
+            ls_wire_codec_put(out, (uint64_t)p->view.member[n->first + k].restarts, 4);
+        }
+}
+
+static uint64_t ms_of(int64_t ns)
+{
+    return ns > 0 ? (uint64_t)(ns / LS_NS_PER_MS) : 0;
+}
+
+void ls_coordinator_remember(const ls_coordinator *coordinator, int64_t now, ls_str *out)
+{
+    const ls_coordinator *p = coordinator;
+    int hosts = p->n_hosts < HOSTS ? p->n_hosts : HOSTS;
+
+    ls_wire_codec_put(out, (uint64_t)hosts, 2);
+    for (int i = 0; i < hosts; i++) {
+        const host *h = &p->hosts[i];
+        ls_wire_codec_put_text(out, h->name);
+        ls_wire_codec_put(out, (uint64_t)h->crashes, 2);
+        ls_wire_codec_put(out, ms_of(now - h->crashed_ns), 8);
+        ls_wire_codec_put(out, (uint64_t)h->times, 2);
+        ls_wire_codec_put(out, ms_of(h->excluded_ns - now), 8);
+        ls_wire_codec_put(out, h->cut, 1);
+    }
+    put_restarts(p, out);
+    ls_wire_codec_put(out, (uint64_t)p->view.barren, 2);
+    ls_wire_codec_put_line(out, p->view.error, sizeof p->view.error);
+    ls_wire_codec_put_line(out, p->view.again, sizeof p->view.again);
+}
+
+static int64_t get_ms(ls_wire_codec *in)
+{
+    uint64_t ms = ls_wire_codec_get(in, 8);
+
+    in->bad |= ms > INT64_MAX / 4 / LS_NS_PER_MS;
+    return in->bad ? 0 : (int64_t)ms * LS_NS_PER_MS;
+}
+
+static ls_status get_hosts(ls_coordinator *p, ls_wire_codec *in, int64_t now)
+{
+    int n = (int)ls_wire_codec_get(in, 2);
+    host *hosts = n <= HOSTS ? ls_mem_array((size_t)n + 1, sizeof *hosts) : NULL;
+
+    if (!hosts)
+        return ls_fail(LS_EDATA, "what the coordinator before knew of %d hosts is too much", n);
+    for (int i = 0; i < n && !in->bad; i++) {
+        ls_wire_codec_get_text(in, hosts[i].name, sizeof hosts[i].name);
+        hosts[i].crashes = (int)ls_wire_codec_get(in, 2);
+        hosts[i].crashed_ns = now - get_ms(in);
+        hosts[i].times = (int)ls_wire_codec_get(in, 2);
+        int64_t left_ns = get_ms(in);
+        hosts[i].excluded_ns = left_ns ? now + left_ns : 0;
+        hosts[i].cut = ls_wire_codec_get(in, 1) != 0;
+    }
+    ls_mem_free(p->hosts);
+    p->hosts = hosts;
+    p->n_hosts = in->bad ? 0 : n;
+    return LS_OK;
+}
+
+/* Of nodes that are gone nothing is left to be counted. */
+static void get_restarts(ls_coordinator *p, ls_wire_codec *in)
+{
+    uint64_t count = ls_wire_codec_get(in, 4);
+
+    in->bad |= count > RECORDS;
+    for (uint64_t i = 0; i < count && !in->bad; i++) {
+        const node *n = ls_coordinator_find(p, (int)(ls_wire_codec_get(in, 4) & INT32_MAX));
+        int worker = (int)ls_wire_codec_get(in, 2),
+            restarts = (int)(ls_wire_codec_get(in, 4) & INT32_MAX);
+        if (n && n->state == CALLED && worker < n->workers && !in->bad)
+            p->view.member[n->first + worker].restarts = restarts;
+    }
+}
+
+ls_status ls_coordinator_recall(ls_coordinator *coordinator, const void *bytes, size_t len,
+                                int64_t now)
+{
+    ls_coordinator *p = coordinator;
+    ls_wire_codec in = {.at = bytes, .left = len};
+    ls_status st;
+
+    LS_TRY(st, get_hosts(p, &in, now), out);
+    get_restarts(p, &in);
+    p->view.barren = (int)ls_wire_codec_get(&in, 2);
+    ls_wire_codec_get_text(&in, p->view.error, sizeof p->view.error);
+    ls_wire_codec_get_text(&in, p->view.again, sizeof p->view.again);
+    if (!ls_wire_codec_done(&in))
+        st = ls_fail(LS_EDATA, "what the coordinator before knew is damaged");
+out:
+    return st;
+}
+
+/* --- to the same machine ---------------------------------------------------------------------- */
+
+static void append(ls_str *out, const void *bytes, size_t count, size_t size)
+{
+    if (count > 0)
+        ls_str_append_bytes(out, bytes, count * size);
+}
+
+void ls_coordinator_save(const ls_coordinator *coordinator, ls_str *out)
+{
+    const ls_coordinator *p = coordinator;
+
+    append(out, p, 1, sizeof *p);
+    append(out, p->nodes, (size_t)p->n_nodes, sizeof *p->nodes);
+    append(out, p->view.member, (size_t)p->view.workers, sizeof *p->view.member);
+    append(out, p->hosts, (size_t)p->n_hosts, sizeof *p->hosts);
+    append(out, p->roster.bytes.p, p->roster.bytes.len, 1);
+}
+
+/* A piece of so many bytes; NULL: they are not there. */
+static const void *piece(ls_wire_codec *in, size_t count, size_t size)
+{
+    const void *at = in->at;
+
+    in->bad |= count > in->left / (size ? size : 1);
+    if (in->bad)
+        return NULL;
+    in->at += count * size;
+    in->left -= count * size;
+    return at;
+}
+
+static void copy(void *to, const void *from, size_t bytes)
+{
+    if (bytes > 0)
+        memcpy(to, from, bytes);
+}
+
+ls_status ls_coordinator_load(ls_coordinator *coordinator, const void *bytes, size_t len)
+{
+    ls_coordinator *p = coordinator, as = {.n_nodes = 0};
+    ls_wire_codec in = {.at = bytes, .left = len};
+    const void *head = piece(&in, 1, sizeof as);
+
+    if (!head)
+        return ls_fail(LS_EDATA, "the coordinator's log is damaged");
+    memcpy(&as, head, sizeof as);
+    const void *from_nodes = piece(&in, (size_t)as.n_nodes, sizeof *as.nodes);
+    const void *members = piece(&in, (size_t)as.view.workers, sizeof *as.view.member);
+    const void *from_hosts = piece(&in, (size_t)as.n_hosts, sizeof *as.hosts);
+    if (in.bad || in.left != as.roster.bytes.len)
+        return ls_fail(LS_EDATA, "the coordinator's log is damaged");
+    as.args = p->args;
+    as.room = as.n_nodes + 8;
+    as.view.room = 0;
+    as.view.member = NULL;
+    as.nodes = ls_mem_array((size_t)as.room, sizeof *as.nodes);
+    as.hosts = ls_mem_array((size_t)as.n_hosts + 1, sizeof *as.hosts);
+    ls_str_init(&as.roster.bytes);
+    ls_str_append_bytes(&as.roster.bytes, in.at, in.left);
+    if (!as.nodes || !as.hosts || as.roster.bytes.failed ||
+        ls_view_reserve(&as.view, as.view.workers + as.spare_workers) != LS_OK) {
+        ls_mem_free(as.nodes);
+        ls_mem_free(as.hosts);
+        ls_str_release(&as.roster.bytes);
+        return ls_fail(LS_ENOMEM, "no memory for what the coordinator's log has");
+    }
+    copy(as.nodes, from_nodes, (size_t)as.n_nodes * sizeof *as.nodes);
+    copy(as.view.member, members, (size_t)as.view.workers * sizeof *as.view.member);
+    copy(as.hosts, from_hosts, (size_t)as.n_hosts * sizeof *as.hosts);
+    ls_view_release(&p->view);
+    ls_roster_release(&p->roster);
+    ls_mem_free(p->nodes);
+    ls_mem_free(p->hosts);
+    *p = as;
+    return LS_OK;
+}

@@ -1,0 +1,728 @@
+/* heal.c -- a node's workers: their messages, and clocks.
+ *
+ * The agent's loop calls in; nothing here waits. A view is revoked by breaking the memory that its
+ * ranks share, which wakes all of them up whatever they wait for; they find the way to
+ * ls_heal_ask() by themselves.
+ *
+ * Nothing is decided here but that somebody is too late. Words to the coordinator and from it may
+ * cross: a report has a number, and a view that answers an older one is not for that process. */
+#include "cluster/member/heal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/time.h"
+
+enum { MAGIC = 0x4c534832 };
+enum { REPORT = 1, READY, VIEW, END, REGROUP, DISMISS, NOTE };
+enum { START_S = 300 }; /* for a process to report for the first time */
+enum { BUSY = 20 };
+
+typedef struct said { /* by a worker */
+    uint32_t magic, kind;
+    int32_t pid;
+    ls_view_report report;
+    char why[LS_HEAL_CAUSE]; /* for which it has lost the others; "": it begins */
+    ls_config_digest config_digest;
+} said;
+
+typedef struct told { /* by the agent */
+    uint32_t magic, kind;
+    int32_t pid;
+    ls_heal_view view;
+} told;
+
+/* --- a worker's side -------------------------------------------------------------------------- */
+
+static int own_end(void)
+{
+    const char *text = getenv("LINESHAFT_FD_HEAL");
+    char *end;
+    long fd = text ? strtol(text, &end, 10) : -1;
+
+    return text && *text && !*end && fd > 2 && fd < 1 << 20 ? (int)fd : -1;
+}
+
+bool ls_heal_has_agent(void)
+{
+    return own_end() >= 0;
+}
+
+static bool say(const said *s)
+{
+    ssize_t n;
+
+    do
+        n = send(own_end(), s, sizeof *s, MSG_NOSIGNAL);
+    while (n < 0 && errno == EINTR);
+    return n == (ssize_t)sizeof *s;
+}
+
+/* What was heard and is nobody's but the next ls_heal_note()'s. One thread asks. */
+static char noted[LS_HEAL_CAUSE];
+static int64_t noted_ns;
+
+static bool take_note(const told *t)
+{
+    if (t->magic != MAGIC || t->pid != getpid() || t->kind != NOTE)
+        return false;
+    snprintf(noted, sizeof noted, "%.*s", LS_HEAL_CAUSE - 1, t->view.cause);
+    noted_ns = t->view.noticed_ns;
+    return true;
+}
+
+bool ls_heal_note(char *text_out, size_t cap, int64_t *took_ns_out)
+{
+    int fd = own_end();
+    told t;
+
+    while (!noted[0] && fd >= 0 &&
+           recv(fd, &t, sizeof t, MSG_PEEK | MSG_DONTWAIT) == (ssize_t)sizeof t &&
+           (take_note(&t) || t.pid != getpid()))
+        (void)!recv(fd, &t, sizeof t, MSG_DONTWAIT);
+    snprintf(text_out, cap, "%s", noted);
+    *took_ns_out = noted_ns;
+    noted[0] = '\0';
+    return *text_out != '\0';
+}
+
+/* The next message; descriptors that did not come are -1. False: the agent is gone. */
+static bool hear(told *t, ls_heal_fds *fds_out)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(ls_heal_fds))];
+    } control = {.bytes = ""};
+    struct iovec body = {t, sizeof *t};
+    struct msghdr m = {.msg_iov = &body,
+                       .msg_iovlen = 1,
+                       .msg_control = control.bytes,
+                       .msg_controllen = sizeof control.bytes};
+    ssize_t n;
+
+    *fds_out = (ls_heal_fds){-1, -1};
+    do
+        n = recvmsg(own_end(), &m, MSG_CMSG_CLOEXEC);
+    while (n < 0 && errno == EINTR);
+    const struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&m) : NULL;
+    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
+        c->cmsg_len == CMSG_LEN(sizeof *fds_out))
+        memcpy(fds_out, CMSG_DATA(c), sizeof *fds_out);
+    return n == (ssize_t)sizeof *t && t->magic == MAGIC;
+}
+
+static void close_fd(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
+
+ls_status ls_heal_ask(const ls_view_report *report, const ls_config_digest *config_digest,
+                      ls_heal_view *view_out, ls_heal_fds *fds_out)
+{
+    said s = {.magic = MAGIC, .kind = REPORT, .pid = getpid(), .report = *report};
+    ls_err_record lost = *ls_err_last();
+    ls_heal_fds fds;
+    told t;
+
+    if (config_digest)
+        s.config_digest = *config_digest;
+    s.report.unreached = lost.unreached;
+    snprintf(s.why, sizeof s.why, "%.*s", LS_HEAL_CAUSE - 1, lost.code == LS_OK ? "" : lost.text);
+    if (!say(&s))
+        return ls_fail_sys(LS_EPEER, "the agent of this rank cannot be reached");
+    while (hear(&t, &fds)) {
+        bool mine = t.pid == getpid();
+        if (mine && t.kind == VIEW && fds.segment >= 0) {
+            *view_out = t.view;
+            *fds_out = fds;
+            ls_err_clear();
+            return LS_OK;
+        }
+        close_fd(&fds.segment); /* for a process that was here before */
+        close_fd(&fds.members);
+        (void)take_note(&t);
+        if (mine && t.kind == DISMISS) {
+            *view_out = (ls_heal_view){.dismissed = true};
+            *fds_out = (ls_heal_fds){-1, -1};
+            ls_err_clear();
+            return LS_OK;
+        }
+        if (mine && t.kind == END)
+            return lost.code != LS_OK ? ls_err_adopt(&lost)
+                                      : ls_fail(LS_EPEER, "the job is ending");
+    }
+    return ls_fail(LS_EPEER, "the agent of this rank is gone");
+}
+
+/* A message that is for nobody is taken out; one that ls_heal_ask() needs stays. */
+bool ls_heal_regroups(uint64_t generation)
+{
+    int fd = own_end();
+    told t;
+
+    while (fd >= 0 && recv(fd, &t, sizeof t, MSG_PEEK | MSG_DONTWAIT) == (ssize_t)sizeof t) {
+        bool mine = t.magic == MAGIC && t.pid == getpid();
+        if (mine && t.kind == REGROUP && t.view.plan.generation == generation)
+            return true;
+        if (mine && t.kind == END)
+            return false;
+        (void)take_note(&t);
+        (void)!recv(fd, &t, sizeof t, MSG_DONTWAIT);
+    }
+    return false;
+}
+
+void ls_heal_ready(void)
+{
+    const said s = {.magic = MAGIC, .kind = READY, .pid = getpid()};
+
+    if (ls_heal_has_agent())
+        (void)say(&s);
+}
+
+/* --- the agent's side ------------------------------------------------------------------------- */
+
+typedef struct place { /* of a worker */
+    int fd;            /* our end of its socket */
+    pid_t pid;         /* 0: nobody */
+    long ticks;        /* CPU time that it had used when last looked at */
+    int64_t since_ns;  /* since when it is stopped or waited for; 0: it is not */
+    bool stopped;      /* as it was when last looked at */
+    char fault[80];    /* for which it was killed; "": it was not */
+    ls_view_state state;
+    uint32_t serial;         /* of its last report; a process that ended takes it along */
+    ls_view_verdict verdict; /* on its end */
+    bool asked, answered;    /* who decides was asked for it; and has said it since */
+    int rank;                /* in the last view; -1: none */
+    ls_messages last;        /* its last REPORT or ENDED */
+    said early;              /* a report of a process that we have not heard of yet; kind 0: none */
+} place;
+
+struct ls_heal {
+    ls_heal_args args;
+    int fd;        /* epoll of our ends */
+    place *places; /* owned: one for each worker, */
+    int *ends;     /* owned: and the other end of its socket; -1: closed */
+    uint64_t generation;
+    bool begun;      /* a view has trained */
+    int64_t reached; /* as the last view knew it */
+    int64_t lost_ns; /* when the view was given up; 0: it is whole */
+    bool finished;
+    char run_lease[LS_HEAL_RUN_LEASE];
+    bool stops; /* the job must end: why */
+    ls_err_record why;
+};
+
+void ls_heal_stop(ls_heal *heal, const ls_err_record *why)
+{
+    if (!heal->stops)
+        heal->why = *why;
+    heal->stops = true;
+}
+
+static void say_word(ls_heal *h, const ls_messages *word)
+{
+    h->args.say(h->args.say_context, word);
+}
+
+void ls_heal_entrust(ls_heal *heal, const char *run_lease)
+{
+    snprintf(heal->run_lease, sizeof heal->run_lease, "%s", run_lease);
+}
+
+/* --- opening --- */
+
+static ls_status open_place(ls_heal *h, int i)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)i};
+    int pair[2];
+
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
+        return ls_fail_sys(LS_EIO, "cannot make a socket for the membership of workers");
+    h->places[i].fd = pair[0];
+    h->ends[i] = pair[1];
+    if (epoll_ctl(h->fd, EPOLL_CTL_ADD, pair[0], &event) != 0)
+        return ls_fail_sys(LS_EIO, "cannot watch the membership of workers");
+    return LS_OK;
+}
+
+ls_status ls_heal_open(ls_heal **heal_out, const ls_heal_args *args)
+{
+    size_t n = (size_t)args->workers;
+    ls_heal *h = ls_mem_alloc(sizeof *h);
+    ls_status st = LS_OK;
+
+    if (!h)
+        return LS_ENOMEM;
+    h->args = *args;
+    h->places = ls_mem_array(n, sizeof *h->places);
+    h->ends = ls_mem_array(n, sizeof *h->ends);
+    for (size_t i = 0; i < n && h->places && h->ends; i++)
+        h->places[i].fd = h->ends[i] = h->places[i].rank = -1;
+    h->reached = -1;
+    h->fd = epoll_create1(EPOLL_CLOEXEC);
+    if (!h->places || !h->ends || h->fd < 0) {
+        st = ls_fail(LS_ENOMEM, "no memory for the membership of %d workers", args->workers);
+        goto out;
+    }
+    for (int i = 0; i < args->workers; i++)
+        LS_TRY(st, open_place(h, i), out);
+    *heal_out = h;
+out:
+    if (st != LS_OK)
+        ls_heal_close(h);
+    return st;
+}
+
+void ls_heal_close(ls_heal *heal)
+{
+    if (!heal)
+        return;
+    for (int i = 0; i < heal->args.workers && heal->places && heal->ends; i++) {
+        close_fd(&heal->places[i].fd);
+        close_fd(&heal->ends[i]);
+    }
+    close_fd(&heal->fd);
+    ls_mem_free(heal->places);
+    ls_mem_free(heal->ends);
+    ls_mem_free(heal);
+}
+
+const int *ls_heal_ends(const ls_heal *heal)
+{
+    return heal->ends;
+}
+
+void ls_heal_close_ends(ls_heal *heal)
+{
+    for (int i = 0; i < heal->args.workers; i++)
+        close_fd(&heal->ends[i]);
+}
+
+int ls_heal_fd(const ls_heal *heal)
+{
+    return heal->fd;
+}
+
+/* --- what the agent sees --- */
+
+static void accept_said(ls_heal *h, int worker, said *s);
+
+void ls_heal_started(ls_heal *heal, int worker, pid_t pid)
+{
+    place *p = &heal->places[worker];
+    said early = p->early;
+
+    p->pid = pid;
+    p->since_ns = 0;
+    p->ticks = 0;
+    p->fault[0] = '\0';
+    p->early.kind = 0;
+    if (early.kind != 0 && early.pid == pid)
+        accept_said(heal, worker, &early);
+}
+
+static void tell(const place *p, const told *t, const ls_heal_fds *fds);
+
+/* The work is done, and nobody here trains any longer: those who wait were not needed, or are there
+ * again for somebody who died when all had finished. */
+static void dismiss_idle(const ls_heal *h)
+{
+    const told t = {.kind = DISMISS};
+    bool done = false;
+
+    for (int i = 0; i < h->args.workers; i++) {
+        const place *p = &h->places[i];
+        done |= p->state == LS_VIEW_DONE;
+        if (p->state == LS_VIEW_IN || p->state == LS_VIEW_AWAY ||
+            (p->state == LS_VIEW_WAITS && p->rank >= 0))
+            return;
+    }
+    for (int i = 0; i < h->args.workers && done; i++)
+        if (h->places[i].state == LS_VIEW_WAITS && h->places[i].pid > 0)
+            tell(&h->places[i], &t, NULL);
+}
+
+void ls_heal_left(ls_heal *heal, int worker)
+{
+    const ls_messages word = {.kind = LS_MESSAGES_LEFT, .worker = worker};
+
+    heal->places[worker].pid = 0;
+    heal->places[worker].state = LS_VIEW_DONE;
+    say_word(heal, &word);
+    dismiss_idle(heal);
+}
+
+/* The verdict on a worker is known. */
+static ls_view_verdict settle(place *p)
+{
+    p->asked = p->answered = false;
+    p->state = p->verdict == LS_VIEW_RESTART ? LS_VIEW_AWAY : LS_VIEW_OUT;
+    return p->verdict;
+}
+
+ls_view_verdict ls_heal_ended(ls_heal *heal, int worker, const ls_view_end *end, const char *why)
+{
+    ls_heal *h = heal;
+    place *p = &h->places[worker];
+    ls_messages word = {.kind = LS_MESSAGES_ENDED,
+                        .worker = worker,
+                        .signal = end->signal,
+                        .code = end->signal ? 128 + end->signal : end->code,
+                        .asked = end->asked,
+                        .error = end->error != NULL};
+
+    p->pid = 0;
+    p->state = LS_VIEW_OUT;
+    p->rank = -1;
+    p->serial++;
+    if (h->finished)
+        return LS_VIEW_STOP;
+    if (end->error)
+        word.record = *end->error;
+    snprintf(word.why, sizeof word.why, "%.300s%s%s", why, *p->fault ? ", because it " : "",
+             p->fault);
+    p->asked = true;
+    p->last = word;
+    say_word(h, &word);
+    if (!p->answered)
+        return LS_VIEW_LATER;
+    ls_view_verdict verdict = settle(p);
+    if (verdict != LS_VIEW_STOP)
+        ls_log(LS_LOG_INFO, "%s; %s", why,
+               verdict == LS_VIEW_RESTART ? "it is started again" : "the others go on without it");
+    return verdict;
+}
+
+/* --- messages of workers ---------------------------------------------------------------------- */
+
+static void accept_said(ls_heal *h, int worker, said *s)
+{
+    place *p = &h->places[worker];
+    ls_messages word = {.kind = LS_MESSAGES_READY, .worker = worker};
+
+    s->why[sizeof s->why - 1] = '\0';
+    if (s->kind == REPORT) {
+        word.kind = LS_MESSAGES_REPORT;
+        word.report = s->report;
+        word.report.serial = ++p->serial;
+        word.config_digest = s->config_digest;
+        memcpy(word.why, s->why, sizeof word.why);
+        p->state = LS_VIEW_WAITS;
+        p->since_ns = 0;
+        p->last = word;
+    }
+    h->begun |= s->kind == READY;
+    if (s->kind == REPORT || s->kind == READY)
+        say_word(h, &word);
+    if (s->kind == REPORT)
+        dismiss_idle(h);
+}
+
+/* A new process may be quicker than the news of its start: its report waits for that. */
+static void take(ls_heal *h, int worker)
+{
+    place *p = &h->places[worker];
+    said s;
+
+    while (recv(p->fd, &s, sizeof s, MSG_DONTWAIT) == (ssize_t)sizeof s) {
+        if (s.magic != MAGIC)
+            continue;
+        if (p->pid == 0 && s.kind == REPORT)
+            p->early = s;
+        else if (s.pid == p->pid) /* else of a process that is dead by now */
+            accept_said(h, worker, &s);
+    }
+}
+
+static void tell(const place *p, const told *t, const ls_heal_fds *fds)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof *fds)];
+    } control = {.bytes = ""};
+    told copy = *t;
+    struct iovec body = {&copy, sizeof copy};
+    struct msghdr m = {.msg_iov = &body, .msg_iovlen = 1};
+
+    copy.magic = MAGIC;
+    copy.pid = (int32_t)p->pid;
+    if (fds) {
+        m.msg_control = control.bytes;
+        m.msg_controllen = sizeof control.bytes;
+        struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(sizeof *fds);
+        memcpy(CMSG_DATA(c), fds, sizeof *fds);
+    }
+    /* Who does not get it does not come, and is found to be late. */
+    (void)sendmsg(p->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+/* --- words of the coordinator ----------------------------------------------------------------- */
+
+static ls_status give_view(ls_heal *h, const ls_messages *w)
+{
+    const ls_messages_view *v = &w->view;
+    told t = {.kind = VIEW,
+              .view = {.plan = v->plan,
+                       .begun = v->begun,
+                       .lost_ns = v->lost_ns < 0 ? 0 : ls_time_now_ns() - v->lost_ns,
+                       .noticed_ns = v->noticed_ns}};
+    ls_heal_fds fds = {-1, -1};
+    ls_status st = LS_OK;
+
+    memcpy(t.view.cause, v->cause, sizeof t.view.cause);
+    memcpy(t.view.run_lease, h->run_lease, sizeof t.view.run_lease);
+    for (int i = 0; i < w->workers; i++)
+        t.view.local_ranks += w->rank[i] >= 0;
+    LS_TRY(st, h->args.make(h->args.context, v->plan.generation, t.view.local_ranks, &fds.segment),
+           out);
+    LS_TRY(st, ls_members_to_fd(&w->members, &fds.members), out);
+    h->generation = v->plan.generation;
+    h->begun |= v->begun;
+    h->reached = v->plan.reached;
+    h->lost_ns = 0;
+    for (int i = 0, local = 0; i < w->workers && i < h->args.workers; i++) {
+        place *p = &h->places[i];
+        p->rank = -1;
+        if (w->rank[i] < 0) /* a spare */
+            continue;
+        p->since_ns = 0;
+        t.view.rank = w->rank[i];
+        t.view.local_rank = local++;
+        if (p->state != LS_VIEW_WAITS || p->serial != w->serial[i])
+            continue; /* it has died meanwhile: the coordinator is about to hear */
+        p->state = LS_VIEW_IN;
+        p->rank = w->rank[i];
+        tell(p, &t, &fds);
+    }
+out:
+    close_fd(&fds.members);
+    return st;
+}
+
+static void give_up_view(ls_heal *h, const char *why)
+{
+    if (h->generation == 0 || h->lost_ns != 0)
+        return;
+    h->lost_ns = ls_time_now_ns();
+    for (int i = 0; i < h->args.workers; i++)
+        h->places[i].since_ns = 0;
+    h->args.revoke(h->args.context, why);
+}
+
+static void regroup(const ls_heal *h)
+{
+    const told t = {.kind = REGROUP, .view = {.plan = {.generation = h->generation}}};
+
+    for (int i = 0; i < h->args.workers; i++)
+        if (h->places[i].state == LS_VIEW_IN)
+            tell(&h->places[i], &t, NULL);
+}
+
+/* The one who writes what happened is the first of those here, if it is here at all. */
+void ls_heal_tell(ls_heal *heal, const char *what, int64_t took_ns)
+{
+    const place *first = NULL;
+    told t = {.kind = NOTE, .view = {.noticed_ns = took_ns}};
+
+    for (int i = 0; i < heal->args.workers; i++) {
+        const place *p = &heal->places[i];
+        bool there = p->pid > 0 && p->rank >= 0;
+        if (there && (!first || p->rank < first->rank))
+            first = p;
+    }
+    snprintf(t.view.cause, sizeof t.view.cause, "%s", what);
+    if (first)
+        tell(first, &t, NULL);
+}
+
+void ls_heal_hear(ls_heal *heal, const ls_messages *word)
+{
+    ls_heal *h = heal;
+
+    if (h->finished)
+        return;
+    switch (word->kind) {
+    case LS_MESSAGES_VIEW:
+        if (word->view.plan.generation > h->generation && give_view(h, word) != LS_OK)
+            ls_heal_stop(h, ls_err_last());
+        break;
+    case LS_MESSAGES_REVOKE:
+        give_up_view(h, word->why);
+        break;
+    case LS_MESSAGES_REGROUP:
+        regroup(h);
+        break;
+    case LS_MESSAGES_VERDICT:
+        if (word->worker < h->args.workers && h->places[word->worker].asked) {
+            h->places[word->worker].answered = true;
+            h->places[word->worker].verdict = word->verdict;
+        }
+        break;
+    case LS_MESSAGES_REPORT:
+    case LS_MESSAGES_READY:
+    case LS_MESSAGES_LEFT:
+    case LS_MESSAGES_ENDED:
+    case LS_MESSAGES_STANDS:
+        break; /* the other side's part */
+    }
+}
+
+void ls_heal_restate(ls_heal *heal)
+{
+    ls_heal *h = heal;
+
+    for (int i = 0; i < h->args.workers; i++) {
+        place *p = &h->places[i];
+        const ls_messages stands = {.kind = LS_MESSAGES_STANDS,
+                                    .worker = i,
+                                    .past = ls_heal_recall(h),
+                                    .stood = p->rank,
+                                    .out = p->state == LS_VIEW_OUT && !p->asked};
+        const ls_messages left = {.kind = LS_MESSAGES_LEFT, .worker = i};
+        say_word(h, &stands);
+        if (p->state == LS_VIEW_DONE)
+            say_word(h, &left);
+        else if (p->state == LS_VIEW_WAITS || (p->asked && !p->answered))
+            say_word(h, &p->last);
+    }
+}
+
+ls_view_past ls_heal_recall(const ls_heal *heal)
+{
+    return (ls_view_past){heal->generation, heal->begun, heal->reached};
+}
+
+/* --- time ------------------------------------------------------------------------------------- */
+
+/* What a process does: whether somebody has stopped it (one that a debugger holds, 't', is let be),
+ * and how much it has computed. False: it is gone. */
+static bool look_at(pid_t pid, bool *stopped_out, long *ticks_out)
+{
+    char path[40], text[512], state = 0;
+    long user = 0, system = 0;
+    ssize_t n;
+
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    n = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    const char *end = strrchr(text, ')'); /* the name before may hold anything */
+    if (!end || sscanf(end + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %ld %ld", &state,
+                       &user, &system) != 3)
+        return false;
+    *stopped_out = state == 'T';
+    *ticks_out = user + system;
+    return true;
+}
+
+/* How long this worker may be as it is; 0: as long as it likes. One that still computes while the
+ * others wait for it has not yet heard of the loss: it may do so for BUSY times the patience. */
+static int64_t limit_of(const ls_heal *h, place *p)
+{
+    int64_t patience = h->args.patience_ns;
+    bool stopped, computes;
+    long ticks;
+
+    if (p->pid == 0 || (p->state != LS_VIEW_IN && p->state != LS_VIEW_AWAY) ||
+        !look_at(p->pid, &stopped, &ticks))
+        return 0;
+    p->stopped = stopped;
+    computes = ticks > p->ticks;
+    p->ticks = ticks;
+    if (stopped)
+        return patience;
+    if (p->state == LS_VIEW_IN && h->lost_ns != 0)
+        return computes && ls_time_now_ns() - h->lost_ns < BUSY * patience ? 0 : patience;
+    return p->state == LS_VIEW_AWAY ? ls_max_i64(patience, START_S * LS_NS_PER_S) : 0;
+}
+
+/* The first who has been away for too long; -1: nobody. */
+static int too_late(ls_heal *h)
+{
+    int64_t now = ls_time_now_ns();
+
+    for (int i = 0; i < h->args.workers; i++) {
+        place *p = &h->places[i];
+        int64_t limit = limit_of(h, p);
+        if (limit == 0)
+            p->since_ns = 0;
+        else if (p->since_ns == 0)
+            p->since_ns = now;
+        else if (now - p->since_ns > limit)
+            return i;
+    }
+    return -1;
+}
+
+/* It counts as dead from now on; its incident says why. */
+static void condemn(place *p, int worker)
+{
+    snprintf(p->fault, sizeof p->fault, "had %s for %lld s (heal.wait)",
+             p->stopped                 ? "been stopped"
+             : p->state == LS_VIEW_AWAY ? "not begun"
+                                        : "not come to meet the others",
+             (long long)((ls_time_now_ns() - p->since_ns) / LS_NS_PER_S));
+    p->since_ns = 0;
+    ls_log(LS_LOG_WARN, "the rank in place %d (pid %d) %s: it is killed", worker, (int)p->pid,
+           p->fault);
+}
+
+static ls_heal_order next_order(ls_heal *h)
+{
+    if (h->stops) {
+        ls_err_adopt(&h->why);
+        return (ls_heal_order){.task = LS_HEAL_STOP};
+    }
+    for (int i = 0; i < h->args.workers; i++)
+        if (h->places[i].answered)
+            return (ls_heal_order){
+                .task = LS_HEAL_VERDICT, .worker = i, .verdict = settle(&h->places[i])};
+    int late = too_late(h);
+    if (late < 0)
+        return (ls_heal_order){.task = LS_HEAL_NOTHING};
+    condemn(&h->places[late], late);
+    return (ls_heal_order){.task = LS_HEAL_KILL, .worker = late};
+}
+
+ls_heal_order ls_heal_attend(ls_heal *heal)
+{
+    ls_heal *h = heal;
+    struct epoll_event events[64];
+    int n;
+
+    if (h->finished)
+        return (ls_heal_order){.task = LS_HEAL_NOTHING};
+    while ((n = epoll_wait(h->fd, events, LS_COUNT(events), 0)) > 0)
+        for (int i = 0; i < n; i++) {
+            int worker = (int)events[i].data.u32;
+            take(h, worker);
+            if (events[i].events & (EPOLLHUP | EPOLLERR)) /* the last holder of its end is gone */
+                epoll_ctl(h->fd, EPOLL_CTL_DEL, h->places[worker].fd, NULL);
+        }
+    return next_order(h);
+}
+
+void ls_heal_finish(ls_heal *heal)
+{
+    ls_heal *h = heal;
+    const told t = {.kind = END};
+
+    h->finished = true;
+    for (int i = 0; i < h->args.workers; i++)
+        if (h->places[i].pid > 0)
+            tell(&h->places[i], &t, NULL);
+}

@@ -1,0 +1,135 @@
+/* heal.h -- workers of a node that go on when others die: what they and their agent tell each
+ * other.
+ *
+ *     worker -> agent    REPORT   who I am, what state I have; I wait for a view
+ *                        READY    I am ready to train in this view
+ *     agent -> worker    VIEW     generation, rank, ranks, base step, who has it; with it the
+ *                                 memory that the ranks of this node share, and the list of members
+ *                        REGROUP  meet the others anew when a step has ended: somebody has come
+ *                        DISMISS  the others have done the work, and it was not needed: end well
+ *                        END      the job is ending: do not wait
+ *                        NOTE     something happened that the ranks did not notice
+ *
+ * One socket for each worker, inherited by its process and by the one that is started in its place;
+ * messages carry a pid, and what was meant for a dead process is dropped. Who decides is the
+ * coordinator (coordinator.h), wherever it is (recover_local.h, recover_cluster.h): words (messages.h) go to it and come from
+ * it. Every message is answered by its order: a REPORT by one VIEW or END. Who is alive and does
+ * not report within the patience is killed, and so counts as dead, unless it is seen to compute; so
+ * is a process that was stopped (SIGSTOP) for that long. */
+#pragma once
+#include <sys/types.h>
+#include "cluster/member/messages.h"
+
+LS_C_BEGIN
+
+enum { LS_HEAL_CAUSE = LS_MESSAGES_TEXT, LS_HEAL_RUN_LEASE = 512 };
+
+/* --- in a worker ------------------------------------------------------------------------------ */
+
+/* A view as a worker gets it. */
+typedef struct ls_heal_view {
+    ls_view_plan plan; /* generation 0: there is no view, nobody heals */
+    int rank;
+    int local_rank, local_ranks; /* of those on this node */
+    bool begun;                  /* some view has trained: this is no start of the job */
+    bool dismissed;              /* this is none: the work was done by others */
+    int64_t lost_ns;             /* when the view before was given up, by ls_time_now_ns() */
+    int64_t noticed_ns;          /* how long it took to know why */
+    char cause[LS_HEAL_CAUSE];   /* why; "" in the first view */
+    char run_lease
+        [LS_HEAL_RUN_LEASE]; /* the job's right to write its run (run_lease.h); "": see there */
+} ls_heal_view;
+
+/* Whether this process has an agent that heals. */
+bool ls_heal_has_agent(void);
+
+/* What comes with a view, owned by the caller: the memory that the ranks of this node share, and
+ * the list of members (members.h). */
+typedef struct ls_heal_fds {
+    int segment, members;
+} ls_heal_fds;
+
+/* Report, and wait for a view, or to be dismissed. configuration digest: what must be the same on all nodes;
+ * NULL: nothing. LS_EPEER: the job is ending. */
+ls_status ls_heal_ask(const ls_view_report *report, const ls_config_digest *config_digest,
+                      ls_heal_view *view_out, ls_heal_fds *fds_out);
+
+/* Whether the ranks of this generation shall meet anew; without waiting. */
+bool ls_heal_regroups(uint64_t generation);
+
+/* What happened meanwhile, for how long, and shall be told with the events of the run; without
+ * waiting. */
+bool ls_heal_note(char *text_out, size_t cap, int64_t *took_ns_out);
+
+/* Tell the agent that this rank is ready to train. */
+void ls_heal_ready(void);
+
+/* --- in the agent ----------------------------------------------------------------------------- */
+
+typedef struct ls_heal ls_heal;
+
+typedef struct ls_heal_args {
+    int workers;
+    int64_t patience_ns;
+    /* The memory of so many ranks of this node; fd_out stays the caller's until the next call. */
+    ls_status (*make)(void *context, uint64_t generation, int ranks, int *fd_out);
+    /* Break that memory: nobody may wait in it any longer. */
+    void (*revoke)(void *context, const char *why);
+    void *context;
+    /* Tell the coordinator. Its words come by ls_heal_hear(), at once or later. */
+    void (*say)(void *context, const ls_messages *word);
+    void *say_context;
+} ls_heal_args;
+
+/* What the agent has to do. */
+typedef enum ls_heal_task {
+    LS_HEAL_NOTHING,
+    LS_HEAL_KILL,
+    LS_HEAL_STOP,
+    LS_HEAL_VERDICT /* on a worker whose end was answered by LS_VIEW_LATER */
+} ls_heal_task;
+typedef struct ls_heal_order {
+    ls_heal_task task;
+    int worker; /* to kill, or that the verdict is on */
+    ls_view_verdict verdict;
+} ls_heal_order;
+
+ls_status ls_heal_open(ls_heal **heal_out, const ls_heal_args *args);
+void ls_heal_close(ls_heal *heal); /* NULL is allowed */
+
+/* The workers' ends, one each, to be inherited as LINESHAFT_FD_HEAL; closed here when they run. */
+const int *ls_heal_ends(const ls_heal *heal);
+void ls_heal_close_ends(ls_heal *heal);
+
+int ls_heal_fd(const ls_heal *heal); /* readable: attend */
+
+/* The coordinator says something. */
+void ls_heal_hear(ls_heal *heal, const ls_messages *word);
+
+/* Tell the first of the ranks that are here (NOTE). The job must end: the next order says so. */
+void ls_heal_tell(ls_heal *heal, const char *what, int64_t took_ns);
+void ls_heal_stop(ls_heal *heal, const ls_err_record *why);
+/* Views tell this run lease from now on. */
+void ls_heal_entrust(ls_heal *heal, const char *run_lease);
+
+/* Another node coordinates now: say again what the one before may not have answered. */
+void ls_heal_restate(ls_heal *heal);
+
+ls_view_past ls_heal_recall(const ls_heal *heal); /* what this node knows of the last view */
+
+/* A process runs in this place; a process has ended, for this reason. LS_VIEW_LATER: who decides
+ * has been asked, and an order follows. */
+void ls_heal_started(ls_heal *heal, int worker, pid_t pid);
+ls_view_verdict ls_heal_ended(ls_heal *heal, int worker, const ls_view_end *end, const char *why);
+void ls_heal_left(ls_heal *heal, int worker); /* ended well */
+
+/* Read what workers say, look at the clock, announce a view when it is complete. To be called when
+ * the descriptor is readable, after an end, and every LS_HEAL_LOOK_MS, until there is nothing to
+ * do. LS_HEAL_STOP: the reason is this thread's record. */
+enum { LS_HEAL_LOOK_MS = 500 };
+ls_heal_order ls_heal_attend(ls_heal *heal);
+
+/* The job is ending: nobody waits for a view any longer. */
+void ls_heal_finish(ls_heal *heal);
+
+LS_C_END

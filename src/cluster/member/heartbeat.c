@@ -1,0 +1,31 @@
+/* heartbeat.c -- see heartbeat.h. */
+#include "cluster/member/heartbeat.h"
+
+enum { FLOOR = 8, FORGET = 16, MOST = 10 };
+
+void ls_heartbeat_heard(ls_heartbeat *heartbeat, int64_t every_ns, int64_t now)
+{
+    int64_t late = heartbeat->heard_ns ? now - heartbeat->heard_ns - every_ns : 0;
+
+    heartbeat->late_ns = ls_max_i64(late, heartbeat->late_ns - heartbeat->late_ns / FORGET);
+    heartbeat->heard_ns = now;
+    heartbeat->suspected = false;
+}
+
+void ls_heartbeat_forgive(ls_heartbeat *heartbeat, int64_t away_ns)
+{
+    if (heartbeat->heard_ns)
+        heartbeat->heard_ns += away_ns;
+}
+
+int64_t ls_heartbeat_silent(const ls_heartbeat *heartbeat, int64_t now)
+{
+    return heartbeat->heard_ns ? now - heartbeat->heard_ns : 0;
+}
+
+bool ls_heartbeat_is_dead(const ls_heartbeat *heartbeat, int64_t dead_ns, int64_t now)
+{
+    int64_t limit = ls_min_i64(ls_max_i64(dead_ns, FLOOR * heartbeat->late_ns), MOST * dead_ns);
+
+    return ls_heartbeat_silent(heartbeat, now) > limit;
+}

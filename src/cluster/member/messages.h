@@ -1,0 +1,85 @@
+/* messages.h -- what the agents of a job that heals tell each other about its workers.
+ *
+ *   node -> coordinator   REPORT    a worker waits for a view; what it has, and why it asks
+ *                         READY     it is ready to train
+ *                         LEFT      it has ended well
+ *                         ENDED     it has ended otherwise: how
+ *                         STANDS    to a new coordinator: what the worker was under the one before
+ *   coordinator -> node   VIEW      generation, who is in it, and which rank each worker has
+ *                         REVOKE    the view is given up: nobody may wait in it any longer
+ *                         REGROUP   the ranks shall meet anew at the end of a step
+ *                         VERDICT   what becomes of a worker that has ended
+ *
+ * Between machines words travel in frames (net/frame.h), one in each.
+ *
+ * A view goes to all nodes at once, and there may be ten thousand: so it names its nodes by their
+ * numbers in the roster (roster.h), with the end of the roster that the node does not have yet, and
+ * all but the first bytes are the same for everybody. */
+#pragma once
+#include "cluster/member/config_digest.h"
+#include "cluster/member/roster.h"
+#include "cluster/member/view.h"
+
+LS_C_BEGIN
+
+enum { LS_MESSAGES_TEXT = 400, LS_MESSAGES_WORKERS = 256 };
+
+typedef enum ls_messages_kind {
+    LS_MESSAGES_REPORT = 1,
+    LS_MESSAGES_READY,
+    LS_MESSAGES_LEFT,
+    LS_MESSAGES_ENDED,
+    LS_MESSAGES_VIEW,
+    LS_MESSAGES_REVOKE,
+    LS_MESSAGES_REGROUP,
+    LS_MESSAGES_VERDICT,
+    LS_MESSAGES_STANDS
+} ls_messages_kind;
+
+/* What a view tells besides who is in it. */
+typedef struct ls_messages_view {
+    ls_view_plan plan;
+    bool begun;         /* some view has trained: this is no start of the job */
+    int64_t lost_ns;    /* how long ago the view before was given up; -1: it was not */
+    int64_t noticed_ns; /* how long it took to know that somebody was lost */
+    char cause[LS_MESSAGES_TEXT];
+} ls_messages_view;
+
+typedef struct ls_messages {
+    ls_messages_kind kind;
+    int worker;                 /* on its node; of REPORT, READY, LEFT, ENDED, VERDICT, STANDS */
+    char why[LS_MESSAGES_TEXT]; /* REPORT, ENDED, REVOKE */
+    ls_view_report report;      /* REPORT */
+    ls_config_digest config_digest; /* REPORT */
+    int signal, code;               /* ENDED */
+    bool asked, error;              /* ENDED: as in ls_view_end; whether there is a record */
+    ls_err_record record;           /* ENDED */
+    ls_view_verdict verdict;        /* VERDICT */
+    ls_messages_view view;          /* VIEW */
+    ls_members members;             /* VIEW; owned */
+    const ls_roster *roster;        /* VIEW, who tells it: of the members; borrowed */
+    size_t known;                   /* and its bytes that the node has */
+    ls_wire_codec names, list;      /* VIEW, as it came: until unpacked; borrowed from the bytes */
+    ls_view_past past;              /* STANDS: what its node knows of the last view, */
+    int stood;                      /* the rank that it had there; -1: none */
+    bool out;                       /* and whether it was given up */
+    int workers;                    /* VIEW: of the node that hears it */
+    int32_t rank[LS_MESSAGES_WORKERS];    /* of each; -1: it is not in the view */
+    uint32_t serial[LS_MESSAGES_WORKERS]; /* and the report that this answers */
+} ls_messages;
+
+void ls_messages_release(ls_messages *word);
+
+/* As bytes and back; word need not be initialised. LS_EDATA: damaged. */
+void ls_messages_encode(const ls_messages *word, ls_str *out);
+ls_status ls_messages_decode(ls_messages *word, const void *bytes, size_t len);
+
+/* The same in two parts, of which the second is the same for all nodes that are told a view. */
+void ls_messages_encode_own(const ls_messages *word, ls_str *out);
+void ls_messages_encode_shared(const ls_messages *word, ls_str *out);
+
+/* Of a VIEW that has come: learn the names, and make the list of members. LS_EDATA: it is of nodes
+ * that nobody has named. Other words are left as they are. */
+ls_status ls_messages_unpack(ls_messages *word, ls_roster *roster);
+
+LS_C_END

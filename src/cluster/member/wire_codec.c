@@ -1,0 +1,86 @@
+/* wire_codec.c -- see wire_codec.h. */
+#include "cluster/member/wire_codec.h"
+
+void ls_wire_codec_put(ls_str *out, uint64_t value, int bytes)
+{
+    for (int i = 0; i < bytes; i++)
+        ls_str_append_char(out, (char)(value >> 8 * i & 0xff));
+}
+
+void ls_wire_codec_put_text(ls_str *out, const char *text)
+{
+    size_t n = strlen(text);
+
+    n = n > UINT16_MAX ? UINT16_MAX : n;
+    ls_wire_codec_put(out, n, 2);
+    ls_str_append_bytes(out, text, n);
+}
+
+void ls_wire_codec_put_line(ls_str *out, const char *text, size_t cap)
+{
+    size_t n = strlen(text);
+
+    n = n < cap ? n : cap - 1;
+    ls_wire_codec_put(out, n, 2);
+    for (size_t i = 0; i < n; i++)
+        ls_str_append_char(out, (unsigned char)text[i] < ' ' || text[i] == 127 ? ' ' : text[i]);
+}
+
+/* Seven bits a byte, the lowest first; the top bit says that more follow. */
+void ls_wire_codec_put_count(ls_str *out, uint32_t value)
+{
+    for (; value > 127; value >>= 7)
+        ls_str_append_char(out, (char)((value & 127) | 128));
+    ls_str_append_char(out, (char)value);
+}
+
+uint32_t ls_wire_codec_get_count(ls_wire_codec *in)
+{
+    uint64_t value = 0, byte = 128;
+
+    for (int shift = 0; byte > 127 && shift < 35; shift += 7) {
+        byte = ls_wire_codec_get(in, 1);
+        value |= (byte & 127) << shift;
+    }
+    in->bad |= byte > 127 || value > UINT32_MAX;
+    return in->bad ? 0 : (uint32_t)value;
+}
+
+uint64_t ls_wire_codec_get(ls_wire_codec *in, int bytes)
+{
+    uint64_t value = 0;
+
+    if (in->bad || in->left < (size_t)bytes) {
+        in->bad = true;
+        return 0;
+    }
+    for (int i = 0; i < bytes; i++)
+        value |= (uint64_t)in->at[i] << 8 * i;
+    in->at += bytes;
+    in->left -= (size_t)bytes;
+    return value;
+}
+
+void ls_wire_codec_get_text(ls_wire_codec *in, char *text_out, size_t cap)
+{
+    size_t n = (size_t)ls_wire_codec_get(in, 2);
+
+    text_out[0] = '\0';
+    if (in->bad || n > in->left || n >= cap) {
+        in->bad = true;
+        return;
+    }
+    for (size_t i = 0; i < n; i++)
+        in->bad |= in->at[i] < ' ' || in->at[i] == 127; /* they end up on terminals */
+    if (in->bad)
+        return;
+    memcpy(text_out, in->at, n);
+    text_out[n] = '\0';
+    in->at += n;
+    in->left -= n;
+}
+
+bool ls_wire_codec_done(const ls_wire_codec *in)
+{
+    return !in->bad && in->left == 0;
+}

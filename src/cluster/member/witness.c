@@ -1,0 +1,49 @@
+/* witness.c -- see witness.h. */
+#include "cluster/member/witness.h"
+
+enum { GOOD = 3 }; /* questions for which an answer counts */
+
+void ls_witness_heard(ls_witness *witness)
+{
+    *witness = (ls_witness){.asked_ns = 0};
+}
+
+bool ls_witness_is_due(const ls_witness *witness, int64_t suspect_ns, int64_t now)
+{
+    return witness->asked_ns == 0 || now - witness->asked_ns >= suspect_ns;
+}
+
+void ls_witness_asked(ls_witness *witness, int64_t now)
+{
+    witness->asked_ns = now;
+}
+
+void ls_witness_says(ls_witness *witness, bool reached, int64_t now)
+{
+    if (witness->asked_ns == 0)
+        return; /* it has spoken meanwhile */
+    if (reached)
+        witness->reached_ns = now;
+    witness->yes += reached;
+    witness->no += !reached;
+}
+
+int64_t ls_witness_limit(const ls_witness *witness, int64_t dead_ns, int64_t suspect_ns,
+                         int64_t now)
+{
+    bool reached = witness->reached_ns != 0 && now - witness->reached_ns <= GOOD * suspect_ns;
+
+    return reached ? LS_WITNESS_PATIENCE * dead_ns : dead_ns;
+}
+
+const char *ls_witness_text(const ls_witness *witness, int64_t now, char *text, size_t cap)
+{
+    if (witness->yes > 0)
+        snprintf(text, cap, "; others reached it %.1f s ago",
+                 (double)(now - witness->reached_ns) / 1e9);
+    else if (witness->no > 0)
+        snprintf(text, cap, "; others, asked %d times, do not reach it either", witness->no);
+    else
+        snprintf(text, cap, "%s", "");
+    return text;
+}

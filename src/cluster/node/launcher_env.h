@@ -1,0 +1,40 @@
+/* launcher_env.h -- who am I: rank and world from the variables of whoever started this process.
+ *
+ * Understood are lineshaft's own agent, torchrun, Open MPI, MPICH and others with PMI, PMIx, and
+ * Slurm. The launcher nearest to this process counts, so ours come first and Slurm, inside of whose
+ * jobs all others run, last. A process that nobody launched is alone: rank 0 of 1.
+ *
+ * Slurm's variables also exist where there is no task of a step: in a batch script and in the shell
+ * of an allocation. There a process is alone, whatever SLURM_NTASKS says. */
+#pragma once
+#include "base/err.h"
+#include "base/str.h"
+
+LS_C_BEGIN
+
+typedef struct ls_launcher_env {
+    const char *launcher; /* "none", "lineshaft", "torchrun", "openmpi", "pmi", "pmix", "slurm" */
+    int rank, world;
+    int local_rank, local_world; /* on this node; -1: not told */
+    int node, nodes;             /* -1: not told */
+    uint64_t generation;         /* of lineshaft's agent; else 0 */
+    char master_addr[256];       /* a host that all can reach, "" when not told */
+    int master_port;             /* 0: not told */
+    const char *rank_from;       /* the variable that told the rank; NULL: none */
+} ls_launcher_env;
+
+/* LS_EUSAGE when the variables contradict each other or hold no numbers; both are named. */
+ls_status ls_launcher_env_find(ls_launcher_env *places);
+
+/* The same without lineshaft's own agent: who started the agent. */
+ls_status ls_launcher_env_find_outer(ls_launcher_env *places);
+
+/* One line: "rank 3 of 8 (SLURM_PROCID), 1 of 4 on node 1 of 2". */
+void ls_launcher_env_explain(const ls_launcher_env *places, ls_str *out);
+
+/* The names in one of Slurm's lists, "h[1-3,07],gpu2" as "h1 h2 h3 h07 gpu2" with a '\0' behind
+ * each; *count_out tells how many. LS_EDATA for a list that is none, or of more than 65536 names.
+ */
+ls_status ls_launcher_env_hosts(const char *list, ls_str *names_out, int *count_out);
+
+LS_C_END

@@ -1,0 +1,273 @@
+/* hang_report.c -- a collective is not done in time: who did not come, and where is it?
+ *
+ * First to be late is not the culprit, and who waits for whom depends on the schedule. So the rank
+ * whose deadline has passed looks at the black boxes of all members: those of its own node lie in
+ * the shared-memory segment, those of other nodes are asked for beside the data, over TCP, which is open whatever
+ * moves the data. Each rank answers inside of the polls that it does anyway; one that does not poll
+ * is silent, and then a neighbour on its node is asked about it.
+ *
+ *     rank 0, late in number 17         node 1:  rank 2         rank 3 (stopped)
+ *        | -- ASK 2 ----------------------------> |
+ *        | <- WHERE 2: in 17 -------------------- |
+ *        | -- ASK 3 (3 is silent) --------------> | reads the box of 3 in the shared-memory segment
+ *        | <- WHERE 3: not in one, last 16 ------ |
+ *
+ * To blame is, in this order: who is silent; who a signal has stopped; who has come least far in
+ * this communicator (DESIGN of failures: the lowest number, or not in a collective while others
+ * are). When all are in the same collective, it is said whom this rank waits for. */
+#include "comm/comm_impl.h"
+
+#include <string.h>
+#include "base/time.h"
+#include "comm/transport/tcp.h"
+#include "net/wire.h"
+
+/* A rank that waits or moves says something every 100 ms, unless it has no processor. */
+#define SILENT_NS (600 * LS_NS_PER_MS)
+#define ASK_NS (250 * LS_NS_PER_MS)
+
+enum { ANSWER = 44, STOPPED = 1, NOWHERE = 2 };
+_Static_assert((int)ANSWER <= (int)LS_TCP_ANSWER_BYTES, "an answer fits");
+
+static bool is_near(const ls_fabric *f, int rank)
+{
+    return f->members[rank].node == f->members[f->rank].node;
+}
+
+/* What the shared-memory segment says of a rank of this node. */
+static void look_near(const ls_fabric *f, int rank, int group, ls_told *told_out)
+{
+    int seat = f->diary == f->segment ? f->seats[rank] : f->diary_seat;
+
+    *told_out = (ls_told){.heard = true, .stopped = ls_flight_recorder_stopped(f->diary, seat)};
+    told_out->nowhere = !ls_flight_recorder_find(f->diary, seat, group, &told_out->record);
+}
+
+/* --- the side channel -------------------------------------------------------------------------*/
+
+/* Clocks differ between hosts: times travel as how long ago. */
+int ls_hang_report_answer(void *fabric, int about, uint64_t what, uint8_t *bytes_out)
+{
+    const ls_fabric *f = fabric;
+    int64_t now = ls_time_now_ns();
+    ls_told t;
+
+    if (!is_near(f, about) || (about != f->rank && f->diary != f->segment))
+        return 0;
+    look_near(f, about, (int)(what & 0xffffff), &t);
+    const ls_flight_recorder_record *r = &t.record;
+    uint8_t *b = bytes_out;
+    memset(b, 0, ANSWER);
+    b[0] = (uint8_t)((t.stopped ? STOPPED : 0) | (t.nowhere ? NOWHERE : 0));
+    if (!t.nowhere) {
+        b[1] = (uint8_t)r->kind;
+        b[2] = (uint8_t)r->type;
+        b[3] = (uint8_t)r->state;
+        ls_wire_put32(b + 4, (uint32_t)r->group);
+        ls_wire_put64(b + 8, r->seq);
+        ls_wire_put64(b + 16, (uint64_t)r->bytes);
+        ls_wire_put64(b + 24, (uint64_t)r->step);
+        ls_wire_put64(b + 32,
+                      (uint64_t)(now - (r->state == LS_FLIGHT_RECORDER_ENTERED ? r->entered_ns
+                                                                               : r->left_ns)));
+    }
+    return ANSWER;
+}
+
+void ls_hang_report_answered(void *fabric, int about, const uint8_t *bytes, int len)
+{
+    const ls_fabric *f = fabric;
+    const uint8_t *b = bytes;
+
+    if (len != ANSWER || is_near(f, about))
+        return;
+    if (!(b[0] & NOWHERE) &&
+        (b[1] >= LS_COLL_KINDS || b[2] > LS_I8 || b[3] > LS_FLIGHT_RECORDER_FAILED))
+        return; /* of another version; it says nothing to us */
+    int64_t at = ls_time_now_ns() - (int64_t)ls_wire_get64(b + 32);
+    f->told[about] = (ls_told){.heard = true,
+                               .stopped = b[0] & STOPPED,
+                               .nowhere = b[0] & NOWHERE,
+                               .record = {.kind = (ls_coll_kind)b[1],
+                                          .type = (ls_dtype)b[2],
+                                          .state = (ls_flight_recorder_state)b[3],
+                                          .group = (int)ls_wire_get32(b + 4),
+                                          .seq = ls_wire_get64(b + 8),
+                                          .bytes = (int64_t)ls_wire_get64(b + 16),
+                                          .step = (int64_t)ls_wire_get64(b + 24),
+                                          .entered_ns = at,
+                                          .left_ns = at}};
+}
+
+static bool is_silent(const ls_fabric *f, int rank)
+{
+    int64_t heard = ls_tcp_heard(f->far, rank);
+
+    return heard != 0 && ls_time_now_ns() - heard >= SILENT_NS;
+}
+
+/* Ask a rank about itself, or when it is silent somebody of its node. Whether somebody is asked. */
+static bool ask_about(const ls_fabric *f, int rank, uint64_t group)
+{
+    if (!is_silent(f, rank))
+        return ls_tcp_ask(f->far, rank, rank, group);
+    for (int r = 0; r < f->ranks; r++)
+        if (r != rank && f->members[r].node == f->members[rank].node && !is_silent(f, r) &&
+            ls_tcp_ask(f->far, r, rank, group))
+            return true;
+    return false;
+}
+
+/* Hear of all members on other nodes, as far as they answer soon. */
+static ls_status ask_all(ls_comm *c, uint64_t group)
+{
+    ls_fabric *f = c->fabric;
+    int64_t until = ls_time_now_ns() + ASK_NS;
+    bool waits = true, moved;
+    ls_status st = LS_OK;
+
+    /* What has come already is not heard yet. */
+    LS_TRY(st, f->transport->table->poll(f->transport, &moved), out);
+    for (int i = 0; i < c->ranks; i++) {
+        int r = c->world[i];
+        if (is_near(f, r))
+            look_near(f, r, (int)group, &f->told[r]);
+        else
+            f->told[r] = (ls_told){.asked = ask_about(f, r, group)};
+    }
+    while (waits && ls_time_now_ns() < until) {
+        LS_TRY(st, f->transport->table->poll(f->transport, &moved), out);
+        waits = false;
+        for (int i = 0; i < c->ranks; i++)
+            waits |= f->told[c->world[i]].asked; /* the answer takes its place */
+        if (waits)
+            f->far->table->sleep(f->far, ls_min_i64(until, ls_time_now_ns() + LS_NS_PER_MS));
+    }
+out:
+    return st;
+}
+
+/* --- the verdict ------------------------------------------------------------------------------*/
+
+/* "rank 3 (host1)", with where it is. */
+static ls_status blame(const ls_comm *c, const flight *f, int rank, const char *how)
+{
+    const ls_told *t = &c->fabric->told[rank];
+    char where[LS_FLIGHT_RECORDER_TEXT] = "";
+
+    if (t->heard)
+        ls_flight_recorder_say(t->nowhere ? NULL : &t->record, where);
+    return ls_fail(LS_EDEADLINE, "%s %llu did not end in time: rank %d (%s) %s%s%s%s",
+                   ls_coll_kind_name(f->coll.kind), (unsigned long long)f->number, rank,
+                   c->fabric->members[rank].host, how, *where ? "; " : "", where,
+                   t->heard && t->stopped ? "; it is stopped by a signal" : "");
+}
+
+/* How many collectives of this communicator a member has come to, as far as is known. */
+static uint64_t reached(const ls_told *t, int group)
+{
+    return t->nowhere || t->record.group != group ? 0 : t->record.seq;
+}
+
+/* Who has come least far, if not as far as this one; -1: nobody. */
+static int least_far(const ls_comm *c, const flight *f, int group)
+{
+    uint64_t least = f->number;
+    int who = -1;
+
+    for (int i = 0; i < c->ranks; i++) {
+        const ls_told *t = &c->fabric->told[c->world[i]];
+        if (i != c->rank && t->heard && reached(t, group) < least) {
+            least = reached(t, group);
+            who = c->world[i];
+        }
+    }
+    return who;
+}
+
+static int silent_member(const ls_comm *c, int64_t *since_out)
+{
+    int64_t oldest = INT64_MAX;
+    int who = -1;
+
+    for (int i = 0; i < c->ranks; i++) {
+        int r = c->world[i];
+        if (!is_near(c->fabric, r) && is_silent(c->fabric, r) &&
+            ls_tcp_heard(c->fabric->far, r) < oldest) {
+            oldest = *since_out = ls_tcp_heard(c->fabric->far, r);
+            who = r;
+        }
+    }
+    return who;
+}
+
+static int stopped_member(const ls_comm *c)
+{
+    for (int i = 0; i < c->ranks; i++)
+        if (i != c->rank && c->fabric->told[c->world[i]].stopped)
+            return c->world[i];
+    return -1;
+}
+
+/* Somebody whose message has not come, or -1. */
+static int missing_peer(const flight *f)
+{
+    const ls_exec *x = &f->exec;
+
+    for (int32_t i = x->first; f->plan && i < f->plan->sched.count && i < x->first + LS_EXEC_WINDOW;
+         i++)
+        if (f->plan->sched.steps[i].act != LS_SCHED_COPY &&
+            f->plan->sched.steps[i].act != LS_SCHED_COMBINE)
+            return f->plan->sched.steps[i].peer;
+    return -1;
+}
+
+/* All have come, as far as is known: whom this one waits for. */
+static ls_status waits_for(ls_comm *c, flight *f)
+{
+    bool across = f->way == WAY_LEVELS;
+    int64_t now = ls_time_now_ns();
+
+    for (int i = 0; across && f->state == FLIGHT_UP && i < f->pieces; i++)
+        if (f->part[i].stage == 0 || f->part[i].stage == 2)
+            return ls_direct_wait(f->part[i].stage ? c->gather : c->direct, f->part[i].ticket, now);
+    int who = missing_peer(f);
+    if (who < 0 && f->plan && f->way == WAY_EXEC) /* all but the word of the rank before this one */
+        who = (c->rank + c->ranks - 1) % c->ranks;
+    if (who < 0)
+        return ls_fail(LS_EDEADLINE, "%s %llu did not end in time", ls_coll_kind_name(f->coll.kind),
+                       (unsigned long long)f->number);
+    return blame(c, f, across ? c->across[who] : c->world[who], "is waited for");
+}
+
+ls_status ls_hang_report(ls_comm *comm, flight *f)
+{
+    ls_comm *c = comm;
+    int group = LS_FLIGHT_RECORDER_COMM + (int)c->id, who = -1;
+    int64_t since = 0;
+    bool message = f->coll.kind == LS_COLL_SEND || f->coll.kind == LS_COLL_RECV;
+    char how[96];
+    ls_status st;
+
+    if (f->state == FLIGHT_QUEUED && c->head != f) /* it waits for those before it */
+        return ls_hang_report(c, c->head);
+    if (f->state == FLIGHT_UP && f->way == WAY_DIRECT)
+        return ls_direct_wait(c->direct, f->ticket, ls_time_now_ns()); /* names who did not come */
+    if (c->ranks == 1)
+        return ls_fail(LS_EDEADLINE, "%s %llu did not end in time", ls_coll_kind_name(f->coll.kind),
+                       (unsigned long long)f->number);
+    LS_TRY(st, ask_all(c, (uint64_t)group), out);
+    who = silent_member(c, &since);
+    if (who >= 0) {
+        snprintf(how, sizeof how, "is silent for %.1f s",
+                 (double)(ls_time_now_ns() - since) / (double)LS_NS_PER_S);
+        return blame(c, f, who, how);
+    }
+    who = stopped_member(c);
+    if (who >= 0)
+        return blame(c, f, who, "did not come");
+    who = message ? -1 : least_far(c, f, group); /* messages are not counted by the others */
+    st = who >= 0 ? blame(c, f, who, "did not come") : waits_for(c, f);
+out:
+    return st;
+}

@@ -1,0 +1,210 @@
+/* death_watch.c -- a thread that polls pidfds.
+ *
+ * A pidfd becomes readable when its process has ended, and it cannot mean another process that got
+ * the same number, if it was opened while the first one was alive: so after opening the start time
+ * is compared with the one in the seat. How it ended stands in the last field of /proc/PID/stat as
+ * long as its parent has not asked; afterwards newer kernels still tell through the pidfd. */
+#include "comm/node/death_watch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "base/mem.h"
+#include "base/pool.h"
+#include "comm/node/shm_segment_impl.h"
+
+enum { SCAN_MS = 20, UNKNOWN = -1, GONE = -2, OURS = -3 };
+
+struct ls_death_watch {
+    ls_shm_segment *segment;
+    int local, stop;
+    bool started;
+    pthread_t thread;
+    int fd[LS_SHM_SEGMENT_RANKS]; /* pidfd, UNKNOWN before it joined, or one of the others above */
+};
+
+/* --- how it ended ----------------------------------------------------------------------------- */
+
+static void say_end(char *text, size_t cap, int status)
+{
+    if (status == UNKNOWN)
+        snprintf(text, cap, "is gone");
+    else if (WIFSIGNALED(status))
+        snprintf(text, cap, "died: killed by signal %d (%s)", WTERMSIG(status),
+                 strsignal(WTERMSIG(status)));
+    else
+        snprintf(text, cap, "ended with code %d without having left", WEXITSTATUS(status));
+}
+
+/* As waitpid() would tell it; UNKNOWN when it cannot be known any more. */
+static int zombie_status(int pid)
+{
+    char path[64], text[1024];
+
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
+    if (fd >= 0)
+        close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    char *state = strrchr(text, ')'), *last = strrchr(text, ' ');
+    if (!state || !last || (state[2] != 'Z' && state[2] != 'X'))
+        return UNKNOWN;
+    return (int)strtol(last, NULL, 10);
+}
+
+/* The kernel's record behind a pidfd, since 6.15: its layout is part of the system's interface. */
+static int pidfd_status(int fd)
+{
+    struct {
+        uint64_t mask, cgroup;
+        uint32_t ids[11];
+        int32_t exit_code;
+        uint32_t rest[4];
+    } info = {.mask = 8 /* the exit code is wanted */};
+
+    _Static_assert(sizeof info == 80, "the size is part of the number of the call");
+    if (ioctl(fd, _IOC(_IOC_READ | _IOC_WRITE, 0xff, 11, sizeof info), &info) != 0 ||
+        !(info.mask & 8))
+        return UNKNOWN;
+    return info.exit_code;
+}
+
+static void report(ls_shm_segment *segment, int by, int local, int status)
+{
+    char name[LS_SHM_SEGMENT_NAME], end[96];
+
+    if (atomic_load_explicit(&segment->seat[local].state, memory_order_acquire) ==
+        LS_SHM_SEGMENT_LEFT)
+        return;
+    say_end(end, sizeof end, status);
+    ls_shm_segment_abort(segment, by, LS_EPEER, "%s %s", ls_shm_segment_name(segment, local, name),
+                         end);
+}
+
+void ls_death_watch_report(ls_shm_segment *segment, int by, int local, int wait_status)
+{
+    report(segment, by, local, wait_status);
+}
+
+/* --- the thread ------------------------------------------------------------------------------- */
+
+static int open_seat(const ls_death_watch *w, int local)
+{
+    const ls_shm_segment_seat *s = &w->segment->seat[local];
+    uint32_t state = atomic_load_explicit(&s->state, memory_order_acquire);
+
+    if (state < LS_SHM_SEGMENT_JOINED)
+        return UNKNOWN;
+    if (state == LS_SHM_SEGMENT_LEFT)
+        return GONE;
+    if (s->pid == getpid())
+        return OURS;
+    int fd = (int)syscall(SYS_pidfd_open, s->pid, 0);
+    if (fd < 0 && errno != ESRCH)
+        return UNKNOWN; /* no descriptors left: tried again */
+    if (fd >= 0 && ls_shm_segment_started(s->pid, NULL) == s->started)
+        return fd;
+    if (fd >= 0)
+        close(fd);
+    report(w->segment, w->local, local, UNKNOWN);
+    return GONE;
+}
+
+static void ended(ls_death_watch *w, int local)
+{
+    int pid = w->segment->seat[local].pid, status = zombie_status(pid);
+
+    if (status == UNKNOWN)
+        status = pidfd_status(w->fd[local]);
+    report(w->segment, w->local, local, status);
+    close(w->fd[local]);
+    w->fd[local] = GONE;
+}
+
+static void *watch_thread(void *arg)
+{
+    struct pollfd fds[LS_SHM_SEGMENT_RANKS + 1];
+    int seat[LS_SHM_SEGMENT_RANKS + 1];
+    ls_death_watch *w = arg;
+
+    for (;;) {
+        int n = 1;
+        bool scan = false;
+        fds[0] = (struct pollfd){.fd = w->stop, .events = POLLIN};
+        for (int i = 0; i < w->segment->ranks; i++) {
+            if (w->fd[i] == UNKNOWN)
+                w->fd[i] = open_seat(w, i);
+            scan |= w->fd[i] == UNKNOWN;
+            seat[n] = i;
+            if (w->fd[i] >= 0)
+                fds[n++] = (struct pollfd){.fd = w->fd[i], .events = POLLIN};
+        }
+        if (poll(fds, (nfds_t)n, scan ? SCAN_MS : -1) < 0)
+            continue;
+        if (fds[0].revents)
+            return NULL;
+        for (int i = 1; i < n; i++)
+            if (fds[i].revents)
+                ended(w, seat[i]);
+    }
+}
+
+/* Signals are for the threads that work. */
+static int start_thread(ls_death_watch *w)
+{
+    sigset_t all, before;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = ls_pool_start_apart(&w->thread, watch_thread, w);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failed;
+}
+
+ls_status ls_death_watch_open(ls_death_watch **watch_out, ls_shm_segment *segment, int local)
+{
+    ls_death_watch *w = ls_mem_alloc(sizeof *w);
+
+    if (!w)
+        return LS_ENOMEM;
+    w->segment = segment;
+    w->local = local;
+    for (int i = 0; i < LS_SHM_SEGMENT_RANKS; i++)
+        w->fd[i] = UNKNOWN;
+    w->stop = eventfd(0, EFD_CLOEXEC);
+    errno = w->stop < 0 ? errno : start_thread(w);
+    w->started = w->stop >= 0 && errno == 0;
+    if (!w->started) {
+        ls_status st = ls_fail_sys(LS_EFAIL, "cannot watch the other ranks of this node");
+        ls_death_watch_close(w);
+        return st;
+    }
+    *watch_out = w;
+    return LS_OK;
+}
+
+void ls_death_watch_close(ls_death_watch *watch)
+{
+    uint64_t one = 1;
+
+    if (!watch)
+        return;
+    if (watch->started) {
+        while (write(watch->stop, &one, sizeof one) < 0 && errno == EINTR)
+            ;
+        pthread_join(watch->thread, NULL);
+    }
+    if (watch->stop >= 0)
+        close(watch->stop);
+    for (int i = 0; i < watch->segment->ranks; i++)
+        if (watch->fd[i] >= 0)
+            close(watch->fd[i]);
+    ls_mem_free(watch);
+}

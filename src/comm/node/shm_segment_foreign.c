@@ -1,0 +1,47 @@
+/* shm_segment_foreign.c -- whose memory it is that a process has mapped.
+ *
+ * All ranks of a node map the whole shared-memory segment, and read each other's memory there. A page that was read
+ * counts as resident in the process that read it, though another rank has it: who adds up the
+ * resident memory of ranks counts it twice. The other way round the own blocks are there from the
+ * moment they are handed out (fallocate), and count as resident only where this process has touched
+ * them: who adds up counts too little. The mapping as a whole is counted by the kernel (smaps); of
+ * this the pages that belong to nobody (seats, groups) are found one by one (pagemap), and the own
+ * blocks are taken off whole. Where a system does not show it, nothing is counted. */
+#include <stdio.h>
+#include "base/present.h"
+#include "comm/node/shm_segment_impl.h"
+
+/* Resident bytes of mappings that begin in the shared-memory segment. */
+static int64_t mapped_bytes(const ls_shm_segment *segment)
+{
+    const uintptr_t first = (uintptr_t)segment->base;
+    const uintptr_t end = first + (uintptr_t)segment->head->bytes;
+    unsigned long from, to;
+    long long kib, sum = 0;
+    bool inside = false;
+    char line[512];
+    FILE *f = fopen("/proc/self/smaps", "re");
+
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "%lx-%lx ", &from, &to) == 2)
+            inside = from >= first && from < end;
+        else if (inside && sscanf(line, "Rss: %lld", &kib) == 1)
+            sum += kib;
+    if (f)
+        fclose(f);
+    return sum * LS_KIB;
+}
+
+int64_t ls_shm_segment_foreign_bytes(ls_shm_segment *segment, int local)
+{
+    int64_t nobody = ls_present_bytes(segment->base, segment->head->heap_at), bytes;
+
+    if (nobody < 0)
+        return 0;
+    bytes = mapped_bytes(segment) - nobody;
+    pthread_mutex_lock(&segment->lock);
+    for (int i = 0; i < segment->heaps[local].blocks; i++)
+        bytes -= segment->heaps[local].block[i].bytes;
+    pthread_mutex_unlock(&segment->lock);
+    return bytes;
+}

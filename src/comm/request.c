@@ -1,0 +1,471 @@
+/* request.c -- one collective on its way, by one of three ways:
+ *
+ *   direct   all members on this node: they reach each other's memory (node/direct.h)
+ *   exec     a schedule over the transports (exec.h)
+ *   levels   all-reduce over several nodes with several ranks each:
+ *
+ *       node 0:  rank 0  rank 1        node 1:  rank 2  rank 3
+ *                [0 1]   [0 1]                  [0 1]   [0 1]     both halves everywhere
+ *     scatter    [0 .]   [. 1]                  [0 .]   [. 1]     sums inside each node
+ *     between      0 <-----|----------------------0     |         rank 0 with 2, 1 with 3
+ *                          1 <--------------------------1
+ *     gather     [0 1]   [0 1]                  [0 1]   [0 1]
+ *
+ *   A large buffer goes in pieces, so that one piece is between the nodes while the next is
+ *   scattered and the one before gathered. Starts happen in the same order on all ranks of a node:
+ *   scatters and gathers have a group each, and only one flight by levels is up at a time.
+ *
+ * States: QUEUED (start_flight takes it up, in order) -> UP (move_flight) -> DONE (until somebody
+ * waits for it). */
+#include "comm/comm_impl.h"
+
+#include <string.h>
+#include "comm/node/flight_recorder.h"
+
+enum { ID_SHIFT = 50 };
+
+static char *at(void *base, const ls_coll *coll, int64_t element)
+{
+    return (char *)base + element * ls_dtype_bytes(coll->type);
+}
+
+/* --- choosing ---------------------------------------------------------------------------------*/
+
+/* A forced algorithm is taken for the kinds that it does. */
+static bool is_forced(const ls_comm *c, ls_coll_kind kind)
+{
+    return c->forced && (c->forced->kinds & 1U << kind);
+}
+
+const char *ls_request_refuses_levels(const ls_comm *comm, const ls_coll *coll)
+{
+    if (coll->kind != LS_COLL_ALL_REDUCE)
+        return "does not do this collective";
+    if (!comm->levels)
+        return "needs several nodes with equally many ranks, more than one each";
+    if (ls_dtype_bytes(coll->type) < 4)
+        return "passes sums on, which rounds 16-bit sums more than once";
+    if (coll->count < 16 * comm->ranks)
+        return "needs 16 elements for each rank";
+    return NULL;
+}
+
+flight_way ls_request_way(const ls_comm *comm, const ls_coll *coll)
+{
+    int64_t bytes = coll->count * ls_dtype_bytes(coll->type);
+
+    if (comm->ranks == 1 || is_forced(comm, coll->kind))
+        return WAY_EXEC;
+    if (comm->near)
+        return WAY_DIRECT;
+    return (comm->force_levels || bytes >= comm->links.levels_bytes) &&
+                   !ls_request_refuses_levels(comm, coll)
+               ? WAY_LEVELS
+               : WAY_EXEC;
+}
+
+/* By numbers that all ranks agreed on, so that all of them choose the same (tune.h). */
+static ls_status choose_algo(const ls_comm *c, const comm_plan *plan, int ranks,
+                             ls_sched_args *args)
+{
+    const ls_coll *coll = &plan->coll;
+    ls_cost_choice choice;
+
+    if (is_forced(c, coll->kind)) {
+        const char *refuses = ls_algo_refuses(c->forced, coll, ranks, false);
+        if (refuses)
+            return ls_fail(LS_EUSAGE, "%s by algorithm \"%s\": it %s",
+                           ls_coll_kind_name(coll->kind), c->forced->name, refuses);
+    }
+    ls_tune_choose(c, coll, plan->across, &choice);
+    if (choice.best < 0)
+        return ls_fail(LS_EUSAGE, "no algorithm does %s of this type",
+                       ls_coll_kind_name(coll->kind));
+    args->algo = choice.rows[choice.best].algo;
+    args->chunk = choice.rows[choice.best].chunk;
+    return LS_OK;
+}
+
+static bool is_plan(const comm_plan *p, const ls_coll *coll, bool in_place, bool across)
+{
+    return p->used && !p->once_only && p->in_place == in_place && p->across == across &&
+           p->coll.kind == coll->kind && p->coll.op == coll->op && p->coll.type == coll->type &&
+           p->coll.count == coll->count && p->coll.peer == coll->peer;
+}
+
+static ls_status build_plan(ls_comm *c, comm_plan *plan, const ls_coll *coll, bool across)
+{
+    ls_sched_args args = {.kind = coll->kind,
+                          .ranks = across ? c->nodes : c->ranks,
+                          .rank = across ? c->node : c->rank,
+                          .peer = coll->peer,
+                          .count = coll->count,
+                          .in_place = coll->in == coll->out,
+                          .in_counts = coll->in_counts,
+                          .out_counts = coll->out_counts};
+    ls_status st;
+
+    ls_sched_release(&plan->sched);
+    *plan = (comm_plan){.coll = *coll,
+                        .in_place = args.in_place,
+                        .across = across,
+                        .once_only = coll->in_counts || coll->out_counts};
+    LS_TRY(st, choose_algo(c, plan, args.ranks, &args), out);
+    if (coll->kind == LS_COLL_GATHER || coll->kind == LS_COLL_ALL_TO_ALL)
+        args.chunk = 0;
+    LS_TRY(st, ls_sched_build(&plan->sched, &args), out);
+    plan->algo = args.algo;
+    plan->used = ++c->plans_used;
+out:
+    return st;
+}
+
+/* The schedule of a collective: one that was made before, or one in the place of that which nobody
+ * used for the longest time. NULL without a failure: all are busy. */
+static ls_status find_plan(ls_comm *c, const ls_coll *coll, bool across, comm_plan **plan_out)
+{
+    bool tables = coll->in_counts || coll->out_counts;
+    comm_plan *oldest = NULL;
+
+    *plan_out = NULL;
+    for (int i = 0; i < COMM_PLANS; i++) {
+        comm_plan *p = &c->plans[i];
+        if (!tables && is_plan(p, coll, coll->in == coll->out, across)) {
+            p->used = ++c->plans_used;
+            *plan_out = p;
+            return LS_OK;
+        }
+        if (p->busy == 0 && (!oldest || p->used < oldest->used))
+            oldest = p;
+    }
+    if (oldest) {
+        ls_status st = build_plan(c, oldest, coll, across);
+        if (st != LS_OK)
+            return st;
+        *plan_out = oldest;
+    }
+    return LS_OK;
+}
+
+const char *ls_request_algo(ls_comm *comm, const ls_coll *coll)
+{
+    comm_plan *plan;
+
+    return find_plan(comm, coll, false, &plan) == LS_OK && plan ? plan->algo->name : "none";
+}
+
+/* --- starting ---------------------------------------------------------------------------------*/
+
+static ls_status begin_exec(ls_comm *c, flight *f, const ls_coll *coll, bool across, uint64_t tag)
+{
+    ls_status st;
+
+    LS_TRY(st, find_plan(c, coll, across, &f->plan), out);
+    if (!f->plan)
+        goto out;
+    f->plan->busy++;
+    st = ls_exec_begin(&f->exec,
+                       &(ls_exec_args){.transport = c->fabric->transport,
+                                       .peers = across ? c->across : c->world,
+                                       .coll = coll,
+                                       .sched = &f->plan->sched,
+                                       .ranks = across ? c->nodes : c->ranks,
+                                       .rank = across ? c->node : c->rank,
+                                       .part = across,
+                                       .tag = tag},
+                       f->plan->algo->name);
+out:
+    return st;
+}
+
+static void end_exec(flight *f)
+{
+    f->plan->busy--;
+    f->plan = NULL;
+}
+
+/* Pieces of a flight by levels, each with the part of it that this rank sums. */
+static void cut(const ls_comm *c, flight *f)
+{
+    f->pieces = ls_cost_pieces(f->coll.count * ls_dtype_bytes(f->coll.type));
+    f->piece = 0;
+    for (int i = 0; i < f->pieces; i++) {
+        flight_piece *p = &f->part[i];
+        *p = (flight_piece){.stage = 0};
+        ls_coll_range(f->coll.count, f->pieces, i, &p->first, &p->count);
+        ls_coll_range(p->count, c->per_node, c->rank % c->per_node, &p->own, &p->own_count);
+    }
+}
+
+static ls_status scatter(ls_comm *c, flight *f, flight_piece *p)
+{
+    bool in_place = f->coll.in == f->coll.out;
+    ls_coll coll = f->coll;
+
+    coll.kind = LS_COLL_REDUCE_SCATTER;
+    coll.op = coll.op == LS_COLL_MEAN ? LS_COLL_SUM : coll.op;
+    coll.count = p->count;
+    coll.out = at(f->coll.out, &coll, p->first + (in_place ? 0 : p->own));
+    coll.in = in_place ? coll.out : (const char *)f->coll.in + p->first * ls_dtype_bytes(coll.type);
+    return ls_direct_start(c->direct, &coll, &p->ticket);
+}
+
+/* All members tell what they ask for, as they would by another way: those who count differently may
+ * have chosen one. */
+static ls_status begin_oath(ls_comm *c, flight *f)
+{
+    return ls_exec_oath_begin(&f->oath,
+                              &(ls_exec_args){.transport = c->fabric->transport,
+                                              .peers = c->world,
+                                              .coll = &f->coll,
+                                              .ranks = c->ranks,
+                                              .rank = c->rank,
+                                              .tag = f->tag},
+                              "levels");
+}
+
+static bool levels_up(const ls_comm *c)
+{
+    for (const flight *f = c->head; f; f = f->next)
+        if (f->way == WAY_LEVELS && f->state == FLIGHT_UP)
+            return true;
+    return false;
+}
+
+/* Take it up if there is room; it stays queued otherwise. */
+static ls_status start_flight(ls_comm *c, flight *f)
+{
+    ls_status st = LS_OK;
+
+    if (f->way == WAY_DIRECT) {
+        st = ls_direct_start(c->direct, &f->coll, &f->ticket);
+        if (st == LS_EBUSY)
+            return LS_OK;
+    } else if (f->way == WAY_EXEC) {
+        st = begin_exec(c, f, &f->coll, false, f->tag);
+        if (st == LS_OK && !f->plan)
+            return LS_OK;
+    } else {
+        if (levels_up(c))
+            return LS_OK;
+        cut(c, f);
+        st = begin_oath(c, f);
+        for (int i = 0; st == LS_OK && i < f->pieces; i++)
+            st = scatter(c, f, &f->part[i]);
+    }
+    if (st == LS_OK)
+        f->state = FLIGHT_UP;
+    return st;
+}
+
+/* --- moving -----------------------------------------------------------------------------------*/
+
+/* Between the nodes: the part of the piece that this rank has summed. */
+static ls_status between(ls_comm *c, flight *f, flight_piece *p)
+{
+    ls_coll coll = f->coll;
+    bool done = false;
+    ls_status st;
+
+    coll.count = p->own_count;
+    coll.op = coll.op == LS_COLL_MEAN ? LS_COLL_SUM : coll.op;
+    coll.out = at(f->coll.out, &coll, p->first + p->own);
+    coll.in = coll.out;
+    if (!f->plan) {
+        uint64_t tag = f->tag + ((uint64_t)(p - f->part) << LS_EXEC_TAG_BITS);
+        LS_TRY(st, begin_exec(c, f, &coll, true, tag), out);
+        if (!f->plan)
+            goto out;
+    }
+    LS_TRY(st, ls_exec_poll(&f->exec, &done), out);
+    if (!done)
+        goto out;
+    end_exec(f);
+    if (f->coll.op == LS_COLL_MEAN) {
+        const void *from = coll.out;
+        ls_combine_run(&(ls_combine){.type = coll.type,
+                                     .op = LS_COMBINE_SUM,
+                                     .from = &from,
+                                     .sources = 1,
+                                     .to = &coll.out,
+                                     .targets = 1,
+                                     .scale = 1.0 / c->ranks},
+                       coll.count);
+    }
+    coll.kind = LS_COLL_ALL_GATHER;
+    coll.count = p->count;
+    coll.out = at(f->coll.out, &coll, p->first);
+    coll.in = coll.out;
+    LS_TRY(st, ls_direct_start(c->gather, &coll, &p->ticket), out);
+    p->stage = 2;
+    f->piece++;
+out:
+    return st;
+}
+
+static ls_status move_levels(ls_comm *c, flight *f, bool *done_out)
+{
+    ls_status st = LS_OK;
+    bool agreed;
+    int done = 0;
+
+    LS_TRY(st, ls_exec_oath_poll(&f->oath, &agreed), out);
+    for (int i = 0; i < f->pieces; i++) {
+        flight_piece *p = &f->part[i];
+        bool ended = false;
+        if (p->stage == 0 || p->stage == 2) {
+            LS_TRY(st, ls_direct_poll(p->stage ? c->gather : c->direct, p->ticket, &ended), out);
+            p->stage += ended;
+        }
+        if (p->stage == 1 && i == f->piece)
+            LS_TRY(st, between(c, f, p), out);
+        done += p->stage == 3;
+    }
+    *done_out = done == f->pieces && agreed;
+out:
+    return st;
+}
+
+static ls_status move_flight(ls_comm *c, flight *f, bool *done_out)
+{
+    ls_status st;
+
+    *done_out = false;
+    if (f->way == WAY_DIRECT)
+        return ls_direct_poll(c->direct, f->ticket, done_out);
+    if (f->way == WAY_LEVELS)
+        return move_levels(c, f, done_out);
+    st = ls_exec_poll(&f->exec, done_out);
+    if (st == LS_OK && *done_out)
+        end_exec(f);
+    return st;
+}
+
+static void note_left(const ls_comm *c, const flight *f, ls_flight_recorder_state state)
+{
+    if (f->way != WAY_DIRECT)
+        ls_flight_recorder_leave(c->fabric->diary, c->fabric->diary_seat, f->box, state);
+}
+
+void ls_request_note_failed(ls_comm *comm)
+{
+    for (const flight *f = comm->head; f; f = f->next)
+        note_left(comm, f, LS_FLIGHT_RECORDER_FAILED);
+}
+
+/* All flights of a communicator, in order; *moved_out is set when one ended or was taken up. */
+static ls_status move_comm(ls_comm *c, bool *moved_out)
+{
+    flight *before = NULL;
+    bool blocked = false;
+    ls_status st = LS_OK;
+
+    for (flight *f = c->head, *next; f; f = next) {
+        bool done = false;
+        next = f->next;
+        if (f->state == FLIGHT_QUEUED && !blocked) {
+            LS_TRY(st, start_flight(c, f), out);
+            blocked = f->state == FLIGHT_QUEUED;
+            *moved_out |= !blocked;
+        }
+        if (f->state == FLIGHT_UP)
+            LS_TRY(st, move_flight(c, f, &done), out);
+        if (!done) {
+            before = f;
+            continue;
+        }
+        *(before ? &before->next : &c->head) = next;
+        if (c->tail == f)
+            c->tail = before;
+        f->state = FLIGHT_DONE;
+        note_left(c, f, LS_FLIGHT_RECORDER_LEFT);
+        c->fabric->in_flight--;
+        atomic_fetch_sub(&c->up, 1);
+        *moved_out = true;
+    }
+out:
+    return st;
+}
+
+ls_status ls_request_move_all(ls_fabric *fabric, bool *moved_out)
+{
+    ls_fabric *f = fabric;
+    bool came = false;
+    ls_status st = LS_OK;
+
+    *moved_out = false;
+    /* What was asked for just now is on its way before the network is looked at. */
+    for (ls_comm *c = f->comms; c && f->fresh; c = c->next)
+        if (c->head)
+            LS_TRY(st, move_comm(c, moved_out), out);
+    f->fresh = false;
+    if (f->transport)
+        LS_TRY(st, f->transport->table->poll(f->transport, &came), out);
+    *moved_out |= came;
+    for (ls_comm *c = f->comms; c; c = c->next)
+        if (c->head)
+            LS_TRY(st, move_comm(c, moved_out), out);
+out:
+    return st;
+}
+
+ls_status ls_request_explain(ls_fabric *fabric)
+{
+    ls_err_record last = *ls_err_last();
+
+    if (last.code != LS_EDATA || fabric->in_flight == 0)
+        return last.code;
+    for (ls_comm *c = fabric->comms; c; c = c->next)
+        for (flight *f = c->head; f; f = f->next) {
+            if (f->state != FLIGHT_UP)
+                continue;
+            if (f->plan && ls_exec_explain(&f->exec.oath) != LS_OK)
+                return LS_EUSAGE;
+            if (f->way == WAY_LEVELS && ls_exec_explain(&f->oath) != LS_OK)
+                return LS_EUSAGE;
+        }
+    ls_fail(LS_EUSAGE, "ranks ask for different things: %s", last.text);
+    ls_err_hint("All ranks must call the same collectives in the same order.");
+    return LS_EUSAGE;
+}
+
+/* Messages have numbers of their own, which say nothing of how far a rank has come. */
+static uint64_t note_entered(const ls_comm *c, const flight *f, bool message)
+{
+    return ls_flight_recorder_enter(
+        c->fabric->diary, c->fabric->diary_seat,
+        &(ls_flight_recorder_record){
+            .kind = f->coll.kind,
+            .op = f->coll.op,
+            .type = f->coll.type,
+            .group = (message ? LS_FLIGHT_RECORDER_MESSAGES : LS_FLIGHT_RECORDER_COMM) + (int)c->id,
+            .seq = f->number,
+            .bytes = f->coll.count * ls_dtype_bytes(f->coll.type)});
+}
+
+void ls_request_start(ls_comm *comm, flight *f)
+{
+    ls_comm *c = comm;
+    bool message = f->coll.kind == LS_COLL_SEND || f->coll.kind == LS_COLL_RECV;
+
+    /* Messages are counted by each pair for itself: the other ranks know nothing of them. */
+    if (message) {
+        uint64_t *n = f->coll.kind == LS_COLL_SEND ? c->sends : c->receives;
+        f->tag = (uint64_t)1 << 63 | c->id << ID_SHIFT |
+                 (n[f->coll.peer] & 0xffffff) << LS_EXEC_TAG_BITS;
+        f->number = ++n[f->coll.peer];
+    } else {
+        f->tag = c->id << ID_SHIFT | (c->seq & 0xffffff) << LS_EXEC_TAG_BITS;
+        c->seq += COMM_PIECES;
+        f->number = c->seq / COMM_PIECES;
+    }
+    if (f->way != WAY_DIRECT)
+        f->box = note_entered(c, f, message);
+    f->state = FLIGHT_QUEUED;
+    f->next = NULL;
+    *(c->tail ? &c->tail->next : &c->head) = f;
+    c->tail = f;
+    c->fabric->in_flight++;
+    c->fabric->fresh = true;
+    atomic_fetch_add(&c->up, 1);
+}

@@ -1,0 +1,499 @@
+/* hf_export.c -- a model becomes a Hugging Face folder.
+ *
+ * Parameters keep their names and memory order, so writing is rounding and copying; with LoRA the
+ * small matrices are added to the weights first, or written alone as a PEFT adapter. Tensors go
+ * into files in the model's order until a file is full. Then the folder is opened like anybody
+ * else's, its logits are compared with those of the model in memory, and only then it gets its
+ * name. */
+#include "hf/hf_export.h"
+
+#include <limits.h>
+#include <math.h>
+#include <string.h>
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/time.h"
+#include "checkpoint/safetensors.h"
+#include "hf/hf_convert.h"
+#include "data/chat/chat.h"
+#include "hf/hf_copy.h"
+
+typedef struct job {
+    const ls_hf_export_args *args;
+    ls_hf_folder *folder;
+    ls_resident r;
+    ls_hf_copy_stage stage;
+    ls_fingerprint print; /* of the model before anything was rounded */
+    ls_hf_config_config config;
+    ls_hf_export_report report;
+} job;
+
+/* --- tensors ---------------------------------------------------------------------------------- */
+
+/* What goes into the files, in the model's order. */
+static bool wanted(const job *j, const ls_param *p)
+{
+    return p->lora == j->args->adapter;
+}
+
+static ls_status check_fits(const ls_param *p, const float *x, const uint16_t *narrow, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        if ((narrow[i] & 0x7fff) == 0x7c00 && isfinite(x[i])) {
+            ls_status st = ls_fail(LS_EDATA, "a weight of \"%s\" is %g, too large for f16", p->name,
+                                   (double)x[i]);
+            ls_err_hint("Export with --dtype bf16 or f32.");
+            return st;
+        }
+    return LS_OK;
+}
+
+static ls_status put_param(const job *j, ls_safetensors_writer *w, const ls_param *p)
+{
+    enum { PIECE = 65536 };
+    const float *x = j->r.w + p->first;
+    ls_dtype type = j->report.type;
+    ls_status st = LS_OK;
+
+    if (type == LS_F32)
+        return ls_safetensors_put(w, x, p->count * (int64_t)sizeof *x);
+    uint16_t *narrow = ls_mem_array(PIECE, sizeof *narrow);
+    if (!narrow)
+        return LS_ENOMEM;
+    for (int64_t k = 0; k < p->count && st == LS_OK; k += PIECE) {
+        int64_t n = ls_min_i64(PIECE, p->count - k);
+        ls_hf_convert_narrow(type, x + k, n, narrow);
+        if (type == LS_F16)
+            LS_TRY(st, check_fits(p, x + k, narrow, n), out);
+        st = ls_safetensors_put(w, narrow, n * 2);
+    }
+out:
+    ls_mem_free(narrow);
+    return st;
+}
+
+/* One file with the wanted parameters first .. end-1. */
+static ls_status write_file(job *j, const char *name, const char *prefix, int first, int end)
+{
+    char path[PATH_MAX + 64], (*names)[LS_PARAM_NAME + 32] = NULL;
+    ls_safetensors_writer w = {.fd = -1};
+    ls_safetensors_item *items = ls_mem_array((size_t)(end - first) + 1, sizeof *items);
+    int n = 0;
+    ls_status st = LS_ENOMEM;
+
+    names = ls_mem_array((size_t)(end - first) + 1, sizeof *names);
+    if (!items || !names)
+        goto out;
+    snprintf(path, sizeof path, "%s/%s", j->stage.path, name);
+    for (int i = first; i < end; i++) {
+        const ls_param *p = &j->r.model.params[i];
+        if (!wanted(j, p))
+            continue;
+        snprintf(names[n], sizeof names[n], "%s%s", prefix, p->name);
+        items[n] = (ls_safetensors_item){.name = names[n],
+                                         .type = j->report.type,
+                                         .ndim = p->ndim,
+                                         .shape = {p->shape[0], p->shape[1]},
+                                         .bytes = p};
+        n++;
+    }
+    LS_TRY(st, ls_safetensors_create(&w, path, items, n), out);
+    for (int i = 0; i < n; i++)
+        LS_TRY(st, put_param(j, &w, items[i].bytes), out);
+    j->report.bytes += w.end;
+    j->report.files++;
+    st = ls_safetensors_finish(&w);
+out:
+    ls_safetensors_abandon(&w);
+    ls_mem_free(items);
+    ls_mem_free(names);
+    return st;
+}
+
+/* The parameter after the last one that fits into the file that begins with first. */
+static int file_end(const job *j, int first)
+{
+    int64_t bytes = 0, width = ls_dtype_bytes(j->report.type);
+    int i = first;
+
+    for (; i < j->r.model.n_params; i++) {
+        const ls_param *p = &j->r.model.params[i];
+        int64_t more = wanted(j, p) ? p->count * width : 0;
+        if (bytes && j->args->shard && bytes + more > j->args->shard && more)
+            break;
+        bytes += more;
+    }
+    return i;
+}
+
+static void shard_name(int k, int files, char *out, size_t cap)
+{
+    snprintf(out, cap, "model-%05d-of-%05d.safetensors", k + 1, files);
+}
+
+static ls_status write_index(job *j, int files)
+{
+    int64_t bytes = 0;
+    char path[PATH_MAX + 64], name[64];
+    ls_json json;
+    ls_str text;
+    ls_status st;
+
+    ls_str_init(&text);
+    for (int i = 0; i < j->r.model.n_params; i++)
+        if (wanted(j, &j->r.model.params[i]))
+            bytes += j->r.model.params[i].count * ls_dtype_bytes(j->report.type);
+    ls_json_begin_lines(&json, &text, 2);
+    ls_json_open(&json, '{');
+    ls_json_key(&json, "metadata");
+    ls_json_open(&json, '{');
+    ls_json_put_int(&json, "total_parameters", j->report.parameters);
+    ls_json_put_int(&json, "total_size", bytes);
+    ls_json_close(&json);
+    ls_json_key(&json, "weight_map");
+    ls_json_open(&json, '{');
+    for (int k = 0, first = 0; k < files; k++) {
+        int end = file_end(j, first);
+        shard_name(k, files, name, sizeof name);
+        for (int i = first; i < end; i++)
+            if (wanted(j, &j->r.model.params[i]))
+                ls_json_put_str(&json, j->r.model.params[i].name, name);
+        first = end;
+    }
+    ls_json_close(&json);
+    ls_json_close(&json);
+    ls_str_append_char(&text, '\n');
+    LS_TRY(st, ls_str_status(&text), out);
+    snprintf(path, sizeof path, "%s/model.safetensors.index.json", j->stage.path);
+    LS_TRY(st, ls_file_write_atomic(path, text.p, text.len), out);
+out:
+    ls_str_release(&text);
+    return st;
+}
+
+/* Whether parameters from i on hold nothing to be written. */
+static bool nothing_left(const job *j, int i)
+{
+    for (; i < j->r.model.n_params; i++)
+        if (wanted(j, &j->r.model.params[i]))
+            return false;
+    return true;
+}
+
+static ls_status write_weights(job *j)
+{
+    int files = 0, first = 0;
+    char name[64];
+    ls_status st = LS_OK;
+
+    while (!nothing_left(j, first)) {
+        first = file_end(j, first);
+        files++;
+    }
+    if (files <= 1)
+        return write_file(j, "model.safetensors", "", 0, j->r.model.n_params);
+    first = 0;
+    for (int k = 0; k < files && st == LS_OK; k++) {
+        int end = file_end(j, first);
+        shard_name(k, files, name, sizeof name);
+        st = write_file(j, name, "", first, end);
+        first = end;
+    }
+    return st == LS_OK ? write_index(j, files) : st;
+}
+
+/* --- the small files -------------------------------------------------------------------------- */
+
+static ls_status write_text(const job *j, const char *name, const ls_str *text)
+{
+    char path[PATH_MAX + 64];
+    ls_status st = ls_str_status(text);
+
+    if (st != LS_OK)
+        return st;
+    snprintf(path, sizeof path, "%s/%s", j->stage.path, name);
+    return ls_file_write_atomic(path, text->p, text->len);
+}
+
+static const char *torch_name(ls_dtype type)
+{
+    return type == LS_BF16 ? "bfloat16" : type == LS_F16 ? "float16" : "float32";
+}
+
+static ls_status write_config(job *j)
+{
+    const char *origin = ls_hf_folder_origin(j->folder);
+    ls_hf_config_config base;
+    ls_str text;
+    ls_status st;
+
+    ls_str_init(&text);
+    j->config = *ls_hf_folder_config(j->folder);
+    /* A fine-tuned model keeps the token ids of the one it came from, while that is still there. */
+    if (j->config.bos < 0 && j->config.n_eos == 0 && *origin && ls_file_is_dir(origin)) {
+        st = ls_hf_config_open(&base, origin);
+        if (st == LS_ENOMEM)
+            goto out;
+        if (st == LS_OK) {
+            j->config = base;
+            j->config.positions = base.model.context;
+        } else {
+            ls_err_clear(); /* gone or changed since: the ids stay unknown */
+        }
+    }
+    j->config.model = j->r.run.model;
+    snprintf(j->config.dtype, sizeof j->config.dtype, "%s", torch_name(j->report.type));
+    ls_hf_config_write(&j->config, &text);
+    LS_TRY(st, write_text(j, "config.json", &text), out);
+out:
+    ls_str_release(&text);
+    return st;
+}
+
+/* The one that came with the model, or the token ids alone. */
+static ls_status write_generation(job *j)
+{
+    const char *origin = ls_hf_folder_origin(j->folder);
+    bool done = false;
+    ls_json json;
+    ls_str text;
+    ls_status st = LS_OK;
+
+    ls_str_init(&text);
+    if (*origin)
+        LS_TRY(st, ls_hf_copy_file(origin, j->stage.path, "generation_config.json", &done), out);
+    if (done)
+        goto out;
+    ls_json_begin_lines(&json, &text, 2);
+    ls_json_open(&json, '{');
+    if (j->config.bos >= 0)
+        ls_json_put_int(&json, "bos_token_id", j->config.bos);
+    if (j->config.n_eos) {
+        ls_json_key(&json, "eos_token_id");
+        ls_json_open(&json, '[');
+        for (int i = 0; i < j->config.n_eos; i++)
+            ls_json_int(&json, j->config.eos[i]);
+        ls_json_close(&json);
+    }
+    ls_json_put_bool(&json, "do_sample", false);
+    ls_json_close(&json);
+    ls_str_append_char(&text, '\n');
+    st = write_text(j, "generation_config.json", &text);
+out:
+    ls_str_release(&text);
+    return st;
+}
+
+/* The template that a run's conversations were written with: without it nobody can ask the model as
+ * it was taught. */
+static ls_status write_template(job *j)
+{
+    const char *name = ls_hf_folder_run(j->folder)->data.chat_template;
+    ls_tokenizer *tok = NULL;
+    ls_chat *chat = NULL;
+    ls_status st = LS_OK;
+    ls_str text;
+
+    if (!ls_chat_is_meant(name) || strcmp(name, "auto") == 0)
+        return LS_OK;
+    ls_str_init(&text);
+    LS_TRY(st, ls_hf_folder_tokenizer(j->folder, &tok), out);
+    LS_TRY(st, ls_chat_open(&chat, name, tok), out);
+    ls_str_append(&text, ls_chat_template(chat));
+    st = write_text(j, "chat_template.jinja", &text);
+out:
+    ls_str_release(&text);
+    ls_chat_close(chat);
+    ls_tokenizer_free(tok);
+    return st;
+}
+
+static ls_status write_tokenizer(job *j)
+{
+    const char *name = ls_hf_folder_run(j->folder)->data.tokenizer;
+    char copies[PATH_MAX];
+    int files = 0;
+    ls_status st;
+
+    LS_TRY(st, ls_hf_copy_tokenizer(ls_hf_folder_home(j->folder), j->stage.path, &files), out);
+    if (files == 0 && !ls_hf_folder_is_hf(j->folder)) {
+        snprintf(copies, sizeof copies, "%s/" LS_HF_CONFIG_COPIES, ls_hf_folder_home(j->folder));
+        LS_TRY(st, ls_hf_copy_tokenizer(copies, j->stage.path, &files), out);
+    }
+    if (files == 0 && strcmp(name, "bytes") == 0) {
+        LS_TRY(st, ls_hf_copy_bytes_tokenizer(j->stage.path), out);
+        files = 1;
+    } else if (files == 0 && ls_file_is_dir(name)) {
+        LS_TRY(st, ls_hf_copy_tokenizer(name, j->stage.path, &files), out);
+    }
+    j->report.tokenizer = files > 0;
+    st = write_template(j);
+out:
+    return st;
+}
+
+/* --- an adapter ------------------------------------------------------------------------------- */
+
+/* "self_attn.q_proj" of "model.layers.3.self_attn.q_proj.lora_A.weight"; false for others. */
+static bool module_of(const ls_param *p, char *out, size_t cap)
+{
+    const char *end = strstr(p->name, ".lora_A.weight");
+    const char *start = strpbrk(p->name, "0123456789");
+
+    if (!p->lora || !end || !start)
+        return false;
+    start += strspn(start, "0123456789") + 1;
+    snprintf(out, cap, "%.*s", (int)(end - start), start);
+    return true;
+}
+
+static void put_targets(const job *j, ls_json *json)
+{
+    char module[64], other[64];
+
+    ls_json_key(json, "target_modules");
+    ls_json_open(json, '[');
+    for (int i = 0; i < j->r.model.n_params; i++) {
+        bool seen = false;
+        if (!module_of(&j->r.model.params[i], module, sizeof module))
+            continue;
+        for (int k = 0; k < i && !seen; k++)
+            seen = module_of(&j->r.model.params[k], other, sizeof other) && !strcmp(module, other);
+        if (!seen)
+            ls_json_str(json, module);
+    }
+    ls_json_close(json);
+}
+
+static ls_status write_adapter(job *j)
+{
+    const ls_run *run = ls_hf_folder_run(j->folder);
+    ls_json json;
+    ls_str text;
+    ls_status st;
+
+    ls_str_init(&text);
+    ls_json_begin_lines(&json, &text, 2);
+    ls_json_open(&json, '{');
+    ls_json_put_str(&json, "peft_type", "LORA");
+    ls_json_put_str(&json, "task_type", "CAUSAL_LM");
+    ls_json_put_str(&json, "base_model_name_or_path",
+                    j->args->base ? j->args->base : run->model.import);
+    ls_json_put_int(&json, "r", run->lora.rank);
+    ls_json_put_num(&json, "lora_alpha", run->lora.alpha);
+    ls_json_put_num(&json, "lora_dropout", 0);
+    put_targets(j, &json);
+    ls_json_put_bool(&json, "fan_in_fan_out", run->model.family == LS_FAMILY_GPT2);
+    ls_json_put_str(&json, "bias", "none");
+    ls_json_put_bool(&json, "inference_mode", true);
+    ls_json_put_bool(&json, "init_lora_weights", true);
+    ls_json_put_bool(&json, "use_rslora", false);
+    ls_json_put_bool(&json, "use_dora", false);
+    ls_json_close(&json);
+    ls_str_append_char(&text, '\n');
+    LS_TRY(st, write_text(j, "adapter_config.json", &text), out);
+    LS_TRY(st,
+           write_file(j, "adapter_model.safetensors", "base_model.model.", 0, j->r.model.n_params),
+           out);
+out:
+    ls_str_release(&text);
+    return st;
+}
+
+/* --- the whole -------------------------------------------------------------------------------- */
+
+static double tolerance(ls_dtype type)
+{
+    return type == LS_BF16  ? LS_FINGERPRINT_BF16
+           : type == LS_F16 ? LS_FINGERPRINT_F16
+                            : LS_FINGERPRINT_F32;
+}
+
+/* Open what was written as anybody would, and compare with what was meant. The model in memory is
+ * given up first: two of them may not fit. */
+static ls_status verify(job *j)
+{
+    ls_hf_folder *f = NULL;
+    ls_fingerprint print;
+    ls_status st;
+
+    ls_resident_close(&j->r);
+    LS_TRY(st, ls_hf_folder_open(&f, j->stage.path, -1), out);
+    LS_TRY(st, ls_resident_open(&j->r, f), out);
+    LS_TRY(st,
+           ls_fingerprint_verify(&j->r, &j->print, tolerance(j->report.type), j->args->to,
+                                 &j->report.worst),
+           out);
+    LS_TRY(st, ls_fingerprint_make(&j->r, &print), out);
+    LS_TRY(st, ls_fingerprint_write(&print, j->stage.path), out);
+out:
+    ls_resident_close(&j->r);
+    ls_hf_folder_close(f);
+    return st;
+}
+
+static void pick_type(job *j)
+{
+    const char *came = ls_hf_folder_config(j->folder)->dtype;
+
+    j->report.type = j->args->type;
+    if (j->args->same_type)
+        j->report.type = strcmp(came, "bfloat16") == 0  ? LS_BF16
+                         : strcmp(came, "float16") == 0 ? LS_F16
+                                                        : LS_F32;
+}
+
+static ls_status check_adapter(const job *j)
+{
+    if (!j->args->adapter || j->r.model.shape.lora_rank > 0)
+        return LS_OK;
+    ls_status st =
+        ls_fail(LS_EUSAGE, "\"%s\" was trained without LoRA: it has no adapter", j->args->from);
+    ls_err_hint("Leave --adapter out to export the model itself.");
+    return st;
+}
+
+static ls_status write_model(job *j)
+{
+    ls_status st;
+
+    LS_TRY(st, ls_hf_config_writable(&j->r.run.model), out);
+    LS_TRY(st, ls_fingerprint_make(&j->r, &j->print), out);
+    j->report.merged = j->r.model.shape.lora_rank > 0;
+    if (j->report.merged)
+        ls_resident_merge(&j->r);
+    LS_TRY(st, write_config(j), out);
+    LS_TRY(st, write_generation(j), out);
+    LS_TRY(st, write_tokenizer(j), out);
+    LS_TRY(st, write_weights(j), out);
+    LS_TRY(st, verify(j), out);
+out:
+    return st;
+}
+
+ls_status ls_hf_export(const ls_hf_export_args *args, ls_hf_export_report *report_out)
+{
+    int64_t start_ns = ls_time_now_ns();
+    job j = {.args = args};
+    ls_status st;
+
+    ls_err_doing("exporting \"%s\"", args->from);
+    LS_TRY(st, ls_hf_folder_open_signed(&j.folder, args->from, args->step, args->key), out);
+    pick_type(&j);
+    LS_TRY(st, ls_hf_copy_stage_begin(&j.stage, args->to), out);
+    LS_TRY(st, ls_resident_open(&j.r, j.folder), out);
+    LS_TRY(st, check_adapter(&j), out);
+    for (int i = 0; i < j.r.model.n_params; i++)
+        j.report.parameters += wanted(&j, &j.r.model.params[i]) ? j.r.model.params[i].count : 0;
+    LS_TRY(st, args->adapter ? write_adapter(&j) : write_model(&j), out);
+    LS_TRY(st, ls_hf_copy_stage_commit(&j.stage), out);
+    j.report.seconds = (double)(ls_time_now_ns() - start_ns) / 1e9;
+    *report_out = j.report;
+out:
+    ls_hf_copy_stage_drop(&j.stage);
+    ls_resident_close(&j.r);
+    ls_hf_folder_close(j.folder);
+    ls_err_done();
+    return st;
+}

@@ -1,0 +1,125 @@
+/* resident.c -- a model with its weights in memory. */
+#include "hf/resident.h"
+
+#include "base/mem.h"
+#include "hf/hf_folder_impl.h"
+
+/* Rows of the embedding: a run of ours may have left model.vocab to the tokenizer. */
+static ls_status vocab_of(const ls_hf_folder *f, int64_t *vocab_out)
+{
+    const char *name = f->run.model.family == LS_FAMILY_GPT2 ? "transformer.wte.weight"
+                                                             : "model.embed_tokens.weight";
+
+    *vocab_out = f->run.model.vocab;
+    if (f->hf || *vocab_out != LS_RUN_AUTO)
+        return LS_OK;
+    for (int i = 0; i < ls_ckpt_count(f->ckpt); i++) {
+        ls_ckpt_tensor t = ls_ckpt_nth(f->ckpt, i);
+        if (strcmp(t.name, name) == 0 && strcmp(t.kind, "param") == 0 && t.ndim == 2) {
+            *vocab_out = t.shape[0];
+            return LS_OK;
+        }
+    }
+    return ls_fail(LS_EDATA, "\"%s\": the tensor \"%s\" is missing", f->path, name);
+}
+
+ls_status ls_resident_open(ls_resident *r, const ls_hf_folder *folder)
+{
+    void *memory = NULL;
+    ls_status st;
+
+    *r = (ls_resident){.run = *ls_hf_folder_run(folder)};
+    LS_TRY(st, vocab_of(folder, &r->run.model.vocab), out);
+    LS_TRY(st, ls_model_init(&r->model, &r->run, r->run.model.vocab), out);
+    LS_TRY(st, ls_hf_folder_check(folder, &r->model), out);
+    LS_TRY(st, ls_kernel_pick("auto", &r->kernels), out);
+    LS_TRY(st, ls_device_open(&r->device, "cpu", 0), out);
+    LS_TRY(st, ls_stream_create(&r->stream, r->device), out);
+    LS_TRY(st,
+           ls_device_alloc(r->device, r->model.flat * (int64_t)sizeof *r->w, "weights", &memory),
+           out);
+    r->w = memory;
+    LS_TRY(st, ls_hf_folder_load(folder, &r->model, r->w), out);
+out:
+    if (st != LS_OK)
+        ls_resident_close(r);
+    return st;
+}
+
+void ls_resident_close(ls_resident *r)
+{
+    if (r->device)
+        ls_device_free(r->device, r->w);
+    ls_stream_free(r->stream);
+    ls_device_close(r->device);
+    ls_model_release(&r->model);
+    *r = (ls_resident){.w = NULL};
+}
+
+/* W += scale B A for a pair beside W, which is [N, K], or [K, N] for gpt2. Sums are made in double,
+ * a piece of a row at a time so that rows of A are read in order, and rounded once. */
+static void merge_pair(ls_resident *r, const ls_adapter *pair, ls_place weight)
+{
+    enum { PIECE = 256 };
+    const ls_model_shape *s = &r->model.shape;
+    const float *a = r->w + pair->a.w;
+    float *b = r->w + pair->b.w, *w = r->w + weight.w;
+    int64_t step_n = s->layout == LS_LAYOUT_NK ? pair->K : 1;
+    int64_t step_k = s->layout == LS_LAYOUT_NK ? 1 : pair->N;
+    double sums[PIECE];
+
+    for (int64_t n = 0; n < pair->N; n++) {
+        for (int64_t first = 0; first < pair->K; first += PIECE) {
+            int64_t count = ls_min_i64(PIECE, pair->K - first);
+            memset(sums, 0, sizeof sums);
+            for (int64_t i = 0; i < s->lora_rank; i++) {
+                const float *row = a + i * pair->K + first;
+                double factor = (double)b[n * s->lora_rank + i];
+                for (int64_t k = 0; k < count; k++)
+                    sums[k] += factor * (double)row[k];
+            }
+            float *to = w + n * step_n + first * step_k;
+            for (int64_t k = 0; k < count; k++, to += step_k)
+                *to = (float)((double)*to + (double)s->lora_scale * sums[k]);
+        }
+    }
+    memset(b, 0, (size_t)(pair->N * s->lora_rank) * sizeof *b);
+}
+
+void ls_resident_merge(ls_resident *r)
+{
+    for (int64_t l = 0; l < r->model.shape.L; l++) {
+        const ls_block_params *p = &r->model.blocks[l];
+        const ls_place weights[LS_ADAPTERS] = {
+            [LS_ADAPTER_Q] = p->qkv_w[0],   [LS_ADAPTER_K] = p->qkv_w[1],
+            [LS_ADAPTER_V] = p->qkv_w[2],   [LS_ADAPTER_O] = p->proj_w,
+            [LS_ADAPTER_GATE] = p->fc_w[0], [LS_ADAPTER_UP] = p->fc_w[1],
+            [LS_ADAPTER_DOWN] = p->out_w};
+        for (int i = 0; i < LS_ADAPTERS; i++)
+            if (p->adapters[i].a.w >= 0)
+                merge_pair(r, &p->adapters[i], weights[i]);
+    }
+}
+
+ls_status ls_resident_rows(const ls_resident *r, ls_ckpt_tensor **rows_out, int *n_out)
+{
+    ls_ckpt_tensor *rows = ls_mem_array((size_t)r->model.n_params, sizeof *rows);
+    int n = 0;
+
+    if (!rows)
+        return LS_ENOMEM;
+    for (int i = 0; i < r->model.n_params; i++) {
+        const ls_param *p = &r->model.params[i];
+        if (!p->lora)
+            rows[n++] = (ls_ckpt_tensor){.name = p->name,
+                                         .kind = "param",
+                                         .group = p->group,
+                                         .type = LS_F32,
+                                         .ndim = p->ndim,
+                                         .shape = {p->shape[0], p->ndim > 1 ? p->shape[1] : 0},
+                                         .bytes = r->w + p->first};
+    }
+    *rows_out = rows;
+    *n_out = n;
+    return LS_OK;
+}

@@ -1,0 +1,542 @@
+/* mesh.c -- the arithmetic of who has what. */
+#include "layout/mesh.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "kernel/kernel.h"
+
+/* What ranks cannot do on a GPU, whose memory they do not reach. */
+static ls_status check_gpu(const ls_run *run, int ranks)
+{
+    if (run->device.kind != LS_DEVICE_CUDA || ranks < 2)
+        return LS_OK;
+    if (run->sync == LS_SYNC_LOCAL) {
+        ls_fail(LS_EUSAGE, "sync cannot be local with device.kind: cuda: replicas agree on weights "
+                           "in the memory of the host");
+        ls_err_hint("sync: allreduce works on GPUs; device.kind: cpu trains replicas.");
+        return LS_EUSAGE;
+    }
+    if (run->mesh.zero >= 2 && run->device.graphs == LS_GRAPHS_ON) {
+        ls_fail(LS_EUSAGE,
+                "device.graphs cannot be on with mesh.zero: %lld: ranks exchange gradients inside "
+                "of a pass, and the host does that",
+                (long long)run->mesh.zero);
+        ls_err_hint("Leave device.graphs out.");
+        return LS_EUSAGE;
+    }
+    if (run->mesh.zero == 3 && run->eval.sample && *run->eval.sample) {
+        ls_fail(LS_EUSAGE, "eval.sample cannot be used with mesh.zero: 3 and device.kind: cuda: no "
+                           "GPU has the whole model");
+        ls_err_hint("Leave eval.sample out; lineshaft generate writes text from the checkpoints.");
+        return LS_EUSAGE;
+    }
+    if (run->mesh.zero < 2 || run->mesh.pp < 2)
+        return LS_OK;
+    ls_fail(LS_EUSAGE,
+            "mesh.zero cannot be %lld with mesh.pp and device.kind: cuda: what lines divide of a "
+            "stage comes and goes in the memory of the host",
+            (long long)run->mesh.zero);
+    ls_err_hint("mesh.zero: 1 divides the moments of a stage, on GPUs too; without mesh.pp 2 and 3 "
+                "work there.");
+    return LS_EUSAGE;
+}
+
+/* ZeRO divides what every rank updates; adapters and frozen parameters leave little to divide. */
+static const char *cannot_divide(const ls_run *run)
+{
+    return run->lora.rank > 0            ? "lora.rank leaves few parameters to update"
+           : run->train.freeze.count > 0 ? "train.freeze leaves parameters that are not updated"
+                                         : NULL;
+}
+
+/* Each replica and each worker needs something to learn from in every step. */
+static ls_status check_replicas(const ls_run *run, int ranks)
+{
+    bool ordered = run->train.reduce == LS_REDUCE_ORDERED, ps = run->sync == LS_SYNC_PS;
+    int64_t leaves = run->batch.sequences / (ordered ? run->batch.leaf : 1);
+
+    if (ranks < 2) {
+        ls_fail(LS_EUSAGE, "sync is %s, but the run has 1 rank: there is nobody to %s",
+                ps ? "ps" : "local", ps ? "serve" : "agree with");
+        ls_err_hint("Give -n 2 or more, or set sync: allreduce.");
+        return LS_EUSAGE;
+    }
+    if (ranks <= leaves)
+        return LS_OK;
+    ls_fail(LS_EUSAGE, "sync is %s, but %d ranks cannot each have one of %lld %s",
+            ps ? "ps" : "local", ranks, (long long)leaves,
+            ordered ? "leaves (batch.sequences / batch.leaf)" : "sequences (batch.sequences)");
+    ls_err_hint("Take at most %lld ranks%s.", (long long)leaves,
+                ordered && run->batch.leaf > 1 ? ", or lower batch.leaf" : "");
+    return LS_EUSAGE;
+}
+
+/* Servers are ranks, and a server listens to all of them at a time. */
+static ls_status check_servers(const ls_run *run, int ranks)
+{
+    if (ranks > LS_MESH_WORKERS) {
+        ls_fail(LS_EUSAGE, "sync is ps, but %d ranks are more than the %d that a server listens to",
+                ranks, LS_MESH_WORKERS);
+        ls_err_hint("Take fewer ranks, or set sync: allreduce.");
+        return LS_EUSAGE;
+    }
+    if (run->ps.servers == LS_RUN_AUTO || run->ps.servers <= ranks)
+        return LS_OK;
+    ls_fail(LS_EUSAGE, "ps.servers is %lld, but the run has %d ranks", (long long)run->ps.servers,
+            ranks);
+    ls_err_hint("Servers are ranks: give -n %lld or more, or leave ps.servers at auto.",
+                (long long)run->ps.servers);
+    return LS_EUSAGE;
+}
+
+/* What is said of the axes of a run that are wider than one: "mesh.pp is 2 and mesh.tp 2". */
+typedef struct axes {
+    int64_t width; /* of all of them together */
+    char text[128], others[64];
+} axes;
+
+static void add_axis(axes *a, const char *name, int64_t width, bool last)
+{
+    size_t used = strlen(a->text), more = strlen(a->others);
+
+    if (width < 2)
+        return;
+    snprintf(a->text + used, sizeof a->text - used, "%smesh.%s%s %lld",
+             used == 0 ? ""
+             : last    ? " and "
+                       : ", ",
+             name, used ? "" : " is", (long long)width);
+    snprintf(a->others + more, sizeof a->others - more, "%smesh.%s", more ? " or " : "", name);
+    a->width *= width;
+}
+
+/* Ranks fill whole groups: lines of a pipeline, teams with one model, lines of teams, rings. */
+static ls_status check_groups(const ls_run *run, int ranks)
+{
+    int64_t dp = run->mesh.dp;
+    axes a = {.width = 1};
+
+    add_axis(&a, "pp", run->mesh.pp, false);
+    add_axis(&a, "cp", run->mesh.cp, dp == LS_RUN_AUTO && run->mesh.tp < 2);
+    add_axis(&a, "tp", run->mesh.tp, dp == LS_RUN_AUTO);
+    if (a.width < 2 || (dp == LS_RUN_AUTO ? ranks % a.width == 0 : dp * a.width == ranks))
+        return LS_OK;
+    if (dp == LS_RUN_AUTO) {
+        int64_t least = ls_max_i64(1, ranks / a.width) * a.width;
+        ls_fail(LS_EUSAGE, "%s, but the run has %d rank%s, which cannot be grouped so", a.text,
+                ranks, ranks == 1 ? "" : "s");
+        ls_err_hint("Give -n %lld or -n %lld, or another %s.", (long long)least,
+                    (long long)(least + a.width), a.others);
+    } else {
+        ls_fail(LS_EUSAGE, "%s and mesh.dp %lld, but the run has %d rank%s: it needs %lld", a.text,
+                (long long)dp, ranks, ranks == 1 ? "" : "s", (long long)(a.width * dp));
+        ls_err_hint("Give -n %lld, or leave mesh.dp at auto.", (long long)(a.width * dp));
+    }
+    return LS_EUSAGE;
+}
+
+/* Teams that divide experts are made of data-parallel ranks. */
+static ls_status check_experts(const ls_run *run, int ranks)
+{
+    int64_t beside = ls_max_i64(1, run->mesh.pp) * ls_max_i64(1, run->mesh.tp);
+    int64_t ep = run->mesh.ep, lines = ranks / beside, each = ep;
+
+    if (lines % ep == 0)
+        return LS_OK;
+    while (run->mesh.cp > 1 && each % run->mesh.cp != 0) /* whole rings */
+        each += ep;
+    int64_t least = ls_max_i64(1, lines / each) * each * beside;
+    ls_fail(LS_EUSAGE,
+            "mesh.ep is %lld, but the run has %lld data-parallel %s%s, which cannot be grouped so",
+            (long long)ep, (long long)lines,
+            run->mesh.pp > 1   ? "line"
+            : run->mesh.tp > 1 ? "team"
+                               : "rank",
+            lines == 1 ? "" : "s");
+    ls_err_hint("Give -n %lld or -n %lld, or another mesh.ep.", (long long)least,
+                (long long)(least + each * beside));
+    return LS_EUSAGE;
+}
+
+/* Some of the ranks, as a mesh of their own. */
+static ls_mesh among(const ls_mesh *mesh, int ranks, int rank)
+{
+    ls_mesh some = *mesh;
+
+    some.ranks = ranks;
+    some.rank = rank;
+    some.pp = some.tp = some.cp = some.ep = 0;
+    some.places = NULL;
+    some.nodes = 0;
+    some.bucket = 0;
+    return some;
+}
+
+ls_mesh ls_mesh_of_pp_rank(const ls_mesh *mesh)
+{
+    ls_mesh post = among(mesh, ls_mesh_pipelines(mesh), ls_mesh_pipeline(mesh, mesh->rank));
+
+    post.cp = mesh->cp;
+    return post;
+}
+
+ls_mesh ls_mesh_slice(const ls_mesh *mesh)
+{
+    int tp = ls_mesh_tp(mesh);
+    ls_mesh teams = among(mesh, ls_mesh_ranks(mesh) / tp, mesh->rank / tp);
+
+    teams.pp = mesh->pp;
+    teams.cp = mesh->cp;
+    teams.ep = mesh->ep;
+    if (teams.ranks < 2)
+        teams.zero = 0;
+    return teams;
+}
+
+ls_mesh ls_mesh_of_replicas(const ls_mesh *mesh)
+{
+    ls_mesh teams = ls_mesh_slice(mesh), equals = teams;
+
+    equals.ranks = ls_mesh_ranks(&teams) / ls_mesh_ep(&teams);
+    equals.rank = teams.rank / ls_mesh_ep(&teams);
+    equals.ep = 0;
+    if (teams.ep > 1) /* these are not side by side there */
+        equals.cp = 0;
+    if (ls_mesh_pipelines(&equals) < 2)
+        equals.zero = 0;
+    return equals;
+}
+
+ls_status ls_mesh_init(ls_mesh *mesh, const ls_run *run, int ranks, int rank)
+{
+    int64_t dp = run->mesh.dp == LS_RUN_AUTO ? ranks : run->mesh.dp;
+    const char *why;
+
+    if (check_groups(run, ranks) != LS_OK)
+        return LS_EUSAGE;
+    if (dp != ranks && run->mesh.pp < 2 && run->mesh.tp < 2 && run->mesh.cp < 2) {
+        ls_fail(LS_EUSAGE, "mesh.dp is %lld, but the run has %d rank%s", (long long)dp, ranks,
+                ranks == 1 ? "" : "s");
+        ls_err_hint("Give -n %lld, or leave mesh.dp at auto.", (long long)dp);
+        return LS_EUSAGE;
+    }
+    if (run->mesh.ep > 1 && check_experts(run, ranks) != LS_OK)
+        return LS_EUSAGE;
+    if (check_gpu(run, ranks) != LS_OK)
+        return LS_EUSAGE;
+    why = run->mesh.zero > 0 ? cannot_divide(run) : NULL;
+    if (why) {
+        ls_fail(LS_EUSAGE, "mesh.zero cannot be %lld: %s", (long long)run->mesh.zero, why);
+        ls_err_hint("mesh.zero: 0 works on any number of ranks.");
+        return LS_EUSAGE;
+    }
+    if (ranks > LS_MESH_RANKS)
+        return ls_fail(LS_EUSAGE, "%d ranks are more than %d", ranks, LS_MESH_RANKS);
+    if (run->mesh.weights.count > 0 && run->mesh.weights.count != ranks) {
+        ls_fail(LS_EUSAGE, "mesh.weights has %d number%s, but the run has %d rank%s",
+                run->mesh.weights.count, run->mesh.weights.count == 1 ? "" : "s", ranks,
+                ranks == 1 ? "" : "s");
+        ls_err_hint("Give one weight per rank, or leave mesh.weights out.");
+        return LS_EUSAGE;
+    }
+    if (run->sync != LS_SYNC_ALLREDUCE && check_replicas(run, ranks) != LS_OK)
+        return LS_EUSAGE;
+    if (run->sync == LS_SYNC_PS && check_servers(run, ranks) != LS_OK)
+        return LS_EUSAGE;
+    *mesh = (ls_mesh){.ranks = ranks,
+                      .rank = rank,
+                      .zero = ranks > 1 ? (int)run->mesh.zero : 0,
+                      .pp = run->mesh.pp > 1 ? (int)run->mesh.pp : 0,
+                      .tp = run->mesh.tp > 1 ? (int)run->mesh.tp : 0,
+                      .cp = run->mesh.cp > 1 ? (int)run->mesh.cp : 0,
+                      .ep = run->mesh.ep > 1 ? (int)run->mesh.ep : 0,
+                      .local = ranks,
+                      .weights = run->mesh.weights.count > 0 ? run->mesh.weights.items : NULL,
+                      .balance = ranks > 1 && run->mesh.balance == LS_BALANCE_AUTO,
+
+                      .replicas = run->sync != LS_SYNC_ALLREDUCE,
+                      .servers = run->sync != LS_SYNC_PS          ? 0
+                                 : run->ps.servers == LS_RUN_AUTO ? ranks
+                                                                  : (int)run->ps.servers};
+    return LS_OK;
+}
+
+/* --- shard groups ----------------------------------------------------------------------------- */
+
+int ls_mesh_shard_ranks(const ls_mesh *mesh)
+{
+    return mesh && mesh->shard > 0 ? mesh->shard : ls_mesh_ranks(mesh);
+}
+
+int ls_mesh_shard_groups(const ls_mesh *mesh)
+{
+    return ls_mesh_ranks(mesh) / ls_mesh_shard_ranks(mesh);
+}
+
+int ls_mesh_shard_rank(const ls_mesh *mesh, int rank)
+{
+    return mesh->by_node ? mesh->places[rank].seat : rank % ls_mesh_shard_ranks(mesh);
+}
+
+int ls_mesh_shard_group(const ls_mesh *mesh, int rank)
+{
+    return mesh->by_node ? mesh->places[rank].node : rank / ls_mesh_shard_ranks(mesh);
+}
+
+/* The sizes of groups next to one that does not work: world always does. */
+static void hint_sizes(int ranks, int64_t asked)
+{
+    int below = 0, above = ranks;
+
+    for (int n = 2; n < ranks; n++) {
+        if (ranks % n == 0 && n < asked)
+            below = n;
+        if (ranks % n == 0 && n > asked && above == ranks)
+            above = n;
+    }
+    if (below && above < ranks)
+        ls_err_hint("With %d ranks mesh.shard: %d and mesh.shard: %d work, and mesh.shard: world.",
+                    ranks, below, above);
+    else if (below || above < ranks)
+        ls_err_hint("With %d ranks mesh.shard: %d works, and mesh.shard: world.", ranks,
+                    below ? below : above);
+    else
+        ls_err_hint("With %d ranks mesh.shard: world works.", ranks);
+}
+
+/* Each node must have as many ranks, and more than one. */
+static ls_status shard_by_node(ls_mesh *mesh)
+{
+    int least = mesh->ranks, most = mesh->ranks;
+
+    for (int r = 0; r < mesh->ranks && mesh->nodes > 1; r++) {
+        int n = mesh->places[r].ranks;
+        least = r == 0 || n < least ? n : least;
+        most = r == 0 || n > most ? n : most;
+    }
+    if (least != most) {
+        ls_fail(LS_EUSAGE,
+                "mesh.shard cannot be node: nodes have %d to %d ranks, and groups must be equal",
+                least, most);
+        hint_sizes(mesh->ranks, least);
+        return LS_EUSAGE;
+    }
+    if (least == 1) {
+        ls_fail(LS_EUSAGE, "mesh.shard cannot be node: each node has one rank, which has nobody "
+                           "to divide with");
+        hint_sizes(mesh->ranks, 1);
+        return LS_EUSAGE;
+    }
+    mesh->by_node = mesh->nodes > 1;
+    mesh->shard = least;
+    return LS_OK;
+}
+
+ls_status ls_mesh_set_shard(ls_mesh *mesh, const ls_run *run)
+{
+    const char *text = run->mesh.shard;
+    int64_t n = strtoll(text, NULL, 10); /* config has checked it */
+
+    if (mesh->ranks < 2 || strcmp(text, "world") == 0)
+        return LS_OK;
+    if (strcmp(text, "node") == 0)
+        return shard_by_node(mesh);
+    if (n >= 2 && mesh->ranks % n == 0) {
+        mesh->shard = (int)n;
+        return LS_OK;
+    }
+    if (n < 2)
+        ls_fail(LS_EUSAGE, "mesh.shard cannot be %s: a rank alone has nobody to divide with", text);
+    else
+        ls_fail(LS_EUSAGE, "mesh.shard cannot be %s: %d ranks cannot be grouped by %s", text,
+                mesh->ranks, text);
+    hint_sizes(mesh->ranks, n);
+    return LS_EUSAGE;
+}
+
+/* --- leaves ----------------------------------------------------------------------------------- */
+
+/* The least and the most leaves of a rank. */
+static int64_t least_of(const ls_mesh *mesh, int64_t leaves)
+{
+    return mesh->balance && leaves >= mesh->ranks;
+}
+
+static int64_t most_of(const ls_mesh *mesh, int64_t leaves)
+{
+    return mesh->balance ? ls_min_i64(leaves, 2 * ((leaves + mesh->ranks - 1) / mesh->ranks))
+                         : leaves;
+}
+
+/* What ranks have done at a time, in whole leaves; returns how many these are in all. */
+static int64_t done_at(const ls_mesh *mesh, int64_t leaves, double time, ls_ordered_run *runs)
+{
+    int64_t least = least_of(mesh, leaves), most = most_of(mesh, leaves), sum = 0;
+
+    for (int r = 0; r < mesh->ranks; r++) {
+        double done = floor(mesh->weights[r] * time);
+        runs[r].count = done >= (double)most ? most : ls_max_i64(least, (int64_t)done);
+        sum += runs[r].count;
+    }
+    return sum;
+}
+
+/* The latest time at which no more than all leaves are done, then one leaf after the other to the
+ * rank that would end it first. No other way ends earlier. */
+static void split_by_weights(const ls_mesh *mesh, int64_t leaves, ls_ordered_run *runs)
+{
+    double low = 0, high = 1;
+    int64_t most = most_of(mesh, leaves);
+
+    while (leaves > 0 && done_at(mesh, leaves, high, runs) <= leaves)
+        high *= 2; /* all ranks together can do more than all leaves */
+    for (int i = 0; i < 100; i++) {
+        double middle = low + (high - low) / 2;
+        if (done_at(mesh, leaves, middle, runs) <= leaves)
+            low = middle;
+        else
+            high = middle;
+    }
+    for (int64_t left = leaves - done_at(mesh, leaves, low, runs); left > 0; left--) {
+        int next = -1;
+        for (int r = 0; r < mesh->ranks; r++)
+            if (runs[r].count < most &&
+                (next < 0 || (double)(runs[r].count + 1) / mesh->weights[r] <
+                                 (double)(runs[next].count + 1) / mesh->weights[next]))
+                next = r;
+        runs[next].count++;
+    }
+}
+
+/* In pieces: the lines of a ring have as many. */
+static void split_rings(const ls_mesh *mesh, int64_t pieces, ls_ordered_run *runs)
+{
+    int cp = mesh->cp, lines = ls_mesh_pipelines(mesh), rings = lines / cp;
+    int64_t leaves = pieces / cp;
+
+    LS_BUG_IF(pieces % cp != 0, "%lld pieces of leaves for %d ranks each", (long long)pieces, cp);
+    for (int r = 0; r < lines; r++)
+        runs[r].count = leaves / rings + (r / cp < leaves % rings);
+}
+
+void ls_mesh_split(const ls_mesh *mesh, int64_t leaves, ls_ordered_run *runs_out)
+{
+    int n = ls_mesh_pipelines(mesh);
+    int64_t first = 0;
+
+    if (ls_mesh_cp(mesh) > 1)
+        split_rings(mesh, leaves, runs_out);
+    else if (n > 1 && mesh->weights)
+        split_by_weights(mesh, leaves, runs_out);
+    else
+        for (int r = 0; r < n; r++)
+            runs_out[r].count = leaves / n + (r < leaves % n);
+    for (int r = 0; r < n; r++) {
+        runs_out[r].first = first;
+        first += runs_out[r].count;
+    }
+    for (int r = n; r < ls_mesh_ranks(mesh); r++)
+        runs_out[r] = runs_out[ls_mesh_pipeline(mesh, r)];
+}
+
+int ls_mesh_places(ls_mesh_place *places, int ranks)
+{
+    int nodes = 0;
+
+    for (int r = 0; r < ranks; r++)
+        places[r].ranks = 0; /* not seated yet */
+    for (int r = 0; r < ranks; r++) {
+        int node = places[r].node, n = 0;
+        if (places[r].ranks > 0)
+            continue;
+        for (int q = r; q < ranks; q++)
+            n += places[q].ranks == 0 && places[q].node == node;
+        for (int q = r, seat = 0; seat < n; q++)
+            if (places[q].ranks == 0 && places[q].node == node)
+                places[q] = (ls_mesh_place){.node = nodes, .seat = seat++, .ranks = n};
+        nodes++;
+    }
+    return nodes;
+}
+
+ls_ordered_run ls_mesh_leaves(const ls_mesh *mesh, int64_t leaves, int rank)
+{
+    ls_ordered_run runs[LS_MESH_RANKS];
+
+    ls_mesh_split(mesh, leaves, runs);
+    return runs[rank];
+}
+
+int64_t ls_mesh_most(const ls_mesh *mesh, int64_t leaves, int rank)
+{
+    return mesh && mesh->balance ? most_of(mesh, leaves) : ls_mesh_leaves(mesh, leaves, rank).count;
+}
+
+/* --- parameters ------------------------------------------------------------------------------- */
+
+/* Elements of a bucket, but for the last. */
+static int64_t bucket_size(const ls_mesh *mesh, int64_t trained)
+{
+    int64_t n = ls_mesh_owners(mesh), unit = n * LS_NORM_BLOCK;
+    int64_t units = (trained + unit - 1) / unit;
+
+    if (n == 1 || mesh->bucket == 0 || units <= mesh->bucket)
+        return ls_max_i64(1, trained);
+    return unit * ls_max_i64(mesh->bucket, (units + LS_MESH_BUCKETS - 1) / LS_MESH_BUCKETS);
+}
+
+int ls_mesh_buckets(const ls_mesh *mesh, int64_t trained)
+{
+    int64_t size = bucket_size(mesh, trained);
+
+    return (int)ls_max_i64(1, (trained + size - 1) / size);
+}
+
+ls_mesh_part ls_mesh_bucket(const ls_mesh *mesh, int64_t trained, int i)
+{
+    int64_t n = ls_mesh_owners(mesh), twins = ls_mesh_shard_groups(mesh);
+    int64_t size = bucket_size(mesh, trained), first = i * size;
+    int64_t count = ls_min_i64(trained, first + size) - first;
+    int64_t blocks = (count + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
+
+    return (ls_mesh_part){.first = first,
+                          .count = count,
+                          .each = n == 1 ? count : (blocks + n - 1) / n * LS_NORM_BLOCK * twins,
+                          .packed = i == 0 ? 0 : i * (size / n * twins)};
+}
+
+ls_mesh_part ls_mesh_part_of(const ls_mesh *mesh, int64_t trained, int i, int rank)
+{
+    ls_mesh_part p = ls_mesh_bucket(mesh, trained, i);
+    int64_t end = p.first + p.count;
+
+    p.first = ls_min_i64(end, p.first + p.each * ls_mesh_shard_rank(mesh, rank));
+    p.count = ls_min_i64(end, p.first + p.each) - p.first;
+    return p;
+}
+
+ls_mesh_part ls_mesh_piece_of(const ls_mesh *mesh, int64_t trained, int i, int rank)
+{
+    ls_mesh_part p = ls_mesh_part_of(mesh, trained, i, rank);
+    int64_t end = p.first + p.count, twins = ls_mesh_shard_groups(mesh);
+
+    p.each /= twins;
+    p.first = ls_min_i64(end, p.first + p.each * ls_mesh_shard_group(mesh, rank));
+    p.count = ls_min_i64(end, p.first + p.each) - p.first;
+    return p;
+}
+
+int64_t ls_mesh_own(const ls_mesh *mesh, int64_t trained, int rank)
+{
+    ls_mesh_part last = ls_mesh_part_of(mesh, trained, ls_mesh_buckets(mesh, trained) - 1, rank);
+
+    return last.packed + last.count;
+}
+
+int64_t ls_mesh_bucket_blocks(const ls_mesh *mesh, int64_t bytes)
+{
+    int64_t block = ls_mesh_ranks(mesh) * LS_NORM_BLOCK * (int64_t)sizeof(float);
+
+    return ls_max_i64(1, bytes / block + (bytes % block != 0));
+}

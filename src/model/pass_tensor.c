@@ -1,0 +1,380 @@
+/* pass_tensor.c -- where the ranks of a split model meet: four times in a block, forward and back.
+ *
+ * Streams between the layers are whole on every rank, or divided by rows (`sequence`). A layer that
+ * is divided by outputs reads all rows of its input; one that is divided by inputs leaves a part of
+ * a sum, of all rows:
+ *
+ *                      streams are whole         streams are divided
+ *   whole (into)       nothing to do             gather the shares of all ranks
+ *   join (out of)      sum, on every rank        sum, to each rank its own rows
+ *
+ * Backward the two change places: what was gathered is joined. A share has as many rows on every
+ * rank, the last ones of a call may have fewer or none; rows are counted such that shares begin
+ * where communicators divide (LS_COLLECTIVES_UNIT).
+ *
+ *   7 rows, 3 ranks:  | 0 1 2 | 3 4 5 | 6 - - |
+ *
+ * Where q and k are normalised over all heads (OLMoE), ranks sum two numbers of each row as well,
+ * forward and back.
+ *
+ * On one rank all of this is nothing: a tensor is its own whole. */
+#include "model/pass_impl.h"
+
+bool ls_pass_is_split(const ls_pass_args *args)
+{
+    return args->model->split.ranks > 1;
+}
+
+bool ls_pass_divides_rows(const ls_pass_args *args)
+{
+    return args->model->split.sequence;
+}
+
+/* Rows of which the elements are a multiple of LS_COLLECTIVES_UNIT. */
+static int64_t row_unit(int64_t C)
+{
+    int64_t unit = 1;
+
+    while (unit * C % LS_COLLECTIVES_UNIT != 0)
+        unit *= 2;
+    return unit;
+}
+
+int64_t ls_pass_share(const ls_pass_args *args, int64_t M)
+{
+    int64_t ranks = args->model->split.ranks;
+
+    if (!ls_pass_divides_rows(args))
+        return M;
+    return ls_round_up((M + ranks - 1) / ranks, row_unit(args->model->shape.C));
+}
+
+int64_t ls_pass_stream(const ls_model *model, int64_t tokens)
+{
+    const ls_pass_args args = {.model = model};
+
+    return ls_pass_share(&args, tokens) * model->shape.C;
+}
+
+int64_t ls_pass_own_rows(const ls_pass *pass, const ls_pass_call *call, int64_t *first_out)
+{
+    int64_t M = call->B * call->T, share = ls_pass_share(&pass->args, M);
+
+    *first_out = ls_pass_divides_rows(&pass->args) ? pass->args.model->split.rank * share : 0;
+    return ls_max_i64(0, ls_min_i64(share, M - *first_out));
+}
+
+/* The move that makes a share whole, or a sum of parts a share. */
+static ls_collectives_ask ask_of(const ls_pass *pass, const ls_pass_call *call,
+                                 ls_collectives_move move, const void *from, void *to)
+{
+    int64_t share = ls_pass_share(&pass->args, call->B * call->T);
+
+    return (ls_collectives_ask){.move = move,
+                                .type = pass->args.type,
+                                .from = from,
+                                .to = to,
+                                .n = share * pass->args.model->shape.C};
+}
+
+static void run(const ls_pass *pass, const ls_collectives_ask *ask)
+{
+    pass->args.collectives->run(pass->args.collectives->context, pass->args.stream, ask);
+}
+
+static int start(const ls_pass *pass, const ls_collectives_ask *ask)
+{
+    return pass->args.collectives->start(pass->args.collectives->context, pass->args.stream, ask);
+}
+
+void ls_pass_wait(const ls_pass *pass, int number)
+{
+    if (number >= 0)
+        pass->args.collectives->wait(pass->args.collectives->context, pass->args.stream, number);
+}
+
+void *ls_pass_whole_start(const ls_pass *pass, const ls_pass_call *call, void *share, void *into,
+                          int *number_out)
+{
+    ls_collectives_ask ask = ask_of(pass, call, LS_COLLECTIVES_GATHER, share, into);
+
+    *number_out = -1;
+    if (!ls_pass_divides_rows(&pass->args))
+        return share;
+    *number_out = start(pass, &ask);
+    return into;
+}
+
+void *ls_pass_whole(const ls_pass *pass, const ls_pass_call *call, void *share, void *into)
+{
+    ls_collectives_ask ask = ask_of(pass, call, LS_COLLECTIVES_GATHER, share, into);
+
+    if (!ls_pass_divides_rows(&pass->args))
+        return share;
+    run(pass, &ask);
+    return into;
+}
+
+void *ls_pass_part(const ls_pass *pass, void *share)
+{
+    return ls_pass_divides_rows(&pass->args) ? pass->whole_y : share;
+}
+
+static ls_collectives_ask joining(const ls_pass *pass, const ls_pass_call *call, void *share)
+{
+    bool rows = ls_pass_divides_rows(&pass->args);
+
+    return ask_of(pass, call, rows ? LS_COLLECTIVES_SCATTER : LS_COLLECTIVES_SUM,
+                  ls_pass_part(pass, share), share);
+}
+
+int ls_pass_join_start(const ls_pass *pass, const ls_pass_call *call, void *share)
+{
+    ls_collectives_ask ask = joining(pass, call, share);
+
+    return ls_pass_is_split(&pass->args) ? start(pass, &ask) : -1;
+}
+
+void ls_pass_join(const ls_pass *pass, const ls_pass_call *call, void *share)
+{
+    ls_collectives_ask ask = joining(pass, call, share);
+
+    if (ls_pass_is_split(&pass->args))
+        run(pass, &ask);
+}
+
+/* With divided streams a half has rows of each rank's share, so that each gets half of its own:
+ *
+ *   2 ranks, shares of 4 rows   | 0 1 2 3 | 4 5 6 7 |     halves   | 0 1 4 5 |   | 2 3 6 7 |
+ */
+bool ls_pass_half_of(const ls_pass *pass, const ls_pass_call *call, void *share, int which,
+                     ls_pass_half *half_out)
+{
+    enum { FEWEST = 4 }; /* rows: with fewer a message is nothing but its delay */
+    const ls_pass_args *args = &pass->args;
+    bool rows = ls_pass_divides_rows(args);
+    int64_t M = call->B * call->T, C = args->model->shape.C, each = ls_pass_share(args, M);
+    int64_t first = ls_round_up((each + 1) / 2, row_unit(C));
+    int pieces = rows ? args->model->split.ranks : 1;
+
+    if (!ls_pass_is_split(args) || !args->collectives->apart || each - first < FEWEST)
+        return false;
+    *half_out = (ls_pass_half){
+        .first = which == 0 ? 0 : first,
+        .rows = which == 0 ? first : each - first,
+        .apart = each,
+        .pieces = pieces,
+        .to = ls_pass_at(pass, ls_pass_part(pass, share), which == 0 ? 0 : first * pieces * C)};
+    return true;
+}
+
+int ls_pass_join_half(const ls_pass *pass, const ls_pass_half *half, void *share)
+{
+    int64_t C = pass->args.model->shape.C;
+
+    return start(pass, &(ls_collectives_ask){.move = half->pieces > 1 ? LS_COLLECTIVES_SCATTER
+                                                                      : LS_COLLECTIVES_SUM,
+                                             .type = pass->args.type,
+                                             .from = half->to,
+                                             .to = ls_pass_at(pass, share, half->first * C),
+                                             .n = half->rows * C});
+}
+
+/* --- norms over all heads ----------------------------------------------------------------------
+ */
+
+static void wide_part(const ls_pass *pass, const ls_pass_call *call, const ls_qkv rows[2],
+                      ls_qkv_part part, bool forward)
+{
+    const ls_kernels *k = pass->args.kernels;
+
+    for (int which = 0; which < 2; which++) {
+        ls_qkv row = rows[which];
+        row.part = part;
+        row.sums = part == LS_QKV_WHOLE ? NULL : pass->qk_sums + which * call->B * call->T;
+        row.ranks = pass->args.model->split.ranks;
+        if (part == LS_QKV_SUMS)
+            row.dq_norm = NULL; /* it comes with the rest */
+        (forward ? k->qkv_fwd : k->qkv_bwd)(pass->args.stream, &row);
+    }
+}
+
+/* Each rank has as many elements of the rows of q, and of k. Where ranks share key/value heads, all
+ * of these are there as often as each other, so the mean of squares is that of the whole. Backward
+ * the sum goes over all parts of the gradient, once, and each copy of a head takes its part of the
+ * mean: divided by the elements of all ranks it is that. */
+void ls_pass_wide_norms(const ls_pass *pass, const ls_pass_call *call, const ls_qkv rows[2],
+                        bool forward)
+{
+    if (!ls_pass_is_split(&pass->args)) {
+        wide_part(pass, call, rows, LS_QKV_WHOLE, forward);
+        return;
+    }
+    wide_part(pass, call, rows, LS_QKV_SUMS, forward);
+    run(pass, &(ls_collectives_ask){.move = LS_COLLECTIVES_SUM,
+                                    .type = LS_F32,
+                                    .from = pass->qk_sums,
+                                    .to = pass->qk_sums,
+                                    .n = 2 * call->B * call->T});
+    wide_part(pass, call, rows, LS_QKV_APPLY, forward);
+}
+
+/* --- the head --------------------------------------------------------------------------------- */
+
+/* Rows whose logits are made at a time. All ranks take as many, also those with a token less. */
+int64_t ls_pass_head_rows(const ls_pass_args *args)
+{
+    enum { LOGIT_BYTES = 64 << 20, FEWEST = 128 };
+    int64_t M = args->B * args->T, ranks = args->model->split.ranks;
+    int64_t row = 4 * ((args->model->whole.V + ranks - 1) / ranks);
+
+    return ls_min_i64(M, ls_max_i64(FEWEST, LOGIT_BYTES / row));
+}
+
+int64_t ls_pass_scores(int64_t rows)
+{
+    return ls_round_up(3 * rows, LS_COLLECTIVES_UNIT);
+}
+
+void ls_pass_head_parts(const ls_pass *pass, const ls_pass_call *call, ls_head args)
+{
+    const ls_model *model = pass->args.model;
+    int64_t M = call->B * call->T, most = ls_pass_head_rows(&pass->args), C = model->shape.C;
+    const ls_head whole = args;
+
+    args.first = model->split.token;
+    args.vocab = model->whole.V;
+    args.ranks = model->split.ranks;
+    args.rank = model->split.rank;
+    args.scores = pass->scores;
+    args.all = pass->all_scores;
+    args.leaves = 1;
+    for (int64_t first = 0; first < M; first += most) {
+        args.M = ls_min_i64(most, M - first);
+        args.h = (const char *)whole.h + first * C * ls_dtype_bytes(whole.type);
+        args.dh = whole.dh ? ls_pass_at(pass, whole.dh, first * C) : NULL;
+        args.targets = whole.targets + first;
+        args.losses = whole.losses + first;
+        args.apart = ls_pass_scores(args.M);
+        args.accumulate = whole.accumulate || first > 0;
+        args.part = LS_HEAD_SCORES;
+        pass->args.kernels->head(pass->args.stream, &args);
+        run(pass, &(ls_collectives_ask){.move = LS_COLLECTIVES_GATHER,
+                                        .type = LS_F32,
+                                        .from = pass->scores,
+                                        .to = pass->all_scores,
+                                        .n = args.apart});
+        args.part = LS_HEAD_JOIN;
+        pass->args.kernels->head(pass->args.stream, &args);
+    }
+}
+
+void ls_pass_logits_of_all(const ls_pass *pass, float *logits)
+{
+    run(pass, &(ls_collectives_ask){.move = LS_COLLECTIVES_SUM,
+                                    .type = LS_F32,
+                                    .from = logits,
+                                    .to = logits,
+                                    .n = pass->args.model->whole.V});
+}
+
+/* --- bytes ------------------------------------------------------------------------------------ */
+
+/* Of `joins` sums and `wholes` gathers of a stream of M rows. */
+static int64_t sent_of(const ls_pass_args *args, int64_t M, int64_t joins, int64_t wholes)
+{
+    int64_t ranks = args->model->split.ranks, share = ls_pass_share(args, M);
+    int64_t bytes = share * args->model->shape.C * ls_dtype_bytes(args->type);
+
+    if (ls_pass_divides_rows(args))
+        return joins * ls_collectives_sent(LS_COLLECTIVES_SCATTER, ranks, bytes) +
+               wholes * ls_collectives_sent(LS_COLLECTIVES_GATHER, ranks, bytes);
+    return joins * ls_collectives_sent(LS_COLLECTIVES_SUM, ranks, bytes);
+}
+
+/* What block l moves again in backward. */
+static void count_again(const ls_pass_args *args, int64_t l, int64_t *joins, int64_t *wholes,
+                        int64_t *norms)
+{
+    bool full = ls_pass_recompute_of(args, l) == LS_RECOMPUTE_FULL;
+    int times = ls_pass_times_again(args, l);
+    bool experts = args->model->shape.E > 0; /* those of other ranks keep the rows that came */
+    bool mlp_input = experts ? !ls_pass_is_ep(args) : full || !args->model->shape.gated;
+
+    *joins += times * full;
+    *norms += times * full;
+    *wholes += times * (full + mlp_input);
+}
+
+/* Inputs of a block's layers that both halves of a backward gather: for adapters, then for weights.
+ */
+static int64_t gathered_twice(const ls_pass_args *args, int64_t l)
+{
+    const ls_block_params *p = &args->model->blocks[l];
+    ls_pass_layers at;
+
+    ls_pass_layers_of(args->model, l, &at);
+    return args->late == 0 ? 0 : ls_pass_has_adapter(p, &at.qkv) + ls_pass_has_adapter(p, &at.fc);
+}
+
+/* Of logits of routers, of so many blocks. */
+static int64_t logits_sent(const ls_pass_args *args, int64_t M, int64_t blocks)
+{
+    int64_t bytes = M * args->model->shape.E * ls_dtype_bytes(args->type);
+
+    return ls_pass_shares_logits(args)
+               ? blocks * ls_collectives_sent(LS_COLLECTIVES_SUM, args->model->split.ranks, bytes)
+               : 0;
+}
+
+/* Blocks that choose experts again in backward; those of other ranks keep the rows that came. */
+static int64_t routes_again(const ls_pass_args *args, int64_t low, int64_t end)
+{
+    int64_t n = 0;
+
+    for (int64_t l = low; l < end && !ls_pass_is_ep(args); l++)
+        if (ls_pass_recompute_of(args, l) == LS_RECOMPUTE_FULL)
+            n += ls_pass_times_again(args, l);
+    return n;
+}
+
+/* Of the head: scores of all rows. */
+static int64_t scores_sent(const ls_pass_args *args, int64_t M)
+{
+    int64_t most = ls_pass_head_rows(args), sent = 0;
+
+    for (int64_t first = 0; first < M; first += most)
+        sent += ls_collectives_sent(LS_COLLECTIVES_GATHER, args->model->split.ranks,
+                                    4 * ls_pass_scores(ls_min_i64(most, M - first)));
+    return sent;
+}
+
+int64_t ls_pass_sent(const ls_pass_args *args, int64_t B, int64_t T, bool backward)
+{
+    int64_t first = ls_pass_first_block(args), end = ls_pass_end_block(args), M = B * T;
+    int64_t embedding = ls_pass_has_embedding(args), head = ls_pass_has_head(args);
+    int64_t joins = embedding + 2 * (end - first), wholes = head + 2 * (end - first);
+    int64_t norms = end - first; /* over all heads, where the model has those */
+    int64_t routes = end - first;
+    int64_t ring = ls_pass_cp_sent(args, B, T, backward);
+
+    if (!ls_pass_is_split(args))
+        return ring;
+    if (backward) {
+        int64_t low = ls_min_i64(ls_pass_lowest(args), end), back = end - low;
+        const ls_model *model = args->model;
+        joins += head + 2 * back;
+        wholes += (embedding && (model->wte.g >= 0 || model->wpe.g >= 0)) + 4 * back;
+        norms += back;
+        routes += routes_again(args, low, end);
+        for (int64_t l = low; l < end; l++) {
+            count_again(args, l, &joins, &wholes, &norms);
+            wholes += gathered_twice(args, l);
+        }
+    }
+    norms = args->model->shape.qk_wide ? norms : 0;
+    return ring + (head ? scores_sent(args, M) : 0) + sent_of(args, M, joins, wholes) +
+           logits_sent(args, M, routes) +
+           norms * ls_collectives_sent(LS_COLLECTIVES_SUM, args->model->split.ranks,
+                                       2 * M * (int64_t)sizeof(float));
+}

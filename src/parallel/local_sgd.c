@@ -1,0 +1,343 @@
+/* local_sgd.c -- the exchange of replicas, see local_sgd.h.
+ *
+ * Weights are cut into equal parts of whole blocks (LS_CODEC_BLOCK), one for each rank, the last
+ * ones shorter. Packed, a part is a run of bytes of one size; before it stand the tokens of who
+ * sends it. Three ranks, difference d of each:
+ *
+ *   rank 0   [d0 a|d0 b|d0 c] --.            .-->  a = mean of a0 a1 a2 --.           .--> [a|b|c]
+ *   rank 1   [d1 a|d1 b|d1 c] --+-all_to_all-+-->  b                    --+-all_gather+--> [a|b|c]
+ *   rank 2   [d2 a|d2 b|d2 c] --'            '-->  c                    --'           '--> [a|b|c]
+ *
+ * So a rank sends its packed weights twice, but for its own part, however many ranks there are. The
+ * mean is summed in the order of ranks and rounded once more: equal ranks, equal bits.
+ *
+ *   idle --begin--> sending --poll, end (all has come)--> telling --end--> idle */
+#include "parallel/local_sgd.h"
+
+#include "base/mem.h"
+#include "base/time.h"
+
+enum {
+    HEAD = 16,        /* bytes before a part: tokens, fp64; parts stay aligned for the collective */
+    TASK_BLOCKS = 16, /* blocks of a task for the pool */
+    WAIT_S = 24 * 3600, /* replicas may drift apart; one that died is noticed at once */
+    OPEN_S = 600
+};
+
+typedef enum phase { IDLE, SENDING, TELLING } phase;
+
+struct ls_local_sgd {
+    ls_local_sgd_args args;
+    ls_comm *comm; /* owned: all ranks, for this alone */
+    int rank;
+    int64_t each;  /* elements of a part, but for the last ones */
+    float *common; /* owned, as all of these */
+    float *momentum;
+    float *mark;    /* own weights at begin; NULL: not delayed */
+    char *out;      /* what is sent: parts of all ranks, then their means */
+    char *in;       /* what comes: everybody's of the own part */
+    double *shares; /* of the mean, by rank */
+    phase phase;
+    ls_comm_request request;
+};
+
+static int64_t part_elements(const ls_local_sgd_args *a)
+{
+    int64_t blocks = (a->count + LS_CODEC_BLOCK - 1) / LS_CODEC_BLOCK;
+
+    return (blocks + a->ranks - 1) / a->ranks * LS_CODEC_BLOCK;
+}
+
+/* Packed, with what stands before it; a multiple of 16 for every kind of packing. */
+static int64_t part_bytes(const ls_local_sgd_args *a)
+{
+    return HEAD + ls_round_up(ls_codec_bytes(&a->codec, part_elements(a)), 16);
+}
+
+/* As the communicator gives them out. */
+static int64_t pages(int64_t bytes)
+{
+    return ls_round_up(ls_max_i64(1, bytes), 4096);
+}
+
+int64_t ls_local_sgd_bytes(const ls_local_sgd_args *args)
+{
+    return (args->delayed ? 3 : 2) * pages(args->count * (int64_t)sizeof(float)) +
+           2 * pages(args->ranks * part_bytes(args));
+}
+
+int64_t ls_local_sgd_sends(const ls_local_sgd_args *args)
+{
+    return 2 * (args->ranks - 1) * part_bytes(args);
+}
+
+static ls_status take(ls_local_sgd *x, int64_t bytes, const char *what, void *pointer_out)
+{
+    void *memory = NULL;
+    ls_status st = ls_comm_alloc(x->comm, bytes, what, &memory);
+
+    memcpy(pointer_out, &memory, sizeof memory);
+    return st;
+}
+
+static ls_status open_comm(ls_local_sgd *x)
+{
+    int *ranks = ls_mem_array((size_t)x->args.ranks, sizeof *ranks);
+    ls_status st;
+
+    if (!ranks)
+        return LS_ENOMEM;
+    for (int r = 0; r < x->args.ranks; r++)
+        ranks[r] = r;
+    st = ls_comm_sub(x->args.comm, ranks, x->args.ranks, ls_time_now_ns() + OPEN_S * LS_NS_PER_S,
+                     &x->comm);
+    ls_mem_free(ranks);
+    return st;
+}
+
+ls_status ls_local_sgd_open(ls_local_sgd **local_out, const ls_local_sgd_args *args)
+{
+    int64_t bytes = args->count * (int64_t)sizeof(float), packed = args->ranks * part_bytes(args);
+    ls_local_sgd *x = ls_mem_alloc(sizeof *x);
+    ls_status st = LS_OK;
+
+    if (!x)
+        return LS_ENOMEM;
+    *x = (ls_local_sgd){.args = *args,
+                        .rank = ls_comm_rank(args->comm),
+                        .each = part_elements(args),
+                        .shares = ls_mem_array((size_t)args->ranks, sizeof *x->shares)};
+    LS_TRY(st, x->shares ? LS_OK : LS_ENOMEM, out);
+    LS_TRY(st, open_comm(x), out);
+    LS_TRY(st, take(x, bytes, "common weights", &x->common), out);
+    LS_TRY(st, take(x, bytes, "outer momentum", &x->momentum), out);
+    if (args->delayed)
+        LS_TRY(st, take(x, bytes, "weights of a replica", &x->mark), out);
+    LS_TRY(st, take(x, packed, "differences of replicas", &x->out), out);
+    LS_TRY(st, take(x, packed, "differences of replicas", &x->in), out);
+    *local_out = x;
+out:
+    if (st != LS_OK)
+        ls_local_sgd_close(x);
+    return st;
+}
+
+void ls_local_sgd_close(ls_local_sgd *local)
+{
+    ls_local_sgd *x = local;
+
+    if (!x)
+        return;
+    if (x->comm) {
+        ls_comm_free(x->comm, x->common);
+        ls_comm_free(x->comm, x->momentum);
+        ls_comm_free(x->comm, x->mark);
+        ls_comm_free(x->comm, x->out);
+        ls_comm_free(x->comm, x->in);
+    }
+    ls_comm_close(x->comm);
+    ls_mem_free(x->shares);
+    ls_mem_free(x);
+}
+
+const ls_local_sgd_args *ls_local_sgd_about(const ls_local_sgd *local)
+{
+    return &local->args;
+}
+
+float *ls_local_sgd_common(const ls_local_sgd *local)
+{
+    return local->common;
+}
+
+float *ls_local_sgd_momentum(const ls_local_sgd *local)
+{
+    return local->momentum;
+}
+
+float *ls_local_sgd_spare(const ls_local_sgd *local)
+{
+    return local->mark;
+}
+
+bool ls_local_sgd_begun(const ls_local_sgd *local)
+{
+    return local->phase != IDLE;
+}
+
+/* --- work on blocks, shared by the pool --------------------------------------------------------
+ */
+
+typedef struct work {
+    ls_local_sgd *x;
+    const float *read;  /* own weights, */
+    float *write;       /* before and after */
+    int64_t first, end; /* elements that are worked on; first is a border of blocks */
+    void (*block)(const struct work *work, int64_t first, int64_t n);
+} work;
+
+static void run_task(void *context, int64_t index, int worker)
+{
+    const work *w = context;
+    int64_t first = w->first + index * TASK_BLOCKS * LS_CODEC_BLOCK;
+    int64_t end = ls_min_i64(w->end, first + TASK_BLOCKS * LS_CODEC_BLOCK);
+
+    (void)worker;
+    for (int64_t at = first; at < end; at += LS_CODEC_BLOCK)
+        w->block(w, at, ls_min_i64(LS_CODEC_BLOCK, end - at));
+}
+
+static void run_work(work *w)
+{
+    int64_t task = TASK_BLOCKS * LS_CODEC_BLOCK;
+
+    ls_pool_run(w->x->args.pool, run_task, w, (w->end - w->first + task - 1) / task);
+}
+
+/* Where the packed bytes of the block that begins at an element lie. */
+static char *packed_at(const ls_local_sgd *x, int64_t element)
+{
+    int64_t part = element / x->each;
+
+    return x->out + part * part_bytes(&x->args) + HEAD +
+           ls_codec_bytes(&x->args.codec, element - part * x->each);
+}
+
+static void pack_difference(const work *w, int64_t first, int64_t n)
+{
+    const ls_local_sgd *x = w->x;
+    float d[LS_CODEC_BLOCK];
+
+    for (int64_t i = 0; i < n; i++)
+        d[i] = x->common[first + i] - w->read[first + i];
+    ls_codec_pack(&x->args.codec, d, NULL, n, packed_at(x, first));
+    if (x->mark)
+        memcpy(x->mark + first, w->read + first, (size_t)n * sizeof(float));
+}
+
+/* The mean of what all have sent of a block of the own part, packed where it is told from. No kind
+ * that is used here can fail to unpack. */
+static void pack_mean(const work *w, int64_t first, int64_t n)
+{
+    const ls_local_sgd *x = w->x;
+    int64_t at = HEAD + ls_codec_bytes(&x->args.codec, first - x->rank * x->each);
+    float sum[LS_CODEC_BLOCK] = {0}, d[LS_CODEC_BLOCK];
+
+    for (int r = 0; r < x->args.ranks; r++) {
+        float share = (float)x->shares[r];
+        (void)ls_codec_unpack(&x->args.codec, x->in + r * part_bytes(&x->args) + at, n, d);
+        for (int64_t i = 0; i < n; i++)
+            sum[i] += share * d[i];
+    }
+    ls_codec_pack(&x->args.codec, sum, NULL, n, packed_at(x, first));
+}
+
+/* The outer step: SGD with Nesterov momentum, as PyTorch writes it. */
+static void outer_step(const work *w, int64_t first, int64_t n)
+{
+    const ls_local_sgd *x = w->x;
+    float lr = (float)x->args.lr, keep = (float)x->args.momentum, g[LS_CODEC_BLOCK];
+
+    (void)ls_codec_unpack(&x->args.codec, packed_at(x, first), n, g);
+    for (int64_t i = 0; i < n; i++) {
+        float *common = &x->common[first + i], *v = &x->momentum[first + i];
+        float *own = &w->write[first + i];
+        *v = keep * *v + g[i];
+        *common -= lr * (g[i] + keep * *v);
+        *own = x->mark ? *common + (*own - x->mark[first + i]) : *common;
+    }
+}
+
+/* --- the exchange ------------------------------------------------------------------------------
+ */
+
+ls_status ls_local_sgd_begin(ls_local_sgd *local, const float *own, double tokens)
+{
+    ls_local_sgd *x = local;
+    int64_t part = part_bytes(&x->args);
+    work w = {.x = x, .read = own, .end = x->args.count, .block = pack_difference};
+    ls_status st;
+
+    LS_BUG_IF(x->phase != IDLE, "an exchange of replicas begins inside another");
+    for (int r = 0; r < x->args.ranks; r++)
+        memcpy(x->out + r * part, &tokens, sizeof tokens);
+    run_work(&w);
+    st = ls_comm_start(
+        x->comm,
+        &(ls_coll){
+            .kind = LS_COLL_ALL_TO_ALL, .type = LS_U8, .count = part, .in = x->out, .out = x->in},
+        &x->request);
+    if (st == LS_OK)
+        x->phase = SENDING;
+    return st;
+}
+
+/* Everybody's share of the mean; equal ones where nobody has learned from anything. */
+static void find_shares(ls_local_sgd *x)
+{
+    double all = 0;
+
+    for (int r = 0; r < x->args.ranks; r++) {
+        memcpy(&x->shares[r], x->in + r * part_bytes(&x->args), sizeof x->shares[r]);
+        all += x->shares[r];
+    }
+    for (int r = 0; r < x->args.ranks; r++)
+        x->shares[r] = all > 0 ? x->shares[r] / all : 1.0 / x->args.ranks;
+}
+
+/* All differences of the own part are here: their mean to everybody. */
+static ls_status tell(ls_local_sgd *x)
+{
+    int64_t first = ls_min_i64(x->args.count, x->rank * x->each);
+    work w = {.x = x,
+              .first = first,
+              .end = ls_min_i64(x->args.count, first + x->each),
+              .block = pack_mean};
+    ls_status st;
+
+    find_shares(x);
+    run_work(&w);
+    st = ls_comm_start(x->comm,
+                       &(ls_coll){.kind = LS_COLL_ALL_GATHER,
+                                  .type = LS_U8,
+                                  .count = x->args.ranks * part_bytes(&x->args),
+                                  .in = x->out,
+                                  .out = x->out},
+                       &x->request);
+    if (st == LS_OK)
+        x->phase = TELLING;
+    return st;
+}
+
+ls_status ls_local_sgd_poll(ls_local_sgd *local)
+{
+    bool done = false;
+    ls_status st = LS_OK;
+
+    if (local->phase != SENDING)
+        return ls_comm_check(local->comm);
+    LS_TRY(st, ls_comm_test(local->comm, local->request, &done), out);
+    if (done)
+        st = tell(local);
+out:
+    return st;
+}
+
+ls_status ls_local_sgd_end(ls_local_sgd *local, float *own)
+{
+    ls_local_sgd *x = local;
+    int64_t deadline = ls_time_now_ns() + WAIT_S * LS_NS_PER_S;
+    work w = {.x = x, .write = own, .end = x->args.count, .block = outer_step};
+    ls_status st = LS_OK;
+
+    LS_BUG_IF(x->phase == IDLE, "an exchange of replicas ends that has not begun");
+    if (x->phase == SENDING) {
+        LS_TRY(st, ls_comm_wait(x->comm, x->request, deadline), out);
+        LS_TRY(st, tell(x), out);
+    }
+    LS_TRY(st, ls_comm_wait(x->comm, x->request, deadline), out);
+    run_work(&w);
+    x->phase = IDLE;
+out:
+    return st;
+}

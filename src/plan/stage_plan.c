@@ -1,0 +1,845 @@
+/* stage_plan.c -- see stage_plan.h.
+ *
+ * Buffers are counted by walking through the rank's own column of the table, where a receive takes
+ * one and a backward (of a stream) or a send (of a gradient) gives it back. Whoever posts receives
+ * in that order, at their places or earlier, then always finds a free one: at its place in the
+ * table those before it hold no more than was counted. */
+#include "plan/stage_plan.h"
+
+#include "base/mem.h"
+#include "base/window.h"
+#include "comm/ordered_feed.h"
+#include "layout/replica_peers.h"
+#include "parallel/staging.h"
+
+ls_pp_schedule_kind ls_stage_plan_kind(const ls_run *run)
+{
+    static const ls_pp_schedule_kind kinds[] = {[LS_PP_GPIPE] = LS_PP_SCHEDULE_GPIPE,
+                                                [LS_PP_1F1B] = LS_PP_SCHEDULE_1F1B,
+                                                [LS_PP_INTERLEAVED] = LS_PP_SCHEDULE_INTERLEAVED,
+                                                [LS_PP_ZERO_BUBBLE] = LS_PP_SCHEDULE_ZERO_BUBBLE};
+
+    return kinds[run->mesh.schedule];
+}
+
+/* What is held while the column of the rank is walked through, and the most of it. */
+typedef struct held {
+    int streams, gradients, slots[LS_STAGE_PLAN_CHUNKS], late[LS_STAGE_PLAN_CHUNKS];
+} held;
+
+static void take(int *now, int *most, int n)
+{
+    *now += n;
+    *most = *now > *most ? *now : *most;
+}
+
+static held count_held(const ls_stage_plan *p)
+{
+    held now = {.streams = 0}, most = {.streams = 0};
+    int last = p->posts * p->chunks - 1;
+
+    for (int i = p->table.first[p->post]; i < p->table.first[p->post + 1]; i++) {
+        const ls_pp_schedule_op *op = &p->table.ops[i];
+        int stage = op->chunk * p->posts + p->post;
+        bool back = op->what == LS_PP_SCHEDULE_BACKWARD || op->what == LS_PP_SCHEDULE_INPUT;
+        bool done = op->what == LS_PP_SCHEDULE_BACKWARD || op->what == LS_PP_SCHEDULE_WEIGHT;
+        if (op->what == LS_PP_SCHEDULE_RECV && !op->back)
+            take(&now.streams, &most.streams, 1);
+        if (op->what == LS_PP_SCHEDULE_RECV ? op->back : back && stage == last)
+            take(&now.gradients, &most.gradients, 1);
+        if (op->what == LS_PP_SCHEDULE_FORWARD)
+            take(&now.slots[op->chunk], &most.slots[op->chunk], 1);
+        if (op->what == LS_PP_SCHEDULE_INPUT)
+            take(&now.late[op->chunk], &most.late[op->chunk], 1);
+        now.late[op->chunk] -= op->what == LS_PP_SCHEDULE_WEIGHT;
+        if (done) {
+            now.slots[op->chunk]--;
+            now.streams -= stage > 0;
+        }
+        if (op->what == LS_PP_SCHEDULE_SEND ? op->back : back && stage == 0)
+            now.gradients--;
+    }
+    return most;
+}
+
+static ls_status make_table(ls_stage_plan *p, const ls_pp_schedule *like, int64_t micros)
+{
+    ls_status st;
+
+    ls_pp_schedule_release(&p->table);
+    LS_TRY(st,
+           ls_pp_schedule_init(&p->table, like->kind, like->ranks,
+                               (int)ls_min_i64(micros, LS_PP_SCHEDULE_MOST), like->chunks),
+           out);
+    st = ls_pp_schedule_prove(&p->table, NULL);
+out:
+    return st;
+}
+
+/* The table of so many micro-batches, and as many buffers as any smaller number needs too. */
+static ls_status plan_table(ls_stage_plan *p, const ls_pp_schedule *like, int64_t micros,
+                            bool varies)
+{
+    ls_status st = LS_OK;
+
+    for (int64_t m = varies ? 1 : micros; m <= micros; m++) {
+        LS_TRY(st, make_table(p, like, m), out);
+        held most = count_held(p);
+        p->streams = (int)ls_max_i64(p->streams, most.streams);
+        p->gradients = (int)ls_max_i64(p->gradients, most.gradients);
+        for (int c = 0; c < p->chunks; c++) {
+            p->chunk[c].slots = (int)ls_max_i64(p->chunk[c].slots, most.slots[c]);
+            p->chunk[c].late = (int)ls_max_i64(p->chunk[c].late, most.late[c]);
+        }
+    }
+    p->streams += p->streams > 0;
+    p->gradients += p->gradients > 0;
+out:
+    return st;
+}
+
+ls_status ls_stage_plan_set(ls_stage_plan *pipe, int64_t micros)
+{
+    const ls_pp_schedule like = pipe->table;
+    ls_status st = LS_OK;
+
+    if (micros == like.micros)
+        return LS_OK;
+    LS_TRY(st, make_table(pipe, &like, micros), out);
+    held most = count_held(pipe);
+    for (int c = 0; c < pipe->chunks; c++)
+        LS_BUG_IF(most.slots[c] > pipe->chunk[c].slots || most.late[c] > pipe->chunk[c].late ||
+                      most.streams > pipe->streams || most.gradients > pipe->gradients,
+                  "a step of %lld micro-batches needs more than was planned", (long long)micros);
+out:
+    return st;
+}
+
+int64_t ls_stage_plan_micros(const ls_run *run, const ls_mesh *mesh, const ls_calls *calls)
+{
+    ls_mesh post = ls_mesh_of_pp_rank(mesh);
+
+    if (run->mesh.zero < 2 || ls_mesh_pipelines(mesh) < 2)
+        return ls_max_i64(1, calls->rounds);
+    return ls_calls_rounds(run, &post);
+}
+
+static ls_status too_few_layers(const ls_run *run, const ls_model *model)
+{
+    int64_t L = model->shape.L, pp = run->mesh.pp, chunks = run->mesh.chunks;
+    ls_status st =
+        ls_fail(LS_EUSAGE, "mesh.pp is %lld%s, but %lld layer%s cannot be cut into %lld stages",
+                (long long)pp, chunks > 1 ? ", with several chunks each" : "", (long long)L,
+                L == 1 ? "" : "s", (long long)(pp * chunks));
+
+    if (chunks > 1 && L >= pp)
+        ls_err_hint("mesh.chunks: %lld works%s.", (long long)(L / pp),
+                    L / pp == 1 ? ", with mesh.schedule: 1f1b" : "");
+    else
+        ls_err_hint("mesh.pp: %lld works%s.", (long long)L,
+                    chunks > 1 ? ", with mesh.schedule: 1f1b" : "");
+    return st;
+}
+
+/* Stages into buckets: of as few units as leave no more buckets than there may be. */
+static ls_status cut_buckets(ls_stage_plan *p, const ls_model *model, const ls_stage *stages, int n)
+{
+    int64_t most = LS_STAGE_PLAN_BUCKETS / p->chunks;
+    int all = 0;
+
+    p->per = 1;
+    for (int s = 0; s < n; s++)
+        p->per =
+            ls_max_i64(p->per, p->zero < 2 ? stages[s].units : (stages[s].units + most - 1) / most);
+    p->first_bucket = ls_mem_array((size_t)n + 1, sizeof *p->first_bucket);
+    for (int s = 0; p->first_bucket && s <= n; s++) {
+        p->first_bucket[s] = all;
+        all += s < n ? (int)((stages[s].units + p->per - 1) / p->per) : 0;
+    }
+    p->cuts = ls_mem_array((size_t)all + 1, sizeof *p->cuts);
+    p->weights = ls_mem_array((size_t)all + 1, sizeof *p->weights);
+    if (!p->first_bucket || !p->cuts || !p->weights)
+        return ls_fail(LS_ENOMEM, "no memory for a pipeline of %d stages", n);
+    for (int s = 0; s < n; s++)
+        for (int b = p->first_bucket[s]; b < p->first_bucket[s + 1]; b++) {
+            int64_t unit = stages[s].unit + (b - p->first_bucket[s]) * p->per;
+            p->cuts[b] = b == 0 ? 0 : ls_model_complete(model, unit);
+            p->weights[b] = b == 0 ? 0 : ls_model_below(model, unit);
+        }
+    p->cuts[all] = model->trained;
+    p->weights[all] = model->flat;
+    return LS_OK;
+}
+
+static ls_status cut(ls_stage_plan *p, const ls_run *run, const ls_model *model)
+{
+    int n = p->posts * p->chunks;
+    ls_stage *stages = ls_mem_array((size_t)n, sizeof *stages);
+    ls_status st = LS_OK;
+
+    if (!stages) {
+        st = ls_fail(LS_ENOMEM, "no memory for a pipeline of %d stages", n);
+        goto out;
+    }
+    LS_TRY(st, ls_stage_split_plan(model, n, run->batch.leaf, run->model.context, stages), out);
+    LS_TRY(st, cut_buckets(p, model, stages, n), out);
+    for (int c = 0; c < p->chunks; c++) {
+        const ls_stage *s = &stages[c * p->posts + p->post];
+        p->chunk[c] = (ls_stage_plan_chunk){.unit = s->unit,
+                                            .units = s->units,
+                                            .own = ls_stage_plan_of(p, p->post, c),
+                                            .weights = ls_stage_plan_weights_of(p, p->post, c)};
+    }
+out:
+    ls_mem_free(stages);
+    return st;
+}
+
+ls_status ls_stage_plan_init(ls_stage_plan *pipe, const ls_run *run, const ls_model *model,
+                             const ls_mesh *mesh, int64_t micros, bool varies)
+{
+    ls_stage_plan p = {.post = ls_mesh_pp_rank(mesh, mesh->rank),
+                       .posts = mesh->pp,
+                       .line = ls_mesh_pipeline(mesh, mesh->rank),
+                       .lines = ls_mesh_pipelines(mesh),
+                       .zero = ls_mesh_pipelines(mesh) > 1 ? (int)run->mesh.zero : 0,
+                       .ward = -1,
+                       .buddy = -1,
+                       .chunks = (int)run->mesh.chunks};
+    const ls_pp_schedule like = {.kind = ls_stage_plan_kind(run),
+                                 .ranks = p.posts,
+                                 .micros = (int)micros,
+                                 .chunks = p.chunks};
+    ls_status st;
+
+    *pipe = (ls_stage_plan){.posts = p.posts};
+    p.divides = p.zero > 0;
+    if (p.divides && mesh->buddies) {
+        ls_mesh post = ls_mesh_of_pp_rank(mesh);
+        post.places = mesh->places ? mesh->places + p.post * p.lines : NULL;
+        p.ward = ls_replica_peers_ward(&post, p.line);
+        p.buddy = ls_replica_peers_of(&post, p.line);
+    }
+    if ((int64_t)p.posts * p.chunks > model->shape.L)
+        return too_few_layers(run, model);
+    LS_TRY(st, cut(&p, run, model), out);
+    if (model->shape.tied)
+        p.copied = (ls_stage_plan_range){model->wte.w, model->shape.V * model->shape.C};
+    if (model->wte.g >= 0)
+        p.tied = p.copied;
+    LS_TRY(st, plan_table(&p, &like, micros, varies), out);
+    *pipe = p;
+out:
+    if (st != LS_OK)
+        ls_stage_plan_release(&p);
+    return st;
+}
+
+void ls_stage_plan_release(ls_stage_plan *pipe)
+{
+    ls_pp_schedule_release(&pipe->table);
+    ls_mem_free(pipe->first_bucket);
+    ls_mem_free(pipe->cuts);
+    ls_mem_free(pipe->weights);
+    *pipe = (ls_stage_plan){.posts = 0};
+}
+
+/* Of a chunk, n buckets from one on; -1: all of them. */
+static ls_stage_plan_range between(const ls_stage_plan *pipe, const int64_t *cuts, int post,
+                                   int chunk, int bucket, int n)
+{
+    const int *first = &pipe->first_bucket[chunk * pipe->posts + post];
+    const int64_t *cut = &cuts[first[0] + bucket];
+
+    return (ls_stage_plan_range){cut[0], cut[n < 0 ? first[1] - first[0] : n] - cut[0]};
+}
+
+ls_stage_plan_range ls_stage_plan_of(const ls_stage_plan *pipe, int post, int chunk)
+{
+    return between(pipe, pipe->cuts, post, chunk, 0, -1);
+}
+
+ls_stage_plan_range ls_stage_plan_weights_of(const ls_stage_plan *pipe, int post, int chunk)
+{
+    return between(pipe, pipe->weights, post, chunk, 0, -1);
+}
+
+int ls_stage_plan_buckets(const ls_stage_plan *pipe, int post, int chunk)
+{
+    int stage = chunk * pipe->posts + post;
+
+    return pipe->first_bucket[stage + 1] - pipe->first_bucket[stage];
+}
+
+ls_stage_plan_range ls_stage_plan_bucket(const ls_stage_plan *pipe, int post, int chunk, int bucket)
+{
+    return between(pipe, pipe->cuts, post, chunk, bucket, 1);
+}
+
+ls_stage_plan_range ls_stage_plan_weights_bucket(const ls_stage_plan *pipe, int post, int chunk,
+                                                 int bucket)
+{
+    return between(pipe, pipe->weights, post, chunk, bucket, 1);
+}
+
+/* A line's part of a range, as collectives divide it. */
+static ls_stage_plan_range part_of(const ls_stage_plan *pipe, ls_stage_plan_range all, int line)
+{
+    ls_stage_plan_range part;
+
+    ls_coll_range(all.count, pipe->lines, line, &part.first, &part.count);
+    part.first += all.first;
+    return part;
+}
+
+int ls_stage_plan_ranges(const ls_stage_plan *pipe,
+                         ls_stage_plan_range ranges_out[LS_STAGE_PLAN_BUCKETS + 1])
+{
+    int n = 0;
+
+    for (int c = 0; c < pipe->chunks; c++)
+        for (int b = 0; b < (pipe->zero == 3 ? ls_stage_plan_buckets(pipe, pipe->post, c) : 1); b++)
+            ranges_out[n++] = pipe->zero == 3
+                                  ? ls_stage_plan_updated(pipe, pipe->post, pipe->line, c, b)
+                                  : pipe->chunk[c].weights;
+    if (ls_stage_plan_is_last(pipe) && pipe->copied.count > 0)
+        ranges_out[n++] =
+            pipe->zero == 3 ? ls_stage_plan_tied_part(pipe, pipe->line) : pipe->copied;
+    return n;
+}
+
+ls_stage_plan_range ls_stage_plan_tied_part(const ls_stage_plan *pipe, int line)
+{
+    return pipe->zero < 2 ? pipe->tied : part_of(pipe, pipe->tied, line);
+}
+
+ls_stage_plan_range ls_stage_plan_common(ls_stage_plan_range a, ls_stage_plan_range b)
+{
+    int64_t first = ls_max_i64(a.first, b.first);
+    int64_t end = ls_min_i64(a.first + a.count, b.first + b.count);
+
+    return (ls_stage_plan_range){first, ls_max_i64(0, end - first)};
+}
+
+ls_stage_plan_range ls_stage_plan_updated(const ls_stage_plan *pipe, int post, int line, int chunk,
+                                          int bucket)
+{
+    ls_stage_plan_range all = ls_stage_plan_bucket(pipe, post, chunk, bucket);
+    ls_mesh lines = {.ranks = pipe->lines};
+
+    if (!pipe->divides)
+        return all;
+    if (pipe->zero >= 2)
+        return part_of(pipe, all, line);
+    ls_mesh_part part = ls_mesh_part_of(&lines, all.count, 0, line);
+    return (ls_stage_plan_range){all.first + part.first, part.count};
+}
+
+int ls_stage_plan_edges(const ls_stage_plan *pipe, int64_t *blocks_out)
+{
+    int stages = pipe->posts * pipe->chunks, n = 0, stage = 0;
+    int64_t last = -1;
+
+    for (int i = 0; i < pipe->first_bucket[stages] * pipe->lines; i++) {
+        int bucket = i / pipe->lines;
+        while (bucket >= pipe->first_bucket[stage + 1])
+            stage++;
+        ls_stage_plan_range part =
+            ls_stage_plan_updated(pipe, stage % pipe->posts, i % pipe->lines, stage / pipe->posts,
+                                  bucket - pipe->first_bucket[stage]);
+        int64_t block = part.first / LS_NORM_BLOCK;
+        if (part.count == 0 || part.first % LS_NORM_BLOCK == 0 || block == last)
+            continue;
+        last = block;
+        if (blocks_out)
+            blocks_out[n] = block;
+        n++;
+    }
+    return n;
+}
+
+/* Elements of a tied embedding that this rank sends along: the last one of a gradient, the first
+ * one of weights. */
+static int64_t tied_sent(const ls_stage_plan *pipe)
+{
+    int64_t n = 0;
+
+    if (ls_stage_plan_is_last(pipe))
+        return ls_stage_plan_tied_part(pipe, pipe->line).count;
+    if (!ls_stage_plan_is_first(pipe))
+        return 0;
+    for (int b = 0; b < ls_stage_plan_buckets(pipe, 0, 0) && pipe->zero == 3; b++)
+        n += ls_stage_plan_common(pipe->tied, ls_stage_plan_updated(pipe, 0, pipe->line, 0, b))
+                 .count;
+    return pipe->zero == 3 ? n : pipe->tied.count;
+}
+
+int64_t ls_stage_plan_sent_bytes(const ls_stage_plan *pipe, const ls_model *model,
+                                 const ls_calls *calls, ls_dtype type)
+{
+    int64_t end_leaf = calls->first + calls->own, messages = 0, stream = 0;
+
+    for (int64_t leaf = calls->first, n; leaf < end_leaf; leaf += n) {
+        n = ls_calls_at(calls, leaf);
+        stream += ls_pass_stream(model, n * calls->leaf * ls_calls_tokens(calls, model->shape.T));
+    }
+    for (int c = 0; c < pipe->chunks; c++) {
+        int stage = c * pipe->posts + pipe->post;
+        messages += stage < pipe->posts * pipe->chunks - 1;
+        messages += stage > 0 ? ls_pass_border(model) : 0;
+    }
+    return messages * stream * ls_dtype_bytes(type) + tied_sent(pipe) * (int64_t)sizeof(float);
+}
+
+/* How often the weights of a bucket come in a step. */
+static int64_t gathers_of(const ls_stage_plan *pipe, const ls_model *model, const ls_run *run,
+                          int chunk, int bucket)
+{
+    const ls_stage_plan_chunk *x = &pipe->chunk[chunk];
+    int64_t first = x->unit + bucket * pipe->per;
+    int64_t end = ls_min_i64(first + pipe->per, x->unit + x->units);
+    bool reads = end > 1; /* more than the embedding, in backward; */
+    bool again = reads && first <= model->shape.L && x->late > 0 &&
+                 run->train.recompute != LS_RECOMPUTE_NONE; /* blocks, in its second half */
+
+    return pipe->zero < 3 ? 1 : pipe->table.micros * (1 + reads + again);
+}
+
+int64_t ls_stage_plan_across_bytes(const ls_stage_plan *pipe, const ls_model *model,
+                                   const ls_run *run, const ls_calls *calls, ls_dtype type)
+{
+    int64_t sums = calls->ordered ? calls->calls : pipe->table.micros, others = pipe->lines - 1;
+    int64_t size = sizeof(float), read = pipe->zero == 3 ? ls_dtype_bytes(type) : size, bytes = 0;
+
+    for (int c = 0; c < pipe->chunks; c++)
+        for (int b = 0; b < ls_stage_plan_buckets(pipe, pipe->post, c); b++) {
+            ls_stage_plan_range all = ls_stage_plan_bucket(pipe, pipe->post, c, b);
+            ls_stage_plan_range own = ls_stage_plan_updated(pipe, pipe->post, pipe->line, c, b);
+            bytes += sums * (all.count - own.count) * size +
+                     gathers_of(pipe, model, run, c, b) * own.count * others * read;
+        }
+    if (ls_stage_plan_is_last(pipe) && pipe->tied.count > 0) {
+        int64_t own = ls_stage_plan_tied_part(pipe, pipe->line).count;
+        bytes += sums * (pipe->tied.count - own) * size;
+        bytes += pipe->zero == 3 ? 2 * pipe->table.micros * own * others * read : 0;
+    }
+    return bytes;
+}
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+ls_pass_args ls_stage_plan_pass(const ls_run *run, const ls_model *model, const ls_kernels *kernels,
+                                const ls_calls *calls, const ls_stage_plan_chunk *chunk)
+{
+    ls_pass_args pass = ls_memory_step_pass(run, model, kernels, calls);
+
+    pass.unit = chunk->unit;
+    pass.units = chunk->units;
+    pass.slots = chunk->slots;
+    pass.late = chunk->late;
+    return pass;
+}
+
+bool ls_stage_plan_packs(const ls_pass_args *pass, ls_packed_weights_args *packs_out)
+{
+    *packs_out = (ls_packed_weights_args){.model = pass->model,
+                                          .kernels = pass->kernels,
+                                          .type = pass->type,
+                                          .M = pass->B * pass->T,
+                                          .training = true,
+                                          .unit = pass->unit,
+                                          .units = pass->units};
+    return ls_packed_weights_bytes(packs_out) > 0;
+}
+
+ls_dp_args ls_stage_plan_sum(const ls_run *run, const ls_mesh *mesh, int64_t count, bool divides)
+{
+    ls_mesh post = ls_mesh_of_pp_rank(mesh);
+    ls_calls calls;
+
+    post.zero = divides;
+    ls_calls_plan(run, &post, &calls);
+    return (ls_dp_args){.mesh = post,
+                        .ordered = calls.ordered,
+                        .leaves = calls.leaves,
+                        .roots = calls.roots,
+                        .trained = count};
+}
+
+int64_t ls_stage_plan_buffer_bytes(const ls_stage_plan *pipe, const ls_run *run,
+                                   const ls_model *model, const ls_calls *calls)
+{
+    int64_t streams = pipe->streams + pipe->gradients * ls_pass_border(model);
+
+    return streams * ls_stage_plan_stream_bytes(run, model, calls) +
+           ls_stage_plan_edges(pipe, NULL) * LS_NORM_BLOCK * (int64_t)sizeof(float);
+}
+
+int64_t ls_stage_plan_stream_bytes(const ls_run *run, const ls_model *model, const ls_calls *calls)
+{
+    int64_t tokens = calls->most * calls->leaf * ls_calls_tokens(calls, run->model.context);
+
+    return ls_round_up(ls_pass_stream(model, tokens) * ls_dtype_bytes(ls_memory_type(run)), 256);
+}
+
+ls_stage_plan_range ls_stage_plan_saved(const ls_stage_plan *pipe, int post, int line, int chunk,
+                                        int bucket, bool moments)
+{
+    if (moments && pipe->divides)
+        return ls_stage_plan_updated(pipe, post, line, chunk, bucket);
+    return part_of(pipe,
+                   moments ? ls_stage_plan_bucket(pipe, post, chunk, bucket)
+                           : ls_stage_plan_weights_bucket(pipe, post, chunk, bucket),
+                   line);
+}
+
+/* Pages of elements that lie in a window. What lines divide (ZeRO 2 and 3) lies in the memory of
+ * the host. */
+typedef struct pages {
+    int64_t first, end; /* bytes */
+} pages;
+
+static pages pages_of(int64_t page, ls_stage_plan_range r, int64_t size)
+{
+    if (r.count == 0)
+        return (pages){0, 0};
+    return (pages){r.first * size / page * page, ls_round_up((r.first + r.count) * size, page)};
+}
+
+static int64_t paged(int64_t page, ls_stage_plan_range r, int64_t size)
+{
+    pages p = pages_of(page, r, size);
+
+    return p.end - p.first;
+}
+
+/* Of several ranges that do not overlap; pages that two of them share count once. */
+static int64_t all_paged(int64_t page, const ls_stage_plan_range *ranges, int n, int64_t size)
+{
+    int64_t bytes = 0;
+
+    for (int i = 0; i < n; i++) {
+        pages own = pages_of(page, ranges[i], size);
+        for (int k = 0; k < i && own.first < own.end; k++) {
+            pages other = pages_of(page, ranges[k], size);
+            if (other.first <= own.first && own.first < other.end)
+                own.first = other.end;
+            else if (other.first < own.end && own.end <= other.end)
+                own.end = other.first;
+        }
+        bytes += ls_max_i64(0, own.end - own.first);
+    }
+    return bytes;
+}
+
+/* Of the weights that a rank has, and of a moment. */
+static int64_t weight_bytes(const ls_memory_args *args, const ls_stage_plan *p, int64_t size)
+{
+    ls_stage_plan_range ranges[LS_STAGE_PLAN_BUCKETS + 1];
+    int n = ls_stage_plan_ranges(p, ranges);
+
+    return all_paged(ls_memory_page(args), ranges, n, size);
+}
+
+/* What a line's rank updates of a chunk, bucket by bucket. Returns how many. */
+static int updated_of(const ls_stage_plan *p, int line, int chunk, ls_stage_plan_range *ranges_out)
+{
+    int n = ls_stage_plan_buckets(p, p->post, chunk);
+
+    for (int b = 0; b < n; b++)
+        ranges_out[b] = ls_stage_plan_updated(p, p->post, line, chunk, b);
+    return n;
+}
+
+static int64_t moment_bytes(const ls_memory_args *args, const ls_stage_plan *p, int line)
+{
+    ls_stage_plan_range ranges[LS_STAGE_PLAN_BUCKETS];
+    int n = 0;
+
+    for (int c = 0; c < p->chunks; c++)
+        n += updated_of(p, line, c, ranges + n);
+    return all_paged(ls_memory_page(args), ranges, n, sizeof(float));
+}
+
+/* What sums over lines take, beside gradients: for themselves, and, on a device with a memory of
+ * its own, what gradients pass through. */
+typedef struct sums {
+    int64_t bytes, staged;
+} sums;
+
+/* Gradients of a range, with the room that their sum over lines takes; and what that takes. */
+static int64_t grad_bytes(const ls_memory_args *args, ls_stage_plan_range own, bool divides,
+                          sums *sum)
+{
+    ls_dp_args dp = ls_stage_plan_sum(args->run, ls_memory_sums(args), own.count, divides);
+
+    if (own.count == 0)
+        return 0;
+    if (ls_mesh_pipelines(ls_memory_sums(args)) > 1) {
+        sum->bytes += ls_dp_bytes(&dp);
+        sum->staged += ls_round_up(ls_dp_elements(&dp) * (int64_t)sizeof(float), 4096);
+        own.count = args->apart ? own.count : ls_dp_elements(&dp);
+    }
+    return paged(ls_memory_page(args), own, sizeof(float));
+}
+
+int ls_stage_plan_flows(const ls_stage_plan *pipe)
+{
+    return (int)ls_max_i64(1, pipe->chunk[0].late);
+}
+
+/* Pages of a run of buckets of a chunk, and of what backward of its lowest block makes for the one
+ * below: the gradient of the bias that it ends with. */
+static int64_t made_bytes(const ls_stage_plan *p, const ls_model *model, int chunk, int first,
+                          int last)
+{
+    ls_stage_plan_range low = ls_stage_plan_bucket(p, p->post, chunk, first);
+    ls_stage_plan_range top = ls_stage_plan_bucket(p, p->post, chunk, last);
+    int64_t below = p->chunk[chunk].unit + first * p->per - 1, bias = -1;
+
+    if (first > 0 && below > 0)
+        bias = model->blocks[below - 1].out_b.g;
+    const ls_stage_plan_range both[2] = {
+        {bias, bias < 0 ? 0 : model->shape.C},
+        {low.first, top.first + top.count - low.first},
+    };
+    return all_paged(LS_WINDOW_PAGE, both, 2, sizeof(float));
+}
+
+/* Of a chunk whose backward is not cut: when a bucket is made, the next ones are on their way; on
+ * the last stage the head was before them. The embedding is complete together with the block above
+ * it. */
+static int64_t chunk_flow(const ls_stage_plan *p, const ls_model *model, int chunk)
+{
+    int n = ls_stage_plan_buckets(p, p->post, chunk);
+    bool tied = p->tied.count > 0 && ls_stage_plan_is_last(p) && chunk == p->chunks - 1;
+    int64_t head =
+                tied ? paged(LS_WINDOW_PAGE, (ls_stage_plan_range){0, p->tied.count}, sizeof(float))
+                     : 0,
+            most = head;
+
+    for (int b = 0; b < n; b++) {
+        int ahead = LS_STAGE_PLAN_AHEAD + (b == 0 && p->chunk[chunk].unit == 0 && p->per == 1);
+        int64_t bytes = made_bytes(p, model, chunk, b, (int)ls_min_i64(n - 1, b + ahead));
+        most = ls_max_i64(most, bytes + (b + ahead >= n ? head : 0));
+    }
+    return most;
+}
+
+int64_t ls_stage_plan_flow_bytes(const ls_stage_plan *pipe, const ls_model *model)
+{
+    bool tied = pipe->tied.count > 0 && ls_stage_plan_is_last(pipe);
+    int64_t most = 0;
+
+    if (pipe->chunk[0].late > 0) /* between the halves of a backward there is all of it */
+        return ls_stage_plan_flows(pipe) *
+                   paged(LS_WINDOW_PAGE, pipe->chunk[0].own, sizeof(float)) +
+               (tied ? paged(LS_WINDOW_PAGE, (ls_stage_plan_range){0, pipe->tied.count},
+                             sizeof(float))
+                     : 0);
+    for (int c = 0; c < pipe->chunks; c++)
+        most = ls_max_i64(most, chunk_flow(pipe, model, c));
+    return most;
+}
+
+int64_t ls_stage_plan_gathered_bytes(const ls_stage_plan *pipe, const ls_model *model,
+                                     ls_dtype type)
+{
+    int64_t size = ls_dtype_bytes(type), most = 0;
+
+    for (int c = 0; c < pipe->chunks; c++) {
+        int n = ls_stage_plan_buckets(pipe, pipe->post, c);
+        int64_t end = pipe->chunk[c].unit + pipe->chunk[c].units;
+        bool head =
+            end == model->shape.L + 2 && pipe->tied.count > 0 && ls_stage_plan_is_last(pipe);
+        for (int b = 0; b < n; b++) { /* and the next one */
+            int next = b + 1 < n ? b + 1 : b;
+            ls_stage_plan_range low = ls_stage_plan_bucket(pipe, pipe->post, c, b);
+            ls_stage_plan_range top = ls_stage_plan_bucket(pipe, pipe->post, c, next);
+            int64_t bytes =
+                paged(LS_WINDOW_PAGE,
+                      (ls_stage_plan_range){low.first, top.first + top.count - low.first}, size);
+            most = ls_max_i64(
+                most,
+                bytes + (head && next == n - 1 ? paged(LS_WINDOW_PAGE, pipe->tied, size) : 0));
+        }
+    }
+    return most;
+}
+
+/* What a rank keeps of the sum of a tied head's gradient, by its own indices: the last post its
+ * part; the first one what it updates, which comes from there. */
+static int64_t tied_bytes(const ls_stage_plan *p)
+{
+    ls_stage_plan_range ranges[LS_STAGE_PLAN_BUCKETS];
+    int n = 1;
+
+    if (p->tied.count == 0 || (!ls_stage_plan_is_last(p) && !ls_stage_plan_is_first(p)))
+        return 0;
+    if (ls_stage_plan_is_last(p))
+        ranges[0] = ls_stage_plan_tied_part(p, p->line);
+    else
+        n = updated_of(p, p->line, 0, ranges);
+    for (int b = 0; b < n; b++) {
+        ranges[b] = ls_stage_plan_common(ranges[b], p->tied);
+        ranges[b].first -= p->tied.first;
+    }
+    return all_paged(LS_WINDOW_PAGE, ranges, n, sizeof(float));
+}
+
+/* Where ordered sums of `own` elements, at most `most` of a bucket, meet. */
+static int64_t feed_bytes(const ls_memory_args *args, const ls_stage_plan *p, int64_t own,
+                          int64_t most)
+{
+    ls_mesh post = ls_mesh_of_pp_rank(ls_memory_sums(args));
+    int64_t slots = ls_calls_feed(args->run, &post, p->table.micros, NULL);
+
+    return ls_ordered_feed_bytes(own, most, p->lines, LS_STAGE_PLAN_AHEAD, slots, LS_F32);
+}
+
+/* What several ranks of a team have a part of, in a range: it is put together before the norm. */
+static int64_t partial_bytes(const ls_model *model, ls_stage_plan_range own)
+{
+    int64_t bytes = 0;
+
+    for (int i = 0; i < model->n_params; i++) {
+        const ls_param *p = &model->params[i];
+        if (p->box.partial && p->trained >= own.first && p->trained < own.first + own.count)
+            bytes +=
+                paged(LS_WINDOW_PAGE, (ls_stage_plan_range){p->trained, p->count}, sizeof(float));
+    }
+    return bytes;
+}
+
+/* With ZeRO 2 and 3. */
+static void predict_parted(const ls_memory_args *args, const ls_calls *calls,
+                           const ls_stage_plan *p, ls_ledger *ledger)
+{
+    ls_stage_plan_range ranges[LS_STAGE_PLAN_BUCKETS];
+    int64_t bytes = ls_stage_plan_flow_bytes(p, args->model) + tied_bytes(p), sum = 0;
+
+    for (int c = 0; c < p->chunks; c++) {
+        int n = updated_of(p, p->line, c, ranges);
+        int64_t own = 0, most = 0;
+        for (int b = 0; b < n; b++) {
+            own += ranges[b].count;
+            most = ls_max_i64(most, ranges[b].count);
+        }
+        bytes += all_paged(LS_WINDOW_PAGE, ranges, n, sizeof(float)) +
+                 partial_bytes(args->model, p->chunk[c].own);
+        sum += calls->ordered ? feed_bytes(args, p, own, most) : 0;
+    }
+    int64_t head = ls_stage_plan_is_last(p) ? ls_stage_plan_tied_part(p, p->line).count : 0;
+    if (p->tied.count > 0 && ls_stage_plan_is_last(p) && calls->ordered)
+        sum += feed_bytes(args, p, head, head);
+    ls_ledger_add(ledger, "gradients", "own parts; of a micro-batch: some units on their way",
+                  bytes);
+    ls_ledger_add(ledger, "exchange", "gradients of other lines, on their way", sum);
+}
+
+static void predict_gradients(const ls_memory_args *args, const ls_calls *calls,
+                              const ls_stage_plan *p, ls_ledger *ledger)
+{
+    ls_stage_plan_range head = {0, p->tied.count};
+    int64_t bytes = 0;
+    sums sum = {.bytes = 0};
+
+    if (p->zero >= 2) {
+        predict_parted(args, calls, p, ledger);
+        return;
+    }
+    for (int c = 0; c < p->chunks; c++)
+        bytes += calls->buffers * grad_bytes(args, p->chunk[c].own, p->divides, &sum);
+    if (head.count > 0 && ls_stage_plan_is_last(p))
+        bytes += calls->buffers * grad_bytes(args, head, false, &sum);
+    else if (head.count > 0 && ls_stage_plan_is_first(p))
+        bytes += paged(ls_memory_page(args), head, sizeof(float));
+    ls_ledger_add(ledger, "gradients",
+                  calls->ordered ? "own layers, log2(calls) + 1 buffers of the tree of sums"
+                                 : "own layers, one buffer",
+                  bytes);
+    if (ls_mesh_pipelines(ls_memory_sums(args)) < 2)
+        return;
+    (args->apart ? ls_ledger_add_host : ls_ledger_add)(
+        ledger, "exchange", "gradients of other lines, on their way", sum.bytes);
+    if (args->apart)
+        ls_ledger_add_host(ledger, "staging", "own gradients on their way, page-locked",
+                           calls->buffers * sum.staged);
+}
+
+/* What messages pass through on a device with a memory of its own (train/step/pipeline_host_stage.c). */
+static int64_t message_bytes(const ls_memory_args *args, const ls_calls *calls,
+                             const ls_stage_plan *p)
+{
+    int64_t message =
+        ls_stage_plan_stream_bytes(args->run, args->model, calls) * ls_pass_border(args->model);
+    int places = p->streams + p->gradients;
+
+    for (int c = 0; c < p->chunks; c++)
+        places += p->chunk[c].slots;
+    return ls_staging_bytes(places, message) + ls_staging_bytes(1, LS_STAGE_PLAN_PIECE);
+}
+
+static void predict_passes(const ls_memory_args *args, const ls_calls *calls,
+                           const ls_stage_plan *p, ls_ledger *ledger)
+{
+    int64_t passes = 0, packed = 0;
+    ls_packed_weights_args packs;
+
+    for (int c = 0; c < p->chunks; c++) {
+        ls_pass_args pass =
+            ls_stage_plan_pass(args->run, args->model, args->kernels, calls, &p->chunk[c]);
+        passes += ls_pass_bytes(&pass, args->threads);
+        if (args->pack && p->zero < 3 && args->run->device.pack != LS_PACKING_OFF &&
+            ls_stage_plan_packs(&pass, &packs))
+            packed += ls_packed_weights_bytes(&packs);
+    }
+    if (packed > 0)
+        ls_ledger_add(ledger, "packed weights", "own matrices in the order of products, both ways",
+                      packed);
+    ls_ledger_add(ledger, "activations", "own layers, of the micro-batches on their way", passes);
+    ls_ledger_add(ledger, "pipeline", "streams and gradients from other stages",
+                  ls_round_up(ls_stage_plan_buffer_bytes(p, args->run, args->model, calls), 4096));
+    if (args->apart)
+        ls_ledger_add_host(ledger, "pipeline messages", "streams on their way, page-locked",
+                           message_bytes(args, calls, p));
+}
+
+void ls_stage_plan_predict(const ls_memory_args *args, const ls_calls *calls, ls_ledger *ledger)
+{
+    const ls_run *run = args->run;
+    ls_dtype type = ls_memory_type(run);
+    ls_stage_plan p;
+
+    if (ls_stage_plan_init(&p, run, args->model, ls_memory_sums(args),
+                           ls_stage_plan_micros(run, ls_memory_sums(args), calls),
+                           run->batch.ramp > 0) != LS_OK) {
+        ls_err_clear(); /* whoever opens the run is told */
+        return;
+    }
+    ls_ledger_add(ledger, "weights",
+                  p.zero == 3 ? "parameters of the own layers that this rank updates, fp32"
+                              : "parameters of the own layers, fp32",
+                  weight_bytes(args, &p, sizeof(float)));
+    if (type != LS_F32)
+        ls_ledger_add(ledger, type == LS_F16 ? "fp16 weights" : "bf16 weights",
+                      "the same once more, as the model reads them",
+                      weight_bytes(args, &p, ls_dtype_bytes(type)));
+    if (p.zero == 3)
+        ls_ledger_add(ledger, "gathered weights",
+                      "a unit of the own layers and the next one, of all lines",
+                      ls_stage_plan_gathered_bytes(&p, args->model, type));
+    ls_ledger_add(ledger, "optimizer",
+                  p.divides ? "two moments per parameter of the own layers that this rank updates"
+                            : "two moments per parameter of the own layers",
+                  2 * moment_bytes(args, &p, p.line));
+    if (p.ward >= 0)
+        ls_ledger_add(ledger, "buddy",
+                      p.zero == 3   ? "weights, two moments and gradients that another line has"
+                      : p.zero == 2 ? "two moments and gradients that another line has"
+                                    : "two moments that another line updates",
+                      (1 + p.zero) * moment_bytes(args, &p, p.ward));
+    predict_gradients(args, calls, &p, ledger);
+    predict_passes(args, calls, &p, ledger);
+    ls_stage_plan_release(&p);
+}

@@ -1,0 +1,173 @@
+/* stage_plan.h -- what a rank of a pipeline has (mesh.pp): layers, parameters, table, buffers.
+ *
+ * The stages are cut by cost (stage_split.h), and each is one run of the elements of the flat parameters
+ * (model.h), and one of what is trained of them, where that is less: the embedding and the first
+ * blocks, ..., the last blocks, the final norm and the head. A rank keeps plain indices of the
+ * whole model, in arrays of which only its own pages are there (base/window.h). A tied embedding
+ * belongs to the first post, and the last one has a copy of its weights. With ZeRO 1 (mesh.zero)
+ * the lines divide what they update of each chunk; where ranks that die are replaced, another line
+ * keeps a copy of that (train/replica/replica_pair.h), with any stage.
+ *
+ * With ZeRO 2 and 3 a chunk is cut into buckets, each a unit of the model (ls_param.unit) or some
+ * of them, and the lines divide every bucket: gradients leave, and weights come, bucket by bucket
+ * (train/step/pipeline_zero.c). Then all lines go through as many micro-batches, of which some may be
+ * empty, so that ranks of a post have the same table, and meet at the same places of it. Where
+ * experts are divided (mesh.ep) lines are those of equals (layout/mesh.h), and the same holds of
+ * all that share the batch.
+ *
+ *     post 0, 2 lines      embedding | block 0 | block 1
+ *     line 0 updates       ====      | ===     | ===           and, with ZeRO 3, has the weights of
+ *     line 1                    ==== |    ===  |    ===
+ *
+ * The table (layout/pp_schedule.h) is that of the rank's line; from it follows how many
+ * micro-batches each chunk holds activations of, and how many streams and gradients that came from
+ * other posts lie here at a time. Pure. */
+#pragma once
+#include "layout/pp_schedule.h"
+#include "plan/memory.h"
+#include "layout/stage_split.h"
+
+LS_C_BEGIN
+
+enum {
+    LS_STAGE_PLAN_CHUNKS = 16,     /* of a rank, at most */
+    LS_STAGE_PLAN_BUCKETS = 60,    /* likewise, of all its chunks */
+    LS_STAGE_PLAN_AHEAD = 2,       /* buckets of gradients on their way at a time */
+    LS_STAGE_PLAN_PIECE = 4 << 20, /* bytes of the state that pass through the host at a time */
+};
+
+/* Elements of weights, gradients and moments. */
+typedef struct ls_stage_plan_range {
+    int64_t first, count;
+} ls_stage_plan_range;
+
+typedef struct ls_stage_plan_chunk {
+    int64_t unit, units;         /* of the model: ls_param.unit */
+    ls_stage_plan_range own;     /* of gradients and moments; it may have none */
+    ls_stage_plan_range weights; /* the same where all are trained */
+    int slots;                   /* micro-batches that it keeps activations of at a time */
+    int late; /* of these, with gradients that wait for the second half of a backward (pass.h) */
+} ls_stage_plan_chunk;
+
+typedef struct ls_stage_plan {
+    ls_pp_schedule table; /* owned: of a step of so many micro-batches */
+    int post, posts, chunks;
+    int line, lines;
+    int zero;     /* what lines divide, as mesh.zero; 0 where there is one line */
+    bool divides; /* lines divide what they update */
+    int ward;     /* then: the line whose moments this rank keeps too, */
+    int buddy;    /* and the one that keeps this rank's; -1: none */
+    ls_stage_plan_chunk chunk[LS_STAGE_PLAN_CHUNKS];
+    ls_stage_plan_range tied; /* the embedding, where the head reads it too and it is trained; count
+                             * 0: it does not. It is the first of weights and of gradients */
+    ls_stage_plan_range copied; /* its weights, trained or not */
+    int streams, gradients; /* buffers for those from other posts; one more than must be, so that
+                             * the next can come early */
+    int64_t per;            /* units of a bucket */
+    int *first_bucket; /* owned: of each stage, and their number: one each but with ZeRO 2, 3 */
+    int64_t *cuts;     /* owned: the first element of each bucket, and the end: of gradients, */
+    int64_t *weights;  /* owned: and of weights */
+} ls_stage_plan;
+
+/* The table that a run asks for. */
+ls_pp_schedule_kind ls_stage_plan_kind(const ls_run *run);
+
+/* For the rank of the mesh, and steps of so many micro-batches (1 or more); varies: or fewer.
+ * LS_EUSAGE: the model has fewer layers than stages, with what works. */
+ls_status ls_stage_plan_init(ls_stage_plan *pipe, const ls_run *run, const ls_model *model,
+                             const ls_mesh *mesh, int64_t micros, bool varies);
+void ls_stage_plan_release(ls_stage_plan *pipe);
+
+/* Micro-batches of the steps that a run's line makes: its calls, or those of who has most. */
+int64_t ls_stage_plan_micros(const ls_run *run, const ls_mesh *mesh, const ls_calls *calls);
+
+/* The table of a step of another number of micro-batches, at most as many as planned. */
+ls_status ls_stage_plan_set(ls_stage_plan *pipe, int64_t micros);
+
+static inline bool ls_stage_plan_is_first(const ls_stage_plan *pipe)
+{
+    return pipe->post == 0;
+}
+static inline bool ls_stage_plan_is_last(const ls_stage_plan *pipe)
+{
+    return pipe->post == pipe->posts - 1;
+}
+
+/* The elements of a chunk of any post: of gradients and moments; of weights. */
+ls_stage_plan_range ls_stage_plan_of(const ls_stage_plan *pipe, int post, int chunk);
+ls_stage_plan_range ls_stage_plan_weights_of(const ls_stage_plan *pipe, int post, int chunk);
+
+/* Its buckets: how many, and their elements, likewise; without ZeRO 2 and 3 one, which is all of
+ * it. With them all weights are trained, and both are the same. */
+int ls_stage_plan_buckets(const ls_stage_plan *pipe, int post, int chunk);
+ls_stage_plan_range ls_stage_plan_bucket(const ls_stage_plan *pipe, int post, int chunk,
+                                         int bucket);
+ls_stage_plan_range ls_stage_plan_weights_bucket(const ls_stage_plan *pipe, int post, int chunk,
+                                                 int bucket);
+
+/* The weights that this rank keeps: its chunks, or with ZeRO 3 its parts of them; and on the last
+ * post a copy of a tied embedding, or its part of that, which comes last. Returns how many. */
+int ls_stage_plan_ranges(const ls_stage_plan *pipe,
+                         ls_stage_plan_range ranges_out[LS_STAGE_PLAN_BUCKETS + 1]);
+
+/* What a rank updates of a bucket, and has the moments of: all of it, or its line's part. */
+ls_stage_plan_range ls_stage_plan_updated(const ls_stage_plan *pipe, int post, int line, int chunk,
+                                          int bucket);
+
+/* What a line's last rank has of the head's part of a tied gradient, when it is summed, and with
+ * ZeRO 3 of the copy of the embedding: all of it, or its part of that. */
+ls_stage_plan_range ls_stage_plan_tied_part(const ls_stage_plan *pipe, int line);
+
+/* The elements that both have. */
+ls_stage_plan_range ls_stage_plan_common(ls_stage_plan_range a, ls_stage_plan_range b);
+
+/* Norm blocks (kernel.h) that have elements which several ranks of a line, or with ZeRO of all
+ * lines, update; ascending; blocks_out may be NULL. Returns how many. */
+int ls_stage_plan_edges(const ls_stage_plan *pipe, int64_t *blocks_out);
+
+/* Bytes that this rank sends along its line in a step: streams, gradients and, where the embedding
+ * is tied, the head's part of its gradient from the last post to the first, and its weights back.
+ * Sums of a few numbers (the norm, losses) come on top. */
+int64_t ls_stage_plan_sent_bytes(const ls_stage_plan *pipe, const ls_model *model,
+                                 const ls_calls *calls, ls_dtype type);
+
+/* With ZeRO 2 and 3: bytes that this rank sends to other lines in a step. Of gradients, what they
+ * update, for each micro-batch (in fast mode, empty ones too); of weights, what it updates, once,
+ * or with ZeRO 3 in the model's type whenever a bucket of its chunks is read: in forward and in
+ * backward of every micro-batch, and in the second half of a backward that recomputes. */
+int64_t ls_stage_plan_across_bytes(const ls_stage_plan *pipe, const ls_model *model,
+                                   const ls_run *run, const ls_calls *calls, ls_dtype type);
+
+/* --- memory: what is taken, and the ledger of it ---------------------------------------------- */
+
+/* The pass of a chunk; stream and packs are left out. And its packed weights; false: none. */
+ls_pass_args ls_stage_plan_pass(const ls_run *run, const ls_model *model, const ls_kernels *kernels,
+                                const ls_calls *calls, const ls_stage_plan_chunk *chunk);
+bool ls_stage_plan_packs(const ls_pass_args *pass, ls_packed_weights_args *packs_out);
+
+/* What lines sum of so many elements, as parts or as a whole; the communicator is left out. */
+ls_dp_args ls_stage_plan_sum(const ls_run *run, const ls_mesh *mesh, int64_t count, bool divides);
+
+/* Bytes of a stream of a micro-batch; and of all of them, their gradients and the edges. */
+int64_t ls_stage_plan_stream_bytes(const ls_run *run, const ls_model *model, const ls_calls *calls);
+int64_t ls_stage_plan_buffer_bytes(const ls_stage_plan *pipe, const ls_run *run,
+                                   const ls_model *model, const ls_calls *calls);
+
+/* With ZeRO 2 and 3: windows for gradients of a micro-batch; and the most bytes of them that are
+ * there at a time, with those of a tied head. */
+int ls_stage_plan_flows(const ls_stage_plan *pipe);
+int64_t ls_stage_plan_flow_bytes(const ls_stage_plan *pipe, const ls_model *model);
+
+/* With ZeRO 3: the most bytes of gathered weights that are there at a time. */
+int64_t ls_stage_plan_gathered_bytes(const ls_stage_plan *pipe, const ls_model *model,
+                                     ls_dtype type);
+
+/* What a rank writes of a bucket to a checkpoint, and reads of it: of what all ranks of its post
+ * have the part that ls_coll_range() gives it, and of what they divide its own. */
+ls_stage_plan_range ls_stage_plan_saved(const ls_stage_plan *pipe, int post, int line, int chunk,
+                                        int bucket, bool moments);
+
+/* The lines of the ledger that a pipeline changes. */
+void ls_stage_plan_predict(const ls_memory_args *args, const ls_calls *calls, ls_ledger *ledger);
+
+LS_C_END

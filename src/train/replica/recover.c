@@ -1,0 +1,288 @@
+/* recover.c -- see recover.h.
+ *
+ * The state is memory that is moved from the old step to the new one, never copied: it needs no
+ * second place, and is there also when the new view fails in the middle of being built. Only where
+ * it lies in memory that the ranks shared (muon) is it copied out of it. */
+#include "train/replica/recover.h"
+
+#include <limits.h>
+#include "base/fault.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "layout/replicas.h"
+#include "optim/optim.h"
+#include "train/sdc/sdc_replay.h"
+#include "train/replica/replica_copy.h"
+#include "train/session/param_server_session.h"
+#include "train/replica/replica_parts.h"
+#include "train/replica/replica_zero.h"
+#include "train/sdc/sdc_compare.h"
+#include "train/session/local_sgd_session.h"
+#include "train/save/sharded_save.h"
+#include "train/save/save.h"
+#include "train/session/cp_group.h"
+#include "train/session/model_groups.h"
+
+enum { REVIVE_S = 600 };
+
+/* Where each rank has its own state, nobody has a whole one, and where they have parts of it
+ * replica_zero.h keeps them; moments that are not in the device's memory go with their step. */
+static bool keeps(const ls_session *s)
+{
+    return s->step && !ls_mesh_divides(&s->mesh) && !s->mesh.replicas && s->step_there &&
+           s->run->device.offload == LS_OFFLOAD_NONE;
+}
+
+/* The state, out of the step that goes; what is kept already stays. */
+static void keep_state(ls_session *s)
+{
+    int64_t done = s->step ? ls_step_done(s->step) : -1;
+
+    if (s->kept[0])
+        return;
+    s->kept_step = -1;
+    if (s->distrusted) {
+        ls_replica_zero_drop(s);
+        ls_replica_parts_drop(s);
+        return;
+    }
+    if (ls_replica_parts_serves(s)) {
+        ls_replica_parts_keep(s);
+        return;
+    }
+    if (ls_replica_zero_serves(s)) {
+        ls_replica_zero_keep(s);
+        return;
+    }
+    if (!keeps(s) || done == LS_STEP_TORN)
+        return;
+    if (ls_step_keep(s->step, s->kept) == LS_OK)
+        s->kept_step = done < 0 ? s->step_number : done;
+    else
+        ls_log(LS_LOG_WARN, "this rank cannot keep its state: %s", ls_err_last()->text);
+}
+
+static void shed(ls_session *s)
+{
+    if (s->stream) /* a team's fails with the team */
+        ls_stream_revive(s->stream, ls_time_now_ns() + REVIVE_S * LS_NS_PER_S);
+    ls_loader_close(s->loader);
+    if (ls_save_copied(s) != LS_OK) /* what is saved in the background is read until then */
+        ls_log(LS_LOG_WARN, "a save is not done with the state: %s", ls_err_last()->text);
+    ls_sharded_save_close(s);
+    ls_batch_slice_close(s);
+    ls_decode_close(s->decode);
+    ls_pass_close(s->sample_pass);
+    ls_local_sgd_session_close(s);
+    ls_param_server_session_close(s);
+    keep_state(s);
+    ls_sdc_replay_close(s);
+    ls_step_close(s->step);
+    ls_replica_copy_close(s->buddy);
+    ls_packed_weights_close(s->packs);
+    ls_dp_close(s->dp);
+    ls_model_groups_close(s);
+    ls_cp_group_close(s);
+    ls_mem_free(s->places);
+    s->loader = NULL;
+    s->share = (ls_batch_slice){.set = NULL};
+    s->decode = NULL;
+    s->sample_pass = NULL;
+    s->step = NULL;
+    s->buddy = NULL;
+    s->step_there = false;
+    s->packs = NULL;
+    s->dp = NULL;
+    s->places = NULL;
+    ls_mem_free(s->cards);
+    s->cards = NULL;
+}
+
+bool ls_recover_regroups(const ls_session *session, int64_t steps_in_view)
+{
+    const ls_session *s = session;
+
+    return s->args.rejoin && steps_in_view > 0 && steps_in_view >= s->run->heal.grow_steps &&
+           (keeps(s) || ls_replica_zero_would(s) ||
+            (ls_replica_parts_keeps(s) && s->mesh.zero == 0)) &&
+           ls_heal_regroups(s->args.view.plan.generation);
+}
+
+void ls_recover_notes(ls_session *session)
+{
+    ls_session *s = session;
+    char text[LS_HEAL_CAUSE];
+    int64_t took_ns;
+
+    if (!s->args.rejoin || !ls_heal_note(text, sizeof text, &took_ns) || s->mesh.rank > 0)
+        return;
+    const ls_event_recovery recovery = {.generation = s->args.view.plan.generation,
+                                        .ranks = s->args.view.plan.ranks,
+                                        .source = "memory",
+                                        .from = "log",
+                                        .seconds = (double)took_ns / 1e9};
+    ls_session_emit(s, &(ls_event){.kind = LS_EVENT_INCIDENT,
+                                   .incident = {.step = s->step_number,
+                                                .kind = "coordinator",
+                                                .action = "training went on; no step was lost",
+                                                .text = text,
+                                                .recovery = &recovery}});
+}
+
+ls_status ls_recover_rejoin(ls_session *session, int64_t met)
+{
+    ls_session *s = session;
+    ls_err_record why = *ls_err_last();
+
+    s->met = met;
+    shed(s);
+    s->distrusted = false;
+    ls_status st = ls_fault_pass(LS_FAULT_AT_REPORT);
+    if (st != LS_OK)
+        return st;
+    ls_err_adopt(&why);
+    s->repaired = "replica";
+    const ls_view_report report = {.have = s->kept_step,
+                                   .reached = s->step_number,
+                                   .met = met,
+                                   .part = ls_replica_parts_part(s) + 1,
+                                   .unit = s->run ? ls_replicas_unit(s->run) : 0};
+    return s->args.rejoin(s->args.rejoin_context, &report, &s->args.view, &s->args.comm);
+}
+
+/* What a rank knows of the step before. */
+typedef struct place {
+    double loss, val_loss, seconds;
+    ls_step_result last;
+    ls_loss_scaler scaler;
+    int64_t nonfinite_step;
+} place;
+
+ls_status ls_recover_spread(ls_session *session)
+{
+    ls_session *s = session;
+    const ls_view_plan *plan = &s->args.view.plan;
+    ls_step_arrays live = ls_step_state_arrays(s->step);
+    void *const arrays[] = {live.w, live.m, live.v};
+    const int64_t elements[] = {s->model.flat, s->model.trained,
+                                ls_optim_seconds(s->run, &s->model)};
+    place p = {.loss = s->loss,
+               .val_loss = s->val_loss,
+               .seconds = s->seconds,
+               .last = s->last,
+               .scaler = s->scaler,
+               .nonfinite_step = s->nonfinite_step};
+    ls_status st = LS_OK;
+
+    ls_fault_reach(plan->base, plan->generation);
+    LS_TRY(st, ls_fault_pass(LS_FAULT_AT_TRANSFER), out);
+    s->step_there = s->step_there && (!plan->spread || s->step_number == plan->base);
+    bool whole = !s->hoard && !ls_replica_parts_serves(s);
+    for (int k = 0; k < 3 && plan->spread && s->dp && whole; k++)
+        LS_TRY(st,
+               ls_step_tell(s->step, plan->source, arrays[k], elements[k] * (int64_t)sizeof(float)),
+               out);
+    if (s->dp)
+        LS_TRY(st, ls_dp_tell(s->dp, plan->source, &p, sizeof p), out);
+    s->loss = p.loss;
+    s->val_loss = p.val_loss;
+    s->seconds = p.seconds;
+    s->last = p.last;
+    s->scaler = p.scaler;
+    s->nonfinite_step = p.nonfinite_step;
+    if (s->hoard)
+        LS_TRY(st, ls_replica_zero_restore(s, p.last.finite), out);
+    if (ls_replica_parts_serves(s))
+        LS_TRY(st, ls_replica_parts_restore(s), out);
+    s->step_number = plan->base;
+    s->step_there = true;
+out:
+    return st;
+}
+
+int64_t ls_recover_last_told(const ls_session *session)
+{
+    static const char mark[] = "{\"event\":\"step\",\"step\":";
+    enum { TAIL = 1 << 16 };
+    char path[PATH_MAX], *text = ls_mem_alloc(TAIL + 1);
+    int64_t step = 0;
+
+    snprintf(path, sizeof path, "%s/events.jsonl", session->run->out);
+    FILE *f = text ? fopen(path, "re") : NULL;
+    if (f && fseek(f, 0, SEEK_END) == 0) {
+        long bytes = ftell(f), from = bytes > TAIL ? bytes - TAIL : 0;
+        if (fseek(f, from, SEEK_SET) == 0) {
+            text[fread(text, 1, TAIL, f)] = '\0';
+            for (const char *at = text; (at = strstr(at, mark)); at += sizeof mark - 1)
+                step = strtoll(at + sizeof mark - 1, NULL, 10);
+        }
+    }
+    if (f)
+        fclose(f);
+    ls_mem_free(text);
+    return step;
+}
+
+/* Without a state in memory: steps that somebody saw done, or that were told. */
+static int64_t done_again(const ls_session *s)
+{
+    int64_t seen = ls_max_i64(s->args.view.plan.reached, ls_recover_last_told(s));
+
+    return ls_max_i64(0, seen - s->step_number);
+}
+
+void ls_recover_tell(ls_session *session)
+{
+    ls_session *s = session;
+    const ls_heal_view *view = &s->args.view;
+    const ls_view_plan *plan = &view->plan;
+    bool memory = ls_recover_in_memory(s);
+    ls_event_recovery recovery = {.generation = plan->generation,
+                                  .ranks = plan->ranks,
+                                  .restarted = plan->restarted,
+                                  .lost = plan->lost,
+                                  .joined = plan->joined,
+                                  .source = memory               ? "memory"
+                                            : s->step_number > 0 ? "checkpoint"
+                                                                 : "start",
+                                  .from = memory               ? s->repaired
+                                          : s->step_number > 0 ? "disk"
+                                                               : "start",
+                                  .redone = memory ? 0 : done_again(s),
+                                  .detection_ms = (double)view->noticed_ns / 1e6,
+                                  .seconds = (double)(ls_time_now_ns() - view->lost_ns) / 1e9};
+    bool came = plan->joined > 0 && plan->restarted + plan->lost == 0;
+    char action[160];
+    size_t n;
+
+    if (s->mesh.rank > 0 || view->lost_ns == 0)
+        return;
+    n = (size_t)snprintf(action, sizeof action, "%s%s; %d rank%s after step %lld, from %s%s",
+                         plan->restarted ? "started again" : "went on without it",
+                         plan->restarted && plan->lost ? ", went on without another" : "",
+                         plan->ranks, plan->ranks == 1 ? " goes on" : "s go on",
+                         (long long)s->step_number, memory ? "the memory of a " : "",
+                         memory               ? s->repaired
+                         : s->step_number > 0 ? "the last checkpoint"
+                                              : "the start");
+    if (came)
+        n = (size_t)snprintf(action, sizeof action, "%d joined; %d ranks go on after step %lld",
+                             plan->joined, plan->ranks, (long long)s->step_number);
+    else if (plan->restarted + plan->lost == 0)
+        n = (size_t)snprintf(action, sizeof action, "%d ranks met again after step %lld",
+                             plan->ranks, (long long)s->step_number);
+    if (recovery.redone > 0)
+        snprintf(action + n, sizeof action - n, "; %lld steps are done again",
+                 (long long)recovery.redone);
+    ls_log(came ? LS_LOG_INFO : LS_LOG_WARN, "%s: %s (%.2f s)", view->cause, action,
+           recovery.seconds);
+    ls_session_emit(
+        s, &(ls_event){.kind = LS_EVENT_INCIDENT,
+                       .incident = {.step = s->step_number,
+                                    .kind = came                                 ? "joined"
+                                            : ls_sdc_compare_caused(view->cause) ? "corrupt"
+                                                                                 : "lost",
+                                    .action = action,
+                                    .text = view->cause,
+                                    .recovery = &recovery}});
+}

@@ -1,0 +1,24 @@
+/* eval.h -- how good the weights are: the validation loss, and a text that the model makes.
+ *
+ * Both are told as events by the first rank; all ranks of a run call them together. */
+#pragma once
+#include "train/session/session.h"
+
+typedef struct ls_eval {
+    int32_t *windows; /* tokens, targets and starts of a call of validation windows; owned */
+    double *losses;   /* of all windows, and how many targets they have; owned */
+    ls_str sample;
+} ls_eval;
+
+void ls_eval_init(ls_eval *eval);
+void ls_eval_release(ls_eval *eval);
+
+/* Memory for the calls of this rank; once more when the ranks have changed. */
+ls_status ls_eval_open(ls_eval *eval, const ls_session *session);
+
+/* The mean loss of eval.sequences windows, evenly spread over the text that is kept for it, into
+ * session->val_loss. */
+ls_status ls_eval_loss(ls_eval *eval, ls_session *session);
+
+/* A continuation of eval.sample by up to count tokens. */
+ls_status ls_eval_sample(ls_eval *eval, ls_session *session, int64_t count);

@@ -1,0 +1,64 @@
+/* gpu_health.c -- see gpu_health.h. Clocks may be held back and let go every few seconds for hours: of such
+ * times the 1st, 2nd, 4th, 8th ... are told. */
+#include "train/report/gpu_health.h"
+
+#include "base/log.h"
+#include "base/time.h"
+#include "train/session/session.h"
+
+static void tell(ls_session *s, const char *text)
+{
+    ls_session_emit(s, &(ls_event){.kind = LS_EVENT_INCIDENT,
+                                   .incident = {.step = s->step_number,
+                                                .kind = "gpu",
+                                                .action = "training goes on",
+                                                .text = text}});
+    ls_log(LS_LOG_WARN, "%s", text);
+}
+
+static void look_at_errors(ls_gpu_health *a, const ls_nvml_state *now, ls_session *s)
+{
+    char text[160];
+
+    if (now->xids <= a->xids)
+        return;
+    snprintf(text, sizeof text,
+             "the GPU reported %lld errors before step %lld was done, the last is XID %lld: see "
+             "the kernel's log",
+             (long long)(now->xids - a->xids), (long long)s->step_number, (long long)now->last_xid);
+    a->xids = now->xids;
+    tell(s, text);
+}
+
+static void look_at_clocks(ls_gpu_health *a, const ls_nvml_state *now, ls_session *s)
+{
+    char text[256], why[128];
+    bool slow = ls_nvml_slowed(now->reasons);
+    bool begins = slow && !a->slow;
+
+    a->slow = slow;
+    if (!begins)
+        return;
+    a->slowdowns++;
+    if ((a->slowdowns & (a->slowdowns - 1)) != 0)
+        return;
+    ls_nvml_reasons(now->reasons, why);
+    snprintf(text, sizeof text,
+             "at step %lld the GPU's clocks are held back by %s (%lld times so far): training is "
+             "slower than it could be",
+             (long long)s->step_number, why, (long long)a->slowdowns);
+    tell(s, text);
+}
+
+void ls_gpu_health_look(ls_gpu_health *alarm, ls_nvml *nvml, ls_session *session)
+{
+    int64_t now_ns = ls_time_now_ns();
+    ls_nvml_state now;
+
+    if (!nvml || (alarm->looked_ns && now_ns - alarm->looked_ns < LS_NS_PER_S))
+        return;
+    alarm->looked_ns = now_ns;
+    ls_nvml_look(nvml, &now);
+    look_at_errors(alarm, &now, session);
+    look_at_clocks(alarm, &now, session);
+}

@@ -1,0 +1,217 @@
+/* error_feedback.c -- see error_feedback.h. */
+#include "train/save/error_feedback.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "train/save/save.h"
+
+int ls_error_feedback_vectors(const ls_session *session)
+{
+    return session->dp ? ls_dp_residuals(ls_dp_about(session->dp)) : 0;
+}
+
+static float *vector(const ls_session *s, int v)
+{
+    return s->debts + v * s->model.trained;
+}
+
+static bool has_sum(const ls_session *s)
+{
+    return ls_error_feedback_vectors(s) > s->mesh.nodes;
+}
+
+static void forget(ls_session *s)
+{
+    memset(s->debts, 0,
+           (size_t)(ls_error_feedback_vectors(s) * s->model.trained) * sizeof *s->debts);
+}
+
+/* In host memory: the host adds them up, and a checkpoint is written from it. */
+static ls_status alloc_debts(ls_session *s, int64_t bytes, void **memory_out)
+{
+    static const char what[] = "debts of all nodes";
+
+    return s->apart ? ls_device_host_alloc(s->device, bytes, what, memory_out)
+                    : ls_device_alloc(s->device, bytes, what, memory_out);
+}
+
+ls_status ls_error_feedback_open(ls_session *session)
+{
+    ls_session *s = session;
+    int n = ls_error_feedback_vectors(s);
+    void *memory;
+    ls_status st = LS_OK;
+
+    if (n == 0)
+        return LS_OK;
+    s->debt_kinds = ls_mem_array((size_t)n, sizeof *s->debt_kinds);
+    if (!s->debt_kinds)
+        return ls_fail(LS_ENOMEM, "no memory for the names of what %d nodes owe", s->mesh.nodes);
+    LS_TRY(st, alloc_debts(s, n * s->model.trained * (int64_t)sizeof(float), &memory), out);
+    s->debts = memory;
+    forget(s);
+    for (int v = 0; v < n; v++) {
+        bool sum = v == s->mesh.nodes;
+        int at = s->n_tensors + s->n_debts;
+        snprintf(s->debt_kinds[v], sizeof s->debt_kinds[v], sum ? "owed.sum" : "owed.%d", v);
+        (void)ls_save_rows(&s->model, s->debt_kinds[v], vector(s, v), s->shadows + at);
+        s->n_debts += ls_save_rows(&s->model, s->debt_kinds[v], vector(s, v), s->tensors + at);
+    }
+out:
+    return st;
+}
+
+void ls_error_feedback_close(ls_session *session)
+{
+    if (session->apart)
+        ls_device_host_free(session->device, session->debts,
+                            ls_error_feedback_vectors(session) * session->model.trained *
+                                (int64_t)sizeof *session->debts);
+    else
+        ls_device_free(session->device, session->debts);
+    ls_mem_free(session->debt_kinds);
+    ls_mem_free(session->unpaid);
+    session->debts = NULL;
+    session->debt_kinds = NULL;
+    session->unpaid = NULL;
+}
+
+ls_status ls_error_feedback_collect(ls_session *session)
+{
+    return ls_error_feedback_vectors(session) ? ls_dp_collect_residuals(session->dp, session->debts)
+                                              : LS_OK;
+}
+
+/* --- taking up ----------------------------------------------------------------------------------
+ */
+
+/* The vectors of a checkpoint: of how many nodes, and whether owners owed. */
+static void count_vectors(const ls_ckpt *ckpt, int *nodes_out, bool *sum_out)
+{
+    *nodes_out = 0;
+    *sum_out = false;
+    for (int i = 0; i < ls_ckpt_count(ckpt); i++) {
+        const char *kind = ls_ckpt_nth(ckpt, i).kind;
+        int node = -1;
+        if (strcmp(kind, "owed.sum") == 0)
+            *sum_out = true;
+        else if (sscanf(kind, "owed.%d", &node) == 1 && node >= *nodes_out)
+            *nodes_out = node + 1;
+    }
+}
+
+static ls_status load_vector(const ls_session *s, const ls_ckpt *ckpt, const char *kind, float *to)
+{
+    ls_ckpt_tensor *rows = ls_mem_array((size_t)s->model.n_params, sizeof *rows);
+    ls_status st;
+
+    if (!rows)
+        return ls_fail(LS_ENOMEM, "no memory to read what is owed");
+    st = ls_ckpt_load(ckpt, rows, ls_save_rows(&s->model, kind, to, rows));
+    ls_mem_free(rows);
+    return st;
+}
+
+/* The sum of all vectors of a checkpoint, or of those of nodes only, to `sum`; by way of `other`.
+ */
+static ls_status load_sum(const ls_session *s, const ls_ckpt *ckpt, int vectors, int nodes,
+                          float *sum, float *other)
+{
+    char kind[16];
+    ls_status st = LS_OK;
+
+    memset(sum, 0, (size_t)s->model.trained * sizeof *sum);
+    for (int v = 0; v < vectors; v++) {
+        snprintf(kind, sizeof kind, v < nodes ? "owed.%d" : "owed.sum", v);
+        LS_TRY(st, load_vector(s, ckpt, kind, other), out);
+        for (int64_t i = 0; i < s->model.trained; i++)
+            sum[i] += other[i];
+    }
+    memset(other, 0, (size_t)s->model.trained * sizeof *other);
+out:
+    return st;
+}
+
+/* For a run that compresses: to its vectors, each to its own where there are as many nodes. */
+static ls_status load_debts(ls_session *s, const ls_ckpt *ckpt, int nodes, bool sum)
+{
+    bool keeps = sum && has_sum(s);
+    ls_status st = LS_OK;
+
+    for (int v = 0; v < nodes && nodes == s->mesh.nodes && sum == has_sum(s); v++)
+        LS_TRY(st, load_vector(s, ckpt, s->debt_kinds[v], vector(s, v)), out);
+    if (nodes != s->mesh.nodes || sum != has_sum(s))
+        LS_TRY(st, load_sum(s, ckpt, nodes + (sum && !keeps), nodes, vector(s, 0), vector(s, 1)),
+               out);
+    if (keeps)
+        LS_TRY(st, load_vector(s, ckpt, "owed.sum", vector(s, s->mesh.nodes)), out);
+out:
+    return st;
+}
+
+/* For a run that does not: kept until the first step. */
+static ls_status load_unpaid(ls_session *s, const ls_ckpt *ckpt, int nodes, bool sum)
+{
+    float *two = ls_mem_array(2 * (size_t)s->model.trained, sizeof *two);
+    ls_status st;
+
+    if (!two)
+        return ls_fail(LS_ENOMEM, "no memory for what an earlier exchange owed");
+    s->unpaid = two;
+    st = load_sum(s, ckpt, nodes + sum, nodes, two, two + s->model.trained);
+    if (st == LS_OK)
+        ls_log(LS_LOG_INFO, "what %d nodes owed is added to the gradient of the next step", nodes);
+    return st;
+}
+
+ls_status ls_error_feedback_load(ls_session *session, int64_t step)
+{
+    ls_session *s = session;
+    ls_ckpt *ckpt = NULL;
+    int nodes;
+    bool sum;
+    ls_status st;
+
+    LS_TRY(st, ls_ckpt_find(s->store, step, &ckpt, NULL), out);
+    count_vectors(ckpt, &nodes, &sum);
+    if (nodes == 0)
+        goto out;
+    st = s->debts ? load_debts(s, ckpt, nodes, sum) : load_unpaid(s, ckpt, nodes, sum);
+    if (st == LS_EDATA) { /* weights and moments are whole: what is owed is the lesser part */
+        ls_log(LS_LOG_WARN, "what was owed at step %lld is dropped: %s", (long long)step,
+               ls_err_last()->text);
+        if (s->debts)
+            forget(s);
+        ls_mem_free(s->unpaid);
+        s->unpaid = NULL;
+        st = LS_OK;
+    }
+out:
+    ls_ckpt_free(ckpt);
+    return st;
+}
+
+ls_status ls_error_feedback_share(ls_session *session)
+{
+    ls_session *s = session;
+    int64_t bytes = s->model.trained * (int64_t)sizeof(float);
+    unsigned char word = s->unpaid != NULL;
+    ls_status st = LS_OK;
+
+    if (ls_error_feedback_vectors(s))
+        return ls_dp_deal_residuals(s->dp, s->debts);
+    if (s->dp)
+        LS_TRY(st, ls_dp_tell(s->dp, 0, &word, sizeof word), out);
+    if (!word)
+        goto out;
+    if (!s->unpaid)
+        s->unpaid = ls_mem_array((size_t)s->model.trained, sizeof *s->unpaid);
+    LS_TRY(st, s->unpaid ? LS_OK : LS_ENOMEM, out);
+    if (s->dp)
+        LS_TRY(st, ls_dp_tell(s->dp, 0, s->unpaid, bytes), out);
+    st = ls_step_add_residual(s->step, s->unpaid);
+out:
+    ls_mem_free(s->unpaid);
+    s->unpaid = NULL;
+    return st;
+}

@@ -1,0 +1,441 @@
+/* save.c -- when a session saves, and who writes.
+ *
+ * A background save first copies the flat buffers to the snapshot, and the writer reads only that.
+ * The copy is made while the next forward and backward run, by the writer's thread, or by the
+ * device where it has a memory of its own; the update waits for it (ls_save_copied). Only what must
+ * be collected from ranks, or belongs to replicas, is copied at once. Of several ranks each writes
+ * and reads its parts (sharded_save.c); where some do not see the folder, and of replicas, the first one
+ * does, and the functions that fetch and send are called by all (save_state.c). */
+#include "train/save/save_impl.h"
+#include "train/save/signing.h"
+
+#include <limits.h>
+#include "base/file.h"
+#include "base/fault.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "config/ramp.h"
+#include "train/save/error_feedback.h"
+#include "train/save/sharded_save.h"
+#include "train/session/session_impl.h"
+#include "train/session/model_groups.h"
+#include "train/save/commit_token.h"
+
+enum { KINDS = LS_SAVE_KINDS, WRITER_WAIT_S = LS_SAVE_WAIT_S };
+
+/* Earlier checkpoints are moved, not removed: nothing is lost by --fresh. */
+static ls_status put_aside(const char *dir)
+{
+    char aside[PATH_MAX];
+
+    if (!ls_file_exists(dir))
+        return LS_OK;
+    for (int i = 1; i < 10000; i++) {
+        if ((size_t)snprintf(aside, sizeof aside, "%s.before-%d", dir, i) >= sizeof aside)
+            return ls_fail(LS_EIO, "the path of \"%s\" is too long", dir);
+        if (ls_file_exists(aside))
+            continue;
+        if (rename(dir, aside) != 0)
+            return ls_fail_sys(LS_EIO, "cannot move \"%s\" to \"%s\"", dir, aside);
+        ls_log(LS_LOG_INFO, "moved earlier checkpoints to \"%s\"", aside);
+        return LS_OK;
+    }
+    return ls_fail(LS_EIO, "too many earlier checkpoints beside \"%s\"", dir);
+}
+
+ls_status ls_save_open(ls_session *session)
+{
+    ls_session *s = session;
+    void *arrays[KINDS];
+    char dir[PATH_MAX];
+    ls_status st = LS_OK;
+
+    ls_save_live(s, arrays);
+    snprintf(dir, sizeof dir, "%s/checkpoints", s->run->out);
+    if (s->args.fresh)
+        LS_TRY(st, put_aside(dir), out);
+    int most = (KINDS + ls_error_feedback_vectors(s)) * ls_model_groups_whole(s)->n_params;
+    s->tensors = ls_mem_array((size_t)most, sizeof *s->tensors);
+    s->shadows = ls_mem_array((size_t)most, sizeof *s->shadows);
+    if (!s->tensors || !s->shadows) {
+        st = LS_ENOMEM;
+        goto out;
+    }
+    s->n_tensors = ls_save_fill_rows(s, s->tensors, arrays);
+    LS_TRY(st, ls_error_feedback_open(s), out);
+    LS_TRY(st, ls_ckpt_open(&s->store, dir, true), out);
+    LS_TRY(st, ls_signing_store(s->run, s->store), out);
+    LS_TRY(st, ls_save_mirror(s, s->store), out);
+    LS_TRY(st, ls_ckpt_claim(s->store, &s->generation), out);
+    LS_TRY(st, ls_commit_token_open(s), out);
+    if (!s->apart)
+        LS_TRY(st, ls_save_open_snapshot(s), out);
+    if (s->run->checkpoint.every == 0 || ls_mesh_saves_parts(&s->mesh))
+        goto out;
+    LS_TRY(st, ls_ckpt_writer_create(&s->writer, s->store, NULL), out);
+    if (s->apart) {
+        LS_TRY(st, ls_stream_create(&s->copies, s->device), out);
+        LS_TRY(st, ls_event_create(&s->updated, s->device), out);
+    }
+out:
+    return st;
+}
+
+void ls_save_close(ls_session *session)
+{
+    ls_session *s = session;
+
+    ls_sharded_save_close(s);
+    ls_ckpt_writer_free(s->writer);
+    ls_ckpt_close(s->store);
+    ls_commit_token_close(s);
+    ls_event_free(s->updated);
+    ls_stream_free(s->copies);
+    ls_save_close_snapshot(s);
+    ls_error_feedback_close(s);
+    ls_mem_free(s->tensors);
+    ls_mem_free(s->shadows);
+}
+
+ls_ckpt_info ls_save_info(ls_session *s)
+{
+    char scaler[LS_LOSS_SCALER_TEXT];
+
+    ls_loss_scaler_write(&s->scaler, scaler);
+    snprintf(s->extra, sizeof s->extra, "%s%s", s->data_hash, scaler);
+    return (ls_ckpt_info){.step = s->step_number,
+                          .cursor = ls_ramp_samples(s->run, s->step_number),
+                          .tokens = ls_ramp_samples(s->run, s->step_number) * s->model.shape.T,
+                          .generation = s->generation,
+                          .seed = (uint64_t)s->run->train.seed,
+                          .loss = s->loss,
+                          .val_loss = s->val_loss,
+                          .run_name = s->run->name,
+                          .mesh = s->mesh_text,
+                          .config = s->config.p,
+                          .extra = s->extra};
+}
+
+void ls_save_saved(ls_session *s, int64_t step, const ls_ckpt_saved *saved)
+{
+    s->saved_step = step;
+    if (saved->bytes_written > 0 && saved->seconds > s->slowest_save_s)
+        s->slowest_save_s = saved->seconds;
+    ls_session_emit(s, &(ls_event){.kind = LS_EVENT_CHECKPOINT,
+                                   .checkpoint = {.step = step,
+                                                  .bytes_written = saved->bytes_written,
+                                                  .bytes_reused = saved->bytes_reused,
+                                                  .seconds = saved->seconds,
+                                                  .waited_ms = (double)s->waited_ns / 1e6,
+                                                  .path = saved->path,
+                                                  .writers = saved->writers,
+                                                  .most_bytes = saved->most_bytes}});
+}
+
+void ls_save_unsaved(ls_session *s, int64_t step)
+{
+    ls_log(LS_LOG_WARN, "the checkpoint of step %lld was not saved: %s; training goes on",
+           (long long)step, ls_err_last()->text);
+    ls_session_emit(s, &(ls_event){.kind = LS_EVENT_INCIDENT,
+                                   .incident = {.step = step,
+                                                .kind = "checkpoint",
+                                                .action = "training goes on",
+                                                .text = ls_err_last()->text}});
+}
+
+ls_status ls_save_mirror(const ls_session *s, ls_ckpt_store *store)
+{
+    return s->run->checkpoint.mirror[0] ? ls_ckpt_set_mirror(store, s->run->checkpoint.mirror)
+                                        : LS_OK;
+}
+
+static ls_status copy_to_mirror(const ls_session *s, int64_t step)
+{
+    const ls_ckpt_pruning kept = ls_save_kept(s);
+    ls_ckpt_store *to = NULL;
+    ls_ckpt *ckpt = NULL;
+    ls_ckpt_copied copied;
+    ls_status st;
+
+    LS_TRY(st, ls_ckpt_open(&to, s->run->checkpoint.mirror, true), out);
+    LS_TRY(st, ls_signing_store(s->run, to), out);
+    LS_TRY(st, ls_ckpt_find(s->store, step, &ckpt, NULL), out);
+    LS_TRY(st, ls_ckpt_copy(ckpt, to, &copied), out);
+    LS_TRY(st, ls_ckpt_prune_by(to, &kept, NULL), out);
+out:
+    ls_ckpt_free(ckpt);
+    ls_ckpt_close(to);
+    return st;
+}
+
+ls_ckpt_pruning ls_save_kept(const ls_session *session)
+{
+    return (ls_ckpt_pruning){.keep = session->run->checkpoint.keep,
+                             .keep_every = session->run->checkpoint.keep_every,
+                             .least = 2, /* the newest may turn out to be damaged */
+                             .like = session->store};
+}
+
+void ls_save_tidy(const ls_session *s, int64_t step)
+{
+    const ls_ckpt_pruning kept = ls_save_kept(s);
+
+    if (s->run->checkpoint.mirror[0] && copy_to_mirror(s, step) != LS_OK)
+        ls_log(LS_LOG_WARN, "step %lld has no copy in \"%s\": %s", (long long)step,
+               s->run->checkpoint.mirror, ls_err_last()->text);
+    /* The state is safe; failing to tidy up must not look like failing to save. */
+    if (ls_ckpt_prune_by(s->store, &kept, NULL) != LS_OK)
+        ls_log(LS_LOG_WARN, "cannot remove old checkpoints: %s", ls_err_last()->text);
+}
+
+/* A background save ended, well or badly. */
+static void tell_ended(ls_session *s, ls_status st, const ls_ckpt_saved *saved)
+{
+    int64_t step = s->writing_step;
+
+    s->writing_step = -1;
+    if (st == LS_OK)
+        ls_save_saved(s, step, saved);
+    else
+        ls_save_unsaved(s, step);
+}
+
+/* prompt: not for an answer of etcd that does not come at once. */
+static ls_status await_save(ls_session *s, bool prompt)
+{
+    int64_t until_ns = ls_time_now_ns() + WRITER_WAIT_S * LS_NS_PER_S;
+    ls_ckpt_saved saved;
+    bool done = false;
+
+    if (!s->writer || s->writing_step < 0)
+        return LS_OK;
+    if (ls_save_copied(s) != LS_OK)
+        return LS_EDEADLINE;
+    if (s->writing_step < 0)
+        return LS_OK;
+    if (LS_FAULT("train.writer_wait"))
+        return ls_fail(LS_EDEADLINE, "the save of step %lld is still running",
+                       (long long)s->writing_step);
+    ls_status st = prompt ? ls_commit_token_await(s, s->writer, until_ns, &done, &saved)
+                          : ls_ckpt_writer_wait(s->writer, until_ns, &done, &saved);
+    if (!done)
+        return st;
+    tell_ended(s, st, &saved);
+    return LS_OK;
+}
+
+ls_status ls_save_await(ls_session *session)
+{
+    return await_save(session, false);
+}
+
+ls_status ls_save_leave(ls_session *session)
+{
+    ls_session *s = session;
+    ls_status st = LS_OK;
+
+    if (!s->store)
+        return LS_OK;
+    LS_TRY(st, ls_save_await(s), out);
+    ls_save_close(s);
+    s->writer = NULL;
+    s->store = NULL;
+    s->copies = NULL;
+    s->updated = NULL;
+    s->tensors = s->shadows = NULL;
+    s->writing_step = -1;
+out:
+    return st;
+}
+
+ls_status ls_save_again(ls_session *session)
+{
+    ls_session *s = session;
+    ls_status st = LS_OK;
+
+    LS_TRY(st, ls_save_leave(s), out);
+    LS_TRY(st, ls_save_open(s), out);
+    if (s->args.view.plan.base >= 0) /* nothing will be loaded */
+        LS_TRY(st, ls_save_newest_step(s->store, &s->saved_step), out);
+out:
+    return st;
+}
+
+/* Whether the first rank saves now: where others have parts of the state they must know. */
+static ls_status agree_to_save(ls_session *s, bool *saves)
+{
+    bool together = ls_mesh_divides(&s->mesh) || ls_error_feedback_vectors(s) > 0;
+    unsigned char word = *saves;
+    ls_status st = together ? ls_dp_tell(s->dp, 0, &word, sizeof word) : LS_OK;
+
+    *saves = word != 0 && (s->mesh.rank == 0 || together);
+    return st;
+}
+
+/* Write what the snapshot has, or, where it must be filled first, copy it on the writer's thread.
+ */
+static ls_status save_copy(void *context, ls_ckpt_saved *saved_out)
+{
+    ls_session *s = context;
+    ls_status st =
+        ls_ckpt_save(s->store, &s->writing, s->shadows, s->n_tensors + s->n_debts, saved_out);
+
+    if (st == LS_OK)
+        ls_save_tidy(s, s->writing.step);
+    return st;
+}
+
+static void start_writer(ls_session *s, bool copies)
+{
+    const ls_ckpt_job job = {.step = s->writing.step,
+                             .copy = copies ? ls_save_copy_here : NULL,
+                             .work = save_copy,
+                             .context = s};
+
+    if (ls_ckpt_writer_run(s->writer, &job, 0) == LS_OK) {
+        s->writing_step = s->writing.step;
+    } else {
+        s->writing_step = -1;
+        ls_save_unsaved(s, s->writing.step);
+    }
+}
+
+static ls_status await_copy(ls_session *s)
+{
+    int64_t until_ns = ls_time_now_ns() + WRITER_WAIT_S * LS_NS_PER_S;
+
+    if (s->parts)
+        return ls_sharded_save_copied(s);
+    if (s->copying) {
+        s->copying = false;
+        if (ls_stream_sync(s->copies, until_ns) == LS_OK) {
+            start_writer(s, false);
+        } else {
+            s->writing_step = -1;
+            ls_save_unsaved(s, s->writing.step);
+        }
+        return LS_OK;
+    }
+    return s->writer ? ls_ckpt_writer_copied(s->writer, until_ns) : LS_OK;
+}
+
+ls_status ls_save_copied(ls_session *session)
+{
+    int64_t begun_ns = ls_time_now_ns();
+    ls_status st = await_copy(session);
+
+    session->waited_ns += ls_time_now_ns() - begun_ns;
+    return st;
+}
+
+/* The present state, whose snapshot is there and free: copied while the caller goes on, where
+ * nobody else has a part in it. */
+static ls_status begin_alone(ls_session *s)
+{
+    ls_status st = LS_OK;
+
+    s->writing = ls_save_info(s);
+    if (s->apart && s->mesh.ranks < 2) {
+        ls_event_record(s->updated, s->stream);
+        ls_stream_wait(s->copies, s->updated);
+        ls_save_copy_out(s, s->copies, KINDS);
+        s->copying = true;
+        s->writing_step = s->step_number;
+    } else if (s->outer || s->staged) {
+        st = ls_save_take_snapshot(s, KINDS);
+        if (st == LS_OK && s->mesh.rank == 0)
+            start_writer(s, false);
+    } else if (s->mesh.rank == 0) {
+        start_writer(s, true);
+    }
+    return st;
+}
+
+static ls_status wait_for_copy(void *context)
+{
+    return ls_save_copied(context);
+}
+
+static ls_status begin(ls_session *s)
+{
+    bool first = s->mesh.rank == 0, saves;
+    ls_status st = LS_OK;
+
+    ls_step_before_update(s->step, wait_for_copy, s);
+    if (s->parts) {
+        LS_TRY(st, ls_step_settle(s->step), out);
+        return ls_sharded_save_begin(s);
+    }
+    saves = first && await_save(s, true) == LS_OK && ls_save_open_snapshot(s) == LS_OK;
+    if (first && !saves)
+        ls_save_unsaved(s, s->step_number);
+    LS_TRY(st, agree_to_save(s, &saves), out);
+    if (saves) {
+        LS_TRY(st, ls_error_feedback_collect(s), out);
+        LS_TRY(st, begin_alone(s), out);
+    }
+out:
+    return st;
+}
+
+ls_status ls_save_begin(ls_session *session)
+{
+    int64_t begun_ns = ls_time_now_ns();
+    ls_status st = begin(session);
+
+    session->waited_ns = ls_time_now_ns() - begun_ns;
+    return st;
+}
+
+ls_status ls_save_poll(ls_session *session)
+{
+    ls_ckpt_saved saved;
+    bool done = false;
+
+    if (session->parts)
+        return ls_sharded_save_poll(session);
+    if (!session->writer || session->writing_step < 0 || session->copying)
+        return LS_OK;
+    ls_status st = ls_ckpt_writer_poll(session->writer, &done, &saved);
+    if (done)
+        tell_ended(session, st, &saved);
+    return LS_OK;
+}
+
+ls_status ls_save_final(ls_session *session)
+{
+    ls_session *s = session;
+    ls_ckpt_info info;
+    ls_ckpt_saved saved;
+    ls_status st = LS_OK;
+
+    bool first = s->mesh.rank == 0, saves = true;
+
+    ls_err_doing("saving step %lld", (long long)s->step_number);
+    if (s->parts) {
+        LS_TRY(st, ls_step_settle(s->step), out);
+        st = ls_sharded_save_final(s);
+        goto out;
+    }
+    if (first) {
+        LS_TRY(st, ls_save_await(s), out);
+        saves = s->saved_step != s->step_number;
+        if (saves && s->staged)
+            LS_TRY(st, ls_save_open_snapshot(s), out);
+    }
+    LS_TRY(st, agree_to_save(s, &saves), out);
+    if (saves && s->staged)
+        LS_TRY(st, ls_save_take_snapshot(s, KINDS), out);
+    if (saves)
+        LS_TRY(st, ls_error_feedback_collect(s), out);
+    if (!saves || !first)
+        goto out;
+    info = ls_save_info(s);
+    s->waited_ns = 0; /* no step comes after it */
+    LS_TRY(st, ls_ckpt_save(s->store, &info, s->tensors, s->n_tensors + s->n_debts, &saved), out);
+    ls_save_saved(s, s->step_number, &saved);
+    ls_save_tidy(s, s->step_number);
+out:
+    ls_err_done();
+    return st;
+}

@@ -1,0 +1,504 @@
+/* save_state.c -- the state of a session as tensors of a checkpoint, and back.
+ *
+ * Three tensors per parameter: "param", "adam.m", "adam.v", each pointing into the flat buffers;
+ * for a matrix that Muon updates two: "param", "muon.m". Where the state as a whole is in nobody's
+ * own memory (staged), all reading and writing goes through the snapshot: what is saved is fetched
+ * first, from the device or from the ranks that have parts of it, and what is loaded is sent after.
+ * Where each rank writes its parts (sharded_save.c), only whole weights are fetched so, for text samples
+ * and the hash of the run.
+ *
+ * The data cursor is the number of samples used, the one integer that the data order needs. */
+#include "train/save/save_impl.h"
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "config/explain.h"
+#include "config/ramp.h"
+#include "config/runfile.h"
+#include "optim/optim.h"
+#include "plan/ckpt_ranges.h"
+#include "train/session/param_server_session.h"
+#include "train/save/error_feedback.h"
+#include "train/session/local_sgd_session.h"
+#include "train/save/sharded_save.h"
+#include "train/session/session_impl.h"
+#include "train/save/signing.h"
+#include "train/session/model_groups.h"
+
+enum { KINDS = LS_SAVE_KINDS, WRITER_WAIT_S = LS_SAVE_WAIT_S, COPIERS = 4 };
+static const char *const kinds[KINDS] = {"param", "adam.m", "adam.v"};
+
+static ls_ckpt_tensor row_of(const ls_param *p, const char *kind, float *numbers)
+{
+    return (ls_ckpt_tensor){.name = p->name,
+                            .kind = kind,
+                            .group = p->group,
+                            .type = LS_F32,
+                            .ndim = p->ndim,
+                            .shape = {p->box.shape[0], p->ndim > 1 ? p->box.shape[1] : 0},
+                            .bytes = numbers};
+}
+
+int ls_save_rows(const ls_model *model, const char *kind, float *array, ls_ckpt_tensor *rows)
+{
+    int n = 0;
+
+    for (int i = 0; i < model->n_params; i++)
+        if (model->params[i].trained >= 0)
+            rows[n++] = row_of(&model->params[i], kind, array + model->params[i].trained);
+    return n;
+}
+
+/* Whether this kind of state lies in a file, here and in the snapshot. */
+static bool on_disk(const ls_session *s, int kind)
+{
+    return s->offload == LS_OFFLOAD_DISK && kind > 0;
+}
+
+ls_ckpt_tensor ls_save_tensor(const ls_session *s, int kind, const ls_param *p)
+{
+    bool muon = kind == 1 && ls_optim_is_matrix(s->run, p);
+
+    return row_of(p, muon ? "muon.m" : kinds[kind], NULL);
+}
+
+int ls_save_fill_rows(const ls_session *s, ls_ckpt_tensor *rows, void *const arrays[KINDS])
+{
+    const ls_model *whole = ls_model_groups_whole(s);
+    int n = 0;
+
+    for (int k = 0; k < KINDS; k++)
+        for (int i = 0; i < whole->n_params; i++) {
+            int64_t first = ls_ckpt_ranges_place(s->run, whole, &s->mesh, k, i);
+            if (first < 0)
+                continue;
+            rows[n] = ls_save_tensor(s, k, &whole->params[i]);
+            if (arrays[k]) /* this rank has it as a whole */
+                rows[n].bytes = (float *)arrays[k] + first;
+            rows[n++].spilled = on_disk(s, k);
+        }
+    return n;
+}
+
+/* What is saved, and loaded: of replicas the common weights, of servers their moments. */
+void ls_save_live(const ls_session *s, void *arrays_out[KINDS])
+{
+    ls_step_arrays live = ls_step_state_arrays(s->step);
+
+    arrays_out[0] = s->outer ? ls_local_sgd_session_common(s) : live.w;
+    arrays_out[1] = s->central ? ls_param_server_session_moments(s, 1) : live.m;
+    arrays_out[2] = s->central ? ls_param_server_session_moments(s, 2) : live.v;
+}
+
+int64_t ls_save_elements(const ls_session *s, int kind)
+{
+    return ls_ckpt_ranges_array(s->run, ls_model_groups_whole(s), &s->mesh, kind);
+}
+
+/* Bytes of the weights, or of one moment; and of the snapshot's. */
+static int64_t state_bytes(const ls_session *s, int kind)
+{
+    return ls_save_elements(s, kind) * (int64_t)sizeof(float);
+}
+
+static int64_t kept_bytes(const ls_session *s, int kind)
+{
+    return ls_memory_snapshot_bytes(s->run, ls_model_groups_whole(s), &s->mesh, s->apart, kind);
+}
+
+/* Apart it is made for the first save or load: to lock its pages takes a while, for which the first
+ * step should not wait. */
+ls_status ls_save_open_snapshot(ls_session *s)
+{
+    static const char what[] = "checkpoint snapshot";
+    ls_status st = LS_OK;
+
+    for (int k = 0; k < KINDS; k++) {
+        int64_t bytes = kept_bytes(s, k);
+        if (s->snapshot[k] || bytes == 0)
+            continue;
+        if (s->apart)
+            LS_TRY(st, ls_device_host_alloc(s->device, bytes, what, &s->snapshot[k]), out);
+        else if (on_disk(s, k))
+            LS_TRY(st, ls_spill_open(&s->spills[k], ls_session_offload_to(s), bytes, what), out);
+        else
+            LS_TRY(st, ls_device_alloc(s->device, bytes, what, &s->snapshot[k]), out);
+        if (on_disk(s, k))
+            s->snapshot[k] = s->spills[k].base;
+    }
+    (void)ls_save_fill_rows(s, s->shadows, s->snapshot);
+    if (s->staged)
+        (void)ls_save_fill_rows(s, s->tensors, s->snapshot);
+out:
+    return st;
+}
+
+void ls_save_close_snapshot(ls_session *s)
+{
+    for (int k = 0; k < KINDS; k++) {
+        if (s->apart)
+            ls_device_host_free(s->device, s->snapshot[k], kept_bytes(s, k));
+        else if (on_disk(s, k))
+            ls_spill_close(&s->spills[k]);
+        else
+            ls_device_free(s->device, s->snapshot[k]);
+        s->snapshot[k] = NULL;
+    }
+}
+
+bool ls_save_divided(const ls_session *s, int kind)
+{
+    return ls_ckpt_ranges_divided(&s->mesh, kind);
+}
+
+/* Pages of moments on disk that were touched by others than a step. */
+static void rest(ls_session *s)
+{
+    for (int k = 0; k < KINDS; k++)
+        if (s->spills[k].base)
+            ls_spill_drop(&s->spills[k], 0, s->spills[k].bytes);
+    ls_step_rest(s->step);
+}
+
+/* A kind of the live state to the snapshot, or the other way round: both are in the host's memory
+ * where it was offloaded. On disk a piece at a time. */
+static void copy_on_host(ls_session *s, int kind, char *to, const char *from)
+{
+    const int64_t all = state_bytes(s, kind); /* in one piece the caches are spared */
+    const int64_t piece = on_disk(s, kind) ? LS_MEMORY_CHUNK * (int64_t)sizeof(float) : all;
+
+    for (int64_t at = 0; at < all; at += piece) {
+        int64_t n = ls_min_i64(piece, all - at);
+        memcpy(to + at, from + at, (size_t)n);
+        if (on_disk(s, kind)) {
+            ls_spill_give_back(to + at, n);
+            ls_spill_give_back(from + at, n);
+        }
+    }
+}
+
+static bool on_host(const ls_session *s, int kind)
+{
+    return s->offload != LS_OFFLOAD_NONE && kind > 0;
+}
+
+void ls_save_copy_out(ls_session *s, ls_stream *stream, int n)
+{
+    void *arrays[KINDS];
+
+    ls_save_live(s, arrays);
+    for (int k = 0; k < n; k++)
+        if (on_host(s, k))
+            copy_on_host(s, k, s->snapshot[k], arrays[k]);
+        else
+            ls_stream_copy_out(stream, s->snapshot[k], arrays[k], state_bytes(s, k));
+}
+
+ls_status ls_save_take_snapshot(ls_session *s, int n)
+{
+    void *arrays[KINDS];
+    ls_status st = LS_OK;
+
+    ls_save_live(s, arrays);
+    LS_TRY(st, ls_step_settle(s->step), out);
+    LS_TRY(st, ls_stream_sync(s->stream, ls_time_now_ns() + WRITER_WAIT_S * LS_NS_PER_S), out);
+    for (int k = 0; k < n; k++)
+        if (ls_save_divided(s, k))
+            LS_TRY(st,
+                   s->mesh.replicas ? ls_dp_collect(s->dp, arrays[k], s->snapshot[k])
+                                    : ls_step_collect(s->step, arrays[k], s->snapshot[k]),
+                   out);
+        else if (s->mesh.rank > 0)
+            continue;
+        else if (on_host(s, k))
+            copy_on_host(s, k, s->snapshot[k], arrays[k]);
+        else if (s->apart)
+            ls_stream_copy_out(s->stream, s->snapshot[k], arrays[k], state_bytes(s, k));
+        else
+            ls_stream_copy(s->stream, s->snapshot[k], arrays[k], state_bytes(s, k));
+    LS_TRY(st, ls_stream_sync(s->stream, ls_time_now_ns() + WRITER_WAIT_S * LS_NS_PER_S), out);
+    rest(s);
+out:
+    return st;
+}
+
+/* --- the copy beside the next step --- */
+
+/* One of the threads that copy, each its share of every kind: a step is held up by as much on every
+ * core that it uses, not by all of it on one. */
+typedef struct copier {
+    ls_session *session;
+    pthread_t thread;
+    int index, of;
+    bool started;
+} copier;
+
+static void *copy_share(void *context)
+{
+    const copier *c = context;
+    ls_session *s = c->session;
+    void *arrays[KINDS];
+
+    ls_save_live(s, arrays);
+    for (int k = 0; k < KINDS; k++) {
+        int64_t first = state_bytes(s, k) / c->of * c->index;
+        int64_t end =
+            c->index + 1 < c->of ? state_bytes(s, k) / c->of * (c->index + 1) : state_bytes(s, k);
+        if (!on_disk(s, k))
+            memcpy((char *)s->snapshot[k] + first, (const char *)arrays[k] + first,
+                   (size_t)(end - first));
+        else if (c->index == 0)
+            copy_on_host(s, k, s->snapshot[k], arrays[k]);
+    }
+    return NULL;
+}
+
+/* The same on the writer's thread and some beside it, of a state that lies in this process's
+ * memory. */
+ls_status ls_save_copy_here(void *context)
+{
+    ls_session *s = context;
+    copier copiers[COPIERS];
+    int n = (int)ls_min_i64(ls_pool_threads(ls_stream_pool(s->stream)), COPIERS);
+
+    for (int i = n - 1; i >= 0; i--) {
+        copiers[i] = (copier){.session = s, .index = i, .of = n};
+        copiers[i].started =
+            i > 0 && ls_pool_start_apart(&copiers[i].thread, copy_share, &copiers[i]) == 0;
+        if (!copiers[i].started)
+            copy_share(&copiers[i]);
+    }
+    for (int i = 1; i < n; i++)
+        if (copiers[i].started)
+            pthread_join(copiers[i].thread, NULL);
+    return ls_fault_pass(LS_FAULT_AT_SAVE_COPY);
+}
+
+/* Staged: what was loaded into the snapshot, to the device. Parts go to their ranks later. */
+static ls_status send_loaded(ls_session *s)
+{
+    void *arrays[KINDS];
+
+    ls_save_live(s, arrays);
+    for (int k = 0; k < KINDS && s->staged; k++)
+        if (!ls_save_divided(s, k) && on_host(s, k))
+            copy_on_host(s, k, arrays[k], s->snapshot[k]);
+        else if (!ls_save_divided(s, k))
+            ls_stream_copy_in(s->stream, arrays[k], s->snapshot[k], state_bytes(s, k));
+    return ls_stream_sync(s->stream, ls_time_now_ns() + 600 * LS_NS_PER_S);
+}
+
+/* Where a resumed run stands. */
+typedef struct place {
+    int64_t step, newest, saved;
+    double loss, val_loss;
+    ls_loss_scaler scaler;
+} place;
+
+ls_status ls_save_share(ls_session *session)
+{
+    ls_session *s = session;
+    void *arrays[KINDS];
+    place p = {s->step_number, s->newest_step, s->saved_step, s->loss, s->val_loss, s->scaler};
+    ls_status st;
+
+    ls_save_live(s, arrays);
+    LS_TRY(st, ls_dp_tell(s->dp, 0, &p, sizeof p), out);
+    s->step_number = p.step;
+    s->newest_step = p.newest;
+    s->saved_step = p.saved;
+    s->loss = p.loss;
+    s->val_loss = p.val_loss;
+    s->scaler = p.scaler;
+    for (int k = 0; k < KINDS && p.step > 0 && !s->parts; k++) /* else each has read its own */
+        if (ls_save_divided(s, k))
+            LS_TRY(st,
+                   s->mesh.replicas ? ls_dp_deal(s->dp, s->snapshot[k], arrays[k])
+                                    : ls_step_deal(s->step, s->snapshot[k], arrays[k]),
+                   out);
+        else
+            LS_TRY(st,
+                   s->mesh.replicas ? ls_dp_tell(s->dp, 0, arrays[k], state_bytes(s, k))
+                                    : ls_step_tell(s->step, 0, arrays[k], state_bytes(s, k)),
+                   out);
+    rest(s);
+out:
+    return st;
+}
+
+/* The run that made the checkpoint must agree with this one on everything that decides the bits. */
+static ls_status check_same_run(const ls_session *s, const ls_ckpt_info *info)
+{
+    ls_run before;
+    ls_str diff;
+    const ls_runfile_source source = {.text = info->config,
+                                      .len = strlen(info->config),
+                                      .text_name = "checkpoint",
+                                      .no_environment = true,
+                                      .no_files = true};
+    ls_status st = ls_runfile_load(&before, &source);
+
+    if (st != LS_OK)
+        return st;
+    ls_str_init(&diff);
+    int differ = ls_explain_diff(&before, s->run, &diff);
+    if (differ < 0) {
+        st = LS_ENOMEM;
+    } else if (differ > 0) {
+        st = ls_fail(LS_EUSAGE,
+                     "the checkpoint in \"%s\" was made with other settings (then -> now):\n%.*s",
+                     s->run->out, (int)diff.len - 1, diff.p); /* without the last line end */
+        ls_err_hint("Restore them, choose another out: folder, or start anew with --fresh (earlier "
+                    "checkpoints are put aside, not removed).");
+    } else if (info->extra[0] && strncmp(info->extra, s->data_hash, strlen(s->data_hash)) != 0) {
+        st = ls_fail(LS_EDATA,
+                     "the checkpoint in \"%s\" was trained on other text: its files have changed",
+                     s->run->out);
+        ls_err_hint("Restore them, choose another out: folder, or start anew with --fresh (earlier "
+                    "checkpoints are put aside, not removed).");
+    }
+    ls_str_release(&diff);
+    ls_runfile_release(&before);
+    return st;
+}
+
+ls_status ls_save_newest_step(const ls_ckpt_store *store, int64_t *step_out)
+{
+    int64_t *steps;
+    int n;
+    ls_status st = ls_ckpt_steps(store, &steps, &n);
+
+    if (st != LS_OK)
+        return st;
+    *step_out = n ? steps[n - 1] : -1;
+    ls_mem_free(steps);
+    return LS_OK;
+}
+
+/* Settings first: tensors of another shape would give a poorer message. */
+static ls_status check_newest(const ls_session *s, bool *found_out)
+{
+    ls_ckpt *newest = NULL;
+    ls_str passed; /* damaged ones: told by the load */
+    ls_status st = LS_OK;
+
+    ls_str_init(&passed);
+    LS_TRY(st, ls_ckpt_find(s->store, -1, &newest, &passed), out);
+    *found_out = newest != NULL;
+    if (newest)
+        st = check_same_run(s, ls_ckpt_about(newest));
+out:
+    ls_str_release(&passed);
+    ls_ckpt_free(newest);
+    return st;
+}
+
+/* The newest checkpoint to where the state is, or, where the first rank loads for others, to its
+ * snapshot. */
+static ls_status load(ls_session *s, ls_ckpt_info *info_out, bool *found_out)
+{
+    ls_status st = LS_OK;
+
+    if (s->parts)
+        return ls_sharded_save_load(s, info_out, found_out);
+    if (s->staged)
+        LS_TRY(st, ls_save_open_snapshot(s), out);
+    LS_TRY(st, ls_ckpt_load_newest(s->store, s->tensors, s->n_tensors, info_out, found_out), out);
+    s->loaded = ls_ckpt_last_read(s->store);
+    s->loaded_most = s->loaded.bytes;
+    if (*found_out)
+        st = send_loaded(s);
+out:
+    return st;
+}
+
+ls_status ls_save_resume(ls_session *session)
+{
+    ls_session *s = session;
+    ls_ckpt_info info;
+    bool first = s->mesh.rank == 0, found = false;
+    ls_status st = LS_OK;
+
+    if (!first && !s->parts)
+        return LS_OK;
+    ls_err_doing("looking for a checkpoint to resume from");
+    if (first)
+        LS_TRY(st, check_newest(s, &found), out);
+    if (found || s->parts)
+        LS_TRY(st, load(s, &info, &found), out);
+    if (!found || !first)
+        goto out;
+    if (info.cursor != ls_ramp_samples(s->run, info.step)) {
+        st = ls_fail(LS_EDATA, "the checkpoint of step %lld stands at sample %lld, expected %lld",
+                     (long long)info.step, (long long)info.cursor,
+                     (long long)ls_ramp_samples(s->run, info.step));
+        goto out;
+    }
+    ls_signing_tell(s->run, &info);
+    LS_TRY(st, ls_loss_scaler_read(&s->scaler, info.extra), out);
+    LS_TRY(st, ls_error_feedback_load(s, info.step), out);
+    LS_TRY(st, ls_save_newest_step(s->store, &s->newest_step), out);
+    s->step_number = info.step;
+    s->saved_step = info.step;
+    s->loss = info.loss;
+    s->val_loss = info.val_loss;
+out:
+    ls_err_done();
+    return st;
+}
+
+/* The weights alone to the snapshot, once nobody writes from it; by all ranks where they have
+ * parts. */
+static ls_status take_weights(ls_session *s)
+{
+    ls_status st = LS_OK;
+
+    if (s->mesh.rank == 0) {
+        LS_TRY(st, ls_save_await(s), out);
+        LS_TRY(st, ls_save_open_snapshot(s), out);
+    }
+    st = ls_save_take_snapshot(s, 1);
+out:
+    return st;
+}
+
+ls_status ls_save_whole_weights(ls_session *session, const void **weights_out)
+{
+    ls_session *s = session;
+    ls_dtype type = ls_memory_type(s->run);
+    ls_status st = LS_OK;
+
+    if (!ls_save_divided(s, 0)) {
+        *weights_out = ls_step_state_arrays(s->step).read;
+        return ls_step_settle(s->step);
+    }
+    LS_TRY(st, take_weights(s), out);
+    *weights_out = s->snapshot[0];
+    if (type == LS_F32 || s->mesh.rank > 0)
+        goto out;
+    /* In the place of the moments, which the next save fetches anew. */
+    s->kernels->cast(s->stream, &(ls_cast){.from_type = LS_F32,
+                                           .to_type = type,
+                                           .from = s->snapshot[0],
+                                           .to = s->snapshot[1],
+                                           .n = ls_model_groups_whole(s)->flat,
+                                           .rounding = ls_step_rounding(s->run, 0)});
+    *weights_out = s->snapshot[1];
+out:
+    return st;
+}
+
+ls_status ls_save_weights_hash(ls_session *session, char hex_out[33])
+{
+    bool first = session->mesh.rank == 0;
+    ls_status st = LS_OK;
+
+    LS_TRY(st, ls_step_settle(session->step), out);
+    if ((session->staged && first) || ls_save_divided(session, 0))
+        LS_TRY(st, take_weights(session), out);
+    if (first)
+        st = ls_ckpt_weights_hash(session->tensors, ls_model_groups_whole(session)->n_params,
+                                  hex_out);
+out:
+    return st;
+}

@@ -1,0 +1,694 @@
+/* sharded_save.c -- see sharded_save.h.
+ *
+ * The way of a save, on every rank:
+ *
+ *   IDLE --begin--> WRITING   the writer's thread copies this rank's parts, while the next forward
+ *                             and backward run; hashes them; writes their objects
+ *   WRITING --poll--> IDLE    every step each rank says how far it is; when all have ended, the
+ *                             reports go to the first rank, whose thread commits: COMMITTING there
+ *   COMMITTING --poll--> IDLE first rank only: told as an event
+ *
+ * Ranges. 2 ranks, zero 1: the weights w are the same on both, each writes half of them; the
+ * moments m of bucket 0 and 1 are divided, and each writes its own:
+ *
+ *     w   0 0 0 0 0 0 0 0 1 1 1 1 1 1 1 1
+ *     m   0 0 0 0 1 1 1 1 0 0 0 0 1 1 1 1
+ *
+ * In a pipeline each rank writes a part of its layers, with teams of its part of the tensors; what
+ * several have alike they share (plan/ckpt_ranges.h). A range is cut at the borders of tensors and
+ * rows, and becomes boxes of whole tensors (tensor_boxes.h). What the ranks of a plane have in common is
+ * hashed by a second rank too, another one in each save: silent corruption that would go to disk
+ * shows as different hashes, and nothing is committed. */
+#include "train/save/sharded_save.h"
+
+#include <limits.h>
+#include "base/fault.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/time.h"
+#include "plan/ckpt_ranges.h"
+#include "train/save/tensor_boxes.h"
+#include "train/save/error_feedback.h"
+#include "train/step/pipeline.h"
+#include "train/save/save_impl.h"
+#include "train/save/signing.h"
+#include "train/session/model_groups.h"
+#include "train/save/commit_token.h"
+
+_Static_assert((int)LS_CKPT_RANGES_LARGE == (int)LS_CKPT_DIRECT &&
+                   (int)LS_CKPT_RANGES_BUFFERS == (int)LS_CKPT_BUFFERS &&
+                   (int)LS_CKPT_RANGES_READ_BACK == (int)LS_CKPT_READ_BACK,
+               "the ledger has the buffers of a save");
+
+enum { KINDS = LS_SAVE_KINDS, SEEN_WAIT_S = 70 }; /* longer than NFS remembers a folder: 60 s */
+
+typedef enum phase { IDLE, WRITING, COMMITTING } phase;
+
+struct ls_sharded_save {
+    ls_ckpt_store *store; /* owned by ranks but the first, which has the session's */
+    ls_ckpt_writer *writer;
+    ls_ckpt_part *live, *copies; /* owned: what it writes, in the state and in the memory */
+    int n;
+    ls_ckpt_part *wants; /* owned: what it reads, in the state */
+    int n_wants;
+    ls_ckpt_part *twins; /* owned: in the own state, what another rank writes */
+    int n_twins;
+    void *memory; /* owned: copies of what it writes */
+    phase phase;
+    ls_ckpt_info info;
+    int64_t saves; /* begun so far */
+    int64_t begun_ns;
+    bool running; /* the own part, on the writer's thread */
+    bool failed;  /* it came to nothing, for this reason: */
+    ls_err_record why;
+    ls_str report, seen; /* of the own part; of the other's */
+    char *texts;         /* owned, first rank: reports of all */
+    ls_ckpt_report *reports;
+    int n_reports;
+};
+
+/* --- which parts --------------------------------------------------------------------------------
+ */
+
+/* Debts have been collected on the first rank, in memory of their own. */
+static int add_debts(const ls_session *s, ls_ckpt_part *parts)
+{
+    for (int i = 0; i < s->n_debts; i++) {
+        const ls_ckpt_tensor *t = &s->shadows[s->n_tensors + i];
+        parts[i] = (ls_ckpt_part){.of = *t};
+        memcpy(parts[i].shape, t->shape, sizeof t->shape);
+    }
+    return s->n_debts;
+}
+
+static ls_status list_parts(ls_session *s)
+{
+    struct ls_sharded_save *p = s->parts;
+    ls_status st;
+
+    LS_TRY(st, ls_tensor_boxes_read(s, &p->wants, &p->n_wants), out);
+    LS_TRY(st, ls_tensor_boxes_written(s, s->n_debts, &p->live, &p->n), out);
+    p->copies = ls_mem_array((size_t)(p->n + s->n_debts), sizeof *p->copies);
+    LS_TRY(st, p->copies ? LS_OK : LS_ENOMEM, out);
+    if (p->memory)
+        ls_tensor_boxes_pack(p->live, p->n, p->memory, p->copies);
+    (void)add_debts(s, p->copies + p->n);
+    p->n += add_debts(s, p->live + p->n);
+out:
+    return st;
+}
+
+ls_status ls_sharded_save_open(ls_session *session)
+{
+    ls_session *s = session;
+    int64_t bytes = ls_memory_parts_bytes(s->run, &s->model, &s->mesh, ls_model_groups_plane(s));
+    char dir[PATH_MAX];
+    ls_status st = LS_OK;
+
+    if (!ls_mesh_saves_parts(&s->mesh))
+        return LS_OK;
+    struct ls_sharded_save *p = s->parts = ls_mem_alloc(sizeof *p);
+    if (!p)
+        return LS_ENOMEM;
+    ls_str_init(&p->report);
+    ls_str_init(&p->seen);
+    /* The first rank has made the folder; nobody looks for it before. */
+    LS_TRY(st, ls_dp_tell(s->dp, 0, &(char){0}, 1), out);
+    snprintf(dir, sizeof dir, "%s/checkpoints", s->run->out);
+    p->store = s->store;
+    if (s->mesh.rank > 0) {
+        LS_TRY(st, ls_ckpt_open(&p->store, dir, false), out);
+        LS_TRY(st, ls_signing_store(s->run, p->store), out);
+    }
+    LS_TRY(st, ls_save_mirror(s, p->store), out);
+    if (bytes > 0) {
+        LS_TRY(st, ls_device_alloc(s->device, bytes, "checkpoint snapshot", &p->memory), out);
+        LS_TRY(st, ls_ckpt_writer_create(&p->writer, p->store, NULL), out);
+    }
+    if (bytes == 0 && s->run->checkpoint.every > 0) /* a rank without parts says so in every save */
+        LS_TRY(st, ls_ckpt_writer_create(&p->writer, p->store, 0), out);
+    LS_TRY(st, list_parts(s), out);
+out:
+    return st;
+}
+
+void ls_sharded_save_close(ls_session *session)
+{
+    ls_session *s = session;
+    struct ls_sharded_save *p = s->parts;
+
+    if (!p)
+        return;
+    ls_ckpt_writer_free(p->writer);
+    if (s->mesh.rank > 0)
+        ls_ckpt_close(p->store);
+    if (p->memory)
+        ls_device_free(s->device, p->memory);
+    ls_str_release(&p->report);
+    ls_str_release(&p->seen);
+    ls_mem_free(p->live);
+    ls_mem_free(p->copies);
+    ls_mem_free(p->wants);
+    ls_mem_free(p->twins);
+    ls_mem_free(p->texts);
+    ls_mem_free(p->reports);
+    ls_mem_free(p);
+    s->parts = NULL;
+}
+
+/* --- loading ------------------------------------------------------------------------------------
+ */
+
+/* The own parts of the checkpoint that the first rank has found. Its names may take a while to be
+ * seen here. */
+static ls_status load_own(ls_session *s, int64_t step)
+{
+    const struct ls_sharded_save *p = s->parts;
+    ls_ckpt *ckpt = NULL;
+    ls_status st;
+
+    LS_TRY(st, ls_ckpt_await(p->store, step, ls_time_now_ns() + SEEN_WAIT_S * LS_NS_PER_S, &ckpt),
+           out);
+    LS_TRY(st, ls_ckpt_load_parts(ckpt, p->wants, p->n_wants, &s->loaded), out);
+out:
+    ls_ckpt_free(ckpt);
+    return st;
+}
+
+/* A sentence of one rank, to all of them, as their own record. */
+static ls_status tell_reason(ls_session *s, int rank, ls_status code)
+{
+    char text[sizeof ls_err_last()->text] = "", both[sizeof text];
+    ls_status st;
+
+    if (s->mesh.rank == rank)
+        memcpy(text, ls_err_last()->text, sizeof text);
+    st = ls_dp_tell(s->dp, rank, text, sizeof text);
+    if (st != LS_OK || s->mesh.rank == rank)
+        return st == LS_OK ? code : st;
+    text[sizeof text - 1] = '\0';
+    if (rank > 0)
+        snprintf(both, sizeof both, "rank %d: %.*s", rank, (int)sizeof both - 32, text);
+    return ls_fail(code, "%s", rank > 0 ? both : text);
+}
+
+/* The first rank whose number is this one; -1: none. */
+static int who(const double *numbers, int ranks, double number)
+{
+    for (int r = 0; r < ranks; r++)
+        if (numbers[r] == number)
+            return r;
+    return -1;
+}
+
+/* All ranks read their parts of a step. *damaged_out: one of them could not; the record says why.
+ */
+static ls_status load_together(ls_session *s, int64_t step, bool *damaged_out)
+{
+    int ranks = s->mesh.ranks;
+    double *states = ls_mem_array(2 * (size_t)ranks, sizeof *states);
+    ls_status st = LS_OK, own = states ? load_own(s, step) : LS_ENOMEM;
+
+    LS_TRY(st, states ? LS_OK : LS_ENOMEM, out);
+    states[s->mesh.rank] = own == LS_OK ? 0 : own == LS_EDATA || own == LS_EIO ? 1 : 2;
+    states[ranks + s->mesh.rank] = own == LS_OK ? (double)s->loaded.bytes : 0;
+    LS_TRY(st, ls_dp_numbers(s->dp, LS_F64, states, 2 * ranks), out);
+    s->loaded_most = 0;
+    for (int r = 0; r < ranks; r++)
+        s->loaded_most = ls_max_i64(s->loaded_most, (int64_t)states[ranks + r]);
+    int worst = who(states, ranks, 2);
+    *damaged_out = worst < 0 && who(states, ranks, 1) >= 0;
+    if (worst < 0)
+        worst = who(states, ranks, 1);
+    if (worst >= 0)
+        st = tell_reason(s, worst, s->mesh.rank == worst ? own : LS_EDATA);
+out:
+    ls_mem_free(states);
+    return st;
+}
+
+/* What each has read of what all ranks of its plane have in common. */
+static ls_status gather_common(ls_session *s)
+{
+    const ls_mesh *plane = ls_model_groups_plane(s);
+    void *arrays[KINDS];
+    ls_status st = LS_OK;
+
+    ls_save_live(s, arrays);
+    for (int k = 0; k < KINDS; k++) {
+        if (s->mesh.pp > 1)
+            LS_TRY(st, ls_pipeline_complete(s->step, arrays[k]), out);
+        if (ls_ckpt_ranges_divided(plane, k) || ls_mesh_ranks(plane) < 2)
+            continue;
+        LS_TRY(st,
+               ls_comm_run(ls_model_groups_alike(s),
+                           &(ls_coll){.kind = LS_COLL_ALL_GATHER,
+                                      .type = LS_F32,
+                                      .count = ls_ckpt_ranges_array(s->run, &s->model, plane, k),
+                                      .in = arrays[k],
+                                      .out = arrays[k]},
+                           ls_time_now_ns() + LS_SAVE_WAIT_S * LS_NS_PER_S),
+               out);
+    }
+out:
+    return st;
+}
+
+/* The first rank's next candidate: its step, -1 when there is none. */
+static ls_status next_step(ls_session *s, ls_ckpt_search *search, const ls_ckpt **ckpt_out,
+                           int64_t *step_out)
+{
+    ls_status st = LS_OK;
+
+    *step_out = -1;
+    if (search) {
+        st = ls_ckpt_search_next(search, ckpt_out);
+        if (st == LS_OK && *ckpt_out)
+            *step_out = ls_ckpt_about(*ckpt_out)->step;
+    }
+    return st == LS_OK ? ls_dp_tell(s->dp, 0, step_out, sizeof *step_out) : st;
+}
+
+ls_status ls_sharded_save_load(ls_session *session, ls_ckpt_info *info_out, bool *found_out)
+{
+    ls_session *s = session;
+    ls_ckpt_search *search = NULL;
+    const ls_ckpt *ckpt = NULL;
+    int64_t step = 0;
+    ls_status st = LS_OK;
+
+    *found_out = false;
+    if (s->mesh.rank == 0)
+        LS_TRY(st, ls_ckpt_search_open(&search, s->store), out);
+    for (bool damaged = true; damaged;) {
+        LS_TRY(st, next_step(s, search, &ckpt, &step), out);
+        if (step < 0)
+            goto out;
+        st = load_together(s, step, &damaged);
+        if (st != LS_OK && !damaged)
+            goto out;
+        if (damaged && search)
+            LS_TRY(st, ls_ckpt_search_reject(search, ls_err_last()->text), out);
+    }
+    LS_TRY(st, gather_common(s), out);
+    if (search)
+        LS_TRY(st, ls_ckpt_search_take(search, info_out), out);
+    *found_out = true;
+out:
+    ls_ckpt_search_close(search);
+    return st;
+}
+
+/* --- saving -------------------------------------------------------------------------------------
+ */
+
+static ls_ckpt_writing writing(const ls_session *s)
+{
+    return (ls_ckpt_writing){.step = s->parts->info.step,
+                             .writers = s->mesh.ranks,
+                             .manifest_bytes = (int64_t)s->config.len + 4096};
+}
+
+/* For tests: whether this rank's turn has come to suffer this. */
+static bool suffers(const ls_session *s, const char *what)
+{
+#ifdef LS_FAULTS
+    char point[32];
+
+    snprintf(point, sizeof point, "train.%s.%d", what, s->mesh.rank);
+    return LS_FAULT(point);
+#else
+    (void)s;
+    (void)what;
+    return false;
+#endif
+}
+
+/* What is hashed of the live state: another rank's share of what all have, and the weights. */
+static ls_status look(ls_session *s)
+{
+    struct ls_sharded_save *p = s->parts;
+    const ls_ckpt_writing how = writing(s);
+    ls_status st = LS_OK;
+
+    if (p->n_twins && suffers(s, "flip"))
+        *(unsigned char *)p->twins[0].of.bytes ^= 1;
+    if (p->n_twins)
+        LS_TRY(st, ls_ckpt_write_parts(NULL, &how, p->twins, p->n_twins, &p->seen), out);
+    if (s->mesh.rank == 0 && !ls_save_divided(s, 0))
+        st = ls_ckpt_weights_hash(s->tensors, s->model.n_params, p->info.weights_hash);
+out:
+    return st;
+}
+
+/* What needs the live state: done before the next update. */
+static ls_status copy(void *context)
+{
+    ls_session *s = context;
+    struct ls_sharded_save *p = s->parts;
+
+    ls_tensor_boxes_copy(p->live, p->copies, p->n - s->n_debts);
+    ls_status st = ls_fault_pass(LS_FAULT_AT_SAVE_COPY);
+    return st == LS_OK ? look(s) : st;
+}
+
+static ls_status write_parts(ls_session *s, const ls_ckpt_part *parts)
+{
+    struct ls_sharded_save *p = s->parts;
+    const ls_ckpt_writing how = writing(s);
+
+    if (suffers(s, "part"))
+        return ls_fail(LS_EIO, "cannot write a part of step %lld", (long long)p->info.step);
+    return ls_ckpt_write_parts(p->store, &how, parts, p->n, &p->report);
+}
+
+static ls_status write_copies(void *context, ls_ckpt_saved *saved_out)
+{
+    ls_session *s = context;
+
+    *saved_out = (ls_ckpt_saved){.seconds = 0}; /* told with the commit */
+    return write_parts(s, s->parts->copies);
+}
+
+static ls_status commit(void *context, ls_ckpt_saved *saved_out)
+{
+    ls_session *s = context;
+    struct ls_sharded_save *p = s->parts;
+    int64_t begun_ns = ls_time_now_ns();
+    ls_status st = ls_ckpt_commit(s->store, &p->info, p->reports, p->n_reports,
+                                  begun_ns + SEEN_WAIT_S * LS_NS_PER_S, saved_out);
+
+    if (st == LS_OK) {
+        saved_out->seconds = (double)(ls_time_now_ns() - p->begun_ns) / 1e9;
+        ls_save_tidy(s, p->info.step);
+    }
+    return st;
+}
+
+/* The own part has been begun; when it could not be, that is its end. */
+static void own_begun(struct ls_sharded_save *p, ls_status st)
+{
+    p->failed = st != LS_OK;
+    if (p->failed)
+        p->why = *ls_err_last();
+    p->phase = WRITING;
+}
+
+static ls_status prepare(ls_session *s)
+{
+    struct ls_sharded_save *p = s->parts;
+
+    p->info = ls_save_info(s);
+    p->begun_ns = ls_time_now_ns();
+    ls_str_clear(&p->report);
+    ls_str_clear(&p->seen);
+    ls_mem_free(p->twins);
+    return ls_tensor_boxes_replicas(s, p->saves++, &p->twins, &p->n_twins);
+}
+
+/* How a rank's part stands: 0 is under way, 1 written, 2 failed. */
+static int own_state(ls_session *s, bool wait)
+{
+    struct ls_sharded_save *p = s->parts;
+    int64_t until_ns = wait ? ls_time_now_ns() + LS_SAVE_WAIT_S * LS_NS_PER_S : 0;
+    bool done = false;
+    ls_status st;
+
+    if (p->failed)
+        return 2;
+    if (!p->running) /* else the report is the writer's */
+        return 1;
+    st = wait ? ls_ckpt_writer_wait(p->writer, until_ns, &done, NULL)
+              : ls_ckpt_writer_poll(p->writer, &done, NULL);
+    if (!done)
+        return 0;
+    p->running = false;
+    p->failed = st != LS_OK;
+    if (p->failed)
+        p->why = *ls_err_last();
+    return p->failed ? 2 : 1;
+}
+
+/* The reports of all, to the first rank. numbers: for each rank its state and two lengths. */
+static ls_status gather_reports(ls_session *s, const double *numbers)
+{
+    struct ls_sharded_save *p = s->parts;
+    int ranks = s->mesh.ranks;
+    bool first = s->mesh.rank == 0;
+    int64_t *counts = ls_mem_array((size_t)ranks, sizeof *counts), all = 0;
+    ls_str own;
+    ls_status st = LS_OK;
+
+    ls_str_init(&own);
+    ls_str_append_bytes(&own, p->report.p, p->report.len);
+    ls_str_append_bytes(&own, p->seen.p, p->seen.len);
+    LS_TRY(st, counts ? ls_str_status(&own) : LS_ENOMEM, out);
+    for (int r = 0; r < ranks; r++) {
+        counts[r] = (int64_t)numbers[ranks + r] + (int64_t)numbers[2 * ranks + r];
+        all += counts[r];
+    }
+    if (first) {
+        ls_mem_free(p->texts);
+        ls_mem_free(p->reports);
+        p->texts = ls_mem_alloc((size_t)all + 1);
+        p->reports = ls_mem_array(2 * (size_t)ranks, sizeof *p->reports);
+        LS_TRY(st, p->texts && p->reports ? LS_OK : LS_ENOMEM, out);
+    }
+    LS_TRY(st,
+           ls_comm_run(s->args.comm,
+                       &(ls_coll){.kind = LS_COLL_GATHER,
+                                  .type = LS_U8,
+                                  .count = (int64_t)own.len,
+                                  .in = own.p,
+                                  .out = first ? p->texts : NULL,
+                                  .out_counts = counts},
+                       ls_time_now_ns() + LS_SAVE_WAIT_S * LS_NS_PER_S),
+           out);
+    const char *at = p->texts;
+    p->n_reports = 0;
+    for (int r = 0; r < ranks && first; at += counts[r++])
+        p->reports[p->n_reports++] =
+            (ls_ckpt_report){.text = at, .len = (size_t)numbers[ranks + r], .writer = r};
+    at = p->texts;
+    for (int r = 0; r < ranks && first; at += counts[r++])
+        if (numbers[2 * ranks + r] > 0)
+            p->reports[p->n_reports++] = (ls_ckpt_report){.text = at + (size_t)numbers[ranks + r],
+                                                          .len = (size_t)numbers[2 * ranks + r],
+                                                          .writer = r,
+                                                          .seen_only = true};
+out:
+    ls_mem_free(counts);
+    ls_str_release(&own);
+    return st;
+}
+
+/* Whether all parts are written; then their reports are with the first rank. Or one of them came to
+ * nothing: then every rank's record says why. */
+static ls_status join(ls_session *s, bool wait, bool *all_out, bool *failed_out)
+{
+    struct ls_sharded_save *p = s->parts;
+    int ranks = s->mesh.ranks, me = s->mesh.rank, state = own_state(s, wait);
+    double *numbers = ls_mem_array(3 * (size_t)ranks, sizeof *numbers);
+    ls_status st = LS_OK;
+
+    *all_out = *failed_out = false;
+    if (!numbers)
+        return LS_ENOMEM;
+    numbers[me] = state;
+    if (state == 1) {
+        numbers[ranks + me] = (double)p->report.len;
+        numbers[2 * ranks + me] = (double)p->seen.len;
+    }
+    LS_TRY(st, ls_dp_numbers(s->dp, LS_F64, numbers, 3 * ranks), out);
+    int bad = who(numbers, ranks, 2);
+    if (who(numbers, ranks, 0) >= 0)
+        goto out;
+    *all_out = bad < 0;
+    *failed_out = bad >= 0;
+    if (bad < 0) {
+        st = gather_reports(s, numbers);
+        goto out;
+    }
+    if (bad == me)
+        (void)ls_err_adopt(&p->why);
+    st = tell_reason(s, bad, LS_EIO);
+    if (st == LS_EIO)
+        st = LS_OK; /* told, and in this thread's record */
+out:
+    ls_mem_free(numbers);
+    return st;
+}
+
+/* How long a save is waited for: not at all; no longer than training may wait (commit_token.h); to its
+ * end. */
+typedef enum patience { GLANCE, PROMPT, PATIENT } patience;
+
+/* First rank: the end of a commit in the background. */
+static void poll_commit(ls_session *s, patience how)
+{
+    struct ls_sharded_save *p = s->parts;
+    int64_t until_ns = ls_time_now_ns() + LS_SAVE_WAIT_S * LS_NS_PER_S;
+    ls_ckpt_saved saved;
+    bool done = false;
+    ls_status st = how == GLANCE   ? ls_ckpt_writer_poll(p->writer, &done, &saved)
+                   : how == PROMPT ? ls_commit_token_await(s, p->writer, until_ns, &done, &saved)
+                                   : ls_ckpt_writer_wait(p->writer, until_ns, &done, &saved);
+
+    if (!done)
+        return;
+    p->phase = IDLE;
+    if (st == LS_OK)
+        ls_save_saved(s, p->info.step, &saved);
+    else
+        ls_save_unsaved(s, p->info.step);
+}
+
+static ls_status poll_save(ls_session *s, patience how)
+{
+    struct ls_sharded_save *p = s->parts;
+    bool all = false, failed = false, first = s->mesh.rank == 0;
+    ls_status st = LS_OK;
+
+    if (p->phase == WRITING) {
+        LS_TRY(st, join(s, how != GLANCE, &all, &failed), out);
+        if (all || failed)
+            p->phase = IDLE;
+        if (failed && first)
+            ls_save_unsaved(s, p->info.step);
+        if (all && first) {
+            const ls_ckpt_job job = {.step = p->info.step, .work = commit, .context = s};
+            p->phase = COMMITTING;
+            if (ls_ckpt_writer_run(p->writer, &job, 0) != LS_OK) {
+                p->phase = IDLE;
+                ls_save_unsaved(s, p->info.step);
+            }
+        }
+    }
+    if (p->phase == COMMITTING)
+        poll_commit(s, how);
+out:
+    return st;
+}
+
+ls_status ls_sharded_save_poll(ls_session *session)
+{
+    return poll_save(session, GLANCE);
+}
+
+bool ls_sharded_save_busy(const ls_session *session)
+{
+    return session->parts->phase != IDLE;
+}
+
+/* Nobody has a save under way. */
+static ls_status all_idle(ls_session *s, bool *idle_out)
+{
+    double busy = s->parts->phase != IDLE || LS_FAULT("train.writer_wait");
+    ls_status st = ls_dp_numbers(s->dp, LS_F64, &busy, 1);
+
+    *idle_out = busy == 0;
+    return st;
+}
+
+/* While no rank writes: what a save that was interrupted left may be what is missing now. */
+static void make_room(ls_session *s)
+{
+    int64_t bytes = 0;
+
+    for (int k = 0; k < KINDS; k++)
+        bytes += ls_save_elements(s, k) * (int64_t)sizeof(float);
+    if (ls_ckpt_make_room(s->store, bytes) != LS_OK)
+        ls_log(LS_LOG_WARN, "cannot remove leftovers: %s", ls_err_last()->text);
+}
+
+ls_status ls_sharded_save_begin(ls_session *session)
+{
+    ls_session *s = session;
+    struct ls_sharded_save *p = s->parts;
+    bool idle = false;
+    ls_status st = LS_OK;
+
+    LS_TRY(st, poll_save(s, PROMPT), out);
+    if (s->mesh.rank == 0 && p->phase == IDLE)
+        make_room(s);
+    LS_TRY(st, all_idle(s, &idle), out);
+    if (!idle) {
+        if (s->mesh.rank == 0) {
+            (void)ls_fail(LS_EDEADLINE, "the save of step %lld is still running",
+                          (long long)p->info.step);
+            ls_save_unsaved(s, s->step_number);
+        }
+        goto out;
+    }
+    LS_TRY(st, ls_error_feedback_collect(s), out);
+    const ls_ckpt_job job = {
+        .step = s->step_number, .copy = copy, .work = write_copies, .context = s};
+    ls_status own = prepare(s);
+    if (own == LS_OK)
+        own = ls_ckpt_writer_run(p->writer, &job, 0);
+    p->running = own == LS_OK;
+    own_begun(p, own);
+out:
+    return st;
+}
+
+ls_status ls_sharded_save_copied(ls_session *session)
+{
+    const struct ls_sharded_save *p = session->parts;
+
+    return p->writer
+               ? ls_ckpt_writer_copied(p->writer, ls_time_now_ns() + LS_SAVE_WAIT_S * LS_NS_PER_S)
+               : LS_OK;
+}
+
+/* As in the background, but of the live state and on this thread. */
+static ls_status save_now(ls_session *s)
+{
+    ls_status st = LS_OK;
+
+    LS_TRY(st, prepare(s), out);
+    LS_TRY(st, look(s), out);
+    LS_TRY(st, write_parts(s, s->parts->live), out);
+out:
+    return st;
+}
+
+ls_status ls_sharded_save_final(ls_session *session)
+{
+    ls_session *s = session;
+    struct ls_sharded_save *p = s->parts;
+    bool all, failed, idle = false;
+    unsigned char saves;
+    ls_ckpt_saved saved;
+    ls_status st = LS_OK;
+
+    LS_TRY(st, poll_save(s, PATIENT), out);
+    LS_TRY(st, all_idle(s, &idle), out);
+    if (!idle) {
+        st = ls_fail(LS_EDEADLINE, "the save of step %lld is still running",
+                     (long long)p->info.step);
+        goto out;
+    }
+    saves = s->saved_step != s->step_number;
+    LS_TRY(st, ls_dp_tell(s->dp, 0, &saves, 1), out);
+    if (!saves)
+        goto out;
+    LS_TRY(st, ls_error_feedback_collect(s), out);
+    s->waited_ns = 0; /* no step comes after it */
+    p->running = false;
+    own_begun(p, save_now(s));
+    p->phase = IDLE;
+    LS_TRY(st, join(s, true, &all, &failed), out);
+    if (failed) {
+        st = ls_err_last()->code;
+        goto out;
+    }
+    if (s->mesh.rank == 0) {
+        LS_TRY(st, commit(s, &saved), out);
+        ls_save_saved(s, s->step_number, &saved);
+    }
+    /* Nobody ends before the commit: a launcher must not see a rank leave a run that is unsaved. */
+    LS_TRY(st, ls_dp_tell(s->dp, 0, &saves, 1), out);
+out:
+    return st;
+}

@@ -1,0 +1,351 @@
+/* sdc_compare.c -- see sdc_compare.h.
+ *
+ * A rank has up to three hashes: of what all ranks have (COMMON), of its own parts (OWN), of the
+ * copy of its ward's (COPY, replica_copy.h). They are gathered, so all ranks judge by the same table. */
+#include "train/sdc/sdc_compare.h"
+
+#include "base/fault.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/time.h"
+#include "optim/optim.h"
+#include "train/replica/replica_copy_impl.h"
+
+enum { COMMON, OWN, COPY, KINDS, CHUNK = 1 << 20, WAIT_S = 600 };
+
+typedef struct line {
+    ls_hash hashes[KINDS]; /* zeros: it has no such thing */
+} line;
+_Static_assert(sizeof(line) % 16 == 0, "all-gathers cut at 16 bytes");
+
+struct ls_sdc_compare {
+    int ranks;
+    line *now;   /* owned: of all ranks */
+    bool *odd;   /* owned: of them, who is wrong */
+    float *host; /* owned, apart: what is hashed */
+    struct {
+        line *lines; /* owned; NULL: nothing is remembered */
+        int ranks;
+        int64_t step;
+    } before; /* when ranks last disagreed without a majority */
+};
+
+ls_status ls_sdc_compare_open(ls_session *session)
+{
+    ls_session *s = session;
+    struct ls_sdc_compare *v = s->sdc_compare;
+    size_t n = (size_t)ls_mesh_ranks(&s->mesh);
+
+    if (s->mesh.ranks < 2 || s->mesh.replicas || !ls_mesh_whole(&s->mesh))
+        return LS_OK;
+    if (!v)
+        v = s->sdc_compare = ls_mem_alloc(sizeof *v);
+    if (!v)
+        return LS_ENOMEM;
+    ls_mem_free(v->now);
+    ls_mem_free(v->odd);
+    v->ranks = s->mesh.ranks;
+    v->now = ls_mem_array(n, sizeof *v->now);
+    v->odd = ls_mem_array(n, sizeof *v->odd);
+    if (s->apart && !v->host)
+        v->host = ls_mem_array(CHUNK, sizeof *v->host);
+    return v->now && v->odd && (v->host || !s->apart) ? LS_OK : LS_ENOMEM;
+}
+
+void ls_sdc_compare_close(ls_session *session)
+{
+    struct ls_sdc_compare *v = session->sdc_compare;
+
+    if (!v)
+        return;
+    ls_mem_free(v->now);
+    ls_mem_free(v->odd);
+    ls_mem_free(v->host);
+    ls_mem_free(v->before.lines);
+    ls_mem_free(v);
+    session->sdc_compare = NULL;
+}
+
+/* --- hashes ----------------------------------------------------------------------------------- */
+
+/* Memory of the device, piece by piece where the host cannot read it. */
+static ls_status add(const ls_session *s, ls_hash_stream *stream, const float *x, int64_t n)
+{
+    ls_status st = LS_OK;
+
+    if (!s->apart) {
+        ls_hash_add(stream, x, (size_t)n * sizeof *x);
+        return LS_OK;
+    }
+    for (int64_t at = 0; at < n && st == LS_OK; at += CHUNK) {
+        int64_t some = ls_min_i64(CHUNK, n - at);
+        ls_stream_copy_out(s->stream, s->sdc_compare->host, x + at, some * (int64_t)sizeof *x);
+        st = ls_stream_sync(s->stream, ls_time_now_ns() + WAIT_S * LS_NS_PER_S);
+        ls_hash_add(stream, s->sdc_compare->host, (size_t)some * sizeof *x);
+    }
+    return st;
+}
+
+static ls_status hash_arrays(const ls_session *s, const float *const *arrays, const int64_t *counts,
+                             int n, ls_hash *out)
+{
+    ls_hash_stream stream;
+    ls_status st = LS_OK;
+
+    ls_hash_begin(&stream);
+    for (int i = 0; i < n; i++)
+        LS_TRY(st, add(s, &stream, arrays[i], counts[i]), out);
+    *out = ls_hash_end(&stream);
+out:
+    return st;
+}
+
+/* What this rank has of each kind. Moments that were offloaded are nobody's to compare. */
+static ls_status hash_own(const ls_session *s, line *own)
+{
+    ls_step_arrays live = ls_step_state_arrays(s->step);
+    int64_t trained = s->model.trained, flat = s->model.flat;
+    int64_t part = ls_mesh_own(&s->mesh, trained, s->mesh.rank);
+    bool moments = s->offload == LS_OFFLOAD_NONE;
+    ls_status st = LS_OK;
+
+    *own = (line){.hashes = {{.hi = 0}}};
+    LS_TRY(st, ls_step_settle(s->step), out);
+    if (s->mesh.zero == 0)
+        return hash_arrays(s, (const float *const[]){live.w, live.m, live.v},
+                           (const int64_t[]){flat, trained, ls_optim_seconds(s->run, &s->model)},
+                           moments ? 3 : 1, &own->hashes[COMMON]);
+    if (s->mesh.zero < 3)
+        LS_TRY(st, hash_arrays(s, (const float *const[]){live.w}, &flat, 1, &own->hashes[COMMON]),
+               out);
+    bool w = s->mesh.zero == 3;
+    const float *const parts[] = {w ? live.w : live.m, w ? live.m : live.v, live.v};
+    if (moments)
+        LS_TRY(st,
+               hash_arrays(s, parts, (const int64_t[]){part, part, part}, w ? 3 : 2,
+                           &own->hashes[OWN]),
+               out);
+    if (!s->buddy || !s->buddy->sends)
+        goto out;
+    float *const *old = s->buddy->redo.old; /* the copy is of before the last update, too */
+    if (s->buddy->redo.on && moments)
+        LS_TRY(st,
+               hash_arrays(s,
+                           (const float *const[]){old[LS_REPLICA_COPY_M], old[LS_REPLICA_COPY_V]},
+                           (const int64_t[]){part, part}, 2, &own->hashes[OWN]),
+               out);
+    float *const *c = s->buddy->copy;
+    const float *const copies[] = {w ? c[LS_REPLICA_COPY_W] : c[LS_REPLICA_COPY_M],
+                                   w ? c[LS_REPLICA_COPY_M] : c[LS_REPLICA_COPY_V],
+                                   c[LS_REPLICA_COPY_V]};
+    part = ls_mesh_own(&s->mesh, trained, s->buddy->ward);
+    st = hash_arrays(s, copies, (const int64_t[]){part, part, part}, w ? 3 : 2, &own->hashes[COPY]);
+out:
+    return st;
+}
+
+/* --- judging ---------------------------------------------------------------------------------- */
+
+/* Whether two ranks should have the same of a kind: everybody, or who has the same parts. */
+static bool comparable(const ls_session *s, int kind, int a, int b)
+{
+    return kind == COMMON
+               ? s->mesh.zero < 3
+               : kind == OWN && ls_mesh_shard_rank(&s->mesh, a) == ls_mesh_shard_rank(&s->mesh, b);
+}
+
+/* Who differs from the majority of those it is comparable with is odd. False: somebody is in none.
+ */
+static bool judge(const ls_session *s, int kind, bool *odd, bool *equal)
+{
+    const struct ls_sdc_compare *v = s->sdc_compare;
+    bool clear = true;
+
+    for (int r = 0; r < v->ranks; r++) {
+        int all = 0, same = 0, most = 0;
+        for (int q = 0; q < v->ranks; q++) {
+            if (!comparable(s, kind, r, q))
+                continue;
+            int agree = 0;
+            for (int k = 0; k < v->ranks; k++)
+                agree += comparable(s, kind, r, k) &&
+                         ls_hash_equal(v->now[q].hashes[kind], v->now[k].hashes[kind]);
+            all++;
+            same += ls_hash_equal(v->now[q].hashes[kind], v->now[r].hashes[kind]);
+            most = agree > most ? agree : most;
+        }
+        if (same == all)
+            continue;
+        *equal = false;
+        clear = clear && 2 * most > all;
+        odd[r] |= 2 * most > all && 2 * same < all;
+    }
+    return clear;
+}
+
+/* A rank's own parts and their copy are two: who of them is right cannot be told. */
+static bool judge_copies(const ls_session *s, bool *equal)
+{
+    const struct ls_sdc_compare *v = s->sdc_compare;
+    bool clear = true;
+
+    for (int r = 0; r < v->ranks && ls_replica_peers_send(&s->mesh); r++)
+        clear = clear && ls_hash_equal(v->now[r].hashes[OWN],
+                                       v->now[ls_replica_peers_of(&s->mesh, r)].hashes[COPY]);
+    *equal = *equal && clear;
+    return clear;
+}
+
+/* Ranks agree now on a step that they had disagreed on: who had something else then was wrong.
+ * How many those are; 0 also when all had, because the steps before were spoiled for all. */
+static int look_back(const ls_session *s)
+{
+    struct ls_sdc_compare *v = s->sdc_compare;
+    int n = 0;
+
+    memset(v->odd, 0, (size_t)v->ranks * sizeof *v->odd);
+    if (!v->before.lines || v->before.step != s->step_number)
+        return 0;
+    for (int r = 0; r < v->ranks && v->before.ranks == v->ranks; r++) {
+        v->odd[r] = memcmp(&v->before.lines[r], &v->now[r], sizeof *v->now) != 0;
+        n += v->odd[r];
+    }
+    if (v->before.ranks == v->ranks && n == v->ranks && s->mesh.rank == 0)
+        ls_log(LS_LOG_WARN,
+               "step %lld, on which ranks had disagreed, is done again: all had something else, so "
+               "it cannot be told whose memory or processor is faulty",
+               (long long)s->step_number);
+    ls_mem_free(v->before.lines);
+    v->before.lines = NULL;
+    return n == v->ranks ? 0 : n;
+}
+
+static void remember(const ls_session *s)
+{
+    struct ls_sdc_compare *v = s->sdc_compare;
+    size_t n = (size_t)v->ranks;
+
+    ls_mem_free(v->before.lines);
+    v->before.lines = ls_mem_array(n, sizeof *v->before.lines);
+    v->before.ranks = v->ranks;
+    v->before.step = s->step_number;
+    if (v->before.lines) /* without it nobody is named later */
+        memcpy(v->before.lines, v->now, n * sizeof *v->now);
+}
+
+static const char undecided[] = "no majority says who is right";
+
+bool ls_sdc_compare_caused(const char *why)
+{
+    return strstr(why, LS_SDC_COMPARE_MARK) || strstr(why, undecided);
+}
+
+ls_status ls_sdc_compare_accuse(const ls_session *session, int rank, const char *why)
+{
+    const ls_session *s = session;
+    bool leaves = rank == s->mesh.rank || !s->args.rejoin;
+    ls_status st =
+        ls_fail(leaves ? LS_EFAIL : LS_EPEER, "rank %d" LS_SDC_COMPARE_MARK "%s", rank, why);
+
+    ls_err_hint("Its memory or processor is faulty: look at that machine, and run lineshaft doctor "
+                "there.");
+    return st;
+}
+
+static ls_status accuse_odd(const ls_session *s, const char *why)
+{
+    const struct ls_sdc_compare *v = s->sdc_compare;
+    int who = 0;
+
+    if (v->odd[s->mesh.rank])
+        return ls_sdc_compare_accuse(s, s->mesh.rank, why);
+    while (!v->odd[who])
+        who++;
+    return ls_sdc_compare_accuse(s, who, why);
+}
+
+/* Nobody can be named: all go back to what they had agreed on. */
+static ls_status doubt(ls_session *s)
+{
+    ls_status st = ls_fail(s->args.rejoin ? LS_EPEER : LS_EFAIL,
+                           "ranks have different weights or moments after step %lld, and %s",
+                           (long long)s->step_number, undecided);
+
+    ls_err_hint("Memory or a processor is faulty. Start again to go on from the newest "
+                "checkpoint.");
+    if (s->run->train.reduce == LS_REDUCE_ORDERED)
+        remember(s);
+    return st;
+}
+
+ls_status ls_sdc_compare_compare(ls_session *session)
+{
+    ls_session *s = session;
+    struct ls_sdc_compare *v = s->sdc_compare;
+    bool equal = true, clear = true;
+    char why[160];
+    ls_status st;
+
+    if (!v || s->mesh.ranks < 2)
+        return LS_OK;
+    LS_TRY(st, hash_own(s, &v->now[s->mesh.rank]), out);
+    LS_TRY(st,
+           ls_comm_run(s->args.comm,
+                       &(ls_coll){.kind = LS_COLL_ALL_GATHER,
+                                  .type = LS_U8,
+                                  .count = v->ranks * (int64_t)sizeof *v->now,
+                                  .in = v->now,
+                                  .out = v->now},
+                       ls_time_now_ns() + WAIT_S * LS_NS_PER_S),
+           out);
+    memset(v->odd, 0, (size_t)v->ranks * sizeof *v->odd);
+    clear = judge(s, COMMON, v->odd, &equal) && clear;
+    clear = judge(s, OWN, v->odd, &equal) && clear;
+    clear = judge_copies(s, &equal) && clear;
+    if (!equal) {
+        s->distrusted = true;
+        snprintf(why, sizeof why,
+                 "its weights or moments are not those of the others after step "
+                 "%lld",
+                 (long long)s->step_number);
+        return clear ? accuse_odd(s, why) : doubt(s);
+    }
+    if (look_back(s) > 0) {
+        snprintf(why, sizeof why,
+                 "step %lld, done again, gives what the others had when they disagreed",
+                 (long long)s->step_number);
+        return accuse_odd(s, why);
+    }
+out:
+    return st;
+}
+
+/* --- for tests -------------------------------------------------------------------------------- */
+
+#ifdef LS_FAULTS
+static void flip(const ls_session *s, const char *what, int kind)
+{
+    char point[64];
+
+    snprintf(point, sizeof point, "train.flip.%s.%d.%lld", what, s->mesh.rank,
+             (long long)s->step_number);
+    if (s->apart || !LS_FAULT(point) || ls_step_settle(s->step) != LS_OK)
+        return;
+    ls_step_arrays live = ls_step_state_arrays(s->step);
+    float *x = kind == COMMON ? live.w : kind == OWN ? live.m : s->buddy->copy[LS_REPLICA_COPY_M];
+    ((unsigned char *)x)[2] ^= 0x40; /* an upper bit of the mantissa */
+}
+#endif
+
+void ls_sdc_compare_suffer(ls_session *session)
+{
+#ifdef LS_FAULTS
+    flip(session, "weight", COMMON);
+    flip(session, "moment", OWN);
+    if (session->buddy)
+        flip(session, "copy", COPY);
+#else
+    (void)session;
+#endif
+}

@@ -1,0 +1,159 @@
+/* batch_slice.c -- see batch_slice.h.
+ *
+ *   step s:  ls_loader_next() asks for the slices of step s + 1 (ls_batch_slice_slice)
+ *            ls_batch_slice_begin() gives the slices of step s to train/step/step.c, which were settled then
+ *            the step runs; every rank hears how long each one computed
+ *            ls_batch_slice_note() may change the weights; the next slices that are asked for are those
+ *            of step s + 2 */
+#include "train/session/batch_slice.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "config/ramp.h"
+#include "train/session/session.h"
+#include "train/session/model_groups.h"
+
+static const double SLOW = 1.25;  /* times the median: a straggler */
+static const double AGAIN = 1.25; /* so much slower or faster than reported: reported again */
+
+ls_status ls_batch_slice_open(ls_session *session)
+{
+    ls_session *s = session;
+    ls_batch_slice *x = &s->share;
+    size_t n = (size_t)ls_model_groups_mesh(s)->ranks;
+    bool there = true;
+    ls_status st;
+
+    for (int i = 0; i < LS_BATCH_SLICE_AHEAD; i++) {
+        x->runs[i] = ls_mem_array(n, sizeof *x->runs[i]);
+        there = there && x->runs[i];
+    }
+    x->set = ls_mem_array(n, sizeof *x->set);
+    x->told = ls_mem_array(n, sizeof *x->told);
+    x->slices = ls_mem_array(n, sizeof *x->slices);
+    if (!there || !x->set || !x->told || !x->slices)
+        return ls_fail(LS_ENOMEM, "no memory for the slices of %d ranks", s->mesh.ranks);
+    st = ls_balance_init(&x->balance, ls_model_groups_mesh(s)->ranks, s->mesh.weights);
+    if (st == LS_OK && s->mesh.balance)
+        s->mesh.weights = x->balance.weights;
+    return st;
+}
+
+void ls_batch_slice_close(ls_session *session)
+{
+    ls_batch_slice *x = &session->share;
+
+    for (int i = 0; i < LS_BATCH_SLICE_AHEAD; i++)
+        ls_mem_free(x->runs[i]);
+    ls_mem_free(x->set);
+    ls_mem_free(x->told);
+    ls_mem_free(x->slices);
+    ls_mem_free(x->hosts);
+    ls_balance_release(&x->balance);
+}
+
+ls_loader_slice ls_batch_slice_slice(void *context, int64_t step)
+{
+    ls_session *s = context;
+    ls_ordered_run *runs = s->share.runs[step % LS_BATCH_SLICE_AHEAD];
+    int64_t leaves = ls_calls_leaves(s->run, step), leaf = ls_calls_leaf(s->run);
+
+    const ls_mesh *mesh = ls_model_groups_mesh(s);
+    int64_t pieces = leaves * ls_mesh_cp(mesh);
+
+    ls_mesh_split(mesh, pieces, runs);
+    s->share.leaves[step % LS_BATCH_SLICE_AHEAD] = pieces;
+    ls_ordered_run own = ls_mesh_cp_leaves(mesh, mesh->rank, runs[mesh->rank]);
+    return (ls_loader_slice){.position = ls_ramp_samples(s->run, step),
+                             .sequences = leaves * leaf,
+                             .first = own.first * leaf,
+                             .own = own.count * leaf};
+}
+
+ls_status ls_batch_slice_begin(ls_session *session)
+{
+    ls_batch_slice *x = &session->share;
+    int at = (int)(session->step_number % LS_BATCH_SLICE_AHEAD);
+    size_t bytes = (size_t)ls_model_groups_mesh(session)->ranks * sizeof *x->set;
+
+    if (session->mesh.replicas) /* alone with its part, which stays */
+        return LS_OK;
+    if (x->leaves[at] == x->set_leaves && memcmp(x->runs[at], x->set, bytes) == 0)
+        return LS_OK;
+    memcpy(x->set, x->runs[at], bytes);
+    x->set_leaves = x->leaves[at];
+    return ls_step_split(session->step, x->set, x->set_leaves);
+}
+
+ls_event_balance ls_batch_slice_about(ls_session *session)
+{
+    ls_session *s = session;
+    ls_batch_slice *x = &s->share;
+    ls_ordered_run runs[LS_MESH_RANKS];
+    const ls_mesh *mesh = ls_model_groups_mesh(s);
+    int64_t leaf = ls_calls_leaf(s->run);
+
+    ls_mesh_split(mesh, s->run->batch.sequences / leaf * ls_mesh_cp(mesh), runs);
+    for (int r = 0; r < mesh->ranks; r++)
+        x->slices[r] = (ls_event_slice){.host = x->hosts ? x->hosts[r * ls_mesh_tp(&s->mesh)] : "",
+                                        .sequences = runs[r].count * leaf,
+                                        .ms_per_leaf = x->balance.medians[r] / 1e6,
+                                        .ratio = ls_balance_ratio(&x->balance, mesh->ranks, r)};
+    return (ls_event_balance){.step = s->step_number,
+                              .from_step = s->step_number + LS_BATCH_SLICE_AHEAD,
+                              .ranks = mesh->ranks,
+                              .sequences = s->run->batch.sequences,
+                              .slices = x->slices};
+}
+
+static void tell_straggler(ls_session *s, const ls_event_balance *now, int rank)
+{
+    const ls_event_slice *slice = &now->slices[rank];
+    char text[240];
+
+    snprintf(text, sizeof text,
+             "rank %d (%s) needs %.1f x the median per leaf; it now takes %lld of %lld sequences",
+             rank, slice->host, slice->ratio, (long long)slice->sequences,
+             (long long)now->sequences);
+    ls_log(LS_LOG_WARN, "%s", text);
+    ls_session_emit(s, &(ls_event){.kind = LS_EVENT_INCIDENT,
+                                   .incident = {.step = now->step,
+                                                .kind = "straggler",
+                                                .action = "slices follow the speed of ranks",
+                                                .text = text}});
+}
+
+/* A straggler is told once, and again when it has become another kind of straggler. */
+static void tell_stragglers(ls_session *s, const ls_event_balance *now)
+{
+    for (int r = 0; r < now->ranks; r++) {
+        double ratio = now->slices[r].ratio, *told = &s->share.told[r];
+        if (ratio < SLOW) {
+            *told = 0;
+        } else if (*told == 0 || ratio > AGAIN * *told || ratio < *told / AGAIN) {
+            *told = ratio;
+            tell_straggler(s, now, r);
+        }
+    }
+}
+
+void ls_batch_slice_note(ls_session *session)
+{
+    ls_session *s = session;
+    ls_batch_slice *x = &s->share;
+    bool changed;
+
+    if (ls_model_groups_mesh(s)->ranks == 1 || s->mesh.replicas ||
+        !ls_balance_note(&x->balance, ls_model_groups_mesh(s)->ranks, x->set,
+                         ls_step_work_ns(s->step)) ||
+        !s->mesh.balance)
+        return;
+    changed =
+        ls_balance_decide(&x->balance, &s->mesh, s->run->batch.sequences / ls_calls_leaf(s->run));
+    if (s->mesh.rank > 0)
+        return;
+    ls_event_balance now = ls_batch_slice_about(s);
+    if (changed)
+        ls_session_emit(s, &(ls_event){.kind = LS_EVENT_BALANCE, .balance = now});
+    tell_stragglers(s, &now);
+}

@@ -1,0 +1,885 @@
+/* model_groups.c -- ranks that have one model together: their communicators, and the end of their steps.
+ *
+ *   6 ranks, mesh.tp: 2     team     0    1    2      tensors of the model, in every layer; with
+ *   (or mesh.ep: 2)                                   mesh.ep rows of tokens, for experts (far.c)
+ *                           ranks   0 1  2 3  4 5
+ *                                   |____|____|       gradients of the same part: once in a step
+ *                                     |____|____|
+ *
+ * With a pipeline (mesh.pp) a post is a team. Ranks of the same place in their teams are a plane,
+ * which is a pipeline of its own (pipeline.h): everything that lines do, they do in each plane.
+ *
+ *   8 ranks, mesh.pp: 2, mesh.tp: 2         plane 0                 plane 1
+ *                                  post 0    0 --- 2  sums across    1 --- 3
+ *                                            |     |  streams        |     |
+ *                                  post 1    4 --- 6  along          5 --- 7     teams: 0 1, 2 3,
+ * ...
+ *
+ * With both mesh.tp and mesh.ep teams side by side divide the experts, and all of their ranks have
+ * the model together: rank i of them has place i % tp in its team, and the experts of team i / tp.
+ * Each rank is in one small world of its team, and in one of those of its place in the others.
+ *
+ *   8 ranks, mesh.ep: 2, mesh.tp: 2     a model     0 1 2 3        4 5 6 7
+ *                                       tensors     0 1   2 3      4 5   6 7
+ *                                       experts     0 2   1 3      4 6   5 7
+ *                                       the same    0 4   1 5   2 6   3 7
+ *
+ * What the whole model has comes together on the first rank alone: its team sends it parts of
+ * tensors, box by box, and it puts each into its place. The other way round each rank of the first
+ * team gets its boxes, and those of the other teams get theirs from it. All of it goes parameter by
+ * parameter through a small buffer. Where a plane divides its part further, by layers or by ZeRO,
+ * the first team's rank of the plane collects it first.
+ *
+ * The norm of the gradient counts what several ranks have alike once: the first of them does. Each
+ * rank sums the squares of what it counts, of what it updates; all ranks add these up in the same
+ * order. */
+#include "train/session/model_groups.h"
+
+#include <math.h>
+#include "base/log.h"
+#include "base/mem.h"
+#include "train/replica/replica_parts.h"
+#include "train/step/pipeline_impl.h"
+#include "train/session/session_impl.h"
+
+static int64_t deadline(void)
+{
+    return ls_time_now_ns() + LS_SESSION_MEET_S * LS_NS_PER_S;
+}
+
+/* --- the session ------------------------------------------------------------------------------ */
+
+const ls_model *ls_model_groups_whole(const ls_session *session)
+{
+    return session->whole.params ? &session->whole : &session->model;
+}
+
+const ls_mesh *ls_model_groups_mesh(const ls_session *session)
+{
+    return session->mesh.tp > 1 ? &session->teams : &session->mesh;
+}
+
+const ls_mesh *ls_model_groups_plane(const ls_session *session)
+{
+    return ls_mesh_mp(&session->mesh) > 1 ? &session->equals : &session->mesh;
+}
+
+ls_comm *ls_model_groups_alike(const ls_session *session)
+{
+    return ls_mesh_mp(&session->mesh) > 1 ? session->alike : session->args.comm;
+}
+
+bool ls_model_groups_speaks(const ls_session *session)
+{
+    return session->mesh.rank % ls_mesh_tp(&session->mesh) == 0;
+}
+
+ls_status ls_model_groups_models(ls_session *session)
+{
+    ls_session *s = session;
+    int tp = ls_mesh_tp(&s->mesh), ep = ls_mesh_ep(&s->mesh);
+    int64_t vocab = ls_tokenizer_vocab(s->tokenizer);
+    ls_model_split split = {.rank = s->mesh.rank % tp,
+                            .ranks = tp,
+                            .far_rank = s->mesh.rank / tp % ep,
+                            .far_ranks = ep,
+                            .sequence = tp > 1 && s->run->mesh.sp};
+    ls_status st = LS_OK;
+
+    ls_model_release(&s->model);
+    if (tp * ep > 1 && !s->whole.params) /* else a save may still read its names */
+        LS_TRY(st, ls_model_init(&s->whole, s->run, vocab), out);
+    st = ls_model_init_split(&s->model, s->run, vocab, split);
+out:
+    return st;
+}
+
+/* Whether some of so many ranks side by side are on several nodes. */
+static bool are_apart(const ls_session *s, int ranks)
+{
+    bool apart = false;
+
+    for (int r = 0; r < s->mesh.ranks && s->mesh.places; r++)
+        apart |= s->mesh.places[r].node != s->mesh.places[r / ranks * ranks].node;
+    return apart;
+}
+
+/* A team is best kept where memory is shared. */
+static void warn_of_nodes(const ls_session *s)
+{
+    if (are_apart(s, ls_mesh_mp(&s->mesh)) && ls_session_is_first(s))
+        ls_log(LS_LOG_WARN,
+               "ranks that have a model together (mesh.%s) are on several nodes: every "
+               "layer waits for the network between them",
+               are_apart(s, ls_mesh_tp(&s->mesh)) ? "tp" : "ep");
+}
+
+/* Stages of ZeRO that divide nothing here: no other rank has the same experts, and layers. */
+static void warn_of_zero(const ls_session *s)
+{
+    bool line = ls_mesh_pp(&s->equals) > 1;
+
+    if (s->run->mesh.zero > 1 && s->mesh.ep > 1 && ls_mesh_pipelines(&s->equals) < 2 &&
+        ls_session_is_first(s))
+        ls_log(LS_LOG_WARN,
+               "mesh.zero: %lld divides no more than %d does: ranks that have the same %sexperts "
+               "divide gradients and weights, and here each has others (mesh.ep: %d of %d)",
+               (long long)s->run->mesh.zero, line ? 0 : 1, line ? "layers and " : "", s->mesh.ep,
+               ls_mesh_pipelines(&s->teams));
+}
+
+/* What ranks with parts of tensors exchange, and those that divide experts: all of the ranks that
+ * have the model together, or in each case some. */
+static ls_status open_tensors(ls_session *s)
+{
+    int tp = ls_mesh_tp(&s->mesh), ep = ls_mesh_ep(&s->mesh), me = ls_comm_rank(s->team);
+    int list[LS_MESH_RANKS];
+    bool both = tp > 1 && ep > 1;
+    ls_status st = LS_OK;
+
+    for (int i = 0; i < tp && both; i++)
+        list[i] = me / tp * tp + i;
+    if (both)
+        LS_TRY(st, ls_comm_sub(s->team, list, tp, deadline(), &s->beside[0]), out);
+    for (int i = 0; i < ep && both; i++)
+        list[i] = i * tp + me % tp;
+    if (both)
+        LS_TRY(st, ls_comm_sub(s->team, list, ep, deadline(), &s->beside[1]), out);
+    if (tp > 1)
+        LS_TRY(
+            st,
+            ls_mp_group_open(&s->tensor, both ? s->beside[0] : s->team, s->model.split.kv_copies),
+            out);
+    if (ep > 1)
+        LS_TRY(st, ls_mp_group_open(&s->far, both ? s->beside[1] : s->team, 1), out);
+out:
+    return st;
+}
+
+/* Ranks that divide experts own the same elements of everything else, whatever links each has to
+ * its equals. */
+static ls_status agree_on_bucket(ls_session *s)
+{
+    double most = (double)s->equals.bucket;
+    ls_status st = LS_OK;
+
+    if (s->mesh.ep > 1)
+        st = ls_comm_run(s->team,
+                         &(ls_coll){.kind = LS_COLL_ALL_REDUCE,
+                                    .op = LS_COLL_MAX,
+                                    .type = LS_F64,
+                                    .count = 1,
+                                    .in = &most,
+                                    .out = &most},
+                         deadline());
+    s->equals.bucket = (int64_t)most;
+    return st;
+}
+
+ls_status ls_model_groups_open(ls_session *session)
+{
+    ls_session *s = session;
+    int team = ls_mesh_mp(&s->mesh), teams = s->mesh.ranks / team, rank = s->mesh.rank;
+    int list[LS_MESH_RANKS];
+    ls_status st = LS_OK;
+
+    if (team == 1)
+        return LS_OK;
+    warn_of_nodes(s);
+    warn_of_zero(s);
+    for (int i = 0; i < team; i++)
+        list[i] = rank / team * team + i;
+    LS_TRY(st, ls_comm_sub(s->args.comm, list, team, deadline(), &s->team), out);
+    for (int i = 0; i < teams; i++)
+        list[i] = i * team + rank % team;
+    if (teams > 1)
+        LS_TRY(st, ls_comm_sub(s->args.comm, list, teams, deadline(), &s->alike), out);
+    LS_TRY(st, open_tensors(s), out);
+    if (teams > 1 && s->mesh.pp < 2) {
+        s->equals.bucket = ls_dp_bucket_blocks(
+            s->alike, &s->equals, s->mesh.ep > 1 ? s->model.trained : s->whole.trained / team,
+            s->run->mesh.bucket);
+        LS_TRY(st, agree_on_bucket(s), out);
+        s->equals.bucket = ls_replica_parts_bucket(s, s->equals.bucket);
+    }
+out:
+    return st;
+}
+
+ls_status ls_model_groups_agree(ls_session *session)
+{
+    ls_session *s = session;
+    ls_run *run = &s->fitted;
+    int64_t L = s->model.shape.L, blocks = run->train.recompute_blocks;
+    ls_recompute level = run->train.recompute;
+    double much = level == LS_RECOMPUTE_NONE ? 0 : (double)(blocks == LS_RUN_AUTO ? L : blocks);
+    ls_status st;
+
+    if (!s->team)
+        return LS_OK;
+    if (level == LS_RECOMPUTE_FULL)
+        much += (double)L;
+    LS_TRY(st,
+           ls_comm_run(s->team,
+                       &(ls_coll){.kind = LS_COLL_ALL_REDUCE,
+                                  .op = LS_COLL_MAX,
+                                  .type = LS_F64,
+                                  .count = 1,
+                                  .in = &much,
+                                  .out = &much},
+                       deadline()),
+           out);
+    blocks = (int64_t)much;
+    run->train.recompute = blocks == 0   ? LS_RECOMPUTE_NONE
+                           : blocks <= L ? LS_RECOMPUTE_SELECTIVE
+                                         : LS_RECOMPUTE_FULL;
+    run->train.recompute_blocks = blocks == 0 ? LS_RUN_AUTO : blocks <= L ? blocks : blocks - L;
+out:
+    return st;
+}
+
+ls_status ls_model_groups_open_dp(ls_dp **dp_out, const ls_run *run, ls_dp_args args)
+{
+    int ranks = ls_mesh_ranks(&args.mesh), *merges = NULL;
+    ls_status st;
+
+    if (args.ordered && args.rounds > 0) {
+        merges = ls_mem_array((size_t)args.rounds * (size_t)ranks, sizeof *merges);
+        if (!merges)
+            return ls_fail(LS_ENOMEM, "no memory for a table of %d ranks", ranks);
+        ls_calls_feed(run, &args.mesh, args.rounds, merges);
+        args.merges = merges;
+    }
+    st = ls_dp_open(dp_out, &args);
+    ls_mem_free(merges);
+    return st;
+}
+
+ls_status ls_model_groups_open_sums(ls_session *session)
+{
+    ls_session *s = session;
+    int tp = ls_mesh_tp(&s->mesh), list[LS_MESH_RANKS];
+    ls_status st = LS_OK;
+
+    if (s->alike) {
+        ls_dp_args dp = ls_memory_dp(s->run, &s->model, &s->equals);
+        dp.comm = s->alike;
+        LS_TRY(st, ls_model_groups_open_dp(&s->sums, s->run, dp), out);
+    }
+    if (s->mesh.ep < 2 || tp == 1)
+        goto out;
+    for (int i = 0; i < s->teams.ranks; i++)
+        list[i] = i * tp + s->mesh.rank % tp;
+    LS_TRY(st, ls_comm_sub(s->args.comm, list, s->teams.ranks, deadline(), &s->plane), out);
+    ls_dp_args numbers = {.comm = s->plane, .mesh = s->teams, .leaves = 1, .trained = 1};
+    numbers.mesh.zero = numbers.mesh.cp = 0;
+    st = ls_dp_open(&s->sharers, &numbers);
+out:
+    return st;
+}
+
+void ls_model_groups_close(ls_session *session)
+{
+    ls_session *s = session;
+
+    ls_dp_close(s->sums);
+    ls_dp_close(s->sharers);
+    ls_mp_group_close(s->tensor);
+    ls_mp_group_close(s->far);
+    for (int i = 0; i < 2; i++)
+        ls_comm_close(s->beside[i]);
+    ls_comm_close(s->plane);
+    ls_comm_close(s->alike);
+    ls_comm_close(s->team);
+    s->sums = s->sharers = NULL;
+    s->tensor = s->far = NULL;
+    s->beside[0] = s->beside[1] = s->plane = s->alike = s->team = NULL;
+}
+
+/* --- the norm --------------------------------------------------------------------------------- */
+
+/* Whether this rank counts what it updates of a parameter: it is the first of those that update the
+ * same. */
+static bool counts(const ls_step *s, const ls_param *p)
+{
+    const ls_model *model = s->args.model;
+
+    return p->trained >= 0 &&
+           (s->far.parts ? model->split.rank % p->box.copies == 0 : ls_model_counts(model, p));
+}
+
+/* The squares of elements first .. end-1, which lie at x, on their way to the host: those of whole
+ * norm blocks to their places, which are nobody else's; of a piece of one, behind all of them. */
+static void bring_squares(ls_step *s, const ls_norm2 *whole, const float *x, int64_t first,
+                          int64_t end)
+{
+    float *blocks_out = s->team.partials, *cut_out = blocks_out + s->team.blocks;
+
+    for (int64_t at = first, next; at < end; at = next) {
+        int64_t block = at / LS_NORM_BLOCK, blocks = (end - at) / LS_NORM_BLOCK;
+        bool all = at % LS_NORM_BLOCK == 0 && blocks > 0;
+        float *to = all ? blocks_out + block : cut_out + s->team.n_cut;
+        ls_norm2 run = *whole;
+        next = all ? at + blocks * LS_NORM_BLOCK : ls_min_i64(end, (block + 1) * LS_NORM_BLOCK);
+        run.part = LS_NORM_SQUARES;
+        run.partials = whole->partials + block;
+        run.x = x + at - first;
+        run.n = next - at;
+        LS_BUG_IF(s->team.n_cut == s->team.most_cut, "more than %lld pieces of norm blocks",
+                  (long long)s->team.most_cut);
+        if (!all)
+            s->team.cut[s->team.n_cut++] = block;
+        s->args.kernels->norm2(s->args.stream, &run);
+        ls_stream_copy_out(s->args.stream, to, run.partials,
+                           (all ? blocks : 1) * (int64_t)sizeof *to);
+    }
+}
+
+/* Those of what this rank counts of an own part: runs of parameters side by side at a time. */
+static void square_part(ls_step *s, const ls_norm2 *whole, ls_mesh_part own)
+{
+    const ls_model *model = s->args.model;
+
+    for (int i = 0, end; i < model->n_params; i = end) {
+        const ls_param *p = &model->params[i];
+        for (end = i + 1; end < model->n_params && counts(s, p) && counts(s, &model->params[end]);)
+            end++;
+        const ls_param *last = &model->params[end - 1];
+        int64_t from = ls_max_i64(p->trained, own.first);
+        int64_t to = ls_min_i64(last->trained + last->count, own.first + own.count);
+        if (counts(s, p) && from < to)
+            bring_squares(s, whole, ls_step_own_gradient(s, own) + from - own.first, from, to);
+    }
+}
+
+/* The sum of squares of what this rank counts. Where teams divide what they update, they tell each
+ * other those of blocks, which lie in one part each: then it does not depend on how that is done.
+ */
+static ls_status sum_squares(ls_step *s, const ls_norm2 *whole, double *sum_out)
+{
+    float *squares = s->team.partials;
+    double sum = 0;
+    ls_status st;
+
+    memset(squares, 0, (size_t)s->team.blocks * sizeof *squares);
+    s->team.n_cut = 0;
+    for (int b = 0; b < ls_step_buckets(s); b++)
+        square_part(s, whole, ls_step_own(s, b));
+    LS_TRY(st, ls_step_await(s), out);
+    for (int64_t i = 0; i < s->team.n_cut; i++)
+        squares[s->team.cut[i]] += squares[s->team.blocks + i];
+    if (!s->line && ls_step_divides(s))
+        LS_TRY(st, ls_dp_share(s->args.dp, squares, s->team.blocks), out);
+    for (int64_t b = 0; b < s->team.blocks; b++)
+        sum += (double)squares[b];
+    *sum_out = sum;
+out:
+    return st;
+}
+
+/* Who of the plane has squares of its own: nobody else, the ranks of the line, or, where lines
+ * divide what they update, all of them. */
+static ls_comm *plane_of(const ls_step *s)
+{
+    if (!s->line)
+        return NULL;
+    return s->line->plan.divides ? ls_dp_about(s->args.dp)->comm : s->line->along;
+}
+
+/* Where this rank's squares are among those of all; returns how many these are. */
+static int square_slots(const ls_step *s, int *own_out)
+{
+    ls_comm *plane = plane_of(s), *team = ls_step_group(s);
+
+    *own_out = (plane ? ls_comm_rank(plane) : 0) * ls_comm_ranks(team) + ls_comm_rank(team);
+    return (plane ? ls_comm_ranks(plane) : 1) * ls_comm_ranks(team);
+}
+
+/* Of squares that come to the host. */
+static int64_t partial_bytes(const ls_step *s)
+{
+    return (s->team.blocks + s->team.most_cut) * (int64_t)sizeof *s->team.squares;
+}
+
+ls_status ls_step_open_group(ls_step *step)
+{
+    ls_step *s = step;
+    const ls_model *model = s->args.model;
+    ls_device *device = ls_stream_device(s->args.stream);
+    int own, slots;
+    ls_status st;
+
+    if (!ls_step_has_mp_group(s))
+        return LS_OK;
+    slots = square_slots(s, &own);
+    size_t most = (size_t)model->n_params + LS_MESH_BUCKETS; /* their borders cut some */
+    s->team.spans = ls_mem_array(most, sizeof *s->team.spans);
+    s->far.spans = ls_mem_array(most, sizeof *s->far.spans);
+    s->team.squares = ls_mem_array((size_t)slots, sizeof *s->team.squares);
+    s->team.blocks = (model->trained + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
+    s->team.most_cut = 2 * (model->n_params + ls_step_buckets(s)) + 1;
+    s->team.cut = ls_mem_array((size_t)s->team.most_cut, sizeof *s->team.cut);
+    if (!s->team.spans || !s->far.spans || !s->team.squares || !s->team.cut)
+        return LS_ENOMEM;
+    st = ls_device_host_alloc(device, partial_bytes(s), "squares of a gradient", &s->team.partials);
+    if (st == LS_OK && s->apart)
+        st = ls_device_alloc(device, slots * (int64_t)sizeof *s->team.squares,
+                             "squares of a gradient", &s->team.joined);
+    if (st != LS_OK)
+        return st;
+    s->team.n = ls_model_partials(model, s->team.spans);
+    for (int b = 0; b < ls_step_sums(s); b++) {
+        ls_mesh_part part = ls_step_sum(s, b);
+        s->far.n += ls_model_common(model, part.first, part.count, s->far.spans + s->far.n);
+    }
+    return LS_OK;
+}
+
+void ls_step_close_group(ls_step *step)
+{
+    ls_device *device = ls_stream_device(step->args.stream);
+
+    ls_device_host_free(device, step->team.partials, partial_bytes(step));
+    ls_device_free(device, step->team.joined);
+    ls_mem_free(step->team.cut);
+    ls_mem_free(step->team.spans);
+    ls_mem_free(step->far.spans);
+    ls_mem_free(step->far.parts);
+    ls_mem_free(step->team.squares);
+}
+
+/* Zeros in place of what other ranks have of a span: what this one has a piece of is asked. */
+static void clear_others(const ls_step *s, float *x, const ls_collectives_span *span,
+                         bool (*ask)(const ls_step *, int64_t, int64_t, ls_step_piece *))
+{
+    int64_t end = span->first + span->count;
+
+    for (int64_t at = span->first, next; at < end; at = next) {
+        ls_step_piece own = {.first = end};
+        (void)ask(s, at, end, &own);
+        if (own.count <= 0)
+            own = (ls_step_piece){.first = end};
+        if (own.first > at)
+            s->args.kernels->fill(s->args.stream, &(ls_fill){.x = x + at, .n = own.first - at});
+        next = own.first + own.count;
+    }
+}
+
+/* An array of which a rank has its own parts, packed as it has the sums of gradients. */
+typedef struct parted {
+    const ls_step *step;
+    float *x;
+    bool on_device;                                                  /* x, in a memory of its own */
+    bool (*ask)(const ls_step *, int64_t, int64_t, ls_step_piece *); /* what is this rank's */
+} parted;
+
+/* A piece of x, which may lie on a device: then its copy is queued. */
+static void copy_piece(const parted *p, float *here, float *there, int64_t n, bool back)
+{
+    int64_t bytes = n * (int64_t)sizeof *here;
+
+    if (!p->on_device)
+        memcpy(back ? here : there, back ? there : here, (size_t)bytes);
+    else if (back)
+        ls_stream_copy_in(p->step->args.stream, here, there, bytes);
+    else
+        ls_stream_copy_out(p->step->args.stream, there, here, bytes);
+}
+
+/* ls_mp_group_keeper.copy */
+static void copy_parted(void *context, int64_t first, int64_t n, float *packed, bool back)
+{
+    const parted *p = context;
+    ls_step_piece own;
+
+    if (!back && p->on_device) /* a copy may still read it; what fails is told by the next wait */
+        (void)ls_stream_sync(p->step->args.stream, deadline());
+    if (!back)
+        memset(packed, 0, (size_t)n * sizeof *packed);
+    for (int64_t at = first, end = first + n;
+         at < end && (back ? ls_step_sum_piece : p->ask)(p->step, at, end, &own);
+         at = own.first + own.count)
+        copy_piece(p, p->x + ls_step_place(p->step, own.first), packed + own.first - first,
+                   own.count, back);
+}
+
+/* What several ranks have a part of, of a range of the gradients x: first those that divide
+ * experts, of what this rank updates, since they update the same elements; then those of the team.
+ * divided: those who have the sums of their own parts only; NULL: all have all. With ZeRO 2 and 3
+ * x is these parts, packed. */
+static ls_status sum_range(ls_step *s, float *x, ls_stage_plan_range r, ls_comm *divided)
+{
+    const struct {
+        ls_mp_group *tensor;
+        const ls_collectives_span *spans;
+        int n;
+        ls_comm *divided;
+    } both[] = {{s->args.far, s->far.spans, s->far.n, NULL},
+                {s->args.tensor, s->team.spans, s->team.n, divided}};
+    bool packed = !s->line && ls_step_parts(s);
+    parted own = {.step = s, .x = x, .ask = ls_step_sum_piece};
+    const ls_mp_group_keeper keeper = {.copy = copy_parted, .context = &own};
+    ls_status st = LS_OK;
+
+    for (size_t i = 0; i < LS_COUNT(both) && st == LS_OK; i++) {
+        const ls_collectives_span *spans = both[i].spans;
+        int from = 0, end, n = both[i].tensor ? both[i].n : 0;
+        while (from < n && spans[from].first < r.first)
+            from++;
+        for (end = from; end < n && spans[end].first < r.first + r.count; end++)
+            if (both[i].divided && !packed)
+                clear_others(s, x, &spans[end], ls_step_sum_piece);
+        if (end > from)
+            st = packed ? ls_mp_group_sum_kept(both[i].tensor, &keeper, spans + from, end - from,
+                                               both[i].divided)
+                        : ls_mp_group_sum(both[i].tensor, x, spans + from, end - from,
+                                          both[i].divided);
+    }
+    return st;
+}
+
+ls_status ls_step_expert_spread(ls_step *step)
+{
+    ls_step *s = step;
+    float *w = s->state_memory[0];
+    parted own = {.step = s, .x = w, .on_device = s->apart, .ask = ls_step_own_piece};
+    const ls_mp_group_keeper keeper = {.copy = copy_parted, .context = &own};
+    bool shards = ls_step_shards(s);
+    ls_status st;
+
+    for (int i = 0; i < s->far.n && !shards; i++) /* each is one rank's: sums with zeros */
+        clear_others(s, w, &s->far.spans[i], ls_step_own_piece);
+    st = shards ? ls_mp_group_sum_kept(s->args.far, &keeper, s->far.spans, s->far.n, NULL)
+                : ls_mp_group_sum(s->args.far, w, s->far.spans, s->far.n, NULL);
+    if (st == LS_OK && (!ls_step_divides(s) || shards)) /* else when those of equals are there */
+        st = ls_step_weights_changed(s);
+    return st;
+}
+
+static ls_status sum_partials(ls_step *s)
+{
+    const ls_pipeline *x = s->line;
+    ls_stage_plan_range all = {0, s->args.model->trained};
+    ls_status st = LS_OK;
+
+    if (!x) {
+        st = sum_range(s,
+                       s->turns           ? s->travel.buffers[0]
+                       : ls_step_parts(s) ? s->own_grad
+                                          : s->grads[0],
+                       all, ls_step_divides(s) ? ls_dp_group(s->args.dp) : NULL);
+        if (s->turns)
+            ls_step_host_zero_bring(s);
+        return st;
+    }
+    for (int c = 0; c < x->plan.chunks && st == LS_OK; c++)
+        st = sum_range(s, ls_pipeline_grad(x, c, 0), x->plan.chunk[c].own,
+                       x->plan.divides ? x->across : NULL);
+    return st;
+}
+
+/* The squares of all ranks that count some become the blocks of a norm. */
+ls_status ls_step_group_norm(ls_step *step, const ls_norm2 *whole)
+{
+    ls_step *s = step;
+    ls_comm *const comms[2] = {plane_of(s), ls_step_group(s)};
+    float *squares = s->team.squares;
+    int own, slots = square_slots(s, &own);
+    double sum = 0;
+    ls_norm2 join = *whole;
+    ls_status st;
+
+    LS_TRY(st, sum_partials(s), out);
+    LS_TRY(st, sum_squares(s, whole, &sum), out);
+    memset(squares, 0, (size_t)slots * sizeof *squares);
+    squares[own] = (float)sum;
+    for (int i = 0; i < 2; i++) /* each number is one rank's: sums with zeros */
+        if (comms[i])
+            LS_TRY(st,
+                   ls_comm_run(comms[i],
+                               &(ls_coll){.kind = LS_COLL_ALL_REDUCE,
+                                          .op = LS_COLL_SUM,
+                                          .type = LS_F32,
+                                          .count = slots,
+                                          .in = squares,
+                                          .out = squares},
+                               deadline()),
+                   out);
+    if (s->apart)
+        ls_stream_copy_in(s->args.stream, s->team.joined, squares,
+                          slots * (int64_t)sizeof *squares);
+    join.part = LS_NORM_JOIN;
+    join.partials = s->apart ? s->team.joined : squares;
+    join.n = slots * (int64_t)LS_NORM_BLOCK;
+    s->args.kernels->norm2(s->args.stream, &join);
+out:
+    return st;
+}
+
+ls_status ls_step_group_vote(ls_step *step)
+{
+    const ls_coll barrier = {.kind = LS_COLL_BARRIER};
+
+    return ls_comm_run(ls_step_group(step), &barrier, deadline());
+}
+
+ls_status ls_step_group_blame(ls_step *step, double *saw)
+{
+    ls_comm *team = ls_step_group(step);
+    int ranks = ls_comm_ranks(team), who = 0;
+    double *all = ls_mem_array((size_t)ranks, sizeof *all);
+    ls_err_record record = *ls_err_last();
+    ls_status st = LS_OK;
+
+    if (!all)
+        return LS_ENOMEM;
+    all[ls_comm_rank(team)] = *saw;
+    LS_TRY(st,
+           ls_comm_run(team,
+                       &(ls_coll){.kind = LS_COLL_ALL_REDUCE,
+                                  .op = LS_COLL_SUM,
+                                  .type = LS_F64,
+                                  .count = ranks,
+                                  .in = all,
+                                  .out = all},
+                       deadline()),
+           out);
+    for (int r = 1; r < ranks; r++)
+        who = all[r] < all[who] ? r : who;
+    *saw = all[who];
+    LS_TRY(st,
+           ls_comm_run(team,
+                       &(ls_coll){.kind = LS_COLL_BROADCAST,
+                                  .type = LS_U8,
+                                  .count = sizeof record.text,
+                                  .in = record.text,
+                                  .out = record.text,
+                                  .peer = who},
+                       deadline()),
+           out);
+    st = ls_err_adopt(&record);
+out:
+    ls_mem_free(all);
+    return st;
+}
+
+/* --- parts and the whole -----------------------------------------------------------------------
+ */
+
+/* One parameter of one rank of the first team, on its way to or from the first rank. */
+typedef struct passage {
+    ls_comm *team;
+    const ls_param *p; /* as that rank has it */
+    int place;         /* of that rank, */
+    bool counts;       /* which is the first of those that have it alike */
+    float *part;       /* where it has the parameter; of other ranks not used */
+    float *whole;      /* where the whole model has it; on the first rank */
+    float *buffer;     /* `piece` of them, on the first rank */
+    int64_t piece;
+    bool back; /* from the whole to the part */
+} passage;
+
+/* Elements first .. first+n-1 of the part, to or from their places in the whole. */
+static void place_piece(const passage *x, int64_t first, int64_t n, float *piece)
+{
+    for (int64_t done = 0, run; done < n; done += run) {
+        int64_t at = ls_flight_recorder_whole(&x->p->box, x->p->shape, first + done, &run);
+        run = ls_min_i64(run, n - done);
+        float *to = x->back ? piece + done : x->whole + at;
+        const float *from = x->back ? x->whole + at : piece + done;
+        memcpy(to, from, (size_t)run * sizeof *to);
+    }
+}
+
+static ls_status pass_parameter(const passage *x)
+{
+    int me = ls_comm_rank(x->team);
+    ls_status st = LS_OK;
+
+    if (!x->back && !x->counts)
+        return LS_OK; /* another rank has sent the same */
+    if (x->place == 0 && me == 0)
+        place_piece(x, 0, x->p->count, x->part);
+    if (x->place == 0 || (me != 0 && me != x->place))
+        return LS_OK;
+    for (int64_t at = 0; at < x->p->count && st == LS_OK; at += x->piece) {
+        int64_t n = ls_min_i64(x->piece, x->p->count - at);
+        float *memory = me == 0 ? x->buffer : x->part + at;
+        bool sends = (me == 0) == x->back;
+        ls_coll coll = {.kind = sends ? LS_COLL_SEND : LS_COLL_RECV,
+                        .type = LS_F32,
+                        .count = n,
+                        .in = memory,
+                        .out = memory,
+                        .peer = me == 0 ? x->place : 0};
+        if (me == 0 && x->back)
+            place_piece(x, at, n, memory);
+        st = ls_comm_run(x->team, &coll, deadline());
+        if (me == 0 && !x->back && st == LS_OK)
+            place_piece(x, at, n, memory);
+    }
+    return st;
+}
+
+/* Where a parameter lies in the weights, or in a moment; -1: it has none there. */
+static int64_t place_of(const ls_param *p, bool moment)
+{
+    return moment ? p->trained : p->first;
+}
+
+/* All parameters of all ranks of the first team: weights, or a moment. */
+static ls_status pass_all(ls_step *s, float *part, float *whole, bool moment, bool back)
+{
+    const ls_model *model = s->args.model;
+    passage x = {.team = ls_step_group(s), .back = back};
+    ls_model all = {.params = NULL}, other = {.params = NULL};
+    ls_status st = LS_OK;
+
+    LS_TRY(st, ls_model_init(&all, s->args.run, model->tokens), out);
+    x.piece = ls_memory_passage(&all);
+    if (ls_comm_rank(x.team) == 0) {
+        x.buffer = ls_mem_array((size_t)x.piece, sizeof *x.buffer);
+        LS_TRY(st, x.buffer ? LS_OK : LS_ENOMEM, out);
+    }
+    for (x.place = 0; x.place < ls_comm_ranks(x.team); x.place++) {
+        ls_model_split split = model->split;
+        split.rank = x.place % split.ranks;
+        split.far_rank = x.place / split.ranks;
+        ls_model_release(&other);
+        LS_TRY(st, ls_model_init_split(&other, s->args.run, model->tokens, split), out);
+        for (int i = 0; i < other.n_params; i++) {
+            x.p = &other.params[i];
+            if (place_of(x.p, moment) < 0)
+                continue;
+            x.counts = ls_model_counts(&other, x.p);
+            x.part = part + place_of(x.p, moment);
+            x.whole = whole ? whole + place_of(ls_model_same(&all, x.p), moment) : NULL;
+            LS_TRY(st, pass_parameter(&x), out);
+        }
+    }
+out:
+    ls_model_release(&other);
+    ls_model_release(&all);
+    ls_mem_free(x.buffer);
+    return st;
+}
+
+static bool is_first_team(const ls_step *s)
+{
+    return !s->args.dp || ls_dp_about(s->args.dp)->mesh.rank == 0;
+}
+
+static bool is_moment(const ls_step *s, const float *array)
+{
+    return array != s->state_memory[0];
+}
+
+/* Of an array of its part of the model, where a rank has all of it. */
+static int64_t array_bytes(const ls_step *s, const float *array)
+{
+    const ls_model *model = s->args.model;
+
+    return (is_moment(s, array) ? model->trained : model->flat) * (int64_t)sizeof *array;
+}
+
+/* Whether a rank has all of an array of its part of the model. */
+static bool has_part(const ls_step *s, const float *array)
+{
+    bool divided = ls_step_divides(s) || s->far.parts;
+
+    return !s->line && (!divided || (array == s->state_memory[0] && !ls_step_shards(s)));
+}
+
+/* Whether it lies as those divide it further who divide experts (layout/expert_zero.h): what is updated. */
+static bool is_far(const ls_step *s, const float *array)
+{
+    return s->far.parts && array != s->state_memory[0];
+}
+
+/* Where the first team's ranks bring an array of their planes together, in the memory of the host;
+ * NULL on others. */
+static ls_status open_plane(ls_step *s, float **plane_out)
+{
+    static const char what[] = "a part of the model";
+    ls_device *device = ls_stream_device(s->args.stream);
+    int64_t bytes = s->args.model->flat * (int64_t)sizeof(float);
+    void *memory = NULL;
+    ls_status st = LS_OK;
+
+    if (is_first_team(s))
+        st = s->apart ? ls_device_host_alloc(device, bytes, what, &memory)
+                      : ls_device_alloc(device, bytes, what, &memory);
+    *plane_out = memory;
+    return st;
+}
+
+static void close_plane(ls_step *s, float *plane)
+{
+    ls_device *device = ls_stream_device(s->args.stream);
+
+    if (s->apart)
+        ls_device_host_free(device, plane, s->args.model->flat * (int64_t)sizeof *plane);
+    else
+        ls_device_free(device, plane);
+}
+
+/* An array of which this rank has all of its part, between the device and the plane. */
+static ls_status copy_plane(ls_step *s, float *part, float *plane, bool back)
+{
+    int64_t bytes = array_bytes(s, part);
+
+    if (plane && back)
+        ls_stream_copy_in(s->args.stream, part, plane, bytes);
+    else if (plane)
+        ls_stream_copy_out(s->args.stream, plane, part, bytes);
+    return ls_step_await(s);
+}
+
+ls_status ls_step_group_collect(ls_step *step, const float *part, float *whole)
+{
+    ls_step *s = step;
+    float *own = (float *)(uintptr_t)part; /* what is not to be changed is only read */
+    float *plane = NULL;
+    ls_status st = LS_OK;
+
+    if (!has_part(s, part) || s->apart) {
+        LS_TRY(st, open_plane(s, &plane), out);
+        LS_TRY(st,
+               has_part(s, part) ? copy_plane(s, own, plane, false)
+               : is_far(s, part) ? ls_step_expert_carry(s, own, plane, false)
+                                 : ls_step_slice_collect(s, part, plane),
+               out);
+        own = plane;
+    }
+    if (is_first_team(s))
+        st = pass_all(s, own, whole, is_moment(s, part), false);
+out:
+    close_plane(s, plane);
+    return st;
+}
+
+ls_status ls_step_group_deal(ls_step *step, const float *whole, float *part)
+{
+    ls_step *s = step;
+    float *own = part, *plane = NULL;
+    ls_status st = LS_OK;
+
+    if (!has_part(s, part) || s->apart) {
+        LS_TRY(st, open_plane(s, &plane), out);
+        own = plane;
+    }
+    if (is_first_team(s))
+        LS_TRY(st, pass_all(s, own, (float *)(uintptr_t)whole, is_moment(s, part), true), out);
+    if (!has_part(s, part)) {
+        st = is_far(s, part) ? ls_step_expert_carry(s, part, plane, true)
+                             : ls_step_slice_deal(s, plane, part);
+        goto out;
+    }
+    if (s->apart)
+        LS_TRY(st, copy_plane(s, part, plane, true), out);
+    if (s->args.dp)
+        st = ls_step_tell(s, 0, part, array_bytes(s, part));
+out:
+    close_plane(s, plane);
+    return st;
+}

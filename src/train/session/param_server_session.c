@@ -1,0 +1,335 @@
+/* param_server_session.c -- see param_server_session.h. Two threads of a rank meet here: the one that trains calls everything
+ * but update(), which the server's thread calls; they share nothing but what update() has of its
+ * own, and the session's constants. Moments are read and written by the first one only while nobody
+ * pushes: when a run starts, where ranks have met, and while it holds updates back.
+ *
+ * An update by a share of a step (an asynchronous push) is AdamW's with lr times the share and each
+ * beta to the power of it, for the mean gradient of that push: as many of them as make a whole step
+ * move as far, and forget as much, as one step does. Clipping goes by the norm of that mean, which
+ * the worker knows. With everybody's sum the norm is of the sum, so servers add their squares. */
+#include "train/session/param_server_session.h"
+
+#include <math.h>
+#include "base/mem.h"
+#include "optim/lr_schedule.h"
+
+struct ls_param_server_session {
+    ls_param_server *ps;
+    ls_mesh_part own;  /* of the weights; 0 elements: this rank does not serve */
+    ls_device *device; /* of the server's thread: a team of one */
+    ls_stream *stream;
+    float *moments[2]; /* owned, as all of these */
+    ls_adamw_span *spans;
+    int64_t n_spans;
+    float *partials;   /* squares of all norm blocks */
+    double steps;      /* that the own part has learned from */
+    int64_t sequences; /* of the batch that are this rank's */
+    double share;      /* of the last batch's targets */
+    int64_t whole;     /* after this step all weights were here; -1: never */
+};
+
+static bool together(const ls_session *s)
+{
+    return s->run->ps.staleness == 0;
+}
+
+/* --- the server's thread -----------------------------------------------------------------------
+ */
+
+/* The norm of everybody's gradient, of which each server has a part. */
+static ls_status find_norm(const ls_session *s, const ls_param_server_update *u,
+                           const ls_step_state *state, ls_norm_result *norm_out)
+{
+    ls_param_server_session *c = s->central;
+    int64_t n = s->model.trained, blocks = (n + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
+    ls_norm2 part = {.x = u->grad,
+                     .partials = c->partials + c->own.first / LS_NORM_BLOCK,
+                     .n = c->own.count,
+                     .state = state,
+                     .result = norm_out,
+                     .part = LS_NORM_SQUARES};
+    ls_status st;
+
+    memset(c->partials, 0, (size_t)blocks * sizeof *c->partials);
+    if (part.n > 0)
+        s->kernels->norm2(c->stream, &part);
+    st = ls_param_server_numbers(c->ps, LS_F32, c->partials, blocks);
+    part.partials = c->partials;
+    part.n = n;
+    part.part = LS_NORM_JOIN;
+    if (st == LS_OK)
+        s->kernels->norm2(c->stream, &part);
+    return st;
+}
+
+static ls_status update(void *context, const ls_param_server_update *u,
+                        ls_param_server_result *result_out)
+{
+    const ls_session *s = context;
+    ls_param_server_session *c = s->central;
+    double lr = ls_lr_schedule_lr(s->run, u->step, s->total_steps);
+    ls_norm_result norm = {.factor = (float)u->scale, .bad_block = -1};
+    ls_step_state state;
+    ls_status st = LS_OK;
+
+    /* Where all make a step together its number says how many there were, also after a resume. */
+    c->steps = u->worker < 0 ? (double)(u->step + 1) : c->steps + u->share;
+    state = ls_step_optimizer(s->run, c->steps, u->share, lr);
+    if (u->worker < 0)
+        LS_TRY(st, find_norm(s, u, &state, &norm), out);
+    if (c->n_spans > 0)
+        s->kernels->adamw(c->stream, &(ls_adamw){.w = u->w,
+                                                 .m = c->moments[0],
+                                                 .v = c->moments[1],
+                                                 .grad = u->grad,
+                                                 .spans = c->spans,
+                                                 .n_spans = c->n_spans,
+                                                 .state = &state,
+                                                 .result = &norm});
+    result_out->norm = (double)norm.norm;
+    result_out->finite = norm.bad_block < 0;
+out:
+    return st;
+}
+
+/* --- opening, starting -------------------------------------------------------------------------
+ */
+
+static ls_status open_server(ls_session *s)
+{
+    ls_param_server_session *c = s->central;
+    int64_t blocks = (s->model.trained + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
+    ls_status st = LS_OK;
+
+    LS_TRY(st,
+           ls_device_open_with(&c->device,
+                               &(ls_device_args){.kind = "cpu", .threads = 1, .unpinned = true}),
+           out);
+    LS_TRY(st, ls_stream_create(&c->stream, c->device), out);
+    c->spans = ls_mem_array((size_t)ls_memory_spans(&s->model), sizeof *c->spans);
+    c->partials = ls_mem_array((size_t)blocks, sizeof *c->partials);
+    if (!c->spans || !c->partials) {
+        st = ls_fail(LS_ENOMEM, "no memory for the tables of a parameter server");
+        goto out;
+    }
+    c->n_spans = ls_step_spans(s->run, &s->model, c->own, true, false, c->spans);
+out:
+    return st;
+}
+
+ls_status ls_param_server_session_open(ls_session *session)
+{
+    ls_session *s = session;
+    ls_param_server_args args = ls_memory_ps(s->run, &s->model, &s->mesh);
+    ls_param_server_session *c = ls_mem_alloc(sizeof *c);
+    void *memory;
+    ls_calls calls;
+    ls_status st = LS_OK;
+
+    if (!c)
+        return LS_ENOMEM;
+    s->central = c;
+    ls_calls_plan(s->run, &s->mesh, &calls);
+    *c = (ls_param_server_session){.own =
+                                       ls_mesh_part_of(&s->mesh, s->model.trained, 0, s->mesh.rank),
+                                   .sequences = calls.sequences,
+                                   .whole = -1};
+    for (int k = 0; k < 2; k++) {
+        LS_TRY(st,
+               ls_device_alloc(s->device, ls_max_i64(1, c->own.count) * (int64_t)sizeof(float),
+                               "moments of a server", &memory),
+               out);
+        c->moments[k] = memory;
+    }
+    args.comm = s->args.comm;
+    args.update = update;
+    args.context = s;
+    if (s->mesh.rank < s->mesh.servers)
+        LS_TRY(st, open_server(s), out);
+    LS_TRY(st, ls_param_server_open(&c->ps, &args), out);
+out:
+    return st;
+}
+
+void ls_param_server_session_close(ls_session *session)
+{
+    ls_param_server_session *c = session->central;
+
+    if (!c)
+        return;
+    ls_param_server_close(c->ps);
+    ls_stream_free(c->stream);
+    ls_device_close(c->device);
+    for (int k = 0; k < 2; k++)
+        ls_device_free(session->device, c->moments[k]);
+    ls_mem_free(c->spans);
+    ls_mem_free(c->partials);
+    ls_mem_free(c);
+    session->central = NULL;
+}
+
+float *ls_param_server_session_moments(const ls_session *session, int kind)
+{
+    return session->central->moments[kind - 1];
+}
+
+ls_status ls_param_server_session_start(ls_session *session)
+{
+    ls_session *s = session;
+    ls_param_server_session *c = s->central;
+    const float *w = ls_step_state_arrays(s->step).w;
+
+    LS_BUG_IF(s->model.flat != s->model.trained, "some weights are frozen");
+    if (c->own.count > 0)
+        memcpy(ls_param_server_own(c->ps), w + c->own.first, (size_t)c->own.count * sizeof *w);
+    c->steps = (double)s->step_number;
+    c->whole = s->step_number;
+    return ls_param_server_start(c->ps, s->step_number);
+}
+
+/* --- steps -------------------------------------------------------------------------------------
+ */
+
+ls_status ls_param_server_session_begin(ls_session *session, const ls_step_batch *batch,
+                                        ls_step_clock *clock)
+{
+    ls_session *s = session;
+    ls_param_server_session *c = s->central;
+    int64_t tokens = c->sequences * s->model.shape.T;
+    ls_status st = LS_OK;
+
+    c->share =
+        (double)ls_corpus_counted(batch->targets, tokens) / (double)ls_max_i64(1, batch->counted);
+    ls_param_server_touch(c->ps, batch->tokens, tokens);
+    ls_step_clock_lap(clock, LS_TIME_DATA);
+    if (c->whole == s->step_number) /* nothing has changed since */
+        goto out;
+    LS_TRY(st, ls_param_server_pull(c->ps, s->step_number, ls_step_state_arrays(s->step).w), out);
+    st = ls_step_weights_changed(s->step);
+out:
+    ls_step_clock_lap(clock, LS_TIME_EXCHANGE);
+    return st;
+}
+
+/* What all ranks have brought, as one process would tell it. */
+static ls_status take_result(const ls_session *s, const ls_param_server_result *all,
+                             ls_step_result *result)
+{
+    result->loss = all->loss;
+    result->grad_norm = all->norm;
+    result->finite = all->finite;
+    if (all->finite || all->blamed || s->run->train.nonfinite != LS_NONFINITE_STOP)
+        return LS_OK;
+    ls_fail(LS_ENUMERIC, "the sum of all ranks' gradients of step %lld is too large for its norm",
+            (long long)s->step_number + 1);
+    ls_err_hint("Lower train.lr or lengthen train.warmup; train.nonfinite: skip drops such "
+                "steps.");
+    return LS_ENUMERIC;
+}
+
+ls_status ls_param_server_session_push(ls_session *session, ls_step_result *result,
+                                       ls_step_clock *clock)
+{
+    ls_session *s = session;
+    ls_param_server_session *c = s->central;
+    double clip = s->run->train.clip;
+    ls_param_server_push push = {.step = s->step_number,
+                                 .grad = ls_step_gradient(s->step),
+                                 .loss = result->loss,
+                                 .share = c->share,
+                                 .bad = !result->finite};
+    ls_param_server_result all;
+    ls_status st = LS_OK;
+
+    /* The gradient is a part of the batch's mean; here it becomes the mean of its own targets. A
+     * rank without any has nothing to push, and no loss: NaN. */
+    if (!together(s)) {
+        result->grad_norm /= c->share;
+        result->loss /= c->share;
+        push.scale =
+            (clip > 0 && result->grad_norm > clip ? clip / result->grad_norm : 1) / c->share;
+        push.bad |= c->share <= 0;
+    }
+    LS_TRY(st, ls_param_server_push_step(c->ps, &push, &all), out);
+    if (together(s))
+        st = take_result(s, &all, result);
+out:
+    ls_step_clock_lap(clock, LS_TIME_EXCHANGE);
+    return st;
+}
+
+bool ls_param_server_session_meets(const ls_session *session)
+{
+    const ls_session *s = session;
+
+    return together(s) || s->step_number % s->run->ps.meet == 0 ||
+           (s->total_steps && s->step_number >= s->total_steps);
+}
+
+ls_status ls_param_server_session_meet(ls_session *session, ls_step_result *result,
+                                       ls_step_clock *clock)
+{
+    ls_session *s = session;
+    double share = result->finite ? s->central->share : 0;
+    double mean[2] = {share > 0 ? result->loss * share : 0, share};
+    ls_status st = LS_OK;
+
+    if (together(s) || !ls_param_server_session_meets(s))
+        return LS_OK;
+    /* All pushes have come: what is told next must not wait for a rank that is far behind. */
+    LS_TRY(st, ls_param_server_session_gather(s), out);
+    LS_TRY(st, ls_dp_numbers(s->dp, LS_F64, mean, 2), out);
+    if (mean[1] > 0)
+        s->loss = result->loss = mean[0] / mean[1];
+out:
+    ls_step_clock_lap(clock, LS_TIME_EXCHANGE);
+    return st;
+}
+
+ls_status ls_param_server_session_gather(ls_session *session)
+{
+    ls_session *s = session;
+    ls_param_server_session *c = s->central;
+    ls_status st = LS_OK;
+
+    if (c->whole == s->step_number)
+        goto out;
+    LS_TRY(st, ls_param_server_pull_all(c->ps, s->step_number, ls_step_state_arrays(s->step).w),
+           out);
+    LS_TRY(st, ls_step_weights_changed(s->step), out);
+    c->whole = s->step_number;
+out:
+    return st;
+}
+
+ls_status ls_param_server_session_hold(ls_session *session)
+{
+    ls_status st = ls_param_server_session_gather(session);
+
+    if (st == LS_OK)
+        ls_param_server_hold(session->central->ps);
+    return st;
+}
+
+ls_status ls_param_server_session_release(ls_session *session, ls_status result)
+{
+    ls_param_server_release(session->central->ps);
+    /* Nobody pushes before the moments of all servers were read. */
+    return result != LS_OK ? result : ls_dp_numbers(session->dp, LS_F64, &(double){0}, 1);
+}
+
+ls_status ls_param_server_session_end(ls_session *session)
+{
+    return ls_param_server_end(session->central->ps);
+}
+
+ls_param_server_session_counts ls_param_server_session_counted(const ls_session *session)
+{
+    ls_param_server_counts n = {.pushes = 0};
+
+    if (session->central)
+        n = ls_param_server_counted(session->central->ps);
+    return (ls_param_server_session_counts){.pushes = n.pushes,
+                                            .bytes = n.push_bytes + n.pull_bytes + n.answer_bytes,
+                                            .ahead = n.ahead};
+}

@@ -1,0 +1,25 @@
+/* run_folder.h -- who writes the run folder: one process at a time, by its lock.
+ *
+ * The first rank of a view has it. When that is another process than in the view before, the one
+ * before is dead, lets go of it, or ends soon because it was cut off. Or it stands still with its
+ * whole machine, and never lets go. Then the lock is taken from it: this view exists because more
+ * than half of the machines agreed to go on without it, and what it may still write when it wakes
+ * up is refused by its generation (checkpoint/ckpt.h). But only from the process that had the
+ * folder in the view before: another job keeps what it has. */
+#pragma once
+#include "base/err.h"
+
+LS_C_BEGIN
+
+enum { LS_HF_FOLDER_HOLDER = 160 };
+
+/* Who has the lock, as it says itself; "": nobody, or that cannot be read. */
+void ls_run_folder_holder(const char *path, char holder_out[LS_HF_FOLDER_HOLDER]);
+
+/* Take the lock. LS_EBUSY: another process has it, and kept it for the patience, and is not
+ * `former`
+ * ("": nobody). */
+ls_status ls_run_folder_lock(const char *path, const char *former, int64_t patience_ns,
+                             int *fd_out);
+
+LS_C_END

@@ -1,0 +1,176 @@
+/* session_device.c -- the device of a training process: what it cannot do is refused by name, and
+ * ranks that share a card learn what is free of it. */
+#include "train/session/session_impl.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+#include "base/mem.h"
+#include "base/time.h"
+#include "plan/memory.h"
+
+static const char *isa_name(ls_isa isa)
+{
+    static const char *const names[] = {[LS_ISA_AUTO] = "auto",
+                                        [LS_ISA_REFERENCE] = "reference",
+                                        [LS_ISA_GENERIC] = "generic",
+                                        [LS_ISA_AVX2] = "avx2",
+                                        [LS_ISA_AVX512] = "avx512"};
+
+    return names[isa];
+}
+
+/* What a GPU brings along is known only when it is opened; that there is none, now. */
+ls_status ls_session_check_device(ls_session *s)
+{
+    const char *why;
+
+    if (s->run->device.kind != LS_DEVICE_CUDA)
+        return ls_kernel_pick(isa_name(s->run->device.isa), &s->kernels);
+    why = ls_device_unusable("cuda");
+    if (!why)
+        return LS_OK;
+    ls_status st = ls_fail(LS_EUSAGE, "cannot train on device \"cuda\": %s", why);
+    ls_err_hint("device.kind: cpu trains on the CPU.");
+    return st;
+}
+
+/* A GPU's products race their algorithms in each process. A run that promises equal bits after a
+ * restart takes what does not depend on a race, unless the user has chosen. */
+static ls_status fix_algorithms(const ls_run *run)
+{
+    if (run->device.kind != LS_DEVICE_CUDA || run->train.reduce != LS_REDUCE_ORDERED)
+        return LS_OK;
+    return setenv("LINESHAFT_CUDA_ALGORITHMS", "first", 0) == 0
+               ? LS_OK
+               : ls_fail_sys(LS_ENOMEM, "cannot set an environment variable");
+}
+
+static ls_status refuse_fp8(const ls_device_info *info)
+{
+    ls_fail(LS_EUSAGE, "precision cannot be fp8: \"%s\" does not multiply in it", info->name);
+    ls_err_hint("precision: bf16 works on every card that lineshaft uses; fp8 begins with compute "
+                "capability 8.9.");
+    return LS_EUSAGE;
+}
+
+static ls_status refuse_disk(const ls_device_info *info)
+{
+    ls_fail(LS_EUSAGE,
+            "device.offload cannot be disk: what leaves \"%s\" goes to the host's memory",
+            info->name);
+    ls_err_hint("Set device.offload: host.");
+    return LS_EUSAGE;
+}
+
+/* What lies in windows. */
+static ls_status check_windows(const ls_mesh *mesh, const ls_device_info *info)
+{
+    bool line = mesh->pp > 1;
+
+    if (info->window_page > 0 || (!line && mesh->zero < 2))
+        return LS_OK;
+    ls_fail(LS_EUSAGE, "%s cannot be %d on \"%s\": its driver cannot map memory page by page",
+            line ? "mesh.pp" : "mesh.zero", line ? mesh->pp : mesh->zero, info->name);
+    ls_err_hint("Update the NVIDIA driver, or set %s: 1.", line ? "mesh.pp" : "mesh.zero");
+    return LS_EUSAGE;
+}
+
+static ls_status refuse_fp16(const ls_kernels *kernels)
+{
+    ls_fail(LS_EUSAGE, "precision cannot be fp16: the \"%s\" kernels do not compute in it",
+            kernels->name);
+    ls_err_hint("device.kind: cuda does, and for checking device.isa: reference.");
+    return LS_EUSAGE;
+}
+
+ls_status ls_session_open_device(ls_session *s)
+{
+    static const char *const kinds[] = {
+        [LS_DEVICE_AUTO] = "auto", [LS_DEVICE_CPU] = "cpu", [LS_DEVICE_CUDA] = "cuda"};
+    const ls_run *run = s->run;
+    ls_device_args args = {.kind = kinds[run->device.kind],
+                           .threads =
+                               run->device.threads == LS_RUN_AUTO ? 0 : (int)run->device.threads,
+                           .pinned = run->device.pin == LS_PIN_ON,
+                           .unpinned = run->device.pin == LS_PIN_OFF,
+                           .card = s->args.local_rank};
+    ls_status st = LS_OK;
+
+    s->device = s->args.device;
+    s->kernels = s->args.kernels;
+    if (!s->device) {
+        LS_TRY(st, fix_algorithms(run), out);
+        LS_TRY(st, ls_device_open_with(&s->device, &args), out);
+        LS_TRY(st, ls_kernel_for(s->device, isa_name(run->device.isa), &s->kernels), out);
+    }
+    ls_device_info info = ls_device_describe(s->device);
+    if (run->precision == LS_PRECISION_FP8 && !info.fp8)
+        LS_TRY(st, refuse_fp8(&info), out);
+    if (run->precision == LS_PRECISION_FP16 && !s->kernels->f16)
+        LS_TRY(st, refuse_fp16(s->kernels), out);
+    s->apart = !info.host_memory;
+    s->offload = ls_memory_offload(run, s->apart);
+    if (s->apart && s->offload == LS_OFFLOAD_DISK)
+        LS_TRY(st, refuse_disk(&info), out);
+    if (s->apart)
+        LS_TRY(st, check_windows(&s->mesh, &info), out);
+    LS_TRY(st, ls_stream_create(&s->stream, s->device), out);
+    if (s->apart && s->mesh.ranks > 1)
+        LS_TRY(st, ls_stream_create(&s->side, s->device), out);
+out:
+    return st;
+}
+
+/* Each rank tells which card it uses and how much of it is free, before anybody takes of it. */
+ls_status ls_session_meet_cards(ls_session *s, const ls_device_info *info)
+{
+    int64_t deadline = ls_time_now_ns() + LS_SESSION_MEET_S * LS_NS_PER_S;
+    ls_session_card own = {
+        .card = info->card, .cards = info->cards, .free_bytes = info->free_bytes};
+    int n = s->mesh.ranks;
+    ls_status st;
+
+    s->cards = ls_mem_array((size_t)n, sizeof *s->cards);
+    if (!s->cards)
+        return ls_fail(LS_ENOMEM, "no memory for a table of %d ranks", n);
+    gethostname(own.host, sizeof own.host - 1);
+    snprintf(own.bus_id, sizeof own.bus_id, "%s", info->bus_id);
+    LS_TRY(st,
+           ls_comm_run(s->args.comm,
+                       &(ls_coll){.kind = LS_COLL_GATHER,
+                                  .type = LS_U8,
+                                  .count = sizeof own,
+                                  .in = &own,
+                                  .out = ls_session_is_first(s) ? s->cards : NULL},
+                       deadline),
+           out);
+    st = ls_comm_run(s->args.comm,
+                     &(ls_coll){.kind = LS_COLL_BROADCAST,
+                                .type = LS_U8,
+                                .count = n * (int64_t)sizeof own,
+                                .in = s->cards,
+                                .out = s->cards},
+                     deadline);
+out:
+    return st;
+}
+
+/* What is free of a card for this rank, beside what it holds: an equal share of what those see that
+ * use it. The least share of all, so that all ranks plan the same calls. */
+int64_t ls_session_share_of_card(const ls_session *s)
+{
+    int64_t least = INT64_MAX;
+
+    for (int r = 0; r < s->mesh.ranks; r++) {
+        const ls_session_card *own = &s->cards[r];
+        int64_t users = 0, bytes = own->free_bytes;
+        for (int k = 0; k < s->mesh.ranks; k++) {
+            if (!ls_session_same_card(&s->cards[k], own))
+                continue;
+            users++;
+            bytes = ls_min_i64(bytes, s->cards[k].free_bytes);
+        }
+        least = ls_min_i64(least, bytes / users);
+    }
+    return least;
+}

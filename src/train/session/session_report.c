@@ -1,0 +1,239 @@
+/* session_report.c -- events on their way out, and those with which a run begins.
+ *
+ * Only the first rank tells; the others let it know who they are. */
+#include "train/session/session_impl.h"
+
+#include <errno.h>
+#include <unistd.h>
+#include "base/log.h"
+#include "base/mem.h"
+#include "config/option.h"
+#include "train/session/mesh_agree.h"
+#include "train/replica/recover.h"
+#include "optim/lr_schedule.h"
+#include "train/session/model_groups.h"
+
+void ls_session_emit(ls_session *session, const ls_event *event)
+{
+    ls_session *s = session;
+
+    if (s->mesh.rank > 0)
+        return;
+    /* The diary comes second: where it ends, the next first rank goes on (train/replica/recover.h), and a
+     * reader that is slow loses nothing when this one is killed. */
+    if (s->args.sink)
+        s->args.sink(s->args.sink_context, event);
+    ls_str_clear(&s->line);
+    ls_event_json(event, &s->line);
+    ls_str_append_char(&s->line, '\n');
+    if (!s->events_bad && write(s->events_fd, s->line.p, s->line.len) != (ssize_t)s->line.len) {
+        s->events_bad = true; /* training goes on: losing the diary must not lose the run */
+        ls_log(LS_LOG_WARN, "cannot write \"%s/events.jsonl\": %s; events are no longer kept",
+               s->run->out, strerror(errno));
+    }
+}
+
+/* What the exchange does between nodes. */
+static const char *compress_name(const ls_session *s)
+{
+    bool compressed = s->dp && ls_dp_residuals(ls_dp_about(s->dp)) > 0;
+
+    return ls_codec_name(compressed ? ls_dp_about(s->dp)->codec.kind : LS_CODEC_NONE);
+}
+
+/* The same run file works on one machine, where there is nothing to compress. */
+static const char *unused_compress(const ls_session *s)
+{
+    bool unused = s->run->exchange.compress != LS_COMPRESS_NONE && s->mesh.nodes < 2;
+
+    return unused ? ls_option_find("exchange.compress")->names[s->run->exchange.compress] : NULL;
+}
+
+static ls_event_recompute recompute_of(const ls_session *s)
+{
+    int64_t blocks = s->run->train.recompute_blocks;
+
+    return (ls_event_recompute){
+        .level = ls_option_find("train.recompute")->names[s->run->train.recompute],
+        .blocks = blocks == LS_RUN_AUTO ? s->model.shape.L : blocks,
+        .of = s->model.shape.L,
+        .chosen = s->args.run->train.recompute == LS_RECOMPUTE_AUTO};
+}
+
+/* GPUs of all ranks: each is counted with the first rank that uses it. */
+static int count_cards(const ls_session *s)
+{
+    int n = 0;
+
+    for (int r = 0; r < s->mesh.ranks && s->cards; r++) {
+        int k = 0;
+        while (k < r && !ls_session_same_card(&s->cards[k], &s->cards[r]))
+            k++;
+        n += k == r;
+    }
+    return s->cards ? n : s->apart;
+}
+
+static void emit_start(ls_session *s)
+{
+    ls_device_info info = ls_device_describe(s->device);
+    const ls_option *family = ls_option_find("model.family"), *sync = ls_option_find("sync");
+    const ls_option *optimizer = ls_option_find("train.optimizer");
+    const ls_option *schedule = ls_option_find("mesh.schedule");
+    double factor = ls_lr_schedule_factor(s->run);
+    int64_t train_tokens = 0, validation_tokens = 0, trained = 0;
+    ls_calls calls;
+
+    const ls_model *model = ls_model_groups_whole(s);
+
+    ls_calls_plan(s->run, ls_model_groups_mesh(s), &calls);
+    for (int i = 0; i < model->n_params; i++)
+        if (model->params[i].trained >= 0)
+            trained += model->params[i].count;
+    for (int i = 0; i < ls_corpus_sources(s->corpus); i++) {
+        train_tokens += ls_corpus_train_tokens(s->corpus, i);
+        validation_tokens += ls_corpus_validation_tokens(s->corpus, i);
+    }
+    calls.sequences = s->run->batch.sequences; /* of all replicas */
+    ls_session_emit(s,
+                    &(ls_event){.kind = LS_EVENT_START,
+                                .start = {.name = s->run->name,
+                                          .out = s->run->out,
+                                          .family = family->names[s->run->model.family],
+                                          .device = info.name,
+                                          .kernels = s->kernels->name,
+                                          .reduce = calls.ordered ? "ordered" : "fast",
+                                          .parameters = model->elements,
+                                          .trained = trained,
+                                          .vocab = model->shape.V,
+                                          .train_tokens = train_tokens,
+                                          .validation_tokens = validation_tokens,
+                                          .sequences = calls.sequences,
+                                          .leaf = s->run->batch.leaf,
+                                          .group = ls_min_i64(s->run->batch.group,
+                                                              calls.sequences / s->run->batch.leaf),
+                                          .recompute = recompute_of(s),
+                                          .optimizer = optimizer->names[s->run->train.optimizer],
+                                          .lr = factor * s->run->train.lr,
+                                          .lr_factor = factor,
+                                          .warmup = s->run->train.warmup,
+                                          .ranks = ls_mesh_ranks(&s->mesh),
+                                          .zero = s->mesh.zero,
+                                          .shard = ls_mesh_shard_ranks(ls_model_groups_plane(s)),
+                                          .pp = ls_mesh_pp(&s->mesh),
+                                          .tp = ls_mesh_tp(&s->mesh),
+                                          .cp = ls_mesh_cp(&s->mesh),
+                                          .schedule = schedule->names[s->run->mesh.schedule],
+                                          .chunks = s->run->mesh.chunks,
+                                          .nodes = (int)ls_max_i64(1, s->mesh.nodes),
+                                          .cards = count_cards(s),
+                                          .compress = compress_name(s),
+                                          .unused_compress = unused_compress(s),
+                                          .sync = sync->names[s->run->sync],
+                                          .context = s->model.shape.T,
+                                          .first_step = s->step_number,
+                                          .loaded_bytes = s->loaded.bytes,
+                                          .loaded_s = s->loaded.seconds,
+                                          .loaded_most = s->loaded_most,
+                                          .total_steps = s->total_steps,
+                                          .ledger = &s->ledger}});
+}
+
+/* More ranks than leaves is allowed, and rarely meant; so are weights that leave a rank none. */
+static void warn_of_idle_ranks(const ls_session *s)
+{
+    ls_ordered_run runs[LS_MESH_RANKS];
+    int ranks = ls_mesh_tp_groups(&s->mesh), idle = 0;
+    ls_calls calls;
+
+    ls_calls_plan(s->run, ls_model_groups_mesh(s), &calls);
+    ls_mesh_split(ls_model_groups_mesh(s), calls.leaves, runs);
+    for (int r = 0; r < ranks; r++)
+        idle += runs[r].count == 0;
+    if (!ls_session_is_first(s) || s->mesh.replicas || idle == 0)
+        return;
+    bool divisible = calls.ordered && calls.leaf > 1;
+    ls_log(LS_LOG_WARN, "%d of %d ranks have no work: they share %lld %s; %s%stake fewer ranks",
+           idle, ranks, (long long)(calls.leaves / calls.cp),
+           calls.ordered ? "leaves (batch.sequences / batch.leaf)" : "sequences (batch.sequences)",
+           divisible ? "lower batch.leaf, " : "",
+           s->mesh.weights && !s->mesh.balance ? "change mesh.weights, or "
+           : divisible                         ? "or "
+                                               : "");
+}
+
+/* Who trains: one event for each rank. */
+static ls_status emit_ranks(ls_session *s)
+{
+    int n = ls_mesh_ranks(&s->mesh);
+    typedef struct member {
+        int pid;
+        char host[64];
+    } member;
+    member own = {.pid = getpid()}, *all = ls_mem_array((size_t)n, sizeof *all);
+    ls_status st = LS_OK;
+
+    if (!all)
+        return LS_ENOMEM;
+    gethostname(own.host, sizeof own.host - 1);
+    all[0] = own;
+    if (n > 1)
+        LS_TRY(st,
+               ls_comm_run(s->args.comm,
+                           &(ls_coll){.kind = LS_COLL_GATHER,
+                                      .type = LS_U8,
+                                      .count = sizeof own,
+                                      .in = &own,
+                                      .out = ls_session_is_first(s) ? all : NULL},
+                           ls_time_now_ns() + LS_SESSION_MEET_S * LS_NS_PER_S),
+               out);
+    s->share.hosts = ls_mem_array((size_t)n, sizeof *s->share.hosts);
+    LS_TRY(st, s->share.hosts ? LS_OK : LS_ENOMEM, out);
+    for (int r = 0; r < n && ls_session_is_first(s); r++) {
+        memcpy(s->share.hosts[r], all[r].host, sizeof all[r].host);
+        ls_session_emit(s, &(ls_event){.kind = LS_EVENT_RANK,
+                                       .rank = {.rank = r,
+                                                .pid = all[r].pid,
+                                                .host = all[r].host,
+                                                .card = s->cards ? s->cards[r].card : -1,
+                                                .bus_id = s->cards ? s->cards[r].bus_id : ""}});
+    }
+out:
+    ls_mem_free(all);
+    return st;
+}
+
+/* Falling back to an older checkpoint costs work: programs that watch must hear of it too. */
+static void emit_fallback(ls_session *s)
+{
+    char text[160];
+
+    if (s->newest_step <= s->step_number)
+        return;
+    snprintf(text, sizeof text,
+             "the checkpoint of step %lld is damaged: %lld steps are done again from step %lld",
+             (long long)s->newest_step, (long long)(s->newest_step - s->step_number),
+             (long long)s->step_number);
+    ls_session_emit(s, &(ls_event){.kind = LS_EVENT_INCIDENT,
+                                   .incident = {.step = s->step_number,
+                                                .kind = "resume",
+                                                .action = "an older checkpoint was used",
+                                                .text = text}});
+}
+
+ls_status ls_session_tell(ls_session *session)
+{
+    ls_session *s = session;
+    ls_status st;
+
+    ls_recover_tell(s);
+    LS_TRY(st, emit_ranks(s), out);
+    if (!s->args.view.begun) {
+        ls_mesh_agree_tell(s);
+        emit_start(s);
+    }
+    warn_of_idle_ranks(s);
+    emit_fallback(s);
+out:
+    return st;
+}

@@ -1,0 +1,112 @@
+/* session_weights.c -- the weights that a run begins with.
+ *
+ * They are made and sent to the device a piece at a time: a model that fits the device may be too
+ * large for a second copy of it in the host's memory. */
+#include "train/session/session_impl.h"
+
+#include "base/mem.h"
+#include "base/pool.h"
+#include "hf/hf_folder.h"
+#include "train/session/model_groups.h"
+
+/* How the first weights are made: a piece at a time, each piece by all threads. */
+typedef struct starter {
+    const ls_hf_folder *from; /* NULL: every value is fresh */
+    ls_pool *pool;
+    uint64_t seed;
+    const ls_param *p;
+    const ls_param *whole; /* as the folder has it: p itself, or what p is a part of */
+    int64_t first, count;  /* of the piece */
+    float *piece;
+} starter;
+
+enum { START_PIECE = 262144, START_PART = 8192 };
+
+static void start_part(void *context, int64_t index, int worker)
+{
+    const starter *t = context;
+    int64_t at = index * START_PART;
+
+    (void)worker;
+    ls_model_start(t->p, t->seed, t->first + at, ls_min_i64(START_PART, t->count - at),
+                   t->piece + at);
+}
+
+/* The piece from the folder, as much at a time as lies side by side there. */
+static ls_status read_piece(const starter *t)
+{
+    ls_status st = LS_OK;
+
+    for (int64_t done = 0, run; done < t->count && st == LS_OK; done += run) {
+        int64_t at = ls_flight_recorder_whole(&t->p->box, t->p->shape, t->first + done, &run);
+        run = ls_min_i64(run, t->count - done);
+        st = ls_hf_folder_read(t->from, t->whole, at, run, t->piece + done);
+    }
+    return st;
+}
+
+/* One parameter from the folder that has it, or fresh. */
+static ls_status start_param(ls_session *s, starter *t)
+{
+    bool has = t->from && ls_hf_folder_has(t->from, t->whole);
+    ls_status st = LS_OK;
+
+    for (int64_t k = 0; k < t->p->count && st == LS_OK; k += START_PIECE) {
+        t->first = k;
+        t->count = ls_min_i64(START_PIECE, t->p->count - k);
+        if (has)
+            LS_TRY(st, read_piece(t), out);
+        else
+            ls_pool_run(t->pool, start_part, t, (t->count + START_PART - 1) / START_PART);
+        ls_step_put(s->step, t->p->first + k, t->count, t->piece);
+        st = ls_stream_sync(s->stream, ls_time_now_ns() + 60 * LS_NS_PER_S);
+    }
+out:
+    return st;
+}
+
+/* The team behind the stream; for a device with a memory of its own one that is made for this. */
+static ls_status start_pool(const ls_session *s, ls_pool **own_out, ls_pool **pool_out)
+{
+    ls_pool_mask mask;
+    ls_status st = LS_OK;
+
+    if (s->apart) {
+        ls_pool_mask_get(&mask);
+        st = ls_pool_create(own_out, ls_pool_mask_count(&mask));
+    }
+    *pool_out = s->apart ? *own_out : ls_stream_pool(s->stream);
+    return st;
+}
+
+ls_status ls_session_start_weights(ls_session *session)
+{
+    ls_session *s = session;
+    starter t = {.seed = (uint64_t)s->run->train.seed};
+    ls_hf_folder *from = NULL;
+    ls_pool *own = NULL;
+    ls_status st = LS_OK;
+
+    LS_TRY(st, start_pool(s, &own, &t.pool), out);
+    t.piece = ls_mem_array(START_PIECE, sizeof *t.piece);
+    LS_TRY(st, t.piece ? LS_OK : LS_ENOMEM, out);
+    if (*s->run->model.import) {
+        ls_err_doing("importing \"%s\"", s->run->model.import);
+        st = ls_hf_folder_open(&from, s->run->model.import, -1);
+        if (st == LS_OK)
+            st = ls_hf_folder_check(from, ls_model_groups_whole(s));
+    }
+    t.from = from;
+    for (int i = 0; i < s->model.n_params && st == LS_OK; i++) {
+        t.p = &s->model.params[i];
+        t.whole = ls_model_same(ls_model_groups_whole(s), t.p);
+        st = start_param(s, &t);
+    }
+    if (*s->run->model.import)
+        ls_err_done();
+out:
+    ls_hf_folder_close(from);
+    ls_mem_free(t.piece);
+    ls_pool_free(own);
+    return st;
+}

@@ -1,0 +1,266 @@
+/* find_nonfinite.c -- where NaN or Inf first appeared in a step that was not finite (ls_step_find_nonfinite). */
+#include "train/step/pipeline.h"
+
+#include <math.h>
+#include "base/mem.h"
+#include "base/time.h"
+
+/* A number under examination. */
+static float look_at(const void *block, ls_dtype type, int64_t i)
+{
+    uint32_t bits;
+    float x;
+
+    if (type == LS_F32)
+        return ((const float *)block)[i];
+    if (type == LS_F16) { /* only whether it is a number matters */
+        uint16_t half = ((const uint16_t *)block)[i];
+        return (half & 0x7c00) != 0x7c00 ? 0 : half & 0x3ff ? NAN : INFINITY;
+    }
+    bits = (uint32_t)((const uint16_t *)block)[i] << 16;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* The first element of x (device memory) that is not finite, or -1. */
+static ls_status find_bad(ls_step *s, const void *x, ls_dtype type, int64_t n, int64_t *index_out,
+                          float *value_out)
+{
+    int64_t size = ls_dtype_bytes(type);
+    void *block = s->look;
+    ls_status st = LS_OK;
+
+    *index_out = -1;
+    for (int64_t first = 0; first < n && *index_out < 0; first += LS_NORM_BLOCK) {
+        int64_t count = ls_min_i64(LS_NORM_BLOCK, n - first);
+        ls_stream_copy_out(s->args.stream, block, (const char *)x + first * size, count * size);
+        LS_TRY(st, ls_stream_sync(s->args.stream, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S),
+               out);
+        for (int64_t k = 0; k < count && *index_out < 0; k++)
+            if (!isfinite(look_at(block, type, k))) {
+                *index_out = first + k;
+                *value_out = look_at(block, type, k);
+            }
+    }
+out:
+    return st;
+}
+
+static ls_status found(const char *what, const char *name, int64_t index, float value,
+                       int64_t number)
+{
+    return ls_fail(LS_ENUMERIC, "the %s of \"%s\" holds %s at element %lld in step %lld", what,
+                   name, isnan(value) ? "NaN" : "Inf", (long long)index, (long long)number + 1);
+}
+
+/* Look at one tensor; LS_ENUMERIC, saying so, when it holds a number that is not one. */
+static ls_status accuse(ls_step *s, const char *what, const ls_pass_tensor *t, int64_t number)
+{
+    int64_t index;
+    float value;
+    ls_status st = find_bad(s, t->x, t->type, t->n, &index, &value);
+
+    return st == LS_OK && index >= 0 ? found(what, t->name, index, value, number) : st;
+}
+
+/* Look at what forward has computed since the last time, unless something was found. */
+static void look_at_made(void *context, int ready)
+{
+    ls_step *s = context;
+    ls_pass_tensor t;
+
+    for (; s->blame.looked < ready && s->blame.status == LS_OK; s->blame.looked++)
+        if (ls_pass_computed(s->pass, s->blame.call, s->blame.looked, &t))
+            s->blame.status = accuse(s, "output", &t, s->blame.number);
+}
+
+/* Whether all ranks go through all calls, whatever they find: with zero 3 they need each other's
+ * weights, in a line each other's streams, in a team each other's sums, in a ring keys. */
+static bool goes_on(const ls_step *s)
+{
+    return ls_step_shards(s) || s->line || ls_step_has_mp_group(s) || s->args.ring;
+}
+
+/* Run each call's forward again and look at what it computes, in order. */
+static ls_status accuse_forward(ls_step *s, int64_t number)
+{
+    ls_step_state host_state = ls_step_numbers(s, number, 0);
+    int64_t rounds = ls_step_shards(s)  ? ls_dp_about(s->args.dp)->rounds
+                     : s->line          ? ls_pipeline_rounds(s)
+                     : ls_step_is_ep(s) ? s->far.rounds
+                                        : s->args.calls.calls;
+    ls_step_part p = {.count = 0};
+
+    s->blame.number = number;
+    s->blame.status = LS_OK;
+    for (int64_t i = 0; i < rounds && (s->blame.status == LS_OK || goes_on(s)); i++) {
+        if (i >= s->now.calls || !ls_step_next(s, &p)) {
+            ls_step_idle(s);
+            continue;
+        }
+        ls_pass_call call = ls_step_call(s, &p, 0);
+        call.made = look_at_made;
+        s->blame.call = &call;
+        s->blame.looked = 0;
+        if (!s->line) {
+            ls_step_forward(s, &p, &call, &host_state);
+            continue;
+        }
+        ls_step_set_numbers(s, &p, &host_state);
+        ls_step_send_numbers(s, p.number);
+        ls_status st = ls_pipeline_forward(s, &call);
+        if (st != LS_OK)
+            return st;
+    }
+    return s->blame.status;
+}
+
+/* The same for a parameter: its weight or its gradient, which begins at x. */
+static ls_status accuse_param(ls_step *s, const char *what, const ls_param *p, const float *x,
+                              int64_t number)
+{
+    ls_pass_tensor t = {.x = x, .type = LS_F32, .n = p->count};
+
+    snprintf(t.name, sizeof t.name, "%s", p->name);
+    return accuse(s, what, &t, number);
+}
+
+/* The same for n elements of a parameter from one on, which lie at x; share_out: how much of it
+ * lies before what was found. */
+static ls_status accuse_piece(ls_step *s, const char *what, const ls_param *p, int64_t from,
+                              int64_t n, const float *x, int64_t number, double *share_out)
+{
+    int64_t index;
+    float value;
+    ls_status st = find_bad(s, x, LS_F32, n, &index, &value);
+
+    if (st != LS_OK || index < 0)
+        return st;
+    *share_out = (double)(from + index) / (double)p->count;
+    return found(what, p->name, from + index, value, number);
+}
+
+/* The weights that a rank of a line has of a parameter. */
+static ls_status accuse_kept(ls_step *s, const char *what, const ls_param *p, int64_t number,
+                             double *share_out)
+{
+    ls_stage_plan_range kept[LS_STAGE_PLAN_BUCKETS + 1];
+    int n = ls_stage_plan_ranges(ls_pipeline_plan(s), kept);
+    ls_status st = LS_OK;
+
+    for (int i = 0; i < n && st == LS_OK; i++) {
+        ls_stage_plan_range r =
+            ls_stage_plan_common(kept[i], (ls_stage_plan_range){p->first, p->count});
+        if (r.count > 0)
+            st = accuse_piece(s, what, p, r.first - p->first, r.count,
+                              (const float *)s->state_memory[0] + r.first, number, share_out);
+    }
+    return st;
+}
+
+/* What this rank has the sums of, of a parameter, packed, or in a line at its place. */
+static ls_status accuse_parts(ls_step *s, const char *what, const ls_param *p, const float *packed,
+                              int64_t number, double *share_out)
+{
+    ls_status st = LS_OK;
+
+    for (int b = 0; b < ls_step_sums(s) && st == LS_OK; b++) {
+        ls_mesh_part own = ls_step_sum(s, b);
+        int64_t low = ls_max_i64(p->trained, own.first);
+        int64_t high = ls_min_i64(p->trained + p->count, own.first + own.count);
+        if (low >= high)
+            continue;
+        const float *x = packed ? packed + own.packed : ls_pipeline_gradient(s, own.first);
+        st = accuse_piece(s, what, p, low - p->trained, high - low, x + low - own.first, number,
+                          share_out);
+    }
+    return st;
+}
+
+/* Each rank has looked at its own leaves and at its own part of the sum; saw: how early in the
+ * order below it found something. The earliest speaks for all, so that all say the same. */
+static ls_status agree_on_blame(ls_step *s, double saw)
+{
+    int ranks = ls_dp_about(s->args.dp)->mesh.ranks, who = 0;
+    double *all = ls_mem_array((size_t)ranks, sizeof *all);
+    ls_err_record record = *ls_err_last();
+    ls_status st = LS_OK;
+
+    if (!all)
+        return LS_ENOMEM;
+    all[ls_dp_about(s->args.dp)->mesh.rank] = saw;
+    LS_TRY(st, ls_dp_numbers(s->args.dp, LS_F64, all, ranks), out);
+    for (int r = 1; r < ranks; r++)
+        who = all[r] < all[who] ? r : who;
+    LS_TRY(st, ls_dp_tell(s->args.dp, who, record.text, sizeof record.text), out);
+    st = ls_err_adopt(&record);
+out:
+    ls_mem_free(all);
+    return st;
+}
+
+/* The parameters in turn, first to last or last to first: the step's weights or gradients. saw
+ * grows by how far it came, up to 1 when nothing was found. */
+static ls_status accuse_params(ls_step *s, bool gradients, int64_t number, double *saw)
+{
+    const ls_model *model = s->args.model;
+    bool parts = s->line || (gradients ? ls_step_parts(s) : ls_step_shards(s));
+    const char *what = gradients ? "gradient" : "weight";
+    const float *x = !gradients ? s->state_memory[0] : parts ? s->own_grad : s->grads[0];
+    ls_status st = LS_OK;
+
+    for (int k = 0; k < model->n_params && st == LS_OK; k++) {
+        const ls_param *p = &model->params[gradients ? model->n_params - 1 - k : k];
+        double share = 0;
+        if (gradients && p->trained < 0)
+            continue;
+        if (s->line && !gradients)
+            st = accuse_kept(s, what, p, number, &share);
+        else if (parts)
+            st = accuse_parts(s, what, p, x, number, &share);
+        else
+            st = accuse_param(s, what, p, x + (gradients ? p->trained : p->first), number);
+        if (st != LS_OK && parts)
+            *saw += ((double)k + share) / (double)model->n_params;
+    }
+    *saw += st == LS_OK;
+    return st;
+}
+
+/* Where it began: a weight, else the first output of the forward pass, else the first gradient of
+ * the backward pass, which walks the parameters from last to first. */
+ls_status ls_step_find_nonfinite(ls_step *step, int64_t number)
+{
+    double saw = 0;
+    ls_status st = ls_step_settle(step);
+
+    if (st != LS_OK)
+        return st;
+    step->look = ls_mem_array(LS_NORM_BLOCK, sizeof *step->look);
+    if (!step->look)
+        return LS_ENOMEM;
+    st = accuse_params(step, false, number, &saw);
+    if (st == LS_OK || goes_on(step)) {
+        ls_err_record before = *ls_err_last();
+        ls_status then = accuse_forward(step, number);
+        if (st == LS_OK) {
+            st = then;
+            saw += st == LS_OK;
+        } else {
+            ls_err_adopt(&before);
+        }
+    }
+    if (st == LS_OK)
+        st = accuse_params(step, true, number, &saw);
+    if (st == LS_OK)
+        st = ls_fail(LS_ENUMERIC, "the gradient of step %lld is too large for its norm",
+                     (long long)number + 1);
+    if (st == LS_ENUMERIC)
+        ls_err_hint("Lower train.lr or lengthen train.warmup; train.nonfinite: skip drops such "
+                    "steps.");
+    ls_mem_free(step->look);
+    step->look = NULL;
+    if (st == LS_ENUMERIC && ls_step_has_mp_group(step))
+        st = ls_step_group_blame(step, &saw);
+    return st == LS_ENUMERIC && step->args.dp ? agree_on_blame(step, saw) : st;
+}

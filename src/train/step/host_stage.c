@@ -1,0 +1,294 @@
+/* host_stage.c -- what ranks exchange where the device has a memory of its own.
+ *
+ * No other rank can reach that memory, so what goes to others passes through host memory that all
+ * ranks of a machine share and that is locked for copies: one buffer for each gradient buffer.
+ *
+ *   stream     ... layer 2 | layer 1 | layer 0                      | sums, norm, update
+ *   side             copy of bucket 2 | of bucket 1 | of bucket 0
+ *   host       queues all of that, then bucket by bucket: wait, start its sum; the end of all sums
+ *   others                         bucket 2 ...      bucket 1 ...    bucket 0
+ *
+ * Nothing on the device waits for another rank: the host does, asleep between two looks, and queues
+ * what follows when it is there. So ranks that share a card cannot hold each other up.
+ *
+ * A buffer is written by copies or by the communicator. Copies of a step's gradients wait for the
+ * stream, so they come after all that reads the buffer for the step before; whoever lets the
+ * communicator write without such a copy waits for the stream first.
+ *
+ * On a device whose memory is the host's all this is the call of parallel/dp.h alone. */
+#include "train/step/pipeline.h"
+
+#include "base/log.h"
+
+static ls_device *device_of(const ls_step *s)
+{
+    return ls_stream_device(s->args.stream);
+}
+
+static ls_status settle(ls_step *s)
+{
+    return ls_stream_sync(s->args.stream, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S);
+}
+
+/* --- opening ---------------------------------------------------------------------------------- */
+
+static ls_status open_buffer(ls_step *s, int i)
+{
+    static const char what[] = "gradients on their way";
+    int64_t bytes = ls_round_up(s->travel.elements * (int64_t)sizeof(float), 4096);
+    void *memory;
+    ls_status st = ls_dp_alloc(s->args.dp, bytes, what, &memory);
+
+    if (st != LS_OK)
+        return st;
+    s->travel.buffers[i] = memory;
+    s->travel.locked[i] = ls_device_host_lock(device_of(s), memory, bytes, what) == LS_OK;
+    if (s->travel.locked[i])
+        return LS_OK;
+    if (i == 0)
+        ls_log(LS_LOG_WARN, "%s: the exchange of gradients is slower for it", ls_err_last()->text);
+    ls_err_clear();
+    return LS_OK;
+}
+
+ls_status ls_step_open_host_stage(ls_step *s, int64_t elements)
+{
+    ls_status st = LS_OK;
+
+    if (!ls_step_host_stages(s))
+        return LS_OK;
+    s->travel.elements = elements;
+    for (int i = 0; i < (ls_step_parts(s) ? 1 : s->args.calls.buffers); i++)
+        LS_TRY(st, open_buffer(s, i), out);
+    LS_TRY(st, ls_event_create(&s->travel.complete, device_of(s)), out);
+    for (int i = 0; i <= ls_dp_buckets(s->args.dp); i++)
+        LS_TRY(st, ls_event_create(&s->travel.legs[i].arrived, device_of(s)), out);
+out:
+    return st;
+}
+
+void ls_step_close_host_stage(ls_step *s)
+{
+    for (int i = 0; i < LS_ORDERED_ROOTS && s->travel.buffers[i]; i++) {
+        if (s->travel.locked[i])
+            ls_device_host_unlock(device_of(s), s->travel.buffers[i]);
+        ls_dp_free(s->args.dp, s->travel.buffers[i]);
+        s->travel.buffers[i] = NULL;
+    }
+    ls_event_free(s->travel.complete);
+    for (size_t i = 0; i < LS_COUNT(s->travel.legs); i++)
+        ls_event_free(s->travel.legs[i].arrived);
+}
+
+/* --- gradients -------------------------------------------------------------------------------- */
+
+/* Buckets of which elements `from` and above are all. */
+static int complete_buckets(const ls_step *s, int64_t from)
+{
+    const ls_dp_args *a = ls_dp_about(s->args.dp);
+    int n = 0;
+
+    for (int b = ls_dp_buckets(s->args.dp) - 1; b >= 0; b--)
+        n += ls_mesh_bucket(&a->mesh, a->trained, b).first >= from;
+    return n;
+}
+
+void ls_step_host_stage_begin(ls_step *s, int64_t elements)
+{
+    s->travel.n = 0;
+    s->travel.buckets = -1;
+    s->travel.end = elements;
+}
+
+void ls_step_host_stage_from(ls_step *s, int64_t from, int buffers)
+{
+    int64_t bytes = (s->travel.end - from) * (int64_t)sizeof(float);
+    int buckets = complete_buckets(s, from), n = s->travel.n;
+
+    if (buckets == s->travel.buckets)
+        return; /* it goes with what completes the next bucket */
+    bool recording = ls_step_replay_cut(s, from, buffers);
+    ls_event_record(s->travel.complete, s->args.stream);
+    ls_stream_wait(s->args.side, s->travel.complete);
+    for (int i = 0; i < buffers; i++)
+        ls_stream_copy_out(s->args.side, s->travel.buffers[i] + from, (float *)s->grads[i] + from,
+                           bytes);
+    ls_event_record(s->travel.legs[n].arrived, s->args.side);
+    s->travel.legs[n].from = from;
+    s->travel.n = n + 1;
+    s->travel.buckets = buckets;
+    s->travel.end = from;
+    if (recording)
+        ls_step_replay_resume(s);
+}
+
+/* What went wrong on the device is said by its stream, which knows the rows. */
+static ls_status await_leg(ls_step *s, int i)
+{
+    ls_status st =
+        ls_event_sync(s->travel.legs[i].arrived, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S);
+    bool last = i == s->travel.n - 1;
+
+    if (st == LS_EDEADLINE)
+        return st;
+    if (st != LS_OK || last || ls_stream_failed(s->args.stream)) {
+        ls_status why = settle(s);
+        st = why != LS_OK ? why : st;
+    }
+    if (st == LS_OK && ls_stream_failed(s->args.side))
+        st = ls_stream_sync(s->args.side, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S);
+    return st;
+}
+
+/* The sums to the device, as far as this rank has them. */
+static void bring_back(ls_step *s)
+{
+    for (int b = 0; b < ls_step_sums(s); b++) {
+        ls_mesh_part own = ls_step_sum(s, b);
+        ls_stream_copy_in(s->args.stream, (float *)s->grads[0] + own.first,
+                          s->travel.buffers[0] + own.first, own.count * (int64_t)sizeof(float));
+    }
+}
+
+ls_status ls_step_host_stage_sum(ls_step *s, ls_step_clock *clock)
+{
+    float *const *buffers = s->travel.buffers;
+    ls_status st = LS_OK;
+
+    for (int i = 0; i < s->travel.n; i++) {
+        LS_TRY(st, await_leg(s, i), out);
+        ls_step_clock_lap(clock, LS_TIME_BACKWARD);
+        LS_TRY(st, ls_dp_sum_from(s->args.dp, buffers, s->travel.legs[i].from), out);
+        ls_step_clock_lap(clock, LS_TIME_EXCHANGE);
+    }
+    if (s->travel.n == 0) { /* no call has begun it */
+        LS_TRY(st, settle(s), out);
+        if (!s->now.ordered)
+            memset(buffers[0], 0, (size_t)s->args.model->trained * sizeof(float));
+        LS_TRY(st, ls_dp_sum_from(s->args.dp, buffers, 0), out);
+    }
+    LS_TRY(st, ls_dp_sum_end(s->args.dp, buffers), out);
+    bring_back(s);
+out:
+    return st;
+}
+
+/* --- numbers, weights, moments -----------------------------------------------------------------
+ */
+
+/* From the device to the first buffer, which is then the communicator's. */
+static ls_status take_out(ls_step *s, const void *from, int64_t bytes)
+{
+    LS_BUG_IF(bytes > s->travel.elements * (int64_t)sizeof(float), "%lld bytes do not fit",
+              (long long)bytes);
+    ls_stream_copy_out(s->args.stream, s->travel.buffers[0], from, bytes);
+    return settle(s);
+}
+
+ls_status ls_step_share(ls_step *s, float *numbers, int64_t n)
+{
+    int64_t bytes = n * (int64_t)sizeof *numbers;
+    ls_status st = LS_OK;
+
+    if (!ls_step_host_stages(s))
+        return ls_dp_share(s->args.dp, numbers, n);
+    LS_TRY(st, take_out(s, numbers, bytes), out);
+    LS_TRY(st, ls_dp_share(s->args.dp, s->travel.buffers[0], n), out);
+    ls_stream_copy_in(s->args.stream, numbers, s->travel.buffers[0], bytes);
+out:
+    return st;
+}
+
+ls_status ls_step_gather(ls_step *s, float *whole)
+{
+    float *here = s->travel.buffers[0];
+    const int64_t size = sizeof *whole;
+    ls_status st = LS_OK;
+
+    if (!ls_step_host_stages(s))
+        return ls_dp_gather(s->args.dp, whole);
+    if (s->turns)
+        return ls_step_host_zero_gather(s, whole);
+    for (int b = 0; b < ls_dp_buckets(s->args.dp); b++) {
+        ls_mesh_part own = ls_dp_own(s->args.dp, b);
+        ls_stream_copy_out(s->args.stream, here + own.first, whole + own.first, own.count * size);
+    }
+    LS_TRY(st, settle(s), out);
+    LS_TRY(st, ls_dp_gather(s->args.dp, here), out);
+    ls_stream_copy_in(s->args.stream, whole, here, s->args.model->trained * size);
+out:
+    return st;
+}
+
+ls_status ls_step_tell(ls_step *step, int from, void *memory, int64_t bytes)
+{
+    ls_step *s = step;
+    int64_t most = s->travel.elements * (int64_t)sizeof(float);
+    bool teller = ls_dp_about(s->args.dp)->mesh.rank == from;
+    ls_status st = LS_OK;
+
+    if (!ls_step_host_stages(s))
+        return ls_dp_tell(s->args.dp, from, memory, bytes);
+    for (int64_t done = 0; done < bytes; done += most) {
+        int64_t n = ls_min_i64(most, bytes - done);
+        char *at = (char *)memory + done;
+        LS_TRY(st, teller ? take_out(s, at, n) : settle(s), out);
+        LS_TRY(st, ls_dp_tell(s->args.dp, from, s->travel.buffers[0], n), out);
+        if (!teller)
+            ls_stream_copy_in(s->args.stream, at, s->travel.buffers[0], n);
+    }
+    st = settle(s);
+out:
+    return st;
+}
+
+/* Of an array of the own parts, as equals divide it: more than the moments where ranks divide
+ * experts, too. */
+static int64_t own_bytes(const ls_step *s)
+{
+    const ls_dp_args *a = ls_dp_about(s->args.dp);
+
+    return ls_mesh_own(&a->mesh, a->trained, a->mesh.rank) * (int64_t)sizeof(float);
+}
+
+ls_status ls_step_slice_collect(ls_step *step, const float *part, float *whole)
+{
+    ls_status st = LS_OK;
+
+    if (step->line)
+        return ls_pipeline_collect(step, part, whole);
+    if (!ls_step_host_stages(step))
+        return ls_dp_collect(step->args.dp, part, whole);
+    LS_TRY(st, take_out(step, part, own_bytes(step)), out);
+    st = ls_dp_collect(step->args.dp, step->travel.buffers[0], whole);
+out:
+    return st;
+}
+
+ls_status ls_step_slice_deal(ls_step *step, const float *whole, float *part)
+{
+    ls_status st = LS_OK;
+
+    if (step->line)
+        return ls_pipeline_deal(step, whole, part);
+    if (!ls_step_host_stages(step))
+        return ls_dp_deal(step->args.dp, whole, part);
+    LS_TRY(st, settle(step), out);
+    LS_TRY(st, ls_dp_deal(step->args.dp, whole, step->travel.buffers[0]), out);
+    ls_stream_copy_in(step->args.stream, part, step->travel.buffers[0], own_bytes(step));
+    st = settle(step);
+out:
+    return st;
+}
+
+ls_status ls_step_collect(ls_step *step, const float *part, float *whole)
+{
+    return ls_step_has_mp_group(step) ? ls_step_group_collect(step, part, whole)
+                                      : ls_step_slice_collect(step, part, whole);
+}
+
+ls_status ls_step_deal(ls_step *step, const float *whole, float *part)
+{
+    return ls_step_has_mp_group(step) ? ls_step_group_deal(step, whole, part)
+                                      : ls_step_slice_deal(step, whole, part);
+}

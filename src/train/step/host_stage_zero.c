@@ -1,0 +1,318 @@
+/* host_stage_zero.c -- ZeRO 2 and 3 where the device has a memory of its own.
+ *
+ * Gradients of a call and, with ZeRO 3, weights lie in windows of the device whose pages take turns
+ * (plan/page_reuse.h). What goes to other ranks passes through places in the host's memory
+ * (parallel/staging.h), one for each bucket on its way. Sums of the own parts are made there, too,
+ * and come to the device when the last round is over.
+ *
+ *   stream   backward of 3 | copy of its buckets, zeros | backward of 2 | copy ...
+ *   host     queues that; when 2 is queued, waits for 3's copies and starts their sums
+ *   others                                                 3's buckets ...
+ *
+ * A copy waits in a list until the next unit is queued, so that the device has something to do
+ * while the host waits for it. Everything is in the order of one stream: a page of the window is
+ * written for another bucket behind the copy that took the last one away. Gaps between tensors stay
+ * zeros, because what was copied is cleared.
+ *
+ * Weights: the own parts lie in the host's memory as well, where other ranks read them, and are
+ * renewed there when they have changed; a bucket that has come is copied to the window when its
+ * unit is about to be queued, behind what reads the one before. */
+#include "train/step/step_impl.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "plan/memory.h"
+
+struct ls_step_host_zero {
+    ls_staging *grads;          /* owned: legs on their way */
+    float *places[LS_DP_AHEAD]; /* of them */
+    int queued, begun;          /* legs of this round: their copy is queued; they were started */
+    void *own;                  /* owned, zero 3: the own weights, as other ranks read them */
+    bool own_locked, stale;     /* stale: the device has newer ones */
+    ls_staging *weights;        /* owned, zero 3: buckets that come */
+    int n;                      /* places there, */
+    int taken[LS_MESH_BUCKETS]; /* the bucket of each that is coming + 1; 0: none */
+};
+
+static int64_t deadline(void)
+{
+    return ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S;
+}
+
+static ls_device *device_of(const ls_step *s)
+{
+    return ls_stream_device(s->args.stream);
+}
+
+/* --- opening ---------------------------------------------------------------------------------- */
+
+static ls_status open_window(const ls_step *s, ls_window *window, const ls_page_reuse *t,
+                             const char *what)
+{
+    void *base;
+    ls_status st;
+
+    LS_TRY(st, ls_device_window_open(device_of(s), t->bytes, what, &base), out);
+    *window = (ls_window){.base = base, .bytes = t->bytes};
+    LS_TRY(st, ls_device_window_back(device_of(s), base, 0, t->fixed, what), out);
+    LS_TRY(st,
+           ls_device_window_turn(device_of(s), base, t->fixed, t->end - t->fixed, t->period, what),
+           out);
+    st = ls_device_window_back(device_of(s), base, t->end, t->bytes - t->end, what);
+out:
+    return st;
+}
+
+static ls_status open_weights(ls_step *s, const ls_dp_args *dp, int64_t page)
+{
+    struct ls_step_host_zero *x = s->turns;
+    static const char what[] = "weights on their way";
+    int64_t size = ls_dtype_bytes(s->type);
+    ls_page_reuse turns = ls_page_reuse_weights(s->args.model, dp, size, page);
+    int64_t bytes = ls_round_up(ls_dp_own_elements(dp) * size, 4096);
+    ls_status st;
+
+    LS_TRY(st, open_window(s, &s->shards.window, &turns, "weights"), out);
+    LS_TRY(st, ls_dp_alloc(s->args.dp, bytes, what, &x->own), out);
+    x->own_locked = ls_device_host_lock(device_of(s), x->own, bytes, what) == LS_OK;
+    if (!x->own_locked)
+        ls_err_clear(); /* copies of it are right, too */
+    x->stale = true;
+    x->n = ls_page_reuse_places(s->args.model, dp);
+    LS_TRY(st,
+           ls_staging_open(&x->weights, dp->comm, s->args.stream, x->n,
+                           ls_dp_place_elements(dp) * size, what),
+           out);
+out:
+    return st;
+}
+
+ls_status ls_step_open_host_zero(ls_step *step)
+{
+    ls_step *s = step;
+    const ls_dp_args *dp = ls_dp_about(s->args.dp);
+    int64_t page = ls_device_describe(device_of(s)).window_page;
+    ls_page_reuse turns = ls_page_reuse_gradient(s->args.model, dp, page);
+    struct ls_step_host_zero *x = s->turns = ls_mem_alloc(sizeof *x);
+    void *memory;
+    ls_status st;
+
+    LS_TRY(st, x ? LS_OK : LS_ENOMEM, out);
+    LS_TRY(st, open_window(s, &s->grad_window, &turns, "gradients"), out);
+    s->grads[0] = s->grad_window.base;
+    LS_TRY(st,
+           ls_device_alloc(device_of(s), ls_dp_sum_elements(dp) * (int64_t)sizeof(float),
+                           "gradients", &memory),
+           out);
+    s->own_grad = memory;
+    LS_TRY(st, ls_step_open_host_stage(s, ls_memory_parted_elements(dp)), out);
+    LS_TRY(st,
+           ls_staging_open(&x->grads, dp->comm, s->args.stream, LS_DP_AHEAD,
+                           ls_dp_place_elements(dp) * (int64_t)sizeof(float),
+                           "gradients on their way"),
+           out);
+    for (int i = 0; i < LS_DP_AHEAD; i++)
+        x->places[i] = ls_staging_at(x->grads, i);
+    if (ls_step_shards(s))
+        LS_TRY(st, open_weights(s, dp, page), out);
+out:
+    return st;
+}
+
+void ls_step_close_host_zero(ls_step *step)
+{
+    struct ls_step_host_zero *x = step->turns;
+
+    if (!x)
+        return;
+    ls_staging_close(x->grads);
+    ls_staging_close(x->weights);
+    if (x->own_locked)
+        ls_device_host_unlock(device_of(step), x->own);
+    ls_dp_free(step->args.dp, x->own);
+    ls_device_window_close(device_of(step), step->grad_window.base);
+    ls_device_window_close(device_of(step), step->shards.window.base);
+    ls_device_free(device_of(step), step->own_grad);
+    step->grad_window = step->shards.window = (ls_window){.base = NULL};
+    step->own_grad = NULL;
+    ls_mem_free(x);
+    step->turns = NULL;
+}
+
+/* --- gradients -------------------------------------------------------------------------------- */
+
+void ls_step_host_zero_round(ls_step *step, int round)
+{
+    struct ls_step_host_zero *x = step->turns;
+
+    x->queued = x->begun = 0;
+    ls_dp_round_of_places(step->args.dp, round, x->places, step->travel.buffers[0]);
+}
+
+/* Legs whose copy is queued, up to a number: when it is there, their sum is started. */
+static ls_status begin_until(ls_step *s, int end)
+{
+    struct ls_step_host_zero *x = s->turns;
+    ls_status st = LS_OK;
+
+    for (; x->begun < end; x->begun++) {
+        LS_TRY(st, ls_staging_await(x->grads, x->begun % LS_DP_AHEAD, deadline()), out);
+        LS_TRY(st, ls_dp_start_leg(s->args.dp), out);
+    }
+out:
+    return st;
+}
+
+ls_status ls_step_host_zero_from(ls_step *step, int64_t from)
+{
+    ls_step *s = step;
+    struct ls_step_host_zero *x = s->turns;
+    int legs = ls_dp_legs(s->args.dp);
+    ls_status st;
+
+    LS_TRY(st, begin_until(s, x->queued), out); /* of the unit above: this one is queued now */
+    for (; x->queued < legs; x->queued++) {
+        ls_dp_leg leg = ls_dp_leg_at(s->args.dp, x->queued);
+        int place = x->queued % LS_DP_AHEAD, before = x->queued - LS_DP_AHEAD + 1;
+        float *at = (float *)s->grads[0] + leg.first;
+        if (!leg.tied && leg.first < from)
+            break;
+        LS_TRY(st, begin_until(s, before), out);
+        LS_TRY(st, ls_dp_end_legs(s->args.dp, before), out);
+        ls_staging_take(x->grads, place, 0, at, leg.count * (int64_t)sizeof *at);
+        ls_staging_mark(x->grads, place);
+        s->args.kernels->fill(s->args.stream, &(ls_fill){.x = at, .n = leg.count});
+    }
+out:
+    return st;
+}
+
+ls_status ls_step_host_zero_end(ls_step *step)
+{
+    ls_status st;
+
+    LS_TRY(st, begin_until(step, step->turns->queued), out);
+    st = ls_dp_sum_end(step->args.dp, NULL);
+out:
+    return st;
+}
+
+void ls_step_host_zero_bring(ls_step *step)
+{
+    int64_t n = ls_dp_sum_elements(ls_dp_about(step->args.dp));
+
+    ls_stream_copy_in(step->args.stream, step->own_grad, step->travel.buffers[0],
+                      n * (int64_t)sizeof(float));
+}
+
+/* --- weights ---------------------------------------------------------------------------------- */
+
+/* A bucket of the whole from its owners: the own part to its place, the others' to the device. */
+static ls_status gather_from(ls_step *s, int b, const float *whole)
+{
+    struct ls_step_host_zero *x = s->turns;
+    const ls_dp_args *a = ls_dp_about(s->args.dp);
+    ls_mesh_part own = ls_dp_own(s->args.dp, b), all = ls_mesh_bucket(&a->mesh, a->trained, b);
+    int place = b % LS_DP_AHEAD;
+    ls_status st;
+
+    if (own.count > 0)
+        ls_staging_take(x->grads, place, (own.first - all.first) * (int64_t)sizeof *whole,
+                        whole + own.first, own.count * (int64_t)sizeof *whole);
+    ls_staging_mark(x->grads, place);
+    LS_TRY(st, ls_staging_await(x->grads, place, deadline()), out);
+    st = ls_dp_fetch_to(s->args.dp, b, LS_F32, x->places[place], x->places[place]);
+out:
+    return st;
+}
+
+static ls_status gathered(ls_step *s, int b, float *whole)
+{
+    const ls_dp_args *a = ls_dp_about(s->args.dp);
+    ls_mesh_part all = ls_mesh_bucket(&a->mesh, a->trained, b);
+    ls_status st = ls_dp_fetched(s->args.dp, b);
+
+    if (st == LS_OK)
+        ls_staging_give(s->turns->grads, b % LS_DP_AHEAD, 0, whole + all.first,
+                        all.count * (int64_t)sizeof *whole);
+    return st;
+}
+
+ls_status ls_step_host_zero_gather(ls_step *step, float *whole)
+{
+    int n = ls_dp_buckets(step->args.dp);
+    ls_status st = LS_OK;
+
+    for (int b = 0; b <= n; b++) { /* one is on its way while the next is copied */
+        if (b < n)
+            LS_TRY(st, gather_from(step, b, whole), out);
+        if (b > 0)
+            LS_TRY(st, gathered(step, b - 1, whole), out);
+    }
+out:
+    return st;
+}
+
+void ls_step_host_zero_changed(ls_step *step)
+{
+    step->turns->stale = true;
+}
+
+/* The own weights, where others read them. */
+static ls_status renew(ls_step *s)
+{
+    struct ls_step_host_zero *x = s->turns;
+    int64_t n = ls_dp_own_elements(ls_dp_about(s->args.dp));
+
+    if (!x->stale)
+        return LS_OK;
+    ls_stream_copy_out(s->args.stream, x->own, s->copy ? s->copy : s->state_memory[0],
+                       n * ls_dtype_bytes(s->type));
+    x->stale = false;
+    return ls_step_await(s);
+}
+
+ls_status ls_step_host_zero_fetch(ls_step *step, int bucket)
+{
+    ls_step *s = step;
+    struct ls_step_host_zero *x = s->turns;
+    ls_mesh_part own = ls_dp_own(s->args.dp, bucket);
+    int place = 0;
+    ls_status st;
+
+    while (place < x->n && x->taken[place])
+        place++;
+    LS_BUG_IF(place == x->n, "more than %d buckets come at a time", x->n);
+    LS_TRY(st, renew(s), out);
+    LS_TRY(st, ls_staging_await(x->weights, place, deadline()), out); /* what was there has gone */
+    LS_TRY(st,
+           ls_dp_fetch_to(s->args.dp, bucket, s->type,
+                          (const char *)x->own + own.packed * ls_dtype_bytes(s->type),
+                          ls_staging_at(x->weights, place)),
+           out);
+    x->taken[place] = bucket + 1;
+out:
+    return st;
+}
+
+ls_status ls_step_host_zero_fetched(ls_step *step, int bucket, bool wanted)
+{
+    ls_step *s = step;
+    struct ls_step_host_zero *x = s->turns;
+    const ls_dp_args *a = ls_dp_about(s->args.dp);
+    ls_mesh_part all = ls_mesh_bucket(&a->mesh, a->trained, bucket);
+    int64_t size = ls_dtype_bytes(s->type);
+    int place = 0;
+    ls_status st = ls_dp_fetched(s->args.dp, bucket);
+
+    while (place < x->n && x->taken[place] != bucket + 1)
+        place++;
+    LS_BUG_IF(place == x->n, "bucket %d does not come", bucket);
+    x->taken[place] = 0;
+    if (st == LS_OK && wanted) {
+        ls_staging_give(x->weights, place, 0, s->shards.window.base + all.first * size,
+                        all.count * size);
+        ls_staging_mark(x->weights, place);
+    }
+    return st;
+}

@@ -1,0 +1,228 @@
+/* pipeline_host_stage.c -- a pipeline on a device with a memory of its own.
+ *
+ * The state lies in windows of the device (device.h), of which the parts of the own layers are
+ * backed. What goes to other ranks passes through host memory (parallel/staging.h):
+ *
+ *   stream    F0 | copy of its end | F1 | copy ...            | B0 ...
+ *   host      queues F0, its copy, F1; waits for the copy, begins the send; queues a copy of F1 ...
+ *   others                              F0's stream ...
+ *
+ * A send is begun after the next piece of work was queued, so that the device has something to do
+ * while the host waits for the copy. Messages of a channel keep their order: sends wait in one
+ * list, and whoever waits for anything begins them first.
+ *
+ * A place is received into when the copy that last read it is done, which its mark tells. */
+#include "train/step/pipeline_impl.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+
+enum { PIECE_BYTES = LS_STAGE_PLAN_PIECE };
+
+static ls_device *device_of(const ls_step *s)
+{
+    return ls_stream_device(s->args.stream);
+}
+
+/* --- windows ---------------------------------------------------------------------------------- */
+
+ls_status ls_pipeline_open_window(const ls_step *step, ls_window *window, int64_t bytes,
+                                  const char *what)
+{
+    void *base;
+    ls_status st;
+
+    if (!step->apart)
+        return ls_window_open(window, bytes, what);
+    st = ls_device_window_open(device_of(step), bytes, what, &base);
+    if (st == LS_OK)
+        *window = (ls_window){.base = base, .bytes = bytes};
+    return st;
+}
+
+ls_status ls_pipeline_back_window(const ls_step *step, const ls_window *window,
+                                  ls_stage_plan_range range, int64_t size, const char *what)
+{
+    return step->apart ? ls_device_window_back(device_of(step), window->base, range.first * size,
+                                               range.count * size, what)
+                       : LS_OK;
+}
+
+void ls_pipeline_close_window(const ls_step *step, ls_window *window)
+{
+    if (!step->apart) {
+        ls_window_close(window);
+        return;
+    }
+    ls_device_window_close(device_of(step), window->base);
+    *window = (ls_window){.base = NULL};
+}
+
+/* --- opening ---------------------------------------------------------------------------------- */
+
+static ls_status open_sum(ls_step *s, int i)
+{
+    static const char what[] = "gradients on their way";
+    ls_pipeline *x = s->line;
+    int64_t bytes =
+        ls_round_up(ls_dp_elements(ls_dp_about(x->sums[i])) * (int64_t)sizeof(float), 4096);
+    ls_status st = LS_OK;
+
+    for (int b = 0; b < s->args.calls.buffers; b++) {
+        void *memory;
+        LS_TRY(st, ls_dp_alloc(x->sums[i], bytes, what, &memory), out);
+        x->travel.sums[i][b] = memory;
+        x->travel.locked[i][b] = ls_device_host_lock(device_of(s), memory, bytes, what) == LS_OK;
+        if (!x->travel.locked[i][b])
+            ls_err_clear(); /* copies of it are right, too */
+    }
+out:
+    return st;
+}
+
+ls_status ls_pipeline_open_travel(ls_step *step)
+{
+    ls_step *s = step;
+    ls_pipeline *x = s->line;
+    int places = x->plan.streams + x->plan.gradients;
+    ls_status st = LS_OK;
+
+    if (!s->apart)
+        return LS_OK;
+    for (int c = 0; c < x->plan.chunks; c++) {
+        x->travel.first_slot[c] = places;
+        places += x->plan.chunk[c].slots;
+    }
+    LS_TRY(st,
+           ls_staging_open(&x->travel.messages, x->along, s->args.stream, places, x->gradient_bytes,
+                           "streams on their way"),
+           out);
+    LS_TRY(st,
+           ls_staging_open(&x->travel.pieces, x->along, s->args.stream, 1, PIECE_BYTES,
+                           "a part of the model on its way"),
+           out);
+    for (int i = 0; i <= LS_STAGE_PLAN_CHUNKS; i++)
+        if (x->sums[i])
+            LS_TRY(st, open_sum(s, i), out);
+out:
+    return st;
+}
+
+void ls_pipeline_close_travel(ls_step *step)
+{
+    ls_pipeline *x = step->line;
+
+    for (int i = 0; i <= LS_STAGE_PLAN_CHUNKS; i++)
+        for (int b = 0; b < LS_ORDERED_ROOTS && x->travel.sums[i][b]; b++) {
+            if (x->travel.locked[i][b])
+                ls_device_host_unlock(device_of(step), x->travel.sums[i][b]);
+            ls_dp_free(x->sums[i], x->travel.sums[i][b]);
+        }
+    ls_staging_close(x->travel.messages);
+    ls_staging_close(x->travel.pieces);
+}
+
+/* --- messages --------------------------------------------------------------------------------- */
+
+ls_status ls_pipeline_run(const ls_step *step, ls_comm *comm, const ls_coll *coll)
+{
+    const ls_pipeline *x = step->line;
+
+    return x->travel.pieces ? ls_staging_run(x->travel.pieces, comm, coll, ls_pipeline_deadline())
+                            : ls_comm_run(comm, coll, ls_pipeline_deadline());
+}
+
+ls_status ls_pipeline_room(ls_pipeline *line, int place, void **memory_out)
+{
+    ls_status st = ls_staging_await(line->travel.messages, place, ls_pipeline_deadline());
+
+    if (st == LS_OK)
+        *memory_out = ls_staging_at(line->travel.messages, place);
+    return st;
+}
+
+void ls_pipeline_arrived(ls_pipeline *line, int place, void *to, int64_t bytes)
+{
+    ls_staging_give(line->travel.messages, place, 0, to, bytes);
+    ls_staging_mark(line->travel.messages, place);
+}
+
+void ls_pipeline_send_later(ls_pipeline *line, const ls_coll *coll, int place, int send)
+{
+    ls_pipeline *x = line;
+    int i = x->travel.n_waiting++;
+
+    ls_staging_take(x->travel.messages, place, 0, coll->in,
+                    coll->count * ls_dtype_bytes(coll->type));
+    ls_staging_mark(x->travel.messages, place);
+    x->travel.waiting[i].coll = *coll;
+    x->travel.waiting[i].coll.in = ls_staging_at(x->travel.messages, place);
+    x->travel.waiting[i].place = place;
+    x->travel.waiting[i].send = send;
+}
+
+ls_status ls_pipeline_begin_sends(ls_pipeline *line)
+{
+    ls_pipeline *x = line;
+    int n = x->travel.n_waiting;
+    ls_status st = LS_OK;
+
+    x->travel.n_waiting = 0; /* also of those that fail */
+    for (int i = 0; i < n; i++) {
+        LS_TRY(st,
+               ls_staging_await(x->travel.messages, x->travel.waiting[i].place,
+                                ls_pipeline_deadline()),
+               out);
+        LS_TRY(st,
+               ls_comm_start(x->along, &x->travel.waiting[i].coll,
+                             &x->sends[x->travel.waiting[i].send].request),
+               out);
+    }
+out:
+    return st;
+}
+
+/* --- sums over lines -------------------------------------------------------------------------- */
+
+/* The elements of sum i: of a chunk, or of the head's part of a tied gradient. */
+static ls_stage_plan_range summed(const ls_pipeline *x, int i)
+{
+    return i < x->plan.chunks ? x->plan.chunk[i].own : (ls_stage_plan_range){0, x->plan.tied.count};
+}
+
+static float *gradient_of(const ls_pipeline *x, int i, int buffer)
+{
+    return (i < x->plan.chunks ? ls_pipeline_grad(x, i, buffer) : ls_pipeline_head(x, buffer)) +
+           summed(x, i).first;
+}
+
+void ls_pipeline_take_sum(ls_step *step, int i)
+{
+    const ls_pipeline *x = step->line;
+    int roots = step->now.ordered ? x->top[ls_min_i64(i, x->plan.chunks - 1)] : 1;
+
+    for (int b = 0; b < roots; b++)
+        ls_stream_copy_out(step->args.stream, x->travel.sums[i][b], gradient_of(x, i, b),
+                           summed(x, i).count * (int64_t)sizeof(float));
+}
+
+ls_status ls_pipeline_sum_there(ls_step *step, int i)
+{
+    return ls_dp_sum_from(step->line->sums[i], step->line->travel.sums[i], 0);
+}
+
+ls_status ls_pipeline_bring_sum(ls_step *step, int i)
+{
+    const ls_pipeline *x = step->line;
+    ls_stage_plan_range all = summed(x, i), own = all;
+    ls_status st;
+
+    LS_TRY(st, ls_dp_sum_end(x->sums[i], x->travel.sums[i]), out);
+    if (i < x->plan.chunks)
+        own = ls_stage_plan_updated(&x->plan, x->plan.post, x->plan.line, i, 0);
+    ls_stream_copy_in(step->args.stream, gradient_of(x, i, 0) + own.first - all.first,
+                      x->travel.sums[i][0] + own.first - all.first,
+                      own.count * (int64_t)sizeof(float));
+out:
+    return st;
+}

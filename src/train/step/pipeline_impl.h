@@ -1,0 +1,238 @@
+/* pipeline_impl.h -- what pipeline.c (a step), pipeline_state.c (what a rank has), pipeline_zero.c (what lines
+ * divide of it) and pipeline_host_stage.c (where the device has a memory of its own) share. */
+#pragma once
+#include "comm/ordered_feed.h"
+#include "parallel/staging.h"
+#include "train/step/pipeline.h"
+
+LS_C_BEGIN
+
+enum {
+    LS_PIPELINE_WAIT_S = 600,
+    LS_PIPELINE_SENDS = 32,  /* on their way at a time */
+    LS_PIPELINE_EARLY = 8,   /* receives that wait for their content: more are not begun early, */
+    LS_PIPELINE_POSTED = 64, /* and more than this only when they are needed */
+};
+
+/* A micro-batch in a chunk. */
+typedef struct ls_pipeline_item {
+    int slot, stream, gradient; /* what it holds */
+    int late;                   /* between the halves of its backward */
+    ls_comm_request in[2];      /* receives: of the stream, of the gradient */
+    uint64_t sent;              /* the send of its stream; 0: none */
+} ls_pipeline_item;
+
+/* A buffer for a gradient. */
+typedef struct ls_pipeline_buffer {
+    bool used;
+    uint64_t sent; /* the send that it waits for; 0: none */
+} ls_pipeline_buffer;
+
+/* A bucket of gradients on its way to its owners. */
+typedef struct ls_pipeline_flight {
+    int bucket;
+    ls_comm_request request; /* fast mode */
+} ls_pipeline_flight;
+
+struct ls_pipeline {
+    ls_stage_plan plan;
+    ls_mesh mesh;
+    ls_comm *along;  /* owned, as all that follows: the ranks of the line, by posts */
+    ls_comm *across; /* those of the post, by lines; NULL: there is one line */
+    ls_pass *passes[LS_STAGE_PLAN_CHUNKS];
+    ls_packed_weights *packs[LS_STAGE_PLAN_CHUNKS]; /* NULL: none */
+    ls_dp *sums[LS_STAGE_PLAN_CHUNKS + 1]; /* across: of each chunk; of the head's part of a tied
+                                      * gradient; NULL: there is one line, or no such part */
+    ls_window state[3], copy;              /* weights and moments; the weights in 16 bits */
+    ls_window grads[LS_STAGE_PLAN_CHUNKS][LS_ORDERED_ROOTS];
+    ls_window head[LS_ORDERED_ROOTS]; /* the head's part of a tied gradient */
+    void *memory;                     /* the next three: */
+    char *streams, *gradients;
+    float *edges; /* norm blocks that several ranks update elements of */
+    int64_t stream_bytes, gradient_bytes, edge_count;
+    int64_t *edge_blocks;
+    /* the step at hand */
+    int64_t most;            /* micro-batches of a step */
+    ls_step_part *parts;     /* its calls, which are the micro-batches */
+    ls_pipeline_item *items; /* [chunks][most] */
+    bool *slots;             /* used ones: [chunks][most] */
+    bool *late;              /* likewise, of places for late gradients */
+    bool *stream_used;
+    ls_pipeline_buffer *gradient;
+    struct {
+        uint64_t number; /* 0: none */
+        ls_comm_request request;
+    } sends[LS_PIPELINE_SENDS];
+    uint64_t sends_begun;
+    int next_recv; /* operations before this one have no receive that is not begun */
+    int posted;    /* receives that were begun and not waited for */
+    int top
+        [LS_STAGE_PLAN_CHUNKS]; /* of each stack of gradients: of all, or of what a first half makes;
+                              */
+    int late_top[LS_STAGE_PLAN_CHUNKS]; /* of what a second half makes (pipeline_sum.c) */
+    int left[LS_STAGE_PLAN_CHUNKS];     /* micro-batches whose backward is still to come */
+    int next_sum;                       /* the chunk whose sum across is begun next; -1: all are */
+    int64_t sent_bytes;
+    bool copied; /* the last post has the weights of a tied embedding */
+    struct {
+        ls_ordered_feed
+            *feeds[LS_STAGE_PLAN_CHUNKS + 1]; /* owned, ordered mode: of each chunk; of the
+                                                     * head's part of a tied gradient */
+        ls_window *windows; /* owned: gradients of a micro-batch, by the indices of the model */
+        int n;              /* of them: as many micro-batches are between halves of a backward */
+        ls_window head;     /* the same of the head's part of a tied one */
+        ls_pipeline_flight up[LS_STAGE_PLAN_AHEAD];
+        int64_t started, ended;   /* of those */
+        int chunk, round, place;  /* the backward at hand: a micro-batch, and its window */
+        int next;                 /* the bucket that leaves next; -1: all have left */
+        bool half, tied, empty;   /* first half of one; the head leaves first; nobody's */
+        int64_t sent_bytes, most; /* to other lines, with weights; for tests: held at most */
+    } flow;                       /* zero 2 and 3 (pipeline_zero.c) */
+    struct {
+        int chunk;              /* that is read */
+        bool back;              /* from its end */
+        uint64_t coming, there; /* buckets */
+        ls_comm_request requests[64];
+        int64_t most; /* for tests: held at most */
+    } fetch;          /* zero 3 */
+    struct {
+        ls_staging *messages; /* a place for each stream, each gradient, each slot of each chunk;
+                               * NULL: other posts reach what lies here */
+        ls_staging *pieces;   /* of collectives of any size */
+        int first_slot[LS_STAGE_PLAN_CHUNKS]; /* the first place of its slots */
+        struct {
+            ls_coll coll;
+            int place, send;          /* which of `sends` */
+        } waiting[LS_PIPELINE_SENDS]; /* sends that are begun when they have come to the host */
+        int n_waiting;
+        float *sums[LS_STAGE_PLAN_CHUNKS + 1]
+                   [LS_ORDERED_ROOTS]; /* host, as `sums`: buffer by buffer */
+        bool locked[LS_STAGE_PLAN_CHUNKS + 1][LS_ORDERED_ROOTS];
+    } travel; /* where the device has a memory of its own (pipeline_host_stage.c) */
+};
+
+static inline int64_t ls_pipeline_deadline(void)
+{
+    return ls_time_now_ns() + LS_PIPELINE_WAIT_S * LS_NS_PER_S;
+}
+
+static inline bool ls_pipeline_is_last_stage(const ls_pipeline *x, int chunk)
+{
+    return chunk * x->plan.posts + x->plan.post == x->plan.posts * x->plan.chunks - 1;
+}
+
+static inline bool ls_pipeline_is_tied(const ls_pipeline *x)
+{
+    return x->plan.tied.count > 0 &&
+           (ls_stage_plan_is_first(&x->plan) || ls_stage_plan_is_last(&x->plan));
+}
+
+/* Lines divide gradients, bucket by bucket; and weights. */
+static inline bool ls_pipeline_is_parted(const ls_pipeline *x)
+{
+    return x->plan.zero >= 2;
+}
+
+/* Micro-batches of a step. Some may be empty, behind the others: where lines divide gradients, they
+ * meet in every one; where ranks divide experts, this rank's experts serve those of other lines.
+ */
+static inline int64_t ls_pipeline_micros(const ls_step *s)
+{
+    return ls_pipeline_is_parted(s->line) ? s->line->most
+           : ls_step_is_ep(s)             ? s->far.rounds
+                                          : s->now.calls;
+}
+
+/* Zero 3: the second half of a backward reads weights too, to compute again what was not kept. */
+static inline bool ls_pipeline_reads_late(const ls_step *s)
+{
+    return s->line->plan.zero == 3 && s->args.run->train.recompute != LS_RECOMPUTE_NONE;
+}
+
+/* The gradients of a chunk, by the indices of the whole model; the head's part of a tied one. */
+static inline float *ls_pipeline_grad(const ls_pipeline *x, int chunk, int buffer)
+{
+    return (float *)(void *)x->grads[chunk][buffer].base;
+}
+static inline float *ls_pipeline_head(const ls_pipeline *x, int buffer)
+{
+    return (float *)(void *)x->head[buffer].base;
+}
+
+/* Sums of a chunk's stack, after an operation has put the gradients of a micro-batch on it. */
+void ls_pipeline_merge(ls_step *step, const ls_pp_schedule_op *op);
+
+/* --- a device with a memory of its own (pipeline_host_stage.c) ---------------------------------------- */
+
+/* Windows of the state: in host memory, or on the device; there the part that is to be used must be
+ * backed. */
+ls_status ls_pipeline_open_window(const ls_step *step, ls_window *window, int64_t bytes,
+                                  const char *what);
+ls_status ls_pipeline_back_window(const ls_step *step, const ls_window *window,
+                                  ls_stage_plan_range range, int64_t size, const char *what);
+void ls_pipeline_close_window(const ls_step *step, ls_window *window);
+
+/* What messages, collectives and sums pass through; nothing where ranks reach the memory. */
+ls_status ls_pipeline_open_travel(ls_step *step);
+void ls_pipeline_close_travel(ls_step *step);
+
+/* A collective of memory in which rows work: a sum, a broadcast, a message. */
+ls_status ls_pipeline_run(const ls_step *step, ls_comm *comm, const ls_coll *coll);
+
+/* The place of a stream, a gradient, or of what a slot sends. */
+static inline int ls_pipeline_stream_place(int stream)
+{
+    return stream;
+}
+static inline int ls_pipeline_gradient_place(const ls_pipeline *x, int gradient)
+{
+    return x->plan.streams + gradient;
+}
+static inline int ls_pipeline_slot_place(const ls_pipeline *x, int chunk, int slot)
+{
+    return x->travel.first_slot[chunk] + slot;
+}
+
+/* Where a message is received: a place that nothing reads any more. Then from there to the device.
+ */
+ls_status ls_pipeline_room(ls_pipeline *line, int place, void **memory_out);
+void ls_pipeline_arrived(ls_pipeline *line, int place, void *to, int64_t bytes);
+
+/* A send of memory of the device, in its place among the others; and begin all of them, when they
+ * have come to the host. */
+void ls_pipeline_send_later(ls_pipeline *line, const ls_coll *coll, int place, int send);
+ls_status ls_pipeline_begin_sends(ls_pipeline *line);
+
+/* Sum i across: what it is made of, on its way to the host; begin it there; and back. */
+void ls_pipeline_take_sum(ls_step *step, int i);
+ls_status ls_pipeline_sum_there(ls_step *step, int i);
+ls_status ls_pipeline_bring_sum(ls_step *step, int i);
+
+/* Sums across, of the chunks that are done, in the order in which all ranks of a post begin them;
+ * and their end: all sums are in the first buffers, those of a tied gradient added. */
+ls_status ls_pipeline_start_sums(ls_step *step);
+ls_status ls_pipeline_end_sums(ls_step *step);
+
+/* --- what lines divide (pipeline_zero.c); nothing is done where they divide less ------------------
+ */
+
+ls_status ls_pipeline_open_parts(ls_step *step);
+void ls_pipeline_close_parts(ls_step *step);
+
+/* Gradients. Before a backward, or a half of one, whose gradients go to this window: what the one
+ * before has left behind has arrived. While it goes on (ls_pass_call.complete): what is complete
+ * leaves. And the end of the last one: all sums are in the first buffers. */
+ls_status ls_pipeline_give_begin(ls_step *step, const ls_pp_schedule_op *op, int place);
+void ls_pipeline_give(void *context, int64_t from);
+ls_status ls_pipeline_give_end(ls_step *step);
+
+/* Weights. Before an operation with a chunk; while it goes on (ls_pass_call.need); after it, with
+ * the trouble that there was in it. */
+void ls_pipeline_fetch_begin(ls_step *step, int chunk, ls_pp_schedule_what what);
+void ls_pipeline_need(void *context, int64_t unit);
+ls_status ls_pipeline_fetch_end(ls_step *step);
+
+/* What an operation tells and asks for, of a micro-batch that is empty here. */
+void ls_pipeline_walk(ls_step *step, int chunk, ls_pp_schedule_what what);
+
+LS_C_END

@@ -1,0 +1,373 @@
+/* step_open.c -- what a step keeps, from its opening to its closing: weights, moments and gradients
+ * in the memory of the device, of the node or in files; small things in one block; staging in host
+ * memory. Survivors of a loss hand their state on to the next step (ls_step_keep). */
+#include "train/step/step_impl.h"
+
+#include "base/mem.h"
+#include "plan/memory.h"
+#include "optim/optim.h"
+#include "layout/replica_moments.h"
+#include "train/replica/replica_copy.h"
+#include "train/replica/replica_pair.h"
+
+/* Mirrors ls_memory_step_bytes(). */
+static void lay_out(ls_step *s)
+{
+    const ls_model *model = s->args.model;
+    int64_t tokens = ls_step_held(s) * ls_step_tokens(s);
+    int64_t blocks = (model->trained + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
+    char *at = s->small;
+
+    s->tokens = ls_step_cut(&at, tokens * 3 * (int64_t)sizeof(int32_t));
+    s->targets = s->tokens + tokens;
+    s->start = s->targets + tokens;
+    s->losses = ls_step_cut(&at, tokens * (int64_t)sizeof(float));
+    s->sums = ls_step_cut(&at, ls_step_held(s) * (int64_t)sizeof(double));
+    s->partials = ls_step_cut(&at, blocks * (int64_t)sizeof(float));
+    s->spans = ls_step_cut(&at, ls_memory_spans(model) * (int64_t)sizeof(ls_adamw_span));
+    s->norm = ls_step_cut(&at, sizeof(ls_norm_result));
+    s->state = ls_step_cut(&at, sizeof(ls_step_state));
+}
+
+/* Mirrors ls_memory_staging_bytes(). */
+static void lay_out_staging(ls_step *s)
+{
+    const ls_calls *calls = &s->args.calls;
+    char *at = s->staging;
+
+    s->host_tokens =
+        ls_step_cut(&at, ls_step_held(s) * ls_step_tokens(s) * 3 * (int64_t)sizeof(int32_t));
+    s->host_states = ls_step_cut(&at, ls_max_i64(1, calls->calls) * (int64_t)sizeof(ls_step_state));
+    s->host_sums = ls_step_cut(&at, (calls->sequences + calls->ranks) * (int64_t)sizeof(double));
+    s->host_norm = ls_step_cut(&at, sizeof(ls_norm_result));
+}
+
+/* Memory that other ranks read lies where they can reach it. */
+static ls_status alloc_shared(ls_step *s, bool shared, int64_t bytes, const char *what, void **out)
+{
+    return shared && !ls_step_host_stages(s)
+               ? ls_dp_alloc(s->args.dp, bytes, what, out)
+               : ls_device_alloc(ls_stream_device(s->args.stream), bytes, what, out);
+}
+
+static void free_shared(ls_step *s, bool shared, void *memory)
+{
+    if (shared && !ls_step_host_stages(s))
+        ls_dp_free(s->args.dp, memory);
+    else
+        ls_device_free(ls_stream_device(s->args.stream), memory);
+}
+
+/* Other ranks own the same parts, and read this one's sums. */
+static bool has_twins(const ls_step *s)
+{
+    return s->args.dp && ls_mesh_shard_groups(&ls_dp_about(s->args.dp)->mesh) > 1;
+}
+
+/* Zero 2 and 3: a window for the gradient of a call, and the own parts of the sum. */
+static ls_status alloc_parted(ls_step *s, int64_t elements)
+{
+    const int64_t size = sizeof(float);
+    void *memory;
+    ls_status st;
+
+    if (ls_step_host_stages(s))
+        return ls_step_open_host_zero(s);
+    LS_TRY(st, ls_window_open(&s->grad_window, elements * size, "gradients"), out);
+    s->grads[0] = s->grad_window.base;
+    LS_TRY(st,
+           alloc_shared(s, has_twins(s), ls_dp_sum_elements(ls_dp_about(s->args.dp)) * size,
+                        "gradients", &memory),
+           out);
+    s->own_grad = memory;
+    if (ls_step_shards(s))
+        LS_TRY(st,
+               ls_window_open(&s->shards.window,
+                              ls_dp_elements(ls_dp_about(s->args.dp)) * ls_dtype_bytes(s->type),
+                              "weights"),
+               out);
+out:
+    return st;
+}
+
+static ls_status alloc_grads(ls_step *s, const ls_dp_args *dp)
+{
+    const ls_calls *calls = &s->args.calls;
+    int64_t elements = ls_memory_grad_elements(s->args.model, calls, dp);
+    ls_status st = LS_OK;
+
+    if (ls_step_parts(s))
+        return alloc_parted(s, elements);
+    for (int i = 0; i < calls->buffers; i++)
+        LS_TRY(st,
+               alloc_shared(s, s->args.dp, elements * (int64_t)sizeof(float), "gradients",
+                            &s->grads[i]),
+               out);
+    st = ls_step_open_host_stage(s, elements);
+out:
+    return st;
+}
+
+/* A moment, where the run wants it. */
+static ls_status alloc_moment(ls_step *s, int i, int64_t bytes, const char *name)
+{
+    ls_status st;
+
+    s->offload.bytes[i] = bytes;
+    if (s->offload.how == LS_OFFLOAD_NONE)
+        return ls_device_alloc(ls_stream_device(s->args.stream), bytes, name, &s->state_memory[i]);
+    if (s->offload.how == LS_OFFLOAD_HOST)
+        return ls_device_host_alloc(ls_stream_device(s->args.stream), bytes, name,
+                                    &s->state_memory[i]);
+    st = ls_spill_open(&s->offload.files[i], s->args.offload_to, bytes, name);
+    if (st == LS_EIO)
+        ls_err_hint("Let device.offload_to name a folder with room for them, or set "
+                    "device.offload: none.");
+    s->state_memory[i] = s->offload.files[i].base;
+    return st;
+}
+
+static void free_moments(ls_step *s)
+{
+    ls_device *device = ls_stream_device(s->args.stream);
+
+    for (int i = 1; i < 3; i++)
+        if (s->offload.how == LS_OFFLOAD_NONE)
+            ls_device_free(device, s->state_memory[i]);
+        else if (s->offload.how == LS_OFFLOAD_HOST)
+            ls_device_host_free(device, s->state_memory[i], s->offload.bytes[i]);
+        else
+            ls_spill_close(&s->offload.files[i]);
+    ls_device_free(device, s->offload.stage);
+}
+
+/* Where moments lie, and what of them is updated at a time. */
+static ls_status alloc_offload(ls_step *s)
+{
+    ls_device *device = ls_stream_device(s->args.stream);
+    void *memory;
+    ls_status st = LS_OK;
+
+    s->offload.how = ls_memory_offload(s->args.run, !ls_device_describe(device).host_memory);
+    s->offload.chunk =
+        s->offload.how == LS_OFFLOAD_NONE ? INT64_MAX : ls_min_i64(LS_MEMORY_CHUNK, s->own);
+    s->first_span = ls_mem_array((size_t)ls_memory_spans(s->args.model) + 1, sizeof *s->first_span);
+    if (!s->first_span)
+        return LS_ENOMEM;
+    if (s->offload.how != LS_OFFLOAD_HOST)
+        return LS_OK;
+    st = ls_device_alloc(device, 2 * s->offload.chunk * (int64_t)sizeof(float),
+                         "moments that are updated", &memory);
+    if (st == LS_OK)
+        s->offload.stage = memory;
+    return st;
+}
+
+void ls_step_rest(ls_step *step)
+{
+    for (int i = 1; i < 3; i++)
+        if (step->offload.files[i].base)
+            ls_spill_drop(&step->offload.files[i], 0, step->offload.files[i].bytes);
+}
+
+/* Weights, moments and gradients of a rank that computes the whole model. */
+static ls_status alloc_whole(ls_step *s)
+{
+    static const char *const names[3] = {"weights", "first moments", "second moments"};
+    ls_device *device = ls_stream_device(s->args.stream);
+    const ls_model *model = s->args.model;
+    const ls_dp_args *dp = s->args.dp ? ls_dp_about(s->args.dp) : NULL;
+    int64_t weights = ls_memory_weight_elements(model, dp);
+    int64_t moments = ls_replica_moments_moments(s->args.run, model, dp ? &dp->mesh : NULL, s->own);
+    int64_t bytes = weights * (int64_t)sizeof(float);
+    ls_status st = LS_OK;
+
+    for (int i = 0; i < (s->args.pushes ? 1 : 3); i++) {
+        bool shared = i == 0 && ls_step_shares(s);
+        if (s->args.kept && !shared)
+            s->state_memory[i] = s->args.kept[i];
+        else if (i > 0)
+            LS_TRY(st, alloc_moment(s, i, bytes, names[i]), out);
+        else
+            LS_TRY(st, alloc_shared(s, shared, bytes, names[0], &s->state_memory[0]), out);
+        bool own = i == 0 || ls_step_divides(s) || s->far.parts;
+        bytes = (own ? moments : ls_optim_seconds(s->args.run, model)) * (int64_t)sizeof(float);
+    }
+    bytes = ls_optim_work_of(s->args.run, model).bytes;
+    if (bytes > 0)
+        LS_TRY(st, ls_device_alloc(device, bytes, "work of the optimizer", &s->work), out);
+    bytes = (ls_step_shards(s) ? weights : model->flat) * ls_dtype_bytes(s->type);
+    if (s->type != LS_F32)
+        LS_TRY(st, alloc_shared(s, ls_step_shards(s), bytes, "weights in 16 bits", &s->copy), out);
+    st = alloc_grads(s, dp);
+out:
+    return st;
+}
+
+static ls_status alloc_state(ls_step *s)
+{
+    ls_device *device = ls_stream_device(s->args.stream);
+    const ls_model *model = s->args.model;
+    const ls_calls *calls = &s->args.calls;
+    ls_status st = LS_OK;
+
+    LS_TRY(st, alloc_offload(s), out);
+    if (!s->line)
+        LS_TRY(st, alloc_whole(s), out);
+    LS_TRY(st, ls_device_alloc(device, ls_memory_step_bytes(model, calls), "batch", &s->small),
+           out);
+    LS_TRY(st,
+           ls_device_host_alloc(device, ls_memory_staging_bytes(model, calls),
+                                "batches on their way", &s->staging),
+           out);
+out:
+    return st;
+}
+
+/* Closed because it could not be opened: what was kept stays its owner's. */
+static void give_back(ls_step *s)
+{
+    for (int i = 0; i < 3 && s->args.kept; i++)
+        if (s->state_memory[i] == s->args.kept[i])
+            s->state_memory[i] = NULL;
+    ls_step_close(s);
+}
+
+/* On a device with a memory of its own tensors go to other ranks through the host's. */
+static ls_status stage_tensors(ls_step *s)
+{
+    ls_pass_args pass =
+        ls_memory_step_pass(s->args.run, s->args.model, s->args.kernels, &s->args.calls);
+    ls_status st = LS_OK;
+
+    if (s->apart && s->args.tensor)
+        LS_TRY(st, ls_mp_group_stage(s->args.tensor, s->args.stream, ls_pass_place(&pass)), out);
+    if (s->apart && s->args.ring)
+        LS_TRY(st, ls_mp_group_stage(s->args.ring, s->args.stream, ls_pass_cp_place(&pass)), out);
+    if (s->apart && s->args.far)
+        LS_TRY(st, ls_mp_group_stage(s->args.far, s->args.stream, ls_pass_ep_place(&pass)), out);
+out:
+    return st;
+}
+
+ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
+{
+    ls_status st = LS_OK;
+    ls_step *s = ls_mem_alloc(sizeof *s);
+
+    if (!s)
+        return LS_ENOMEM;
+    s->args = *args;
+    s->now = args->calls;
+    s->done = s->vote.ready = -1;
+    s->loss_scale = 1;
+    s->far.rounds = ls_max_i64(1, args->calls.rounds);
+    s->type = ls_memory_type(args->run);
+    s->apart = !ls_device_describe(ls_stream_device(args->stream)).host_memory;
+    LS_TRY(st, stage_tensors(s), out);
+    LS_TRY(st, ls_pipeline_open(s), out);
+    LS_TRY(st, ls_step_open_expert(s), out);
+    ls_mesh_part end = ls_step_own(s, ls_step_buckets(s) - 1);
+    s->own = end.packed + end.count;
+    LS_TRY(st, ls_replica_pair_open(s), out);
+    LS_TRY(st, alloc_state(s), out);
+    lay_out(s);
+    lay_out_staging(s);
+    if (!args->pushes)
+        LS_TRY(st, ls_step_open_optimizer(s), out);
+    LS_TRY(st, ls_step_open_group(s), out);
+    ls_step_open_replay(s);
+    ls_pass_args pass = ls_memory_step_pass(args->run, args->model, args->kernels, &args->calls);
+    pass.stream = args->stream;
+    pass.packs = args->packs;
+    pass.collectives = args->tensor ? ls_mp_group_collectives(args->tensor) : NULL;
+    pass.far = args->far ? ls_mp_group_collectives(args->far) : NULL;
+    pass.ring.collectives = args->ring ? ls_mp_group_collectives(args->ring) : NULL;
+    if (!s->line)
+        LS_TRY(st, ls_pass_open(&s->pass, &pass), out);
+    if (args->kept && ls_step_shares(s)) {
+        ls_stream_copy(args->stream, s->state_memory[0], args->kept[0],
+                       args->model->flat * (int64_t)sizeof(float));
+        LS_TRY(st, ls_step_await(s), out);
+        ls_device_free(ls_stream_device(args->stream), args->kept[0]);
+    }
+    s->args.kept = NULL;
+    *step_out = s;
+out:
+    if (st != LS_OK)
+        give_back(s);
+    return st;
+}
+
+int64_t ls_step_done(const ls_step *step)
+{
+    return step->done;
+}
+
+ls_status ls_step_keep(ls_step *step, void *kept_out[3])
+{
+    ls_step *s = step;
+    ls_device *device = ls_stream_device(s->args.stream);
+    int64_t bytes = s->args.model->flat * (int64_t)sizeof(float);
+    void *w = s->state_memory[0];
+    ls_status st = LS_OK;
+
+    if (s->line) {
+        ls_pipeline_keep(s, kept_out);
+        return LS_OK;
+    }
+    LS_BUG_IF(ls_step_parts(s), "a part of the weights is kept");
+    if (ls_step_shares(s)) { /* it lies in memory that goes with the other ranks */
+        LS_TRY(st, ls_device_alloc(device, bytes, "weights", &w), out);
+        ls_stream_copy(s->args.stream, w, s->state_memory[0], bytes);
+        LS_TRY(st, ls_step_await(s), out);
+    } else {
+        s->state_memory[0] = NULL;
+    }
+    kept_out[0] = w;
+    for (int i = 1; i < 3; i++) {
+        kept_out[i] = s->state_memory[i];
+        s->state_memory[i] = NULL;
+    }
+out:
+    return st;
+}
+
+void ls_step_close(ls_step *step)
+{
+    if (!step)
+        return;
+    (void)ls_step_settle(step); /* others may still read; when it fails they have ended */
+    ls_device *device = ls_stream_device(step->args.stream);
+    ls_replica_pair_close(step);
+    ls_pipeline_close(step);
+    ls_pass_close(step->pass);
+    free_shared(step, ls_step_shares(step), step->state_memory[0]);
+    free_moments(step);
+    ls_mem_free(step->first_span);
+    for (int i = 0; i < step->args.calls.buffers && !ls_step_parts(step); i++)
+        free_shared(step, step->args.dp, step->grads[i]);
+    ls_step_close_replay(step);
+    ls_step_close_host_zero(step);
+    ls_step_close_host_stage(step);
+    ls_window_close(&step->grad_window);
+    ls_window_close(&step->shards.window);
+    free_shared(step, has_twins(step), step->own_grad);
+    ls_step_close_muon(step);
+    ls_step_close_group(step);
+    ls_device_free(device, step->work);
+    ls_device_free(device, step->owed);
+    free_shared(step, ls_step_shards(step), step->copy);
+    ls_device_free(device, step->small);
+    ls_device_host_free(device, step->staging,
+                        ls_memory_staging_bytes(step->args.model, &step->args.calls));
+    ls_mp_group_unstage(step->args.tensor);
+    ls_mp_group_unstage(step->args.ring);
+    ls_mp_group_unstage(step->args.far);
+    ls_mem_free(step);
+}
+
+ls_status ls_step_await(ls_step *step)
+{
+    return ls_stream_sync(step->args.stream, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S);
+}

@@ -1,0 +1,201 @@
+/* test_replica_copy.c -- copies that ranks keep of each other's parts: the same bits, as many bytes and as
+ * much memory as was said. */
+#include "base/hash.h"
+#include "comm/worlds.h"
+#include "model/tiny.h"
+#include "plan/memory.h"
+#include "train/replica/replica_copy_impl.h"
+
+enum { VOCAB = 64, RANKS = 3, STEPS = 3 };
+
+typedef struct rank {
+    ls_run run;
+    ls_mesh mesh;
+    ls_model model;
+    ls_device *device;
+    ls_step_args args;
+    ls_step *step;
+} rank;
+
+static int zero; /* stage of the world that runs */
+static ls_optimizer optimizer;
+
+static void open_rank(rank *r, ls_comm *comm)
+{
+    int merges[RANKS * RANKS * 8];
+
+    *r = (rank){.run = ls_tiny_run()};
+    r->run.model.width = 96;
+    r->run.model.mlp = 384;
+    r->run.model.head_size = 32;
+    r->run.train.optimizer = optimizer;
+    LS_CHECK_OK(ls_device_open(&r->device, "cpu", 1));
+    LS_CHECK_OK(ls_stream_create(&r->args.stream, r->device));
+    LS_CHECK_OK(ls_kernel_pick("auto", &r->args.kernels));
+    LS_CHECK_OK(ls_model_init(&r->model, &r->run, VOCAB));
+    r->mesh = (ls_mesh){.ranks = RANKS,
+                        .rank = ls_comm_rank(comm),
+                        .zero = zero,
+                        .local = RANKS,
+                        .bucket = 1,
+                        .buddies = true};
+    ls_dp_args dp = ls_memory_dp(&r->run, &r->model, &r->mesh);
+    dp.comm = comm;
+    if (dp.rounds > 0)
+        ls_calls_feed(&r->run, &r->mesh, dp.rounds, merges);
+    dp.merges = merges;
+    LS_CHECK_OK(ls_dp_open(&r->args.dp, &dp));
+    ls_calls_plan(&r->run, &r->mesh, &r->args.calls);
+    r->args.run = &r->run;
+    r->args.model = &r->model;
+    int64_t before = ls_device_used_bytes(r->device);
+    LS_CHECK_OK(ls_replica_copy_open(&r->args.buddy, &(ls_replica_copy_args){.run = &r->run,
+                                                                             .model = &r->model,
+                                                                             .device = r->device,
+                                                                             .dp = r->args.dp}));
+    LS_CHECK_EQ(ls_device_used_bytes(r->device) - before,
+                ls_memory_copy_bytes(&r->model, &r->mesh) +
+                    ls_memory_redo_bytes(&r->run, &r->model, &r->mesh));
+    LS_CHECK_OK(ls_step_open(&r->step, &r->args));
+}
+
+static void meet(ls_comm *comm)
+{
+    LS_CHECK_OK(ls_comm_run(comm, &(ls_coll){.kind = LS_COLL_BARRIER}, INT64_MAX));
+}
+
+static void close_rank(rank *r, ls_comm *comm)
+{
+    ls_step_close(r->step);
+    ls_replica_copy_close(r->args.buddy);
+    meet(comm);
+    ls_dp_close(r->args.dp);
+    ls_model_release(&r->model);
+    ls_stream_free(r->args.stream);
+    ls_device_close(r->device);
+    meet(comm);
+}
+
+static void start_weights(rank *r)
+{
+    static float x[1 << 16];
+
+    for (int i = 0; i < r->model.n_params; i++) {
+        const ls_param *p = &r->model.params[i];
+        LS_CHECK(p->count <= (int64_t)LS_COUNT(x));
+        ls_model_start(p, 5, 0, p->count, x);
+        ls_step_put(r->step, p->first, p->count, x);
+    }
+    LS_CHECK_OK(ls_step_weights_changed(r->step));
+}
+
+static void run_step(rank *r, int64_t number)
+{
+    int32_t tokens[6 * 13 + 1];
+    int64_t n = r->args.calls.own * r->run.model.context;
+    ls_step_result result;
+    ls_step_clock clock;
+
+    ls_tiny_tokens((uint32_t)r->mesh.rank + 1, n + 1, VOCAB, tokens);
+    ls_step_clock_begin(&clock);
+    LS_CHECK_OK(ls_step_run(r->step, &(ls_step_batch){.tokens = tokens, .targets = tokens + 1},
+                            number, 1e-2, &clock, &result));
+    LS_CHECK(result.finite);
+}
+
+static ls_hash hash_packed(float *const *arrays, int64_t n)
+{
+    ls_hash_stream stream;
+
+    ls_hash_begin(&stream);
+    for (int k = 0; k < 3; k++)
+        ls_hash_add(&stream, arrays[k], (size_t)n * sizeof(float));
+    return ls_hash_end(&stream);
+}
+
+/* Weights and moments of a rank's parts, as it has them and as its buddy does; where an update may
+ * be made again, both from before it. */
+static ls_hash hash_own(const rank *r)
+{
+    ls_step_arrays live = ls_step_state_arrays(r->step);
+    const ls_replica_copy *buddy = r->args.buddy;
+    ls_hash_stream stream;
+
+    if (buddy->redo.on)
+        return hash_packed(buddy->redo.old, ls_mesh_own(&r->mesh, r->model.trained, r->mesh.rank));
+
+    ls_hash_begin(&stream);
+    for (int k = 0; k < 3; k++)
+        for (int b = 0; b < ls_dp_buckets(r->args.dp); b++) {
+            ls_mesh_part p = ls_dp_own(r->args.dp, b);
+            const float *x = k == 0 ? live.w + (zero == 3 ? p.packed : p.first)
+                                    : (k == 1 ? live.m : live.v) + p.packed;
+            ls_hash_add(&stream, x, (size_t)p.count * sizeof *x);
+        }
+    return ls_hash_end(&stream);
+}
+
+static ls_hash hash_copy(const rank *r)
+{
+    const ls_replica_copy *b = r->args.buddy;
+
+    return hash_packed(b->copy, ls_mesh_own(&r->mesh, r->model.trained, b->ward));
+}
+
+static void compare(const rank *r, ls_comm *comm)
+{
+    ls_hash all[RANKS];
+    int ward = r->args.buddy->ward;
+
+    all[r->mesh.rank] = hash_own(r);
+    LS_CHECK_OK(ls_comm_run(
+        comm,
+        &(ls_coll){
+            .kind = LS_COLL_ALL_GATHER, .type = LS_U8, .count = sizeof all, .in = all, .out = all},
+        INT64_MAX));
+    LS_CHECK(ls_hash_equal(hash_copy(r), all[ward]));
+    LS_CHECK(ward != r->mesh.rank);
+}
+
+static void keep_copies(ls_world *world, ls_comm *comm)
+{
+    const ls_replica_copy *b;
+    rank r;
+
+    (void)world;
+    open_rank(&r, comm);
+    start_weights(&r);
+    b = r.args.buddy;
+    LS_CHECK_OK(ls_replica_copy_begin(r.args.buddy, r.step, 0));
+    LS_CHECK(b->confirmed && b->voted == 0 && !b->ready);
+    compare(&r, comm);
+    for (int64_t s = 0; s < STEPS; s++) {
+        run_step(&r, s);
+        LS_CHECK_EQ(b->done, s + 1);
+        LS_CHECK_EQ(b->voted, s + 1);
+        compare(&r, comm);
+    }
+    LS_CHECK_EQ(ls_replica_copy_sent(b),
+                ls_replica_peers_first_bytes(&r.mesh, r.model.trained, r.mesh.rank) +
+                    STEPS * ls_replica_peers_step_bytes(&r.mesh, r.model.trained, r.mesh.rank));
+    close_rank(&r, comm);
+}
+
+LS_TEST(buddy_copies_have_the_bits_of_their_owner)
+{
+    for (zero = 1; zero <= 3; zero++)
+        ls_world_run("3", NULL, keep_copies);
+}
+
+LS_TEST(buddy_copies_follow_lamb_and_muon)
+{
+    zero = 1;
+    for (optimizer = LS_OPTIMIZER_LAMB; optimizer <= LS_OPTIMIZER_MUON; optimizer++)
+        ls_world_run("3", NULL, keep_copies);
+}
+
+LS_TEST(buddy_on_another_node_gets_its_copies)
+{
+    zero = 1;
+    ls_world_run("2+1", NULL, keep_copies);
+}
