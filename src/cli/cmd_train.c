@@ -216,10 +216,10 @@ static ls_status run_ranks(const ls_args *args, const ls_run *run)
     int64_t sharers = ls_max_i64(1, run->mesh.dp) * run->mesh.cp;
     int64_t all = ls_max_i64(run->mesh.ep, sharers) * run->mesh.tp * run->mesh.pp;
     int ranks = all > 1 && !ls_job_is_task() ? (int)ls_min_i64(all, INT_MAX) : 1;
-    bool apart = run->sync != LS_SYNC_ALLREDUCE; /* who trains apart notices no loss for long */
-    bool heals = run->heal.mode == LS_HEAL_ON && !apart;
+    bool discrete = run->sync != LS_SYNC_ALLREDUCE; /* who trains apart notices no loss for long */
+    bool heals = run->heal.mode == LS_HEAL_ON && !discrete;
 
-    return ls_job_run(args, ranks, apart ? MEET_GRACE_S : SAVE_GRACE_S, heals ? &heal : NULL);
+    return ls_job_run(args, ranks, discrete ? MEET_GRACE_S : SAVE_GRACE_S, heals ? &heal : NULL);
 }
 
 /* A run that was finished before, and that a scheduler has started again: nothing is opened. */

@@ -103,8 +103,8 @@ static void count_most(ls_calls *c)
 static int64_t widest_call(const ls_calls *c, const ls_mesh *mesh)
 {
     bool uneven = mesh && (mesh->weights || mesh->balance);
-    int64_t lines = ls_mesh_pipelines(mesh);
-    int64_t each = uneven ? c->leaves : (c->leaves + lines - 1) / lines;
+    int64_t pipelines = ls_mesh_pipelines(mesh);
+    int64_t each = uneven ? c->leaves : (c->leaves + pipelines - 1) / pipelines;
 
     return ls_max_i64(c->most, ls_min_i64(c->group, each));
 }
@@ -187,7 +187,7 @@ void ls_calls_plan(const ls_run *run, const ls_mesh *mesh, ls_calls *calls_out)
         if (c.ordered)
             c.group = even_group(&c, mesh, varies);
     }
-    if (mesh && mesh->replicas) {
+    if (mesh && mesh->independent) {
         ls_ordered_run own = ls_mesh_leaves(mesh, c.leaves, rank);
         c.before = own.first * c.leaf;
         c.leaves = own.count;

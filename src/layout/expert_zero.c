@@ -1,9 +1,9 @@
 /* expert_zero.c -- see expert_zero.h. */
 #include "layout/expert_zero.h"
 
-bool ls_expert_zero_divides(const ls_run *run, const ls_model *model, const ls_mesh *equals)
+bool ls_expert_zero_divides(const ls_run *run, const ls_model *model, const ls_mesh *replicas)
 {
-    return run->mesh.zero > 0 && model->split.far_ranks > 1 && ls_mesh_pp(equals) == 1;
+    return run->mesh.zero > 0 && model->split.ep_ranks > 1 && ls_mesh_pp(replicas) == 1;
 }
 
 /* Where the run of experts, or of everything else, ends that element `at` is in; what lies between
@@ -23,18 +23,18 @@ static int64_t run_end(const ls_model *model, int64_t at, bool *expert_out)
 /* What this far rank has of elements at .. end-1, which are all experts, or none is. */
 static ls_mesh_part share_of(const ls_model_split *split, int64_t at, int64_t end, bool expert)
 {
-    int64_t ranks = expert ? 1 : split->far_ranks, place = expert ? 0 : split->far_rank;
+    int64_t ranks = expert ? 1 : split->ep_ranks, place = expert ? 0 : split->ep_rank;
     int64_t each = ls_round_up((end - at + ranks - 1) / ranks, LS_PARAM_ALIGN);
     int64_t first = ls_min_i64(end, at + place * each);
 
     return (ls_mesh_part){.first = first, .count = ls_min_i64(end, first + each) - first};
 }
 
-bool ls_expert_zero_next(const ls_model *model, const ls_mesh *equals, int rank,
+bool ls_expert_zero_next(const ls_model *model, const ls_mesh *replicas, int rank,
                          ls_expert_zero_walk *walk, ls_mesh_part *part_out)
 {
-    while (walk->bucket < ls_mesh_buckets(equals, model->trained)) {
-        ls_mesh_part own = ls_mesh_part_of(equals, model->trained, walk->bucket, rank);
+    while (walk->bucket < ls_mesh_buckets(replicas, model->trained)) {
+        ls_mesh_part own = ls_mesh_part_of(replicas, model->trained, walk->bucket, rank);
         int64_t at = own.first + walk->done, end = own.first + own.count;
         bool expert;
         if (at >= end) {
@@ -53,14 +53,14 @@ bool ls_expert_zero_next(const ls_model *model, const ls_mesh *equals, int rank,
     return false;
 }
 
-int ls_expert_zero_parts(const ls_model *model, const ls_mesh *equals, int rank,
+int ls_expert_zero_parts(const ls_model *model, const ls_mesh *replicas, int rank,
                          ls_mesh_part *parts_out)
 {
     ls_expert_zero_walk walk = {.bucket = 0};
     ls_mesh_part part;
     int n = 0;
 
-    for (; ls_expert_zero_next(model, equals, rank, &walk, &part); n++)
+    for (; ls_expert_zero_next(model, replicas, rank, &walk, &part); n++)
         if (parts_out)
             parts_out[n] = part;
     if (n == 0 && parts_out)
@@ -68,12 +68,12 @@ int ls_expert_zero_parts(const ls_model *model, const ls_mesh *equals, int rank,
     return n > 0 ? n : 1;
 }
 
-int64_t ls_expert_zero_own(const ls_model *model, const ls_mesh *equals)
+int64_t ls_expert_zero_own(const ls_model *model, const ls_mesh *replicas)
 {
     ls_expert_zero_walk walk = {.bucket = 0};
     ls_mesh_part part;
 
-    while (ls_expert_zero_next(model, equals, equals->rank, &walk, &part))
+    while (ls_expert_zero_next(model, replicas, replicas->rank, &walk, &part))
         ;
     return walk.packed;
 }

@@ -19,7 +19,7 @@
 LS_C_BEGIN
 
 /* Whether it is so. equals: NULL where there are none. */
-bool ls_expert_zero_divides(const ls_run *run, const ls_model *model, const ls_mesh *equals);
+bool ls_expert_zero_divides(const ls_run *run, const ls_model *model, const ls_mesh *replicas);
 
 /* One part after the other that an equal with this model's far rank updates, ascending, and packed
  * one behind the other; *walk is zero at first. false: there are no more. */
@@ -28,14 +28,14 @@ typedef struct ls_expert_zero_walk {
     int64_t done;   /* elements of the bucket's part that were looked at */
     int64_t packed; /* elements of the parts so far */
 } ls_expert_zero_walk;
-bool ls_expert_zero_next(const ls_model *model, const ls_mesh *equals, int rank,
+bool ls_expert_zero_next(const ls_model *model, const ls_mesh *replicas, int rank,
                          ls_expert_zero_walk *walk, ls_mesh_part *part_out);
 
 /* All of them: at least one, which may be empty. parts_out may be NULL. Returns how many. */
-int ls_expert_zero_parts(const ls_model *model, const ls_mesh *equals, int rank,
+int ls_expert_zero_parts(const ls_model *model, const ls_mesh *replicas, int rank,
                          ls_mesh_part *parts_out);
 
 /* Elements that the rank of the mesh updates. */
-int64_t ls_expert_zero_own(const ls_model *model, const ls_mesh *equals);
+int64_t ls_expert_zero_own(const ls_model *model, const ls_mesh *replicas);
 
 LS_C_END

@@ -140,20 +140,20 @@ static ls_status check_groups(const ls_run *run, int ranks)
 static ls_status check_experts(const ls_run *run, int ranks)
 {
     int64_t beside = ls_max_i64(1, run->mesh.pp) * ls_max_i64(1, run->mesh.tp);
-    int64_t ep = run->mesh.ep, lines = ranks / beside, each = ep;
+    int64_t ep = run->mesh.ep, pipelines = ranks / beside, each = ep;
 
-    if (lines % ep == 0)
+    if (pipelines % ep == 0)
         return LS_OK;
     while (run->mesh.cp > 1 && each % run->mesh.cp != 0) /* whole rings */
         each += ep;
-    int64_t least = ls_max_i64(1, lines / each) * each * beside;
+    int64_t least = ls_max_i64(1, pipelines / each) * each * beside;
     ls_fail(LS_EUSAGE,
             "mesh.ep is %lld, but the run has %lld data-parallel %s%s, which cannot be grouped so",
-            (long long)ep, (long long)lines,
+            (long long)ep, (long long)pipelines,
             run->mesh.pp > 1   ? "line"
             : run->mesh.tp > 1 ? "team"
                                : "rank",
-            lines == 1 ? "" : "s");
+            pipelines == 1 ? "" : "s");
     ls_err_hint("Give -n %lld or -n %lld, or another mesh.ep.", (long long)least,
                 (long long)(least + each * beside));
     return LS_EUSAGE;
@@ -175,37 +175,37 @@ static ls_mesh among(const ls_mesh *mesh, int ranks, int rank)
 
 ls_mesh ls_mesh_of_pp_rank(const ls_mesh *mesh)
 {
-    ls_mesh post = among(mesh, ls_mesh_pipelines(mesh), ls_mesh_pipeline(mesh, mesh->rank));
+    ls_mesh pp_rank = among(mesh, ls_mesh_pipelines(mesh), ls_mesh_pipeline(mesh, mesh->rank));
 
-    post.cp = mesh->cp;
-    return post;
+    pp_rank.cp = mesh->cp;
+    return pp_rank;
 }
 
 ls_mesh ls_mesh_slice(const ls_mesh *mesh)
 {
     int tp = ls_mesh_tp(mesh);
-    ls_mesh teams = among(mesh, ls_mesh_ranks(mesh) / tp, mesh->rank / tp);
+    ls_mesh mp_groups = among(mesh, ls_mesh_ranks(mesh) / tp, mesh->rank / tp);
 
-    teams.pp = mesh->pp;
-    teams.cp = mesh->cp;
-    teams.ep = mesh->ep;
-    if (teams.ranks < 2)
-        teams.zero = 0;
-    return teams;
+    mp_groups.pp = mesh->pp;
+    mp_groups.cp = mesh->cp;
+    mp_groups.ep = mesh->ep;
+    if (mp_groups.ranks < 2)
+        mp_groups.zero = 0;
+    return mp_groups;
 }
 
 ls_mesh ls_mesh_of_replicas(const ls_mesh *mesh)
 {
-    ls_mesh teams = ls_mesh_slice(mesh), equals = teams;
+    ls_mesh mp_groups = ls_mesh_slice(mesh), replicas = mp_groups;
 
-    equals.ranks = ls_mesh_ranks(&teams) / ls_mesh_ep(&teams);
-    equals.rank = teams.rank / ls_mesh_ep(&teams);
-    equals.ep = 0;
-    if (teams.ep > 1) /* these are not side by side there */
-        equals.cp = 0;
-    if (ls_mesh_pipelines(&equals) < 2)
-        equals.zero = 0;
-    return equals;
+    replicas.ranks = ls_mesh_ranks(&mp_groups) / ls_mesh_ep(&mp_groups);
+    replicas.rank = mp_groups.rank / ls_mesh_ep(&mp_groups);
+    replicas.ep = 0;
+    if (mp_groups.ep > 1) /* these are not side by side there */
+        replicas.cp = 0;
+    if (ls_mesh_pipelines(&replicas) < 2)
+        replicas.zero = 0;
+    return replicas;
 }
 
 ls_status ls_mesh_init(ls_mesh *mesh, const ls_run *run, int ranks, int rank)
@@ -255,7 +255,7 @@ ls_status ls_mesh_init(ls_mesh *mesh, const ls_run *run, int ranks, int rank)
                       .weights = run->mesh.weights.count > 0 ? run->mesh.weights.items : NULL,
                       .balance = ranks > 1 && run->mesh.balance == LS_BALANCE_AUTO,
 
-                      .replicas = run->sync != LS_SYNC_ALLREDUCE,
+                      .independent = run->sync != LS_SYNC_ALLREDUCE,
                       .servers = run->sync != LS_SYNC_PS          ? 0
                                  : run->ps.servers == LS_RUN_AUTO ? ranks
                                                                   : (int)run->ps.servers};
@@ -410,14 +410,14 @@ static void split_by_weights(const ls_mesh *mesh, int64_t leaves, ls_ordered_run
 }
 
 /* In pieces: the lines of a ring have as many. */
-static void split_rings(const ls_mesh *mesh, int64_t pieces, ls_ordered_run *runs)
+static void split_cp_groups(const ls_mesh *mesh, int64_t pieces, ls_ordered_run *runs)
 {
-    int cp = mesh->cp, lines = ls_mesh_pipelines(mesh), rings = lines / cp;
+    int cp = mesh->cp, pipelines = ls_mesh_pipelines(mesh), cp_groups = pipelines / cp;
     int64_t leaves = pieces / cp;
 
     LS_BUG_IF(pieces % cp != 0, "%lld pieces of leaves for %d ranks each", (long long)pieces, cp);
-    for (int r = 0; r < lines; r++)
-        runs[r].count = leaves / rings + (r / cp < leaves % rings);
+    for (int r = 0; r < pipelines; r++)
+        runs[r].count = leaves / cp_groups + (r / cp < leaves % cp_groups);
 }
 
 void ls_mesh_split(const ls_mesh *mesh, int64_t leaves, ls_ordered_run *runs_out)
@@ -426,7 +426,7 @@ void ls_mesh_split(const ls_mesh *mesh, int64_t leaves, ls_ordered_run *runs_out
     int64_t first = 0;
 
     if (ls_mesh_cp(mesh) > 1)
-        split_rings(mesh, leaves, runs_out);
+        split_cp_groups(mesh, leaves, runs_out);
     else if (n > 1 && mesh->weights)
         split_by_weights(mesh, leaves, runs_out);
     else
@@ -495,15 +495,16 @@ int ls_mesh_buckets(const ls_mesh *mesh, int64_t trained)
 
 ls_mesh_part ls_mesh_bucket(const ls_mesh *mesh, int64_t trained, int i)
 {
-    int64_t n = ls_mesh_owners(mesh), twins = ls_mesh_shard_groups(mesh);
+    int64_t n = ls_mesh_owners(mesh), shard_replicas = ls_mesh_shard_groups(mesh);
     int64_t size = bucket_size(mesh, trained), first = i * size;
     int64_t count = ls_min_i64(trained, first + size) - first;
     int64_t blocks = (count + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
 
     return (ls_mesh_part){.first = first,
                           .count = count,
-                          .each = n == 1 ? count : (blocks + n - 1) / n * LS_NORM_BLOCK * twins,
-                          .packed = i == 0 ? 0 : i * (size / n * twins)};
+                          .each = n == 1 ? count
+                                         : (blocks + n - 1) / n * LS_NORM_BLOCK * shard_replicas,
+                          .packed = i == 0 ? 0 : i * (size / n * shard_replicas)};
 }
 
 ls_mesh_part ls_mesh_part_of(const ls_mesh *mesh, int64_t trained, int i, int rank)
@@ -519,9 +520,9 @@ ls_mesh_part ls_mesh_part_of(const ls_mesh *mesh, int64_t trained, int i, int ra
 ls_mesh_part ls_mesh_piece_of(const ls_mesh *mesh, int64_t trained, int i, int rank)
 {
     ls_mesh_part p = ls_mesh_part_of(mesh, trained, i, rank);
-    int64_t end = p.first + p.count, twins = ls_mesh_shard_groups(mesh);
+    int64_t end = p.first + p.count, shard_replicas = ls_mesh_shard_groups(mesh);
 
-    p.each /= twins;
+    p.each /= shard_replicas;
     p.first = ls_min_i64(end, p.first + p.each * ls_mesh_shard_group(mesh, rank));
     p.count = ls_min_i64(end, p.first + p.each) - p.first;
     return p;

@@ -121,7 +121,8 @@ typedef struct ls_mesh {
     bool balance;
     int nodes;                   /* machines; 0 counts as one */
     const ls_mesh_place *places; /* of each rank, borrowed; NULL: all are on one node */
-    bool replicas; /* sync: local, ps: each rank computes by itself, no sums are made with others */
+    bool
+        independent; /* sync: local, ps: each rank computes by itself, no sums are made with others */
     int servers; /* sync: ps: the first ranks, which keep the parts (param_server.h); 0: all own parts */
     bool buddies; /* what each rank has alone is also kept by another one (replica_peers.h) */
     bool blind;   /* not all ranks can write their parts of a checkpoint: the first saves for all */
@@ -232,7 +233,7 @@ ls_status ls_mesh_set_shard(ls_mesh *mesh, const ls_run *run);
 /* Whether every rank writes its part of a checkpoint. */
 static inline bool ls_mesh_saves_parts(const ls_mesh *mesh)
 {
-    return ls_mesh_ranks(mesh) > 1 && !mesh->replicas && !mesh->blind;
+    return ls_mesh_ranks(mesh) > 1 && !mesh->independent && !mesh->blind;
 }
 
 /* Ranks that own parts: the first ones, or all. */

@@ -18,21 +18,21 @@
 LS_C_BEGIN
 
 /* Whether it is so. equals: NULL where there are none. */
-bool ls_replica_moments_serves(const ls_model *model, const ls_mesh *equals);
+bool ls_replica_moments_serves(const ls_model *model, const ls_mesh *replicas);
 
 /* Whose parts an equal keeps, and who keeps its own. */
-int ls_replica_moments_of(const ls_mesh *equals, int rank);
-int ls_replica_moments_buddy(const ls_mesh *equals, int rank);
+int ls_replica_moments_of(const ls_mesh *replicas, int rank);
+int ls_replica_moments_buddy(const ls_mesh *replicas, int rank);
 
 /* What an equal updates, part by part, packed as its own moments are. parts_out may be NULL.
  * Returns how many. */
-int ls_replica_moments_parts(const ls_run *run, const ls_model *model, const ls_mesh *equals,
+int ls_replica_moments_parts(const ls_run *run, const ls_model *model, const ls_mesh *replicas,
                              int rank, ls_mesh_part *parts_out);
 
 /* Where the ward's moments begin among this rank's, which has `own` ones; and all of them: `own`
  * where it keeps no others. The room is the same whoever the ward is. */
 int64_t ls_replica_moments_place(int64_t own);
-int64_t ls_replica_moments_moments(const ls_run *run, const ls_model *model, const ls_mesh *equals,
-                                   int64_t own);
+int64_t ls_replica_moments_moments(const ls_run *run, const ls_model *model,
+                                   const ls_mesh *replicas, int64_t own);
 
 LS_C_END

@@ -22,32 +22,33 @@ bool ls_replicas_knows(const ls_run *run)
 {
     bool groups = run->mesh.shard && strcmp(run->mesh.shard, "world") != 0;
 
-    bool lines = run->mesh.pp > 1 && run->mesh.ep < 2; /* these divide by indices of the model */
+    bool pipelines =
+        run->mesh.pp > 1 && run->mesh.ep < 2; /* these divide by indices of the model */
 
     return !ls_replicas_divides(run) || run->mesh.zero == 0 ||
-           (!groups && (run->mesh.zero == 1 || lines));
+           (!groups && (run->mesh.zero == 1 || pipelines));
 }
 
 /* Ranks of the same post, place and experts. */
-static int lines_of(const ls_mesh *mesh)
+static int pipelines_of(const ls_mesh *mesh)
 {
     return ls_mesh_ranks(mesh) / ls_mesh_mp(mesh) / ls_mesh_pp(mesh);
 }
 
 static bool divides(const ls_mesh *mesh)
 {
-    return mesh->zero > 0 && lines_of(mesh) > 1;
+    return mesh->zero > 0 && pipelines_of(mesh) > 1;
 }
 
 int ls_replicas_parts(const ls_mesh *mesh)
 {
-    return ls_mesh_pp(mesh) * ls_mesh_mp(mesh) * (divides(mesh) ? lines_of(mesh) : 1);
+    return ls_mesh_pp(mesh) * ls_mesh_mp(mesh) * (divides(mesh) ? pipelines_of(mesh) : 1);
 }
 
 int ls_replicas_part(const ls_mesh *mesh, int rank)
 {
-    int width = ls_mesh_mp(mesh), lines = lines_of(mesh), team = rank / width;
-    int part = team / lines * width + rank % width;
+    int width = ls_mesh_mp(mesh), pipelines = pipelines_of(mesh), mp_group = rank / width;
+    int part = mp_group / pipelines * width + rank % width;
 
-    return divides(mesh) ? part * lines + team % lines : part;
+    return divides(mesh) ? part * pipelines + mp_group % pipelines : part;
 }

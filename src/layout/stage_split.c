@@ -96,7 +96,7 @@ static void add_product(const ls_model *model, ls_stage *to, const ls_param *p, 
     double once = 2.0 * (double)elements_of(p) * ls_model_active(model, p) * tokens;
 
     /* Which experts are frozen may differ between ranks that divide them, but not where to cut. */
-    bool divided = p->expert && model->split.far_ranks > 1;
+    bool divided = p->expert && model->split.ep_ranks > 1;
     bool trained = divided ? model->shape.lora_rank == 0 : p->trained >= 0;
 
     to->forward += once;

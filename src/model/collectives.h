@@ -41,7 +41,7 @@ typedef struct ls_collectives_deal {
 
 typedef struct ls_collectives {
     void *context;
-    bool apart; /* what is started goes on while the rank computes; else it is done at once */
+    bool discrete; /* what is started goes on while the rank computes; else it is done at once */
     void (*run)(void *context, ls_stream *stream, const ls_collectives_ask *ask);
     /* Begin a move, and give a number to wait for, -1: it is done. Its memory belongs to it until
      * then. Two are under way at a time, at most. */

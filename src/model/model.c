@@ -76,7 +76,7 @@ static ls_status check_freeze(const ls_model *m, const ls_run *run)
 /* The same where ranks divide experts: names of all of them count, also of those that other ranks
  * have. And a gradient must reach a block on all ranks where one of them trains an expert of it,
  * since they meet there. */
-static ls_status check_freeze_far(ls_model *m, const ls_run *run)
+static ls_status check_freeze_ep(ls_model *m, const ls_run *run)
 {
     ls_model whole = {.params = NULL};
     ls_status st = LS_OK;
@@ -622,15 +622,15 @@ static void add_all(builder *b)
     ls_model *m = b->model;
     const ls_model_shape *s = &m->shape;
     bool gpt2 = s->family == LS_FAMILY_GPT2;
-    const char *outer = gpt2 ? "transformer." : "model.";
+    const char *local_sgd = gpt2 ? "transformer." : "model.";
 
-    snprintf(b->prefix, sizeof b->prefix, "%s", outer);
+    snprintf(b->prefix, sizeof b->prefix, "%s", local_sgd);
     snprintf(b->group, sizeof b->group, "embed");
     spec wte = table(b, gpt2 ? "wte.weight" : "embed_tokens.weight", s->V);
     m->wte = add(b, divided(b, wte, 0, by_tokens(b), 1), false);
     m->wpe = add_if(b, s->positions, table(b, "wpe.weight", s->T));
     add_blocks(b);
-    snprintf(b->prefix, sizeof b->prefix, "%s", outer);
+    snprintf(b->prefix, sizeof b->prefix, "%s", local_sgd);
     snprintf(b->group, sizeof b->group, "final");
     b->unit = 1 + s->L;
     m->lnf_w = add(b, stream_norm(b, gpt2 ? "ln_f.weight" : "norm.weight", LS_START_ONE), false);
@@ -669,8 +669,8 @@ ls_status ls_model_init_split(ls_model *model, const ls_run *run, int64_t vocab,
     }
     LS_TRY(st, check_targets(model, run), out);
     add_all(&b);
-    if (model->split.far_ranks > 1 && run->train.freeze.count > 0)
-        LS_TRY(st, check_freeze_far(model, run), out);
+    if (model->split.ep_ranks > 1 && run->train.freeze.count > 0)
+        LS_TRY(st, check_freeze_ep(model, run), out);
     else
         LS_TRY(st, check_freeze(model, run), out);
 out:
@@ -772,7 +772,7 @@ int ls_model_common(const ls_model *model, int64_t first, int64_t count,
         int64_t from = ls_max_i64(p->trained, first);
         int64_t end = ls_min_i64(p->trained + p->count, first + count);
         if (!p->expert && p->trained >= 0 && from < end)
-            spans_out[n++] = (ls_collectives_span){from, end - from, model->split.far_ranks};
+            spans_out[n++] = (ls_collectives_span){from, end - from, model->split.ep_ranks};
     }
     return n;
 }
@@ -781,7 +781,7 @@ bool ls_model_counts(const ls_model *model, const ls_param *p)
 {
     const ls_model_split *split = &model->split;
 
-    return split->rank % p->box.copies == 0 && (p->expert || split->far_rank == 0);
+    return split->rank % p->box.copies == 0 && (p->expert || split->ep_rank == 0);
 }
 
 const ls_param *ls_model_find(const ls_model *model, const char *name)
@@ -807,7 +807,7 @@ static float rope_frequency(const ls_model *model, int64_t i)
     const double pi = 3.14159265358979323846;
     float share = (float)(2 * i) / (float)model->shape.D;
     float f = 1.0f / (float)pow(r->rope_theta, (double)share);
-    double wave = 2 * pi / (double)f, turns = (double)r->rope_original / wave;
+    double wave = 2 * pi / (double)f, page_reuse = (double)r->rope_original / wave;
 
     switch (r->rope_scaling) {
     case LS_ROPE_PLAIN:
@@ -815,11 +815,11 @@ static float rope_frequency(const ls_model *model, int64_t i)
     case LS_ROPE_LINEAR:
         return f / (float)r->rope_factor;
     case LS_ROPE_LLAMA3:
-        if (turns > r->rope_high)
+        if (page_reuse > r->rope_high)
             return f;
-        if (turns < r->rope_low)
+        if (page_reuse < r->rope_low)
             return f / (float)r->rope_factor;
-        double smooth = (turns - r->rope_low) / (r->rope_high - r->rope_low);
+        double smooth = (page_reuse - r->rope_low) / (r->rope_high - r->rope_low);
         return (float)((1 - smooth) * (double)f / r->rope_factor + smooth * (double)f);
     }
     return f;

@@ -39,11 +39,11 @@ static ls_status check(const ls_model_split *split, const ls_run *run, const ls_
 static ls_status check_experts(const ls_model_split *split, const ls_run *run,
                                const ls_model_shape *s)
 {
-    if (s->E % split->far_ranks == 0)
+    if (s->E % split->ep_ranks == 0)
         return LS_OK;
     ls_fail(LS_EUSAGE,
             "%s: mesh.ep is %d, but the model has %lld experts, which cannot be divided evenly",
-            ls_explain_where(run, "mesh.ep"), split->far_ranks, (long long)s->E);
+            ls_explain_where(run, "mesh.ep"), split->ep_ranks, (long long)s->E);
     ls_err_hint("Each rank takes as many experts: choose a mesh.ep that divides %lld.",
                 (long long)s->E);
     return LS_EUSAGE;
@@ -62,14 +62,14 @@ ls_status ls_model_split_make(ls_model_split *split, const ls_run *run, ls_model
 
     *split = (ls_model_split){.rank = r,
                               .ranks = split->ranks > 1 ? split->ranks : 1,
-                              .far_rank = split->far_rank,
-                              .far_ranks = split->far_ranks > 1 ? split->far_ranks : 1,
+                              .ep_rank = split->ep_rank,
+                              .ep_ranks = split->ep_ranks > 1 ? split->ep_ranks : 1,
                               .sequence = split->sequence && split->ranks > 1,
                               .kv_copies = 1};
-    if (split->far_ranks > 1)
+    if (split->ep_ranks > 1)
         st = check_experts(split, run, shape);
-    split->experts = shape->E / split->far_ranks;
-    split->expert = split->far_rank * split->experts;
+    split->experts = shape->E / split->ep_ranks;
+    split->expert = split->ep_rank * split->experts;
     if (st == LS_OK && split->ranks > 1)
         st = check(split, run, shape);
     if (st != LS_OK || split->ranks == 1)

@@ -32,13 +32,13 @@ struct ls_model_shape;
 
 /* The part of a rank. Zeroed: all of it, on one rank. */
 typedef struct ls_model_split {
-    int rank, ranks;         /* of those that have parts of the same tensors; */
-    int far_rank, far_ranks; /* of those that divide experts. ranks are never 0 in a model */
-    bool sequence;           /* rows of the streams between layers are divided as well */
-    int64_t head;            /* the first of its query heads, */
-    int64_t kv_head;         /* of its key/value heads, */
-    int64_t inner;           /* of its columns of the MLP, */
-    int64_t token;           /* of its tokens */
+    int rank, ranks;       /* of those that have parts of the same tensors; */
+    int ep_rank, ep_ranks; /* of those that divide experts. ranks are never 0 in a model */
+    bool sequence;         /* rows of the streams between layers are divided as well */
+    int64_t head;          /* the first of its query heads, */
+    int64_t kv_head;       /* of its key/value heads, */
+    int64_t inner;         /* of its columns of the MLP, */
+    int64_t token;         /* of its tokens */
     int kv_copies; /* ranks side by side that have the same key/value head; 1 where none do */
     int64_t expert, experts; /* the first of its experts, and how many */
 } ls_model_split;

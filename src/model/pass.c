@@ -387,7 +387,7 @@ static void join_product(const ls_pass *pass, const ls_pass_call *call, int64_t 
     for (int which = 0; which < 2; which++) {
         ls_pass_half_of(pass, call, pass->branch, which, &half);
         for (int i = 0; i < half.pieces; i++) {
-            stretch rows = {half.first + i * half.apart, 0};
+            stretch rows = {half.first + i * half.discrete, 0};
             rows.n = ls_max_i64(0, ls_min_i64(half.rows, M - rows.first));
             product(pass, call, l, at, rows, (const char *)x + rows.first * at->K * size,
                     (result){.y = ls_pass_at(pass, half.to, i * half.rows * at->N), .alone = true});
@@ -419,11 +419,11 @@ static void norm_after(const ls_pass *pass, const ls_pass_call *call, int64_t l,
     const ls_pass_buffers *at = &pass->blocks[l];
     const void *before = site == SITE_PROJ ? ls_pass_stream_into(pass, l) : at->mid;
     void *sum = site == SITE_PROJ ? at->mid : at->next;
-    bool apart = ls_pass_ends_apart(pass, call, l, site);
+    bool discrete = ls_pass_ends_apart(pass, call, l, site);
 
-    args.stream = apart ? before : sum;
-    args.x = apart ? pass->branch : NULL;
-    args.sum = apart ? sum : NULL;
+    args.stream = discrete ? before : sum;
+    args.x = discrete ? pass->branch : NULL;
+    args.sum = discrete ? sum : NULL;
     norm(pass, call, args, w, b, ls_pass_drop_at(pass, call, l, site));
 }
 

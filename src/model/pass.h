@@ -51,13 +51,14 @@ typedef struct ls_pass_args {
                                * text can be read piece by piece; 0: none; not with training */
     ls_packed_weights *packs; /* borrowed: of the weights that calls read; NULL: none */
     const ls_collectives
-        *collectives;          /* borrowed: how the ranks of a split model meet; NULL where it is
+        *collectives; /* borrowed: how the ranks of a split model meet; NULL where it is
                                * whole. All of them make the same calls */
-    const ls_collectives *far; /* likewise of ranks that divide experts: they make as many calls
+    const ls_collectives
+        *ep_group;       /* likewise of ranks that divide experts: they make as many calls
                                * (ls_pass_serve) */
-    int64_t reach;             /* where experts are divided: tokens of the largest call of any rank,
+    int64_t reach;       /* where experts are divided: tokens of the largest call of any rank,
                                * the same on all; less than B T: as many */
-    ls_pass_cp ring;           /* like collectives, of ranks that share sequences */
+    ls_pass_cp cp_group; /* like collectives, of ranks that share sequences */
 } ls_pass_args;
 
 /* One call. All pointers are device memory. */

@@ -38,18 +38,18 @@
 
 bool ls_pass_is_cp(const ls_pass_args *args)
 {
-    return args->ring.ranks > 1;
+    return args->cp_group.ranks > 1;
 }
 
 /* Where a chunk, the lower or the upper one of a rank, begins in its sequence. */
 static int64_t chunk_first(const ls_pass_args *args, int64_t T, int rank, int which)
 {
-    return (which == 0 ? rank : 2 * args->ring.ranks - 1 - rank) * (T / 2);
+    return (which == 0 ? rank : 2 * args->cp_group.ranks - 1 - rank) * (T / 2);
 }
 
 ls_piece ls_pass_piece(const ls_pass_args *args, int64_t T)
 {
-    int rank = args->ring.rank;
+    int rank = args->cp_group.rank;
 
     if (!ls_pass_is_cp(args))
         return (ls_piece){.chunk = 0};
@@ -137,7 +137,7 @@ static void split_packed(const ls_pass *pass, const ls_pass_call *call, void *qk
 static void copy_kv(const ls_pass *pass, const ls_pass_call *call, void *qkv, void *queries,
                     void *kv, bool back)
 {
-    if (pass->apart) {
+    if (pass->discrete) {
         split_packed(pass, call, qkv, queries, kv, back);
         return;
     }
@@ -171,7 +171,7 @@ static void *narrow(const ls_pass *pass, float *x, void *into, int64_t n)
 static int start(const ls_pass *pass, const ls_pass_call *call, ls_collectives_move move,
                  ls_dtype type, const void *from, void *to)
 {
-    const ls_collectives *collectives = pass->args.ring.collectives;
+    const ls_collectives *collectives = pass->args.cp_group.collectives;
 
     return collectives->start(
         collectives->context, pass->args.stream,
@@ -184,7 +184,7 @@ static int start(const ls_pass *pass, const ls_pass_call *call, ls_collectives_m
 
 static void await(const ls_pass *pass, int number)
 {
-    const ls_collectives *collectives = pass->args.ring.collectives;
+    const ls_collectives *collectives = pass->args.cp_group.collectives;
 
     if (number >= 0)
         collectives->wait(collectives->context, pass->args.stream, number);
@@ -193,9 +193,9 @@ static void await(const ls_pass *pass, int number)
 /* Whose keys a rank has in a step. */
 static int owner_at(const ls_pass *pass, int step)
 {
-    int n = pass->args.ring.ranks;
+    int n = pass->args.cp_group.ranks;
 
-    return (pass->args.ring.rank - step + n) % n;
+    return (pass->args.cp_group.rank - step + n) % n;
 }
 
 /* --- pairs of chunks -------------------------------------------------------------------------- */
@@ -218,7 +218,7 @@ static bool meet(const ls_pass *pass, const ls_pass_call *call, int64_t l, int o
     const ls_pass_buffers *b = &pass->blocks[l];
     int queries = i / 2, keys = 1 - i % 2;
     int64_t window = args->model->blocks[l].window, chunk = call->T / 2;
-    int64_t q = chunk_first(args, call->T, args->ring.rank, queries);
+    int64_t q = chunk_first(args, call->T, args->cp_group.rank, queries);
     int64_t k = chunk_first(args, call->T, owner, keys);
     ls_dtype type = args->type;
 
@@ -239,7 +239,7 @@ static void forward_with(const ls_pass *pass, const ls_pass_call *call, int64_t 
                          void *kv)
 {
     const ls_model_shape *s = &pass->args.model->shape;
-    void *out = pass->args.type == LS_F32 ? pass->blocks[l].att : pass->travel.wide;
+    void *out = pass->args.type == LS_F32 ? pass->blocks[l].att : pass->host_stage.wide;
     ls_heads o = dense_heads(out, call->T, s->H, s->D);
     meeting m;
 
@@ -273,7 +273,7 @@ static void backward_with(const ls_pass *pass, const ls_pass_call *call, int64_t
     ls_dtype type = pass->args.type;
     ls_heads o = ls_pass_heads_of(pass, call->T, pass->blocks[l].att);
     ls_heads dout = ls_pass_heads_of(pass, call->T, pass->datt);
-    ls_heads dq = dense_heads(pass->travel.wide, call->T, s->H, s->D);
+    ls_heads dq = dense_heads(pass->host_stage.wide, call->T, s->H, s->D);
     ls_heads dk = half_of(pass, call, LS_F32, dkv, false);
     ls_heads dv = half_of(pass, call, LS_F32, dkv, true);
     meeting m;
@@ -308,10 +308,10 @@ static void backward_with(const ls_pass *pass, const ls_pass_call *call, int64_t
 
 /* --- the two ways ----------------------------------------------------------------------------- */
 
-static void ring_forward(const ls_pass *pass, const ls_pass_call *call, int64_t l)
+static void cp_forward(const ls_pass *pass, const ls_pass_call *call, int64_t l)
 {
-    void *const *kv = pass->travel.kv;
-    int n = pass->args.ring.ranks;
+    void *const *kv = pass->host_stage.kv;
+    int n = pass->args.cp_group.ranks;
 
     for (int i = 0; i < n; i++) {
         int coming = -1;
@@ -325,13 +325,13 @@ static void ring_forward(const ls_pass *pass, const ls_pass_call *call, int64_t 
 
 static void gather_forward(const ls_pass *pass, const ls_pass_call *call, int64_t l)
 {
-    void *const *kv = pass->travel.kv;
+    void *const *kv = pass->host_stage.kv;
     ls_dtype type = pass->args.type;
     int coming = start(pass, call, LS_COLLECTIVES_GATHER, type, kv[0], kv[1]);
 
-    forward_with(pass, call, l, pass->args.ring.rank, kv[0]);
+    forward_with(pass, call, l, pass->args.cp_group.rank, kv[0]);
     await(pass, coming);
-    for (int i = 1; i < pass->args.ring.ranks; i++) {
+    for (int i = 1; i < pass->args.cp_group.ranks; i++) {
         int owner = owner_at(pass, i);
         forward_with(pass, call, l, owner, of_rank(pass, call, type, kv[1], owner));
     }
@@ -340,10 +340,10 @@ static void gather_forward(const ls_pass *pass, const ls_pass_call *call, int64_
 void ls_pass_cp_forward(const ls_pass *pass, const ls_pass_call *call, int64_t l)
 {
     const ls_pass_buffers *b = &pass->blocks[l];
-    const ls_pass_travel *t = &pass->travel;
+    const ls_pass_travel *t = &pass->host_stage;
 
     copy_kv(pass, call, b->turned, NULL, t->kv[0], false);
-    (pass->args.ring.gather ? gather_forward : ring_forward)(pass, call, l);
+    (pass->args.cp_group.gather ? gather_forward : cp_forward)(pass, call, l);
     if (pass->args.type != LS_F32)
         narrow(pass, t->wide, b->att,
                call->B * call->T * ls_pass_att_width(&pass->args.model->shape));
@@ -355,11 +355,11 @@ static void add(const ls_pass *pass, float *to, const float *x, int64_t n)
 }
 
 /* Keys and values are one step ahead of their gradients. */
-static void ring_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l)
+static void cp_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l)
 {
-    const ls_pass_travel *t = &pass->travel;
+    const ls_pass_travel *t = &pass->host_stage;
     int64_t elements = ls_pass_kv_elements(&pass->args, call->B, call->T);
-    int n = pass->args.ring.ranks, sum = -1;
+    int n = pass->args.cp_group.ranks, sum = -1;
 
     for (int i = 0; i < n; i++) {
         float *part = i == 0 ? t->dkv : t->part[i % 2];
@@ -383,9 +383,9 @@ static void ring_backward(const ls_pass *pass, const ls_pass_call *call, int64_t
 
 static void gather_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l)
 {
-    const ls_pass_travel *t = &pass->travel;
+    const ls_pass_travel *t = &pass->host_stage;
     ls_dtype type = pass->args.type;
-    int n = pass->args.ring.ranks, rank = pass->args.ring.rank;
+    int n = pass->args.cp_group.ranks, rank = pass->args.cp_group.rank;
     int coming = start(pass, call, LS_COLLECTIVES_GATHER, type, t->kv[0], t->kv[1]);
 
     clear(pass, t->all, n * ls_pass_kv_elements(&pass->args, call->B, call->T));
@@ -404,13 +404,13 @@ static void gather_backward(const ls_pass *pass, const ls_pass_call *call, int64
 void ls_pass_cp_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l, void *dqkv)
 {
     const ls_model_shape *s = &pass->args.model->shape;
-    const ls_pass_travel *t = &pass->travel;
+    const ls_pass_travel *t = &pass->host_stage;
     int64_t queries = call->B * call->T * ls_pass_att_width(s);
     int64_t elements = ls_pass_kv_elements(&pass->args, call->B, call->T);
 
     copy_kv(pass, call, pass->blocks[l].turned, NULL, t->kv[0], false);
     clear(pass, t->wide, queries);
-    (pass->args.ring.gather ? gather_backward : ring_backward)(pass, call, l);
+    (pass->args.cp_group.gather ? gather_backward : cp_backward)(pass, call, l);
     void *dq = narrow(pass, t->wide, pass->datt, queries);
     copy_kv(pass, call, dqkv, dq, narrow(pass, t->dkv, t->kv[0], elements), true);
 }
@@ -427,7 +427,7 @@ static bool counts_choices(const ls_pass_args *args)
 
 void ls_pass_cp_count(const ls_pass *pass, const ls_pass_call *call, int64_t l)
 {
-    const ls_collectives *collectives = pass->args.ring.collectives;
+    const ls_collectives *collectives = pass->args.cp_group.collectives;
     int32_t *chosen = pass->blocks[l].experts.chosen;
 
     if (counts_choices(&pass->args))
@@ -443,7 +443,8 @@ void ls_pass_cp_count(const ls_pass *pass, const ls_pass_call *call, int64_t l)
 
 int64_t ls_pass_cp_sent(const ls_pass_args *args, int64_t B, int64_t T, bool backward)
 {
-    int64_t n = args->ring.ranks, first = ls_pass_first_block(args), end = ls_pass_end_block(args);
+    int64_t n = args->cp_group.ranks, first = ls_pass_first_block(args),
+            end = ls_pass_end_block(args);
     int64_t elements = ls_pass_kv_elements(args, B, T), again = 0;
     int64_t kv = elements * ls_dtype_bytes(args->type), dkv = elements * (int64_t)sizeof(float);
 

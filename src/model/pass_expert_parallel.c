@@ -33,7 +33,7 @@ enum { WAIT_S = 600 };
 
 bool ls_pass_is_ep(const ls_pass_args *args)
 {
-    return args->model->split.far_ranks > 1;
+    return args->model->split.ep_ranks > 1;
 }
 
 int64_t ls_pass_ep_rows(const ls_pass_args *args)
@@ -41,7 +41,7 @@ int64_t ls_pass_ep_rows(const ls_pass_args *args)
     const ls_model_split *split = &args->model->split;
     int64_t tokens = ls_max_i64(args->B * args->T, args->reach);
 
-    return split->far_ranks * tokens * ls_min_i64(args->model->shape.K, split->experts);
+    return split->ep_ranks * tokens * ls_min_i64(args->model->shape.K, split->experts);
 }
 
 /* --- numbers of rows -------------------------------------------------------------------------- */
@@ -59,7 +59,7 @@ static int64_t tables_bytes(const ls_pass *pass)
     int64_t blocks = ls_pass_slots(&pass->args) * model->shape.L, E = model->shape.E;
 
     return (blocks * table_numbers(pass) + 2 * E) * (int64_t)sizeof(int32_t) +
-           2 * model->split.far_ranks * (int64_t)sizeof(int64_t);
+           2 * model->split.ep_ranks * (int64_t)sizeof(int64_t);
 }
 
 /* In memory of the host's own; the first ones are wider. */
@@ -68,14 +68,14 @@ static ls_status open_tables(ls_pass *pass)
     const ls_model *model = pass->args.model;
     int64_t blocks = ls_pass_slots(&pass->args) * model->shape.L, E = model->shape.E;
     ls_status st = ls_device_host_alloc(ls_stream_device(pass->args.stream), tables_bytes(pass),
-                                        "numbers of rows for experts", &pass->far_tables);
+                                        "numbers of rows for experts", &pass->ep_tables);
 
     if (st != LS_OK)
         return st;
-    pass->far.elements = pass->far_tables;
-    int32_t *at = (int32_t *)(void *)(pass->far.elements + 2 * model->split.far_ranks);
-    pass->far.own = at;
-    pass->far.come = at + E;
+    pass->ep_group.elements = pass->ep_tables;
+    int32_t *at = (int32_t *)(void *)(pass->ep_group.elements + 2 * model->split.ep_ranks);
+    pass->ep_group.own = at;
+    pass->ep_group.come = at + E;
     at += 2 * E;
     for (int64_t i = 0; i < blocks; i++, at += table_numbers(pass))
         pass->all[i].experts.host = (ls_pass_tables){.first = at,
@@ -91,7 +91,7 @@ ls_status ls_pass_ep_open(ls_pass *pass)
 
     if (!ls_pass_is_ep(&pass->args))
         return LS_OK;
-    if (pass->apart)
+    if (pass->discrete)
         return open_tables(pass);
     for (int64_t i = 0; i < blocks; i++) {
         ls_pass_experts *b = &pass->all[i].experts;
@@ -102,8 +102,8 @@ ls_status ls_pass_ep_open(ls_pass *pass)
 
 void ls_pass_ep_close(ls_pass *pass)
 {
-    if (pass->far_tables)
-        ls_device_host_free(ls_stream_device(pass->args.stream), pass->far_tables,
+    if (pass->ep_tables)
+        ls_device_host_free(ls_stream_device(pass->args.stream), pass->ep_tables,
                             tables_bytes(pass));
 }
 
@@ -112,7 +112,7 @@ static void learn_first(const ls_pass *pass, const ls_pass_experts *b)
 {
     ls_stream *stream = pass->args.stream;
 
-    if (!pass->apart)
+    if (!pass->discrete)
         return;
     ls_stream_copy_out(stream, b->host.first, b->first,
                        (pass->args.model->shape.E + 1) * (int64_t)sizeof *b->first);
@@ -127,7 +127,7 @@ static void tell_device(const ls_pass *pass, const ls_pass_experts *b)
     int64_t size = sizeof(int32_t), E = pass->args.model->shape.E;
     int64_t n = pass->args.model->split.experts;
 
-    if (!pass->apart)
+    if (!pass->discrete)
         return;
     ls_stream_copy_in(pass->args.stream, b->by_source, b->host.by_source, (E + 1) * size);
     ls_stream_copy_in(pass->args.stream, b->by_expert, b->host.by_expert, (E + 1) * size);
@@ -138,27 +138,27 @@ static void tell_device(const ls_pass *pass, const ls_pass_experts *b)
 static void exchange_counts(const ls_pass *pass, const ls_pass_experts *b)
 {
     const ls_model_split *split = &pass->args.model->split;
-    const ls_pass_ep *far = &pass->far;
+    const ls_pass_ep *ep_group = &pass->ep_group;
     const ls_pass_tables *to = &b->host;
-    int64_t ranks = split->far_ranks, n = split->experts;
+    int64_t ranks = split->ep_ranks, n = split->experts;
     int32_t at = 0;
 
     for (int64_t e = 0; e < pass->args.model->shape.E; e++)
-        far->own[e] = to->first[e + 1] - to->first[e];
-    pass->args.far->deal(
-        pass->args.far->context, pass->args.stream,
+        ep_group->own[e] = to->first[e + 1] - to->first[e];
+    pass->args.ep_group->deal(
+        pass->args.ep_group->context, pass->args.stream,
         &(ls_collectives_deal){
-            .type = LS_I32, .from = far->own, .to = far->come, .n = n, .host = true});
+            .type = LS_I32, .from = ep_group->own, .to = ep_group->come, .n = n, .host = true});
     if (ls_stream_failed(pass->args.stream))
         return;
-    for (int64_t i = 0; i < ranks * n; at += far->come[i++])
+    for (int64_t i = 0; i < ranks * n; at += ep_group->come[i++])
         to->by_source[i] = at;
     to->by_source[ranks * n] = at;
     LS_BUG_IF(at > ls_pass_ep_rows(&pass->args), "%d rows for the experts of a rank", at);
     at = 0;
     for (int64_t i = 0; i < n * ranks; i++) {
         to->by_expert[i] = at;
-        at += far->come[i % ranks * n + i / ranks];
+        at += ep_group->come[i % ranks * n + i / ranks];
     }
     to->by_expert[n * ranks] = at;
     for (int64_t e = 0; e <= n; e++)
@@ -173,8 +173,8 @@ static void deal_rows(const ls_pass *pass, const ls_pass_experts *b, const void 
                       bool back)
 {
     const ls_model_split *split = &pass->args.model->split;
-    int64_t ranks = split->far_ranks, n = split->experts, C = pass->args.model->shape.C;
-    int64_t *there = pass->far.elements, *here = there + ranks;
+    int64_t ranks = split->ep_ranks, n = split->experts, C = pass->args.model->shape.C;
+    int64_t *there = pass->ep_group.elements, *here = there + ranks;
 
     if (ls_stream_failed(pass->args.stream))
         return;
@@ -182,12 +182,12 @@ static void deal_rows(const ls_pass *pass, const ls_pass_experts *b, const void 
         there[r] = (b->host.first[(r + 1) * n] - b->host.first[r * n]) * C;
         here[r] = (b->host.by_source[(r + 1) * n] - b->host.by_source[r * n]) * C;
     }
-    pass->args.far->deal(pass->args.far->context, pass->args.stream,
-                         &(ls_collectives_deal){.type = pass->args.type,
-                                                .from = from,
-                                                .to = to,
-                                                .sent = back ? here : there,
-                                                .received = back ? there : here});
+    pass->args.ep_group->deal(pass->args.ep_group->context, pass->args.stream,
+                              &(ls_collectives_deal){.type = pass->args.type,
+                                                     .from = from,
+                                                     .to = to,
+                                                     .sent = back ? here : there,
+                                                     .received = back ? there : here});
 }
 
 static void regroup(const ls_pass *pass, const ls_pass_experts *b, const void *from, void *to,
@@ -198,7 +198,7 @@ static void regroup(const ls_pass *pass, const ls_pass_experts *b, const void *f
     ls_experts_regroup(pass->args.stream,
                        &(ls_regroup){.by_source = b->by_source,
                                      .by_expert = b->by_expert,
-                                     .sources = model->split.far_ranks,
+                                     .sources = model->split.ep_ranks,
                                      .experts = model->split.experts,
                                      .row_bytes = model->shape.C * ls_dtype_bytes(pass->args.type),
                                      .from = from,
@@ -220,33 +220,33 @@ static ls_route route_here(const ls_pass *pass, const ls_pass_experts *b)
 static void serve_forward(const ls_pass *pass, const ls_pass_call *call, int64_t l)
 {
     const ls_pass_experts *b = &pass->blocks[l].experts;
-    const ls_pass_ep *far = &pass->far;
+    const ls_pass_ep *ep_group = &pass->ep_group;
 
     exchange_counts(pass, b);
     ls_route route = route_here(pass, b);
     ls_experts here = ls_pass_experts_of(pass, call, l, &route, false);
-    deal_rows(pass, b, far->away, far->come_rows, false);
-    regroup(pass, b, far->come_rows, b->xs, false);
-    here.ys = far->grouped;
+    deal_rows(pass, b, ep_group->away, ep_group->come_rows, false);
+    regroup(pass, b, ep_group->come_rows, b->xs, false);
+    here.ys = ep_group->grouped;
     ls_experts_apply(pass->args.stream, &here);
-    regroup(pass, b, far->grouped, far->come_rows, true);
-    deal_rows(pass, b, far->come_rows, b->ys, true);
+    regroup(pass, b, ep_group->grouped, ep_group->come_rows, true);
+    deal_rows(pass, b, ep_group->come_rows, b->ys, true);
 }
 
 static void serve_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l)
 {
     const ls_pass_experts *b = &pass->blocks[l].experts;
-    const ls_pass_ep *far = &pass->far;
+    const ls_pass_ep *ep_group = &pass->ep_group;
     ls_route route = route_here(pass, b);
     ls_experts here = ls_pass_experts_of(pass, call, l, &route, true);
 
-    deal_rows(pass, b, b->ys, far->come_rows, false);
-    regroup(pass, b, far->come_rows, far->grouped, false);
-    here.ys = far->grouped;
+    deal_rows(pass, b, b->ys, ep_group->come_rows, false);
+    regroup(pass, b, ep_group->come_rows, ep_group->grouped, false);
+    here.ys = ep_group->grouped;
     here.accumulate = call->accumulate;
     ls_experts_apply_back(pass->args.stream, &here);
-    regroup(pass, b, b->xs, far->come_rows, true);
-    deal_rows(pass, b, far->come_rows, far->away, true);
+    regroup(pass, b, b->xs, ep_group->come_rows, true);
+    deal_rows(pass, b, ep_group->come_rows, ep_group->away, true);
 }
 
 void ls_pass_ep_again(const ls_pass *pass, const ls_pass_call *call, int64_t l)
@@ -262,7 +262,7 @@ void ls_pass_ep_forward(const ls_pass *pass, const ls_pass_call *call, int64_t l
 {
     ls_experts leaving = *own;
 
-    leaving.xs = pass->far.away;
+    leaving.xs = pass->ep_group.away;
     ls_experts_gather(pass->args.stream, &leaving);
     learn_first(pass, &pass->blocks[l].experts);
     serve_forward(pass, call, l);
@@ -276,7 +276,7 @@ void ls_pass_ep_backward(const ls_pass *pass, const ls_pass_call *call, int64_t 
 
     ls_experts_spread(pass->args.stream, own);
     serve_backward(pass, call, l);
-    returned.xs = pass->far.away;
+    returned.xs = pass->ep_group.away;
     ls_experts_collect(pass->args.stream, &returned);
 }
 

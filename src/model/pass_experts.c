@@ -43,7 +43,7 @@ static ls_route route_of(const ls_pass *pass, const ls_pass_call *call, int64_t 
                       .chosen = b->chosen,
                       .M = call->B * call->T,
                       .sequences = call->B,
-                      .ranks = pass->args.ring.ranks,
+                      .ranks = pass->args.cp_group.ranks,
                       .E = s->E,
                       .K = s->K,
                       .leaves = pass->args.training && call->leaves > 0 ? call->leaves : 1,
@@ -127,19 +127,19 @@ static void choose(const ls_pass *pass, const ls_pass_call *call, int64_t l, con
 void ls_pass_experts_forward(const ls_pass *pass, const ls_pass_call *call, int64_t l)
 {
     const ls_pass_buffers *b = &pass->blocks[l];
-    bool apart = ls_pass_ends_apart(pass, call, l, SITE_OUT);
+    bool discrete = ls_pass_ends_apart(pass, call, l, SITE_OUT);
     ls_route route = route_of(pass, call, l);
     ls_experts args = ls_pass_experts_of(pass, call, l, &route, false);
 
     args.x = ls_pass_whole(pass, call, b->y2, pass->whole_x);
     choose(pass, call, l, args.x, &route);
-    args.add = apart ? NULL : b->mid;
-    args.y = apart ? ls_pass_part(pass, pass->branch) : b->next;
+    args.add = discrete ? NULL : b->mid;
+    args.y = discrete ? ls_pass_part(pass, pass->branch) : b->next;
     if (ls_pass_is_ep(&pass->args))
         ls_pass_ep_forward(pass, call, l, &args);
     else
         ls_experts_forward(pass->args.stream, &args);
-    if (apart)
+    if (discrete)
         ls_pass_join(pass, call, pass->branch);
 }
 

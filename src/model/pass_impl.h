@@ -66,16 +66,17 @@ typedef struct ls_pass_travel {
 
 struct ls_pass {
     ls_pass_args args;
-    bool apart; /* the device has a memory of its own */
+    bool discrete; /* the device has a memory of its own */
     int64_t bytes;
-    void *memory;        /* owned */
-    void *travel_memory; /* owned: of `travel`, which the ranks of a ring reach; NULL: no ring */
+    void *memory; /* owned */
+    void
+        *host_stage_memory; /* owned: of `travel`, which the ranks of a ring reach; NULL: no ring */
     void *in0, *branch, *yf;
     void *whole_x, *whole_y; /* where streams are divided: all rows of one, and of a sum's part */
     float *scores, *all_scores; /* of the head of a split model: this rank's, and all ranks' */
     float *qk_sums;             /* [2, M]: of q and k, where ranks normalise them together */
     float *meanf, *rstdf, *rope;
-    ls_pass_travel travel;
+    ls_pass_travel host_stage;
     ls_pass_ends *ends;   /* owned: of each slot; those of the call at hand are above */
     ls_pass_buffers *all; /* owned: blocks of each slot */
     void *dstream, *dbranch, *dy, *dqkv, *datt, *dz, *dact, *dsmall;
@@ -83,8 +84,8 @@ struct ls_pass {
     float *dweights, *stack; /* of experts: [M, K], and sums over leaves */
     int64_t stack_floats;    /* of that */
     ls_expert *experts;      /* owned, E of them: those of the block at hand */
-    ls_pass_ep far;
-    void *far_tables; /* owned, host: tables of all blocks, where the device has a memory of its own
+    ls_pass_ep ep_group;
+    void *ep_tables; /* owned, host: tables of all blocks, where the device has a memory of its own
                        */
     float *spare; /* [D]: the gradient of a norm of q or k that is frozen while the other is not */
     float *wide;  /* in bf16 with adapters: [M, rank], while it is scaled */
@@ -297,7 +298,7 @@ void ls_pass_join(const ls_pass *pass, const ls_pass_call *call, void *share);
  * rows each, `apart` rows from one to the next, the first of them at `first`. The part of the sum
  * is made in them, one behind the other, from `to` on; rows behind the call's are nobody's. */
 typedef struct ls_pass_half {
-    int64_t first, rows, apart;
+    int64_t first, rows, discrete;
     int pieces;
     void *to;
 } ls_pass_half;

@@ -215,25 +215,25 @@ static void cut_gated(cutter *c, const ls_pass_args *args, ls_pass_buffers *bloc
     if (!ls_pass_is_ep(args))
         return;
     b->xs = cut_values(c, args, ls_pass_mlp_rows(args, M) * s->C);
-    int64_t stretches = args->model->split.far_ranks * args->model->split.experts;
+    int64_t stretches = args->model->split.ep_ranks * args->model->split.experts;
     b->by_source = cut_ints(c, stretches + 1);
     b->by_expert = cut_ints(c, stretches + 1);
     b->first_here = cut_ints(c, args->model->split.experts + 1);
 }
 
 /* What rows pass through on their way to other ranks and back, of all blocks. */
-static void cut_far(cutter *c, const ls_pass_args *args, ls_pass_ep *far)
+static void cut_ep(cutter *c, const ls_pass_args *args, ls_pass_ep *ep_group)
 {
     const ls_model_shape *s = &args->model->shape;
     const ls_model_split *split = &args->model->split;
     int64_t here = ls_pass_ep_rows(args) * s->C;
 
-    far->away = cut_values(c, args, args->B * args->T * s->K * s->C);
-    far->come_rows = cut_values(c, args, here);
-    far->grouped = cut_values(c, args, here);
-    far->elements = cut(c, 2 * split->far_ranks * (int64_t)sizeof *far->elements);
-    far->own = cut_ints(c, s->E);
-    far->come = cut_ints(c, split->far_ranks * split->experts);
+    ep_group->away = cut_values(c, args, args->B * args->T * s->K * s->C);
+    ep_group->come_rows = cut_values(c, args, here);
+    ep_group->grouped = cut_values(c, args, here);
+    ep_group->elements = cut(c, 2 * split->ep_ranks * (int64_t)sizeof *ep_group->elements);
+    ep_group->own = cut_ints(c, s->E);
+    ep_group->come = cut_ints(c, split->ep_ranks * split->experts);
 }
 
 /* The rest of a block, but for its end. */
@@ -360,8 +360,8 @@ static void lay_out_slot(cutter *c, const ls_pass_args *args, ls_pass *pass, int
     ls_pass_buffers *blocks = pass->all ? pass->all + slot * s->L : NULL;
     ls_pass_ends ends = {.yf = NULL};
 
-    bool apart = s->dropout > 0 || ls_pass_is_split(args); /* a branch ends beside the stream */
-    if (ls_pass_has_head(args) || (slot == 0 && apart))
+    bool discrete = s->dropout > 0 || ls_pass_is_split(args); /* a branch ends beside the stream */
+    if (ls_pass_has_head(args) || (slot == 0 && discrete))
         ends = cut_ends(c, args);
     else if (pass->ends) /* nobody reads it */
         ends = pass->ends[0];
@@ -417,20 +417,20 @@ static void cut_meeting(cutter *c, const ls_pass_args *args, ls_pass *pass)
 }
 
 /* What ranks that share sequences send to each other. */
-static void cut_travel(cutter *c, const ls_pass_args *args, ls_pass_travel *t)
+static void cut_host_stage(cutter *c, const ls_pass_args *args, ls_pass_travel *t)
 {
     int64_t n = ls_pass_kv_elements(args, args->B, args->T);
-    bool gather = args->ring.gather;
+    bool gather = args->cp_group.gather;
 
     t->kv[0] = cut_values(c, args, n);
-    t->kv[1] = cut_values(c, args, gather ? args->ring.ranks * n : n);
+    t->kv[1] = cut_values(c, args, gather ? args->cp_group.ranks * n : n);
     if (args->training || args->type != LS_F32)
         t->wide = cut_floats(c, args->B * args->T * ls_pass_att_width(&args->model->shape));
     if (!args->training)
         return;
     t->dkv = cut_floats(c, n);
     if (gather)
-        t->all = cut_floats(c, args->ring.ranks * n);
+        t->all = cut_floats(c, args->cp_group.ranks * n);
     for (int i = 0; i < 2 && !gather; i++)
         t->part[i] = cut_floats(c, n);
     if (!gather)
@@ -449,7 +449,7 @@ static void lay_out(cutter *c, const ls_pass_args *args, int threads, ls_pass *p
     if (ls_pass_is_split(args))
         cut_meeting(c, args, pass);
     if (ls_pass_is_ep(args))
-        cut_far(c, args, &pass->far);
+        cut_ep(c, args, &pass->ep_group);
     pass->maxima = args->fp8 ? cut_floats(c, s->L * 2 * LS_LAYERS) : NULL;
     pass->rope = s->rope ? cut_floats(c, ls_max_i64(args->T, args->cache) * s->D) : NULL;
     if (args->type != LS_F32) {
@@ -475,19 +475,19 @@ static int64_t own_bytes(const ls_pass_args *args, int threads)
     return ls_round_up(c.used, 4096);
 }
 
-static int64_t travel_bytes(const ls_pass_args *args)
+static int64_t host_stage_bytes(const ls_pass_args *args)
 {
     cutter c = {.base = NULL};
     ls_pass_travel unused = {.dkv = NULL};
 
     if (ls_pass_is_cp(args))
-        cut_travel(&c, args, &unused);
+        cut_host_stage(&c, args, &unused);
     return ls_round_up(c.used, 4096);
 }
 
 int64_t ls_pass_bytes(const ls_pass_args *args, int threads)
 {
-    return own_bytes(args, threads) + travel_bytes(args);
+    return own_bytes(args, threads) + host_stage_bytes(args);
 }
 
 /* Angles of all positions, some at a time; with a ring of those of this rank. */
@@ -544,9 +544,9 @@ int64_t ls_pass_cp_place(const ls_pass_args *args)
     int64_t chosen = args->B * args->model->shape.E * (int64_t)sizeof(int32_t);
 
     return ls_max_i64(
-        ls_collectives_place(args->ring.gather ? LS_COLLECTIVES_GATHER : LS_COLLECTIVES_SHIFT,
-                             args->ring.ranks, n * size),
-        ls_collectives_place(LS_COLLECTIVES_SUM, args->ring.ranks, chosen));
+        ls_collectives_place(args->cp_group.gather ? LS_COLLECTIVES_GATHER : LS_COLLECTIVES_SHIFT,
+                             args->cp_group.ranks, n * size),
+        ls_collectives_place(LS_COLLECTIVES_SUM, args->cp_group.ranks, chosen));
 }
 
 int64_t ls_pass_ep_place(const ls_pass_args *args)
@@ -557,22 +557,22 @@ int64_t ls_pass_ep_place(const ls_pass_args *args)
 /* Those who reach the activations of a pass; NULL: nobody does. */
 static const ls_collectives *collectives_of(const ls_pass *pass)
 {
-    return pass->args.collectives ? pass->args.collectives : pass->args.far;
+    return pass->args.collectives ? pass->args.collectives : pass->args.ep_group;
 }
 
 /* What travels round a ring lies in memory that its ranks reach. */
 static ls_status alloc_memory(ls_pass *pass, ls_device *device)
 {
-    const ls_collectives *g = collectives_of(pass), *ring = pass->args.ring.collectives;
+    const ls_collectives *g = collectives_of(pass), *cp_group = pass->args.cp_group.collectives;
     ls_status st;
 
     LS_TRY(st,
            g ? g->alloc(g->context, pass->bytes, "activations", &pass->memory)
              : ls_device_alloc(device, pass->bytes, "activations", &pass->memory),
            out);
-    if (ring)
-        st = ring->alloc(ring->context, travel_bytes(&pass->args), "keys and values",
-                         &pass->travel_memory);
+    if (cp_group)
+        st = cp_group->alloc(cp_group->context, host_stage_bytes(&pass->args), "keys and values",
+                             &pass->host_stage_memory);
 out:
     return st;
 }
@@ -589,11 +589,11 @@ ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args)
     LS_BUG_IF(args->recompute == LS_RECOMPUTE_AUTO, "a pass that has to choose what to recompute");
     LS_BUG_IF((args->model->split.ranks > 1) != (args->collectives != NULL),
               "a pass of a part of a model and nobody to meet, or of a whole one and somebody");
-    LS_BUG_IF(ls_pass_is_ep(args) != (args->far != NULL),
+    LS_BUG_IF(ls_pass_is_ep(args) != (args->ep_group != NULL),
               "a pass of some experts and nobody to meet, or of all and somebody");
-    LS_BUG_IF(ls_pass_is_cp(args) != (args->ring.collectives != NULL) ||
+    LS_BUG_IF(ls_pass_is_cp(args) != (args->cp_group.collectives != NULL) ||
                   (ls_pass_is_cp(args) && (args->cache || args->T % 2)),
-              "a ring of %d ranks, %lld tokens", args->ring.ranks, (long long)args->T);
+              "a ring of %d ranks, %lld tokens", args->cp_group.ranks, (long long)args->T);
     LS_BUG_IF(args->training && args->cache, "a pass for training keeps no cache");
     LS_BUG_IF((unsigned)args->type > (args->kernels->f16 ? LS_F16 : LS_BF16), "a pass of type %d",
               (int)args->type);
@@ -602,7 +602,7 @@ ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args)
     LS_BUG_IF(args->late > 0 && !args->training, "a backward in halves of a pass without one");
     size_t slots = (size_t)ls_pass_slots(args), late = (size_t)args->late;
     pass->args = *args;
-    pass->apart = !ls_device_describe(device).host_memory;
+    pass->discrete = !ls_device_describe(device).host_memory;
     pass->all = ls_mem_array(slots * (size_t)args->model->shape.L, sizeof *pass->all);
     pass->ends = ls_mem_array(slots, sizeof *pass->ends);
     pass->lates = ls_mem_array(late * (size_t)args->model->shape.L, sizeof *pass->lates);
@@ -613,10 +613,10 @@ ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args)
     }
     pass->bytes = own_bytes(args, threads);
     LS_TRY(st, alloc_memory(pass, device), out);
-    cutter c = {.base = pass->memory}, travel = {.base = pass->travel_memory};
+    cutter c = {.base = pass->memory}, host_stage = {.base = pass->host_stage_memory};
     lay_out(&c, args, threads, pass);
-    if (travel.base)
-        cut_travel(&travel, args, &pass->travel);
+    if (host_stage.base)
+        cut_host_stage(&host_stage, args, &pass->host_stage);
     LS_TRY(st, ls_pass_ep_open(pass), out);
     ls_pass_take(pass, &(ls_pass_call){.slot = 0});
     if (pass->rope)
@@ -636,9 +636,9 @@ void ls_pass_close(ls_pass *pass)
         collectives_of(pass)->free(collectives_of(pass)->context, pass->memory);
     else
         ls_device_free(ls_stream_device(pass->args.stream), pass->memory);
-    if (pass->args.ring.collectives)
-        pass->args.ring.collectives->free(pass->args.ring.collectives->context,
-                                          pass->travel_memory);
+    if (pass->args.cp_group.collectives)
+        pass->args.cp_group.collectives->free(pass->args.cp_group.collectives->context,
+                                              pass->host_stage_memory);
     ls_pass_ep_close(pass);
     ls_mem_free(pass->all);
     ls_mem_free(pass->ends);

@@ -157,12 +157,12 @@ bool ls_pass_half_of(const ls_pass *pass, const ls_pass_call *call, void *share,
     int64_t first = ls_round_up((each + 1) / 2, row_unit(C));
     int pieces = rows ? args->model->split.ranks : 1;
 
-    if (!ls_pass_is_split(args) || !args->collectives->apart || each - first < FEWEST)
+    if (!ls_pass_is_split(args) || !args->collectives->discrete || each - first < FEWEST)
         return false;
     *half_out = (ls_pass_half){
         .first = which == 0 ? 0 : first,
         .rows = which == 0 ? first : each - first,
-        .apart = each,
+        .discrete = each,
         .pieces = pieces,
         .to = ls_pass_at(pass, ls_pass_part(pass, share), which == 0 ? 0 : first * pieces * C)};
     return true;
@@ -356,10 +356,10 @@ int64_t ls_pass_sent(const ls_pass_args *args, int64_t B, int64_t T, bool backwa
     int64_t joins = embedding + 2 * (end - first), wholes = head + 2 * (end - first);
     int64_t norms = end - first; /* over all heads, where the model has those */
     int64_t routes = end - first;
-    int64_t ring = ls_pass_cp_sent(args, B, T, backward);
+    int64_t cp_group = ls_pass_cp_sent(args, B, T, backward);
 
     if (!ls_pass_is_split(args))
-        return ring;
+        return cp_group;
     if (backward) {
         int64_t low = ls_min_i64(ls_pass_lowest(args), end), back = end - low;
         const ls_model *model = args->model;
@@ -373,7 +373,7 @@ int64_t ls_pass_sent(const ls_pass_args *args, int64_t B, int64_t T, bool backwa
         }
     }
     norms = args->model->shape.qk_wide ? norms : 0;
-    return ring + (head ? scores_sent(args, M) : 0) + sent_of(args, M, joins, wholes) +
+    return cp_group + (head ? scores_sent(args, M) : 0) + sent_of(args, M, joins, wholes) +
            logits_sent(args, M, routes) +
            norms * ls_collectives_sent(LS_COLLECTIVES_SUM, args->model->split.ranks,
                                        2 * M * (int64_t)sizeof(float));

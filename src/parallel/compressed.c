@@ -27,8 +27,8 @@ typedef struct range {
 /* From one rank to another, or from one to this. */
 typedef struct piece {
     range of;
-    int64_t at;   /* bytes, in the buffer of the bucket */
-    int64_t owed; /* where what it owes begins; -1: plain */
+    int64_t at;       /* bytes, in the buffer of the bucket */
+    int64_t residual; /* where what it owes begins; -1: plain */
 } piece;
 
 /* One bucket. */
@@ -36,7 +36,7 @@ typedef struct bucket {
     range all, own;          /* elements; own: this rank's part */
     int64_t sends, receives; /* where its bytes begin in the buffers */
     int64_t gathers, slot;   /* the same for gathers, and bytes of each rank's slot there */
-    int64_t owed;            /* where what the own part owes begins */
+    int64_t residual;        /* where what the own part owes begins */
     piece *to, *from;        /* of each rank; owned by the first bucket */
     int64_t *in_counts, *out_counts;
     ls_comm_request request;
@@ -44,7 +44,7 @@ typedef struct bucket {
 
 /* What opening takes: bytes of buffers, floats of debts. */
 typedef struct layout {
-    int64_t sends, receives, gathers, owed, owed_sum;
+    int64_t sends, receives, gathers, residual, residual_sum;
 } layout;
 
 struct ls_compressed {
@@ -55,7 +55,7 @@ struct ls_compressed {
     bucket *of; /* owned */
     layout size;
     char *sends, *receives, *gathers; /* of the communicator, as the next two */
-    float *owed, *owed_sum;
+    float *residual, *residual_sum;
     int *order;               /* owned: buckets in the order of their start */
     int started, sent, added; /* of those: begun, on their way to owners, summed by this one */
 };
@@ -126,7 +126,7 @@ static void lay_out(const ls_compressed_args *a, int b, layout *l, bucket *out)
 {
     int me = a->mesh.rank, n = a->mesh.ranks;
     range chunk = chunk_of(a, b, me), own = part_of(a, b, me);
-    int64_t sends = 0, receives = 0, owed = l->owed;
+    int64_t sends = 0, receives = 0, residual = l->residual;
 
     for (int r = 0; r < n; r++) {
         range to = cut(chunk, part_of(a, b, r)), from = cut(chunk_of(a, b, r), own);
@@ -134,14 +134,14 @@ static void lay_out(const ls_compressed_args *a, int b, layout *l, bucket *out)
         int64_t back = r == me ? 0 : ls_codec_bytes(way(a, me, r), from.count);
         bool plain = together(a, me, r);
         if (out) {
-            out->to[r] = (piece){.of = to, .at = sends, .owed = plain ? -1 : owed};
-            out->from[r] = (piece){.of = from, .at = receives, .owed = -1};
+            out->to[r] = (piece){.of = to, .at = sends, .residual = plain ? -1 : residual};
+            out->from[r] = (piece){.of = from, .at = receives, .residual = -1};
             out->in_counts[r] = in;
             out->out_counts[r] = back;
         }
         sends += in;
         receives += back;
-        owed += plain ? 0 : to.count;
+        residual += plain ? 0 : to.count;
     }
     if (out) {
         out->all = bucket_of(a, b);
@@ -150,13 +150,13 @@ static void lay_out(const ls_compressed_args *a, int b, layout *l, bucket *out)
         out->receives = l->receives;
         out->gathers = l->gathers;
         out->slot = slot_of(a, b);
-        out->owed = l->owed_sum;
+        out->residual = l->residual_sum;
     }
     l->sends += sends;
     l->receives += receives;
-    l->owed = owed;
+    l->residual = residual;
     l->gathers += a->spread ? n * slot_of(a, b) : 0;
-    l->owed_sum += a->spread ? own.count : 0;
+    l->residual_sum += a->spread ? own.count : 0;
 }
 
 /* As the communicator gives them out: whole pages, at least one. */
@@ -172,8 +172,8 @@ int64_t ls_compressed_bytes(const ls_compressed_args *args)
 
     for (int b = 0; b < buckets_of(args); b++)
         lay_out(args, b, &l, NULL);
-    return pages(l.sends) + pages(l.receives) + pages(l.owed * size) +
-           (args->spread ? pages(l.gathers) + pages(l.owed_sum * size) : 0);
+    return pages(l.sends) + pages(l.receives) + pages(l.residual * size) +
+           (args->spread ? pages(l.gathers) + pages(l.residual_sum * size) : 0);
 }
 
 int ls_compressed_vectors(const ls_compressed_args *args)
@@ -217,9 +217,9 @@ static ls_status open_memory(ls_compressed *x)
         void *at;
     } rows[] = {{.bytes = x->size.sends, .what = "squeezed gradients to send", .wanted = true},
                 {.bytes = x->size.receives, .what = "squeezed gradients to add", .wanted = true},
-                {.bytes = x->size.owed * size, .what = "debts of gradients", .wanted = true},
+                {.bytes = x->size.residual * size, .what = "debts of gradients", .wanted = true},
                 {.bytes = x->size.gathers, .what = "squeezed sums", .wanted = x->args.spread},
-                {.bytes = x->size.owed_sum * size, .what = "debts", .wanted = x->args.spread}};
+                {.bytes = x->size.residual_sum * size, .what = "debts", .wanted = x->args.spread}};
     ls_status st = LS_OK;
 
     for (size_t i = 0; i < LS_COUNT(rows) && st == LS_OK; i++)
@@ -227,9 +227,9 @@ static ls_status open_memory(ls_compressed *x)
             st = ls_comm_alloc(x->args.comm, rows[i].bytes, rows[i].what, &rows[i].at);
     x->sends = rows[0].at;
     x->receives = rows[1].at;
-    x->owed = rows[2].at;
+    x->residual = rows[2].at;
     x->gathers = rows[3].at;
-    x->owed_sum = rows[4].at;
+    x->residual_sum = rows[4].at;
     return st;
 }
 
@@ -286,8 +286,8 @@ void ls_compressed_close(ls_compressed *narrow)
     ls_comm_free(x->args.comm, x->sends);
     ls_comm_free(x->args.comm, x->receives);
     ls_comm_free(x->args.comm, x->gathers);
-    ls_comm_free(x->args.comm, x->owed);
-    ls_comm_free(x->args.comm, x->owed_sum);
+    ls_comm_free(x->args.comm, x->residual);
+    ls_comm_free(x->args.comm, x->residual_sum);
     if (x->of) {
         ls_mem_free(x->of[0].to);
         ls_mem_free(x->of[0].in_counts);
@@ -309,7 +309,7 @@ static ls_status send(ls_compressed *x, bucket *k, const float *gradient)
         const piece *p = &k->to[r];
         if (r != me)
             ls_codec_pack(way(&x->args, me, r), gradient + p->of.first,
-                          p->owed < 0 ? NULL : x->owed + p->owed, p->of.count,
+                          p->residual < 0 ? NULL : x->residual + p->residual, p->of.count,
                           x->sends + k->sends + p->at);
     }
     x->sent++;
@@ -330,14 +330,14 @@ static ls_status add(ls_compressed *x, const bucket *k, float *gradient)
     ls_status st = LS_OK;
 
     x->added++;
-    for (int far = 0; far < 2; far++)
+    for (int ep_group = 0; ep_group < 2; ep_group++)
         for (int r = 0; r < x->args.mesh.ranks; r++) {
             const piece *p = &k->from[r];
             const char *packed = x->receives + k->receives + p->at;
             const ls_codec *how = way(&x->args, me, r);
-            if (r == me || together(&x->args, me, r) != !far)
+            if (r == me || together(&x->args, me, r) != !ep_group)
                 continue;
-            if (far)
+            if (ep_group)
                 LS_TRY(st, ls_codec_add(how, packed, p->of.count, gradient + p->of.first), out);
             else
                 LS_TRY(st, ls_codec_unpack(how, packed, p->of.count, gradient + p->of.first), out);
@@ -350,8 +350,8 @@ static ls_status spread(ls_compressed *x, bucket *k, const float *gradient)
 {
     char *slots = x->gathers + k->gathers;
 
-    ls_codec_pack(&x->args.how, gradient + k->own.first, x->owed_sum + k->owed, k->own.count,
-                  slots + x->args.mesh.rank * k->slot);
+    ls_codec_pack(&x->args.how, gradient + k->own.first, x->residual_sum + k->residual,
+                  k->own.count, slots + x->args.mesh.rank * k->slot);
     return ls_comm_start(x->gather,
                          &(ls_coll){.kind = LS_COLL_ALL_GATHER,
                                     .type = LS_U8,
@@ -468,15 +468,15 @@ int64_t ls_compressed_sent(const ls_compressed *narrow)
  * other.
  */
 
-typedef struct debts {
+typedef struct feedbacks {
     const ls_compressed_args *args;
     int rank, bucket, owner; /* owner: the next part to look at */
     range run;               /* elements */
     int64_t at;              /* where it lies among the rank's debts */
-} debts;
+} feedbacks;
 
 /* The first run of a rank's debts, and the one after another; false past the last. */
-static bool next_run(debts *d)
+static bool next_run(feedbacks *d)
 {
     const ls_compressed_args *a = d->args;
 
@@ -546,7 +546,7 @@ static ls_status move_run(const ls_compressed *x, const move *m, int rank, int64
     return carry(x, 0, rank, count, m->dealt ? m->dealt + at : NULL, own, m->deadline_ns);
 }
 
-static ls_status move_debts(ls_compressed *x, const move *m)
+static ls_status move_feedbacks(ls_compressed *x, const move *m)
 {
     const ls_compressed_args *a = &x->args;
     ls_status st = LS_OK;
@@ -555,15 +555,17 @@ static ls_status move_debts(ls_compressed *x, const move *m)
         bool mine = r == a->mesh.rank;
         int64_t node = a->mesh.places[r].node * a->trained, sums = a->mesh.nodes * a->trained;
         int64_t at = 0;
-        for (debts d = {.args = a, .rank = r}; next_run(&d);)
+        for (feedbacks d = {.args = a, .rank = r}; next_run(&d);)
             LS_TRY(st,
-                   move_run(x, m, r, d.run.count, mine ? x->owed + d.at : NULL, node + d.run.first),
+                   move_run(x, m, r, d.run.count, mine ? x->residual + d.at : NULL,
+                            node + d.run.first),
                    out);
         for (int b = 0; b < x->buckets && a->spread; b++) {
             range own = part_of(a, b, r);
-            LS_TRY(st,
-                   move_run(x, m, r, own.count, mine ? x->owed_sum + at : NULL, sums + own.first),
-                   out);
+            LS_TRY(
+                st,
+                move_run(x, m, r, own.count, mine ? x->residual_sum + at : NULL, sums + own.first),
+                out);
             at += own.count;
         }
     }
@@ -571,22 +573,22 @@ out:
     return st;
 }
 
-ls_status ls_compressed_collect(ls_compressed *narrow, float *debt, int64_t deadline_ns)
+ls_status ls_compressed_collect(ls_compressed *narrow, float *feedback, int64_t deadline_ns)
 {
     const ls_compressed_args *a = &narrow->args;
 
-    if (debt) /* a node owes nothing to itself */
-        memset(debt, 0, (size_t)(ls_compressed_vectors(a) * a->trained) * sizeof *debt);
-    return move_debts(narrow,
-                      &(move){.collected = debt, .collects = true, .deadline_ns = deadline_ns});
+    if (feedback) /* a node owes nothing to itself */
+        memset(feedback, 0, (size_t)(ls_compressed_vectors(a) * a->trained) * sizeof *feedback);
+    return move_feedbacks(
+        narrow, &(move){.collected = feedback, .collects = true, .deadline_ns = deadline_ns});
 }
 
-ls_status ls_compressed_deal(ls_compressed *narrow, const float *debt, int64_t deadline_ns)
+ls_status ls_compressed_deal(ls_compressed *narrow, const float *feedback, int64_t deadline_ns)
 {
-    return move_debts(narrow, &(move){.dealt = debt, .deadline_ns = deadline_ns});
+    return move_feedbacks(narrow, &(move){.dealt = feedback, .deadline_ns = deadline_ns});
 }
 
-void ls_compressed_settle(const ls_compressed_args *args, float *debt)
+void ls_compressed_settle(const ls_compressed_args *args, float *feedback)
 {
     const ls_mesh *mesh = &args->mesh;
 
@@ -594,8 +596,8 @@ void ls_compressed_settle(const ls_compressed_args *args, float *debt)
         for (int r = 0; r < mesh->ranks; r++) {
             range part = part_of(args, b, r);
             int node = mesh->places[r].node;
-            float *own = debt + node * args->trained;
-            float *next = debt + (node + 1) % mesh->nodes * args->trained;
+            float *own = feedback + node * args->trained;
+            float *next = feedback + (node + 1) % mesh->nodes * args->trained;
             for (int64_t i = part.first; i < part.first + part.count; i++) {
                 if (own[i] != 0) /* adding 0 would make 0 of -0 */
                     next[i] += own[i];

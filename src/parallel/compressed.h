@@ -56,11 +56,11 @@ int64_t ls_compressed_sent(const ls_compressed *narrow);
 
 /* What is owed, to and from rank 0's `debt` (vectors x trained elements; NULL elsewhere). By all
  * ranks, between steps. */
-ls_status ls_compressed_collect(ls_compressed *narrow, float *debt, int64_t deadline_ns);
-ls_status ls_compressed_deal(ls_compressed *narrow, const float *debt, int64_t deadline_ns);
+ls_status ls_compressed_collect(ls_compressed *narrow, float *feedback, int64_t deadline_ns);
+ls_status ls_compressed_deal(ls_compressed *narrow, const float *feedback, int64_t deadline_ns);
 
 /* Before dealing what another mesh owed: elements that a node would owe itself go to the next node,
  * so that nothing of the sum over all vectors is lost. Leaves what this mesh owed as it is. */
-void ls_compressed_settle(const ls_compressed_args *args, float *debt);
+void ls_compressed_settle(const ls_compressed_args *args, float *feedback);
 
 LS_C_END

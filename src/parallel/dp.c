@@ -213,7 +213,7 @@ static ls_status open_sum(ls_dp *x, const int64_t *counts, const int *merges, ls
     const ls_dp_args *a = &x->args;
 
     if (ls_dp_parted(a))
-        return ls_ordered_feed_open(feed, &(ls_ordered_feed_args){.comm = x->turns,
+        return ls_ordered_feed_open(feed, &(ls_ordered_feed_args){.comm = x->page_reuse,
                                                                   .runs = x->runs,
                                                                   .leaves = a->leaves,
                                                                   .counts = counts,
@@ -222,7 +222,7 @@ static ls_status open_sum(ls_dp *x, const int64_t *counts, const int *merges, ls
                                                                   .rounds = a->rounds,
                                                                   .merges = merges,
                                                                   .type = LS_F32});
-    return ls_ordered_sum_open(sum, &(ls_ordered_sum_args){.comm = x->turns,
+    return ls_ordered_sum_open(sum, &(ls_ordered_sum_args){.comm = x->page_reuse,
                                                            .runs = x->runs,
                                                            .leaves = a->leaves,
                                                            .counts = counts,
@@ -276,13 +276,13 @@ static ls_status open_comms(ls_dp *x)
 
     x->turn = turn_of(&x->args.mesh, x->args.mesh.rank);
     if (ls_mesh_shard_groups(&x->args.mesh) == 1) {
-        x->group = x->turns = x->args.comm;
+        x->group = x->page_reuse = x->args.comm;
         return LS_OK;
     }
     LS_TRY(st, open_some(x, false, true, &x->group), out);
-    LS_TRY(st, open_some(x, true, false, &x->twins), out);
+    LS_TRY(st, open_some(x, true, false, &x->shard_replicas), out);
     if (x->args.ordered)
-        LS_TRY(st, open_some(x, false, false, &x->turns), out);
+        LS_TRY(st, open_some(x, false, false, &x->page_reuse), out);
 out:
     return st;
 }
@@ -353,8 +353,8 @@ void ls_dp_close(ls_dp *dp)
     ls_ordered_feed_close(x->tied_feed);
     ls_comm_free(x->args.comm, x->tied_sum);
     if (x->group != x->args.comm) {
-        ls_comm_close(x->turns);
-        ls_comm_close(x->twins);
+        ls_comm_close(x->page_reuse);
+        ls_comm_close(x->shard_replicas);
         ls_comm_close(x->group);
     }
     ls_mem_free(x->counts);
@@ -472,9 +472,9 @@ ls_status ls_dp_deal(ls_dp *dp, const float *whole, float *part)
 
     if (ls_mesh_shard_group(mesh, mesh->rank) == 0)
         LS_TRY(st, deal_in_group(dp, whole, part), out);
-    if (dp->twins && own > 0)
+    if (dp->shard_replicas && own > 0)
         st = ls_comm_run(
-            dp->twins,
+            dp->shard_replicas,
             &(ls_coll){
                 .kind = LS_COLL_BROADCAST, .type = LS_F32, .count = own, .in = part, .out = part},
             ls_dp_deadline());
@@ -489,18 +489,18 @@ int ls_dp_residuals(const ls_dp_args *args)
     return is_narrow(args) ? ls_compressed_vectors(&narrow) : 0;
 }
 
-ls_status ls_dp_collect_residuals(ls_dp *dp, float *debts)
+ls_status ls_dp_collect_residuals(ls_dp *dp, float *feedbacks)
 {
-    return ls_compressed_collect(dp->narrow, debts, ls_dp_deadline());
+    return ls_compressed_collect(dp->narrow, feedbacks, ls_dp_deadline());
 }
 
-ls_status ls_dp_deal_residuals(ls_dp *dp, float *debts)
+ls_status ls_dp_deal_residuals(ls_dp *dp, float *feedbacks)
 {
     ls_compressed_args narrow = narrow_args(&dp->args);
 
-    if (debts)
-        ls_compressed_settle(&narrow, debts);
-    return ls_compressed_deal(dp->narrow, debts, ls_dp_deadline());
+    if (feedbacks)
+        ls_compressed_settle(&narrow, feedbacks);
+    return ls_compressed_deal(dp->narrow, feedbacks, ls_dp_deadline());
 }
 
 static ls_status add_up(ls_comm *comm, ls_dtype type, void *numbers, int64_t n)

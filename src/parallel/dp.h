@@ -140,8 +140,8 @@ ls_status ls_dp_deal(ls_dp *dp, const float *whole, float *part);
  * elsewhere): how many there are, 0 when nothing is compressed; all of it to rank 0; and back, also
  * what another mesh owed, nothing of which is lost. */
 int ls_dp_residuals(const ls_dp_args *args);
-ls_status ls_dp_collect_residuals(ls_dp *dp, float *debts);
-ls_status ls_dp_deal_residuals(ls_dp *dp, float *debts);
+ls_status ls_dp_collect_residuals(ls_dp *dp, float *feedbacks);
+ls_status ls_dp_deal_residuals(ls_dp *dp, float *feedbacks);
 
 /* numbers: fp32 or fp64. */
 ls_status ls_dp_numbers(ls_dp *dp, ls_dtype type, void *numbers, int64_t n);

@@ -23,13 +23,13 @@ struct ls_dp {
     ls_dp_args args;
     int buckets;
     /* Owned where there are shard groups, otherwise that of the arguments, and no twins. */
-    ls_comm *group, *twins; /* this rank's group, by seats; its twins, by groups */
-    ls_comm *turns;         /* all ranks, in the order of their pieces: by seats, then by groups */
-    int turn;               /* this one's place there */
-    ls_ordered_sum *sum;    /* of `trained` elements, a part for each bucket; NULL in fast mode */
-    ls_ordered_sum *tied;   /* of the second gradient; NULL: none */
-    float *tied_sum;        /* owned: of the own part of it */
-    ls_compressed *narrow;  /* sums in fast mode, where nodes compress them; NULL: they do not */
+    ls_comm *group, *shard_replicas; /* this rank's group, by seats; its twins, by groups */
+    ls_comm *page_reuse;   /* all ranks, in the order of their pieces: by seats, then by groups */
+    int turn;              /* this one's place there */
+    ls_ordered_sum *sum;   /* of `trained` elements, a part for each bucket; NULL in fast mode */
+    ls_ordered_sum *tied;  /* of the second gradient; NULL: none */
+    float *tied_sum;       /* owned: of the own part of it */
+    ls_compressed *narrow; /* sums in fast mode, where nodes compress them; NULL: they do not */
     int64_t *counts; /* owned: [buckets][ranks] elements of pieces, as many of the second gradient,
                       * by turns; then [buckets][ranks of a group] elements of parts, and zeros */
     ls_ordered_run *runs;                      /* owned: leaves of each rank, by turns */

@@ -62,9 +62,9 @@ static ls_status start_share(ls_dp *x, float *const *buffers, int bucket)
     float *at = ls_dp_parted(a) ? x->own + own.packed : buffers[0] + ls_dp_own_first(a, bucket);
     ls_status st;
 
-    if (!x->twins || own.count == 0)
+    if (!x->shard_replicas || own.count == 0)
         return LS_OK;
-    st = ls_comm_start(x->twins,
+    st = ls_comm_start(x->shard_replicas,
                        &(ls_coll){.kind = a->ordered ? LS_COLL_ALL_GATHER : LS_COLL_ALL_REDUCE,
                                   .type = LS_F32,
                                   .count = a->ordered ? own.each : own.count,
@@ -83,7 +83,7 @@ static ls_status end_shares(ls_dp *x)
         if (!x->shared[b])
             continue;
         x->shared[b] = false;
-        LS_TRY(st, ls_comm_wait(x->twins, x->shares[b], ls_dp_deadline()), out);
+        LS_TRY(st, ls_comm_wait(x->shard_replicas, x->shares[b], ls_dp_deadline()), out);
     }
 out:
     return st;
@@ -201,7 +201,7 @@ static int room(const ls_dp *x)
 static ls_status pass_on(ls_dp *x, float *const *buffers)
 {
     ls_status st = LS_OK;
-    bool goes_on = x->twins && !x->args.ordered;
+    bool goes_on = x->shard_replicas && !x->args.ordered;
 
     while (goes_on && x->ended < x->started) {
         ls_dp_flight *f = &x->up[x->ended];

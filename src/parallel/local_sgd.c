@@ -233,7 +233,7 @@ static void pack_mean(const work *w, int64_t first, int64_t n)
 }
 
 /* The outer step: SGD with Nesterov momentum, as PyTorch writes it. */
-static void outer_step(const work *w, int64_t first, int64_t n)
+static void local_sgd_step(const work *w, int64_t first, int64_t n)
 {
     const ls_local_sgd *x = w->x;
     float lr = (float)x->args.lr, keep = (float)x->args.momentum, g[LS_CODEC_BLOCK];
@@ -327,7 +327,7 @@ ls_status ls_local_sgd_end(ls_local_sgd *local, float *own)
 {
     ls_local_sgd *x = local;
     int64_t deadline = ls_time_now_ns() + WAIT_S * LS_NS_PER_S;
-    work w = {.x = x, .write = own, .end = x->args.count, .block = outer_step};
+    work w = {.x = x, .write = own, .end = x->args.count, .block = local_sgd_step};
     ls_status st = LS_OK;
 
     LS_BUG_IF(x->phase == IDLE, "an exchange of replicas ends that has not begun");

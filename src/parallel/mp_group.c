@@ -54,7 +54,7 @@ static int in_turn(int *next, int n)
 }
 
 /* Whether ranks are on several nodes. */
-static bool is_apart(const ls_comm *comm)
+static bool is_discrete(const ls_comm *comm)
 {
     for (int i = 1; i < ls_comm_ranks(comm); i++)
         if (ls_comm_node(comm, i) != ls_comm_node(comm, 0))
@@ -185,7 +185,8 @@ ls_status ls_mp_group_stage(ls_mp_group *tensor, ls_stream *stream, int64_t byte
 
     if (st != LS_OK)
         return st;
-    t->collectives.apart = false; /* one half of a product would wait for the copy of the other */
+    t->collectives.discrete =
+        false; /* one half of a product would wait for the copy of the other */
     t->packed_locked = ls_device_host_lock(ls_stream_device(stream), t->packed, packed,
                                            "small sums of a team") == LS_OK;
     if (!t->packed_locked)
@@ -204,7 +205,7 @@ void ls_mp_group_unstage(ls_mp_group *tensor)
     ls_staging_close(t->staging);
     t->staging = NULL;
     t->packed_locked = false;
-    t->collectives.apart = is_apart(t->comm);
+    t->collectives.discrete = is_discrete(t->comm);
 }
 
 int64_t ls_mp_group_stage_bytes(int64_t bytes)
@@ -255,7 +256,7 @@ static int start(void *context, ls_stream *stream, const ls_collectives_ask *ask
         return take_out(t, ask);
     if (ask->move == LS_COLLECTIVES_SHIFT)
         return start_shift(t, stream, ask);
-    if (!t->collectives.apart) {
+    if (!t->collectives.discrete) {
         run(t, stream, ask);
         return -1;
     }
@@ -408,7 +409,7 @@ ls_status ls_mp_group_open(ls_mp_group **tensor_out, ls_comm *comm, int copies)
         return LS_ENOMEM;
     *t = (ls_mp_group){.comm = comm,
                        .collectives = {.context = t,
-                                       .apart = is_apart(comm),
+                                       .discrete = is_discrete(comm),
                                        .run = run,
                                        .start = start,
                                        .wait = wait_number,

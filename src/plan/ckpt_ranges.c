@@ -28,20 +28,20 @@ typedef struct range {
     int64_t first, count, place;
 } range;
 
-bool ls_ckpt_ranges_divided(const ls_mesh *plane, int kind)
+bool ls_ckpt_ranges_divided(const ls_mesh *mesh_slice, int kind)
 {
-    return ls_mesh_divides(plane) && (kind > 0 || ls_mesh_parts_weights(plane));
+    return ls_mesh_divides(mesh_slice) && (kind > 0 || ls_mesh_parts_weights(mesh_slice));
 }
 
-int64_t ls_ckpt_ranges_array(const ls_run *run, const ls_model *model, const ls_mesh *plane,
+int64_t ls_ckpt_ranges_array(const ls_run *run, const ls_model *model, const ls_mesh *mesh_slice,
                              int kind)
 {
     return kind == 0   ? model->flat
            : kind == 1 ? model->trained
-                       : ls_memory_snapshot_seconds(run, model, plane);
+                       : ls_memory_snapshot_seconds(run, model, mesh_slice);
 }
 
-int64_t ls_ckpt_ranges_place(const ls_run *run, const ls_model *model, const ls_mesh *plane,
+int64_t ls_ckpt_ranges_place(const ls_run *run, const ls_model *model, const ls_mesh *mesh_slice,
                              int kind, int i)
 {
     const ls_param *p = &model->params[i];
@@ -50,34 +50,35 @@ int64_t ls_ckpt_ranges_place(const ls_run *run, const ls_model *model, const ls_
         return p->first;
     if (kind == 1)
         return p->trained;
-    if (ls_mesh_divides(plane)) /* in the order of the gradients */
+    if (ls_mesh_divides(mesh_slice)) /* in the order of the gradients */
         return ls_optim_is_matrix(run, p) ? -1 : p->trained;
     return ls_optim_second(run, model, i);
 }
 
 static int ranges_of(const ls_ckpt_ranges *x, int kind, int rank, range out[LS_MESH_BUCKETS])
 {
-    const ls_mesh *plane = x->plane;
-    int64_t all = ls_ckpt_ranges_array(x->run, x->model, plane, kind);
+    const ls_mesh *mesh_slice = x->mesh_slice;
+    int64_t all = ls_ckpt_ranges_array(x->run, x->model, mesh_slice, kind);
 
     if (x->pipe) {
-        int post = rank / x->pipe->lines, line = rank % x->pipe->lines, count = 0;
+        int pp_rank = rank / x->pipe->pipelines, pipeline = rank % x->pipe->pipelines, count = 0;
         for (int c = 0; c < x->pipe->chunks; c++)
-            for (int b = 0; b < ls_stage_plan_buckets(x->pipe, post, c); b++) {
-                ls_stage_plan_range r = ls_stage_plan_saved(x->pipe, post, line, c, b, kind > 0);
+            for (int b = 0; b < ls_stage_plan_buckets(x->pipe, pp_rank, c); b++) {
+                ls_stage_plan_range r =
+                    ls_stage_plan_saved(x->pipe, pp_rank, pipeline, c, b, kind > 0);
                 out[count++] = (range){r.first, r.count, r.first};
             }
         return count;
     }
-    if (!ls_ckpt_ranges_divided(plane, kind)) {
-        ls_coll_range(all, ls_mesh_ranks(plane), rank, &out->first, &out->count);
+    if (!ls_ckpt_ranges_divided(mesh_slice, kind)) {
+        ls_coll_range(all, ls_mesh_ranks(mesh_slice), rank, &out->first, &out->count);
         out->place = out->first;
         return 1;
     }
-    int n = ls_mesh_buckets(plane, x->model->trained);
+    int n = ls_mesh_buckets(mesh_slice, x->model->trained);
     for (int b = 0; b < n; b++) { /* twins of shard groups read the same, and write a piece each */
-        ls_mesh_part own = ls_mesh_part_of(plane, x->model->trained, b, rank);
-        ls_mesh_part piece = ls_mesh_piece_of(plane, x->model->trained, b, rank);
+        ls_mesh_part own = ls_mesh_part_of(mesh_slice, x->model->trained, b, rank);
+        ls_mesh_part piece = ls_mesh_piece_of(mesh_slice, x->model->trained, b, rank);
         ls_mesh_part used = x->saves ? piece : own;
         out[b] = (range){used.first, used.count, own.packed + used.first - own.first};
     }
@@ -87,7 +88,7 @@ static int ranges_of(const ls_ckpt_ranges *x, int kind, int rank, range out[LS_M
 /* Whether those that divide experts have parts of a kind of what is no expert (expert_zero.h), too. */
 static bool is_parted(const ls_ckpt_ranges *x, int kind)
 {
-    return kind > 0 && !x->pipe && ls_expert_zero_divides(x->run, x->model, x->plane);
+    return kind > 0 && !x->pipe && ls_expert_zero_divides(x->run, x->model, x->mesh_slice);
 }
 
 /* How many ranks that have a model together have the same of a parameter, and which of them this
@@ -95,10 +96,10 @@ static bool is_parted(const ls_ckpt_ranges *x, int kind)
 static int copies_of(const ls_model *model, const ls_param *p, bool parted, int *own_out)
 {
     const ls_model_split *split = &model->split;
-    bool alike = !p->expert && !parted;
+    bool same_part = !p->expert && !parted;
 
-    *own_out = (alike ? split->far_rank * p->box.copies : 0) + split->rank % p->box.copies;
-    return p->box.copies * (alike ? split->far_ranks : 1);
+    *own_out = (same_part ? split->ep_rank * p->box.copies : 0) + split->rank % p->box.copies;
+    return p->box.copies * (same_part ? split->ep_ranks : 1);
 }
 
 /* The elements of parameter i that this rank writes, and not another that has the same. */
@@ -128,7 +129,7 @@ static void list_range(const ls_ckpt_ranges *x, int kind, range r, ls_ckpt_range
                        int *n, int64_t *elements)
 {
     for (int i = 0; i < x->model->n_params; i++) {
-        int64_t at = ls_ckpt_ranges_place(x->run, x->model, x->plane, kind, i);
+        int64_t at = ls_ckpt_ranges_place(x->run, x->model, x->mesh_slice, kind, i);
         range own = {.count = x->model->params[i].count};
         if (x->saves)
             own = share_of(x->model, i, is_parted(x, kind));
@@ -167,8 +168,8 @@ static int list(const ls_ckpt_ranges *x, int kind, int rank, ls_ckpt_ranges_piec
 
     for (int k = 0; k < count; k++)
         list_range(x, kind, ranges[k], pieces_out, &n, elements);
-    while (parted && ls_expert_zero_next(x->model, x->plane, rank, &walk, &part)) {
-        ls_mesh_part piece = ls_mesh_piece_of(x->plane, x->model->trained, walk.bucket, rank);
+    while (parted && ls_expert_zero_next(x->model, x->mesh_slice, rank, &walk, &part)) {
+        ls_mesh_part piece = ls_mesh_piece_of(x->mesh_slice, x->model->trained, walk.bucket, rank);
         range all = {part.first, part.count, part.packed};
         list_range(x, kind, x->saves ? meet(all, piece) : all, pieces_out, &n, elements);
     }
@@ -192,56 +193,60 @@ bool ls_ckpt_ranges_shared(const ls_model *model, int i)
 
 int ls_ckpt_ranges_twin(const ls_ckpt_ranges *portion, int64_t turn)
 {
-    const ls_mesh *plane = portion->plane;
-    int lines = ls_mesh_pipelines(plane);
+    const ls_mesh *mesh_slice = portion->mesh_slice;
+    int pipelines = ls_mesh_pipelines(mesh_slice);
 
-    if (lines < 2)
+    if (pipelines < 2)
         return -1;
-    return ls_mesh_pp_rank(plane, plane->rank) * lines +
-           (ls_mesh_pipeline(plane, plane->rank) + 1 + (int)(turn % (lines - 1))) % lines;
+    return ls_mesh_pp_rank(mesh_slice, mesh_slice->rank) * pipelines +
+           (ls_mesh_pipeline(mesh_slice, mesh_slice->rank) + 1 + (int)(turn % (pipelines - 1))) %
+               pipelines;
 }
 
 bool ls_ckpt_ranges_common(const ls_ckpt_ranges *portion, int kind)
 {
     return portion->pipe ? !portion->pipe->divides || (kind == 0 && portion->pipe->zero < 3)
-                         : !ls_ckpt_ranges_divided(portion->plane, kind);
+                         : !ls_ckpt_ranges_divided(portion->mesh_slice, kind);
 }
 
 /* What the rank of the plane writes; release the pipe. false: its layers cannot be cut. */
-static bool open_saved(const ls_run *run, const ls_model *model, const ls_mesh *plane,
+static bool open_saved(const ls_run *run, const ls_model *model, const ls_mesh *mesh_slice,
                        ls_stage_plan *pipe, ls_ckpt_ranges *x_out)
 {
-    bool line = ls_mesh_pp(plane) > 1;
+    bool pipeline = ls_mesh_pp(mesh_slice) > 1;
 
-    *pipe = (ls_stage_plan){.posts = 0};
-    *x_out = (ls_ckpt_ranges){
-        .run = run, .model = model, .plane = plane, .pipe = line ? pipe : NULL, .saves = true};
-    return !line || ls_stage_plan_init(pipe, run, model, plane, 1, false) == LS_OK;
+    *pipe = (ls_stage_plan){.pp_ranks = 0};
+    *x_out = (ls_ckpt_ranges){.run = run,
+                              .model = model,
+                              .mesh_slice = mesh_slice,
+                              .pipe = pipeline ? pipe : NULL,
+                              .saves = true};
+    return !pipeline || ls_stage_plan_init(pipe, run, model, mesh_slice, 1, false) == LS_OK;
 }
 
-int64_t ls_ckpt_ranges_elements(const ls_run *run, const ls_model *model, const ls_mesh *plane)
+int64_t ls_ckpt_ranges_elements(const ls_run *run, const ls_model *model, const ls_mesh *mesh_slice)
 {
     int64_t elements = 0;
     ls_ckpt_ranges x;
     ls_stage_plan pipe;
 
-    if (!open_saved(run, model, plane, &pipe, &x))
+    if (!open_saved(run, model, mesh_slice, &pipe, &x))
         return 0;
     for (int kind = 0; kind < LS_CKPT_RANGES_KINDS; kind++)
-        (void)list(&x, kind, plane ? plane->rank : 0, NULL, &elements);
+        (void)list(&x, kind, mesh_slice ? mesh_slice->rank : 0, NULL, &elements);
     ls_stage_plan_release(&pipe);
     return elements;
 }
 
-int64_t ls_ckpt_ranges_flow(const ls_run *run, const ls_model *model, const ls_mesh *plane)
+int64_t ls_ckpt_ranges_flow(const ls_run *run, const ls_model *model, const ls_mesh *mesh_slice)
 {
     int64_t flow = 0, units = model->shape.L + 2, elements = 0;
     int64_t *bytes = ls_mem_array((size_t)units + 1, sizeof *bytes); /* and what others have too */
-    int rank = plane ? plane->rank : 0;
+    int rank = mesh_slice ? mesh_slice->rank : 0;
     ls_ckpt_ranges x;
     ls_stage_plan pipe;
 
-    if (!bytes || !open_saved(run, model, plane, &pipe, &x)) {
+    if (!bytes || !open_saved(run, model, mesh_slice, &pipe, &x)) {
         ls_mem_free(bytes);
         return 0;
     }

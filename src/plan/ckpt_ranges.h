@@ -25,7 +25,7 @@ enum { LS_CKPT_RANGES_KINDS = 3 }; /* weights, first moments, second moments */
 typedef struct ls_ckpt_ranges {
     const ls_run *run;
     const ls_model *model;     /* of this rank; with teams its part */
-    const ls_mesh *plane;      /* of the ranks that have it; NULL: this one alone */
+    const ls_mesh *mesh_slice; /* of the ranks that have it; NULL: this one alone */
     const ls_stage_plan *pipe; /* where the plane is a pipeline; else NULL */
     bool saves;                /* what is written; else what is read */
 } ls_ckpt_ranges;
@@ -38,13 +38,13 @@ typedef struct ls_ckpt_ranges_piece {
 } ls_ckpt_ranges_piece;
 
 /* Whether the ranks of a plane have parts of this kind of state, not all of it each. */
-bool ls_ckpt_ranges_divided(const ls_mesh *plane, int kind);
+bool ls_ckpt_ranges_divided(const ls_mesh *mesh_slice, int kind);
 
 /* Elements of a kind of state of a model, and where parameter i lies in it; -1: it has none. Where
  * a plane divides it: as if one rank had all. */
-int64_t ls_ckpt_ranges_array(const ls_run *run, const ls_model *model, const ls_mesh *plane,
+int64_t ls_ckpt_ranges_array(const ls_run *run, const ls_model *model, const ls_mesh *mesh_slice,
                              int kind);
-int64_t ls_ckpt_ranges_place(const ls_run *run, const ls_model *model, const ls_mesh *plane,
+int64_t ls_ckpt_ranges_place(const ls_run *run, const ls_model *model, const ls_mesh *mesh_slice,
                              int kind, int i);
 
 /* The pieces of a rank of the plane, in the order of its array; without pieces_out they are
@@ -62,7 +62,8 @@ int ls_ckpt_ranges_twin(const ls_ckpt_ranges *portion, int64_t turn);
 bool ls_ckpt_ranges_common(const ls_ckpt_ranges *portion, int kind);
 
 /* Elements of all kinds that the rank of the plane writes. */
-int64_t ls_ckpt_ranges_elements(const ls_run *run, const ls_model *model, const ls_mesh *plane);
+int64_t ls_ckpt_ranges_elements(const ls_run *run, const ls_model *model,
+                                const ls_mesh *mesh_slice);
 
 /* Bytes of these that lie in buffers on their way to the disk, at most: those of large objects do,
  * of which there is one for each kind and unit of the model. As checkpoint/ckpt.h has it. */
@@ -71,6 +72,6 @@ enum {
     LS_CKPT_RANGES_BUFFERS = 8 << 20,
     LS_CKPT_RANGES_READ_BACK = 4 << 20
 };
-int64_t ls_ckpt_ranges_flow(const ls_run *run, const ls_model *model, const ls_mesh *plane);
+int64_t ls_ckpt_ranges_flow(const ls_run *run, const ls_model *model, const ls_mesh *mesh_slice);
 
 LS_C_END

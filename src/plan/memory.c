@@ -24,9 +24,10 @@ int64_t ls_memory_spans(const ls_model *model)
     return model->n_params + 3 * LS_MESH_BUCKETS + model->trained / LS_MEMORY_CHUNK;
 }
 
-ls_offload ls_memory_offload(const ls_run *run, bool apart)
+ls_offload ls_memory_offload(const ls_run *run, bool discrete)
 {
-    return run->device.offload == LS_OFFLOAD_HOST && !apart ? LS_OFFLOAD_NONE : run->device.offload;
+    return run->device.offload == LS_OFFLOAD_HOST && !discrete ? LS_OFFLOAD_NONE
+                                                               : run->device.offload;
 }
 
 int64_t ls_memory_step_bytes(const ls_model *model, const ls_calls *calls)
@@ -65,9 +66,9 @@ int64_t ls_memory_snapshot_seconds(const ls_run *run, const ls_model *model, con
 }
 
 int64_t ls_memory_snapshot_bytes(const ls_run *run, const ls_model *model, const ls_mesh *mesh,
-                                 bool apart, int kind)
+                                 bool discrete, int kind)
 {
-    bool keeps = apart || run->checkpoint.every > 0 || ls_mesh_divides(mesh);
+    bool keeps = discrete || run->checkpoint.every > 0 || ls_mesh_divides(mesh);
 
     if (mesh && ls_mesh_saves_parts(mesh))
         keeps = ls_mesh_parts_weights(mesh) &&
@@ -92,19 +93,19 @@ static const ls_mesh *world_of(const ls_memory_args *args)
 static int64_t resident_bytes(const ls_memory_args *args, int kind)
 {
     int64_t bytes =
-        ls_memory_snapshot_bytes(args->run, whole_of(args), world_of(args), args->apart, kind);
+        ls_memory_snapshot_bytes(args->run, whole_of(args), world_of(args), args->discrete, kind);
 
-    if (kind > 0 && ls_memory_offload(args->run, args->apart) == LS_OFFLOAD_DISK)
+    if (kind > 0 && ls_memory_offload(args->run, args->discrete) == LS_OFFLOAD_DISK)
         bytes = ls_min_i64(bytes, LS_MEMORY_CHUNK * (int64_t)sizeof(float));
     return ls_round_up(bytes, 4096);
 }
 
 int64_t ls_memory_parts_bytes(const ls_run *run, const ls_model *model, const ls_mesh *world,
-                              const ls_mesh *plane)
+                              const ls_mesh *mesh_slice)
 {
     if (!world || !ls_mesh_saves_parts(world) || run->checkpoint.every == 0)
         return 0;
-    return ls_ckpt_ranges_elements(run, model, plane) * (int64_t)sizeof(float);
+    return ls_ckpt_ranges_elements(run, model, mesh_slice) * (int64_t)sizeof(float);
 }
 
 int64_t ls_memory_copy_bytes(const ls_model *model, const ls_mesh *mesh)
@@ -141,7 +142,7 @@ static ls_codec codec_of(const ls_run *run)
 
 ls_dp_args ls_memory_dp(const ls_run *run, const ls_model *model, const ls_mesh *mesh)
 {
-    bool ordered = ls_calls_ordered(run) && !mesh->replicas;
+    bool ordered = ls_calls_ordered(run) && !mesh->independent;
     ls_calls calls;
 
     ls_calls_plan(run, mesh, &calls);
@@ -263,9 +264,9 @@ ls_pass_args ls_memory_step_pass(const ls_run *run, const ls_model *model,
                           .any_order = !calls->ordered,
                           .recompute = run->train.recompute,
                           .recompute_blocks = blocks == LS_RUN_AUTO ? model->shape.L : blocks,
-                          .ring = {.rank = calls->place,
-                                   .ranks = calls->cp,
-                                   .gather = run->mesh.keys == LS_KEYS_GATHER}};
+                          .cp_group = {.rank = calls->place,
+                                       .ranks = calls->cp,
+                                       .gather = run->mesh.keys == LS_KEYS_GATHER}};
 }
 
 /* Buffers of a save: of who writes; and where nobody has all weights, the first rank reads them
@@ -300,7 +301,7 @@ static void predict_host(const ls_memory_args *args, const ls_calls *calls, ls_l
         ls_memory_parts_bytes(args->run, args->model, world_of(args), ls_memory_sums(args)), 4096);
     int64_t whole = 0;
     void (*add)(ls_ledger *, const char *, const char *, int64_t) =
-        args->apart ? ls_ledger_add_host : ls_ledger_add;
+        args->discrete ? ls_ledger_add_host : ls_ledger_add;
 
     for (int kind = 0; kind < 3; kind++)
         whole += resident_bytes(args, kind);
@@ -314,7 +315,8 @@ static void predict_host(const ls_memory_args *args, const ls_calls *calls, ls_l
     add(ledger, "saving", "a checkpoint on its way to the disk, and what is read back of it",
         saving_bytes(args));
     add(ledger, "threads", "packed blocks of each thread",
-        args->apart ? 0 : (int64_t)(args->threads + serves(args->mesh)) * LS_STREAM_THREAD_BYTES);
+        args->discrete ? 0
+                       : (int64_t)(args->threads + serves(args->mesh)) * LS_STREAM_THREAD_BYTES);
     add(ledger, "batch", "tokens on their way, read ahead; results",
         ls_round_up(ls_memory_staging_bytes(args->model, calls), 4096) + args->loader_bytes);
     add(ledger, "token shards", "mapped files, shared with the page cache", args->mapped_bytes);
@@ -331,7 +333,7 @@ bool ls_memory_sample_pass(const ls_memory_args *args, ls_pass_args *pass_out)
 
     /* On a device that has a memory of its own the step's pass writes, where it reads whole
      * sequences. */
-    bool own = !args->apart || ls_mesh_cp(args->mesh) > 1;
+    bool own = !args->discrete || ls_mesh_cp(args->mesh) > 1;
 
     if (prompt == 0 || run->eval.sample_tokens == 0 || !own ||
         (world_of(args) && world_of(args)->rank > 0))
@@ -417,7 +419,7 @@ static void predict_moments(const ls_memory_args *args, int64_t updated, int64_t
 {
     const int64_t size = sizeof(float), chunk = ls_min_i64(LS_MEMORY_CHUNK, updated);
     int64_t all = ls_round_up(updated * size, 4096) + ls_round_up(seconds * size, 4096);
-    ls_offload offload = ls_memory_offload(args->run, args->apart);
+    ls_offload offload = ls_memory_offload(args->run, args->discrete);
 
     if (offload == LS_OFFLOAD_NONE) {
         ls_ledger_add(ledger, "optimizer", optimizer_why(args->run, updated < args->model->trained),
@@ -446,11 +448,11 @@ static void predict_state(const ls_memory_args *args, const ls_dp_args *dp, int6
                       ls_round_up(read * ls_dtype_bytes(type), 4096));
     if (shards) {
         int64_t most = ls_zero_units_most(model, &dp->mesh) * ls_dtype_bytes(type);
-        ls_page_reuse turns =
+        ls_page_reuse page_reuse =
             ls_page_reuse_weights(model, dp, ls_dtype_bytes(type), ls_memory_page(args));
         ls_ledger_add(ledger, "gathered weights",
                       "a part of the model and the next one, of all ranks",
-                      args->apart ? ls_page_reuse_held(&turns) : most);
+                      args->discrete ? ls_page_reuse_held(&page_reuse) : most);
     }
     ls_packed_weights_args packs;
     if (ls_memory_packs(args, &packs))
@@ -502,10 +504,10 @@ static void predict_gradients(const ls_memory_args *args, const ls_calls *calls,
                                         ls_dp_ahead_elements(dp),
                                     ls_memory_grad_elements(model, calls, dp));
         int64_t own = ls_dp_sum_elements(dp);
-        if (args->apart) {
-            ls_page_reuse turns = ls_page_reuse_gradient(model, dp, ls_memory_page(args));
+        if (args->discrete) {
+            ls_page_reuse page_reuse = ls_page_reuse_gradient(model, dp, ls_memory_page(args));
             ls_ledger_add(ledger, "gradients", "own parts; of a call: a part of the model",
-                          ls_round_up(own * size, 4096) + ls_page_reuse_held(&turns));
+                          ls_round_up(own * size, 4096) + ls_page_reuse_held(&page_reuse));
             return;
         }
         ls_ledger_add(ledger, "gradients",
@@ -525,14 +527,14 @@ static void predict_exchange(const ls_memory_args *args, const ls_calls *calls,
                              const ls_dp_args *dp, ls_ledger *ledger)
 {
     void (*add)(ls_ledger *, const char *, const char *, int64_t) =
-        args->apart ? ls_ledger_add_host : ls_ledger_add;
+        args->discrete ? ls_ledger_add_host : ls_ledger_add;
     const int64_t size = sizeof(float);
 
     add(ledger, "exchange",
         ls_dp_residuals(dp) ? "squeezed gradients on their way, and what is owed"
                             : "gradients of other ranks, on their way",
         ls_dp_bytes(dp));
-    if (args->apart)
+    if (args->discrete)
         add(ledger, "staging", "own gradients on their way, page-locked",
             dp->mesh.zero >= 2
                 ? parted_staging(args, dp)
@@ -549,8 +551,8 @@ static void predict_whole(const ls_memory_args *args, const ls_calls *calls, ls_
     const ls_run *run = args->run;
     const ls_model *model = args->model;
     const ls_mesh *sums = ls_memory_sums(args);
-    bool replicas = args->mesh && args->mesh->replicas;
-    bool several = ls_mesh_ranks(sums) > 1 && !replicas;
+    bool independent = args->mesh && args->mesh->independent;
+    bool several = ls_mesh_ranks(sums) > 1 && !independent;
     ls_dp_args dp = several ? ls_memory_dp(run, model, sums) : (ls_dp_args){.leaves = 0};
     int64_t size = sizeof(float), updated = model->trained, seconds = ls_optim_seconds(run, model);
 
@@ -574,7 +576,7 @@ static void predict_whole(const ls_memory_args *args, const ls_calls *calls, ls_
             ls_round_up(calls->most * calls->leaf * model->shape.T * 4 * (int64_t)sizeof(int32_t),
                         4096) +
                 ls_round_up(ls_pass_grad_elements(model, true) * size, 4096));
-    bool whole = model->split.ranks < 2 && model->split.far_ranks < 2;
+    bool whole = model->split.ranks < 2 && model->split.ep_ranks < 2;
     if (ls_replica_peers_send(args->mesh) && whole)
         ls_ledger_add(ledger, "buddy", "another rank's weights, moments and gradient, its parts",
                       ls_memory_copy_bytes(model, args->mesh));
@@ -582,9 +584,9 @@ static void predict_whole(const ls_memory_args *args, const ls_calls *calls, ls_
         ls_ledger_add(ledger, "buddy",
                       "own parts before an update, which may have to be made again",
                       ls_memory_redo_bytes(run, model, args->mesh));
-    if (replicas && args->mesh->servers > 0)
+    if (independent && args->mesh->servers > 0)
         predict_server(args, ledger);
-    else if (replicas)
+    else if (independent)
         predict_replica(args, ledger);
     const ls_pass_args pass = ls_memory_step_pass(run, model, args->kernels, calls);
     ls_ledger_add(ledger, "activations", "leaves per call, context, layers, width",
@@ -600,9 +602,9 @@ int64_t ls_memory_passage(const ls_model *whole)
     return ls_min_i64(most, LS_MEMORY_PASSAGE);
 }
 
-int64_t ls_memory_slice(const ls_model *part, const ls_mesh *teams)
+int64_t ls_memory_slice(const ls_model *part, const ls_mesh *mp_groups)
 {
-    return ls_mesh_pp(teams) > 1 || (teams && teams->zero > 0) ? part->flat : 0;
+    return ls_mesh_pp(mp_groups) > 1 || (mp_groups && mp_groups->zero > 0) ? part->flat : 0;
 }
 
 /* Where ranks meet inside of calls. On a device with a memory of its own what they exchange passes
@@ -613,7 +615,7 @@ static void predict_moves(const ls_memory_args *args, ls_ledger *ledger, const c
     int64_t bytes = ls_round_up(ls_mp_group_bytes(), 4096);
     ls_calls calls;
 
-    if (!args->apart) {
+    if (!args->discrete) {
         ls_ledger_add(ledger, name, why, bytes);
         return;
     }
@@ -630,7 +632,7 @@ static int64_t carried_bytes(const ls_memory_args *args)
     static const ls_mesh alone = {.ranks = 1};
     const ls_mesh *sums = ls_memory_sums(args);
 
-    if (!args->apart || !ls_expert_zero_divides(args->run, args->model, sums) ||
+    if (!args->discrete || !ls_expert_zero_divides(args->run, args->model, sums) ||
         ls_mesh_saves_parts(world_of(args)))
         return 0;
     return ls_round_up(
@@ -640,7 +642,7 @@ static int64_t carried_bytes(const ls_memory_args *args)
 /* What ranks that have one model together need for that. The first team collects: weights, which
  * planes of a pipeline, or of ranks that divide them, bring together first, and where the first
  * rank saves for all, moments. */
-static void predict_team(const ls_memory_args *args, ls_ledger *ledger)
+static void predict_mp(const ls_memory_args *args, ls_ledger *ledger)
 {
     const ls_model *model = args->model;
     const int64_t size = sizeof(float);
@@ -648,27 +650,27 @@ static void predict_team(const ls_memory_args *args, ls_ledger *ledger)
     bool first = !sums || sums->rank == 0;
     bool planes =
         ls_mesh_pp(sums) > 1 || (sums && sums->zero == 3) || !ls_mesh_saves_parts(world_of(args));
-    int64_t plane =
+    int64_t mesh_slice =
         ls_expert_zero_divides(args->run, model, sums) ? model->flat : ls_memory_slice(model, sums);
 
     if (model->split.ranks > 1)
         predict_moves(args, ledger, "tensor parallel", "small sums of ranks with one model",
                       ls_pass_place);
-    if (model->split.far_ranks > 1)
+    if (model->split.ep_ranks > 1)
         predict_moves(args, ledger, "expert parallel", "small sums of ranks that divide experts",
                       ls_pass_ep_place);
-    bool teams = model->split.ranks > 1 || model->split.far_ranks > 1;
-    if (args->apart && teams) /* of every rank a number */
+    bool mp_groups = model->split.ranks > 1 || model->split.ep_ranks > 1;
+    if (args->discrete && mp_groups) /* of every rank a number */
         ls_ledger_add(ledger, "norm", "squares of all ranks",
                       ls_round_up(ls_mesh_ranks(world_of(args)) * size, 4096));
-    if (args->apart)
-        plane = model->flat;
+    if (args->discrete)
+        mesh_slice = model->flat;
     int64_t carried = carried_bytes(args);
-    if ((first && teams) || carried > 0)
-        (args->apart ? ls_ledger_add_host : ls_ledger_add)(
+    if ((first && mp_groups) || carried > 0)
+        (args->discrete ? ls_ledger_add_host : ls_ledger_add)(
             ledger, "collecting", "a part of the model, on its way to the first rank",
-            carried + (first && planes ? ls_round_up(plane * size, 4096) : 0) +
-                (first && model->split.rank == 0 && model->split.far_rank == 0
+            carried + (first && planes ? ls_round_up(mesh_slice * size, 4096) : 0) +
+                (first && model->split.rank == 0 && model->split.ep_rank == 0
                      ? ls_round_up(ls_memory_passage(whole_of(args)) * size, 4096)
                      : 0));
 }
@@ -680,7 +682,7 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
 
     *ledger_out = (ls_ledger){.count = 0};
     ls_calls_plan(args->run, args->mesh, &calls);
-    if (args->apart) {
+    if (args->discrete) {
         ls_ledger_add_host(ledger_out, "program", "binary, libraries, small objects",
                            args->program_bytes);
         ls_ledger_add(ledger_out, "device", "workspaces of the device's libraries",
@@ -693,7 +695,7 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
         ls_stage_plan_predict(args, &calls, ledger_out);
     else
         predict_whole(args, &calls, ledger_out);
-    predict_team(args, ledger_out);
+    predict_mp(args, ledger_out);
     if (calls.cp > 1)
         predict_moves(args, ledger_out, "context parallel",
                       "messages of ranks that share sequences", ls_pass_cp_place);
@@ -795,8 +797,8 @@ static bool change_run(const ls_memory_args *args, int change, ls_run *run, char
         run->checkpoint.every = 0;
         snprintf(text, 96, "checkpoint.every: 0");
     } else if (change == 6 && can_offload(args)) {
-        run->device.offload = args->apart ? LS_OFFLOAD_HOST : LS_OFFLOAD_DISK;
-        snprintf(text, 96, "device.offload: %s", args->apart ? "host" : "disk");
+        run->device.offload = args->discrete ? LS_OFFLOAD_HOST : LS_OFFLOAD_DISK;
+        snprintf(text, 96, "device.offload: %s", args->discrete ? "host" : "disk");
     } else {
         return false;
     }

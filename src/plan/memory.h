@@ -23,7 +23,7 @@ typedef struct ls_memory_args {
     const ls_mesh *world;
     const ls_mesh *sums; /* and of those that have the same part of it; NULL: as mesh */
     int threads;
-    bool apart;            /* the device has a memory of its own, */
+    bool discrete;         /* the device has a memory of its own, */
     int64_t page;          /* and its windows pages of so many bytes; 0: LS_WINDOW_PAGE */
     int64_t fixed_bytes;   /* of that, what the device holds for itself */
     int64_t program_bytes; /* resident before anything large is taken */
@@ -104,7 +104,7 @@ int64_t ls_memory_staging_bytes(const ls_model *model, const ls_calls *calls);
 
 /* Where the moments lie: as the run says, but none where they are in the host's memory anyway. And
  * how many elements of a moment are in memory at a time where they lie elsewhere. */
-ls_offload ls_memory_offload(const ls_run *run, bool apart);
+ls_offload ls_memory_offload(const ls_run *run, bool discrete);
 enum { LS_MEMORY_CHUNK = 1 << 20 };
 
 /* The type of activations and of the weights that rows read. Other than fp32: there is a copy of
@@ -121,7 +121,7 @@ int64_t ls_memory_snapshot_seconds(const ls_run *run, const ls_model *model, con
  * the device has a memory of its own (apart), and where it must be collected. Where ranks save
  * parts, only the weights if nobody has all of them, for text samples, and as a pass reads them. */
 int64_t ls_memory_snapshot_bytes(const ls_run *run, const ls_model *model, const ls_mesh *mesh,
-                                 bool apart, int kind);
+                                 bool discrete, int kind);
 
 /* Where ranks have a model together, and the first team brings it to the first rank: elements of a
  * parameter of the whole model that are on their way at a time; and of an array of a part of the
@@ -129,7 +129,7 @@ int64_t ls_memory_snapshot_bytes(const ls_run *run, const ls_model *model, const
  * mesh); 0: none does. */
 enum { LS_MEMORY_PASSAGE = 1 << 18 };
 int64_t ls_memory_passage(const ls_model *whole);
-int64_t ls_memory_slice(const ls_model *part, const ls_mesh *teams);
+int64_t ls_memory_slice(const ls_model *part, const ls_mesh *mp_groups);
 
 /* Bytes of the copy of another rank's weights, moments and gradient, where ranks keep such copies
  * (layout/replica_peers.h): four arrays. */
@@ -140,6 +140,6 @@ int64_t ls_memory_redo_bytes(const ls_run *run, const ls_model *model, const ls_
 /* Bytes of the copy of what this rank writes of a checkpoint, where the ranks of a world save parts
  * (ckpt_ranges.h): of its model, which a plane of ranks has. */
 int64_t ls_memory_parts_bytes(const ls_run *run, const ls_model *model, const ls_mesh *world,
-                              const ls_mesh *plane);
+                              const ls_mesh *mesh_slice);
 
 LS_C_END

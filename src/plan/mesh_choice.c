@@ -164,12 +164,12 @@ static ls_status mesh_of(const maker *m, const ls_run *run, int rank, ls_mesh_ch
     LS_TRY(st, ls_mesh_init(&one->mesh, run, m->facts->ranks, rank), out);
     LS_TRY(st, ls_replica_peers_choose(&one->mesh, run, m->facts->heals), out);
     one->mesh.local = m->facts->per_node;
-    one->teams = ls_mesh_tp(&one->mesh) > 1 ? ls_mesh_slice(&one->mesh) : one->mesh;
+    one->mp_groups = ls_mesh_tp(&one->mesh) > 1 ? ls_mesh_slice(&one->mesh) : one->mesh;
     one->mesh.bucket = ls_mesh_bucket_blocks(&one->mesh, bytes);
-    one->teams.bucket = ls_mesh_bucket_blocks(&one->teams, bytes);
+    one->mp_groups.bucket = ls_mesh_bucket_blocks(&one->mp_groups, bytes);
     if (one->mesh.ep > 1) {
-        one->equals = ls_mesh_of_replicas(&one->mesh);
-        one->equals.bucket = ls_mesh_bucket_blocks(&one->equals, bytes);
+        one->replicas = ls_mesh_of_replicas(&one->mesh);
+        one->replicas.bucket = ls_mesh_bucket_blocks(&one->replicas, bytes);
     }
 out:
     return st;
@@ -181,8 +181,8 @@ static ls_status part_of(const ls_mesh_choice_case *one, int rank, ls_model *par
     int tp = ls_mesh_tp(&one->mesh), ep = ls_mesh_ep(&one->mesh);
     const ls_model_split split = {.rank = rank % tp,
                                   .ranks = tp,
-                                  .far_rank = rank / tp % ep,
-                                  .far_ranks = ep,
+                                  .ep_rank = rank / tp % ep,
+                                  .ep_ranks = ep,
                                   .sequence = tp > 1 && one->run->mesh.sp};
 
     return ls_model_init_split(part_out, one->run, one->facts->vocab, split);
@@ -199,20 +199,20 @@ static ls_status bytes_of(const maker *m, const ls_run *run, int rank, int64_t *
 
     LS_TRY(st, mesh_of(m, run, rank, &one), out);
     LS_TRY(st, part_of(&one, rank, &part), out);
-    if (ls_mesh_pp(&one.teams) > 1) { /* can its layers be cut? */
+    if (ls_mesh_pp(&one.mp_groups) > 1) { /* can its layers be cut? */
         ls_stage_plan pipe;
-        LS_TRY(st, ls_stage_plan_init(&pipe, run, &part, &one.teams, 1, false), out);
+        LS_TRY(st, ls_stage_plan_init(&pipe, run, &part, &one.mp_groups, 1, false), out);
         ls_stage_plan_release(&pipe);
     }
     ls_memory_predict(&(ls_memory_args){.run = run,
                                         .model = &part,
                                         .whole = &m->whole,
                                         .kernels = facts->kernels,
-                                        .mesh = &one.teams,
+                                        .mesh = &one.mp_groups,
                                         .world = &one.mesh,
-                                        .sums = one.mesh.ep > 1 ? &one.equals : NULL,
+                                        .sums = one.mesh.ep > 1 ? &one.replicas : NULL,
                                         .threads = facts->threads,
-                                        .apart = facts->apart,
+                                        .discrete = facts->discrete,
                                         .page = facts->page,
                                         .fixed_bytes = facts->fixed_bytes,
                                         .program_bytes = facts->program_bytes,
@@ -228,12 +228,13 @@ out:
  * the second post and of the last, which has the head. */
 static ls_status most_bytes(const maker *m, const ls_run *run, int64_t *bytes_out)
 {
-    int posts = run->mesh.pp > 1 ? (int)run->mesh.pp : 1, each = m->facts->ranks / posts;
+    int pp_ranks = run->mesh.pp > 1 ? (int)run->mesh.pp : 1, each = m->facts->ranks / pp_ranks;
     int64_t most = 0, bytes;
     ls_status st = LS_OK;
 
-    for (int post = 0; post < posts; post = post == 1 && posts > 2 ? posts - 1 : post + 1) {
-        LS_TRY(st, bytes_of(m, run, post * each, &bytes), out);
+    for (int pp_rank = 0; pp_rank < pp_ranks;
+         pp_rank = pp_rank == 1 && pp_ranks > 2 ? pp_ranks - 1 : pp_rank + 1) {
+        LS_TRY(st, bytes_of(m, run, pp_rank * each, &bytes), out);
         most = ls_max_i64(most, bytes);
     }
     *bytes_out = most;
@@ -338,17 +339,17 @@ static ls_status add_row(maker *m, const int64_t *value)
  *     dp=2 ep=2 zero=3       is dp=2 ep=2 zero=1: every expert is there once */
 static bool is_idle(const maker *m, const int64_t *value, int64_t dp)
 {
-    int64_t lines = dp, groups = 1;
+    int64_t pipelines = dp, groups = 1;
     int shares = 0;
 
     for (int a = 0; a < LS_MESH_CHOICE_AXES; a++) {
-        lines *= strcmp(axes[a].key, "mesh.cp") == 0 ? value[a] : 1;
+        pipelines *= strcmp(axes[a].key, "mesh.cp") == 0 ? value[a] : 1;
         groups *= axes[a].groups ? value[a] : 1;
         shares = axes[a].shares ? a : shares;
     }
     if (!is_free(m->run, option_of(shares)))
         return false;
-    return (lines == 1 && value[shares] > 0) || (lines == groups && value[shares] > 1);
+    return (pipelines == 1 && value[shares] > 0) || (pipelines == groups && value[shares] > 1);
 }
 
 /* The values of one axis after the other; ranks: those that the axes so far leave. */

@@ -23,7 +23,7 @@ typedef struct ls_mesh_choice_facts {
     int64_t vocab; /* of the tokenizer */
     const ls_kernels *kernels;
     int threads;                                    /* of a rank */
-    bool apart;                                     /* the device has a memory of its own, */
+    bool discrete;                                  /* the device has a memory of its own, */
     int64_t page;                                   /* and windows of such pages; plan/memory.h */
     bool heals;                                     /* ranks that die are replaced */
     int64_t free_bytes, fixed_bytes, program_bytes; /* of a rank; as in plan/memory.h */

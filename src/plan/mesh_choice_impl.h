@@ -11,8 +11,8 @@ typedef struct ls_mesh_choice_case {
     const ls_run *run;
     const ls_model *whole;
     ls_mesh mesh;
-    ls_mesh teams;  /* the mesh of the teams, or the same mesh where there are none */
-    ls_mesh equals; /* mesh.ep: the mesh of those that have the same experts */
+    ls_mesh mp_groups; /* the mesh of the teams, or the same mesh where there are none */
+    ls_mesh replicas;  /* mesh.ep: the mesh of those that have the same experts */
 } ls_mesh_choice_case;
 
 /* The times of row, whose recompute is known. */

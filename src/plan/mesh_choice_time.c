@@ -51,21 +51,21 @@ static int node_of(const ls_mesh_choice_facts *f, int rank)
 }
 
 /* n ranks, from the first on and `apart` from each other: how many nodes they are on. */
-static int nodes_of(const ls_mesh_choice_facts *f, int n, int apart)
+static int nodes_of(const ls_mesh_choice_facts *f, int n, int discrete)
 {
     int nodes = 1;
 
     for (int i = 1; i < n; i++)
-        nodes += node_of(f, i * apart) != node_of(f, (i - 1) * apart);
+        nodes += node_of(f, i * discrete) != node_of(f, (i - 1) * discrete);
     return nodes;
 }
 
 /* A collective of n ranks that lie so; others do the same at the same time, and share the wires. */
-static double collective(const ls_mesh_choice_facts *f, ls_coll_kind kind, int n, int apart,
+static double collective(const ls_mesh_choice_facts *f, ls_coll_kind kind, int n, int discrete,
                          int64_t count)
 {
     const ls_coll coll = {.kind = kind, .type = LS_F32, .count = count};
-    int nodes = nodes_of(f, n, apart), here = (int)ls_min_i64(f->per_node, f->ranks);
+    int nodes = nodes_of(f, n, discrete), here = (int)ls_min_i64(f->per_node, f->ranks);
     ls_cost_query q = {
         .ranks = n, .link = f->inside, .combine_ns_per_byte = f->combine_ns_per_byte};
     ls_cost_levels levels;
@@ -115,9 +115,9 @@ static double again_of(const ls_mesh_choice_case *one, const ls_mesh_choice_row 
 }
 
 /* What a ring passes on in a block, so many elements at a time: its slowest link, cp - 1 times. */
-static double around(const ls_mesh_choice_facts *f, int cp, int apart, int64_t count)
+static double around(const ls_mesh_choice_facts *f, int cp, int discrete, int64_t count)
 {
-    ls_cost_link link = nodes_of(f, cp, apart) > 1 ? f->between : f->inside;
+    ls_cost_link link = nodes_of(f, cp, discrete) > 1 ? f->between : f->inside;
     double bytes = (double)count * (double)sizeof(float);
 
     return (cp - 1) * (link.alpha_ns + link.message_ns + bytes * link.ns_per_byte);
@@ -161,17 +161,17 @@ static int64_t in_experts(const ls_mesh_choice_case *one)
 
 /* The ranks that divide what each of them has: how many, how far apart, and what of it. */
 typedef struct sharers {
-    int ranks, apart, zero;
+    int ranks, discrete, zero;
 } sharers;
 
 static sharers sharers_of(const ls_mesh_choice_case *one)
 {
     if (one->mesh.ep > 1)
-        return (sharers){.ranks = ls_mesh_pipelines(&one->equals),
-                         .apart = ls_mesh_mp(&one->mesh),
-                         .zero = one->equals.zero};
-    return (sharers){.ranks = ls_mesh_pipelines(&one->teams),
-                     .apart = ls_mesh_tp(&one->mesh),
+        return (sharers){.ranks = ls_mesh_pipelines(&one->replicas),
+                         .discrete = ls_mesh_mp(&one->mesh),
+                         .zero = one->replicas.zero};
+    return (sharers){.ranks = ls_mesh_pipelines(&one->mp_groups),
+                     .discrete = ls_mesh_tp(&one->mesh),
                      .zero = one->mesh.zero};
 }
 
@@ -180,7 +180,7 @@ static bool in_every_micro(const ls_mesh_choice_case *one)
 {
     sharers with = sharers_of(one);
 
-    return ls_mesh_pp(&one->teams) > 1 && with.ranks > 1 && with.zero > 1;
+    return ls_mesh_pp(&one->mp_groups) > 1 && with.ranks > 1 && with.zero > 1;
 }
 
 /* What a pass of so many units waits, each of which takes `each` to come or go: for the first that
@@ -195,17 +195,17 @@ static double wait_of(double work, double units, double each, bool needs)
 /* ZeRO 2 and 3 of stage i, of which a rank has so many elements: gradients of a unit leave when
  * they are whole, after the second half where backward is cut; with 3 the weights of a unit come
  * before it is computed, in that half too if it recomputes. */
-static void add_lines(const ls_mesh_choice_case *one, const ls_mesh_choice_row *row, int i,
-                      int64_t elements, stages *s)
+static void add_pipelines(const ls_mesh_choice_case *one, const ls_mesh_choice_row *row, int i,
+                          int64_t elements, stages *s)
 {
     sharers with = sharers_of(one);
     double units = (double)(s->all[i].units + s->all[i].copies);
     bool cut = ls_stage_plan_kind(one->run) == LS_PP_SCHEDULE_ZERO_BUBBLE, whole = with.zero < 3;
     int64_t unit = (int64_t)((double)elements / units);
     int64_t read = unit * ls_dtype_bytes(ls_memory_type(one->run)) / (int64_t)sizeof(float);
-    double sum = collective(one->facts, LS_COLL_REDUCE_SCATTER, with.ranks, with.apart, unit);
+    double sum = collective(one->facts, LS_COLL_REDUCE_SCATTER, with.ranks, with.discrete, unit);
     double come =
-        whole ? 0 : collective(one->facts, LS_COLL_ALL_GATHER, with.ranks, with.apart, read);
+        whole ? 0 : collective(one->facts, LS_COLL_ALL_GATHER, with.ranks, with.discrete, read);
     double first = s->backward[i] - (cut ? s->weight[i] : 0);
     double forward = wait_of(s->forward[i], units, come, true);
     double backward =
@@ -222,14 +222,14 @@ static void add_lines(const ls_mesh_choice_case *one, const ls_mesh_choice_row *
 static ls_status cost_stages(const ls_mesh_choice_case *one, const ls_mesh_choice_row *row,
                              const ls_calls *calls, stages *s)
 {
-    int posts = ls_mesh_pp(&one->teams), tp = ls_mesh_tp(&one->mesh);
+    int pp_ranks = ls_mesh_pp(&one->mp_groups), tp = ls_mesh_tp(&one->mesh);
     int64_t T = one->run->model.context, B = calls->most * calls->leaf;
     double ns = 1 / (one->facts->gflops * tp * ls_mesh_cp(&one->mesh)), again = again_of(one, row);
     meets each = meets_of(one, B);
     int64_t elsewhere = 0; /* elements of experts that others have */
     ls_status st;
 
-    s->n = posts * (posts > 1 ? (int)one->run->mesh.chunks : 1);
+    s->n = pp_ranks * (pp_ranks > 1 ? (int)one->run->mesh.chunks : 1);
     s->all = ls_mem_array((size_t)s->n, sizeof *s->all);
     s->forward = ls_mem_array(4 * (size_t)s->n, sizeof *s->forward);
     if (!s->all || !s->forward)
@@ -244,9 +244,9 @@ static ls_status cost_stages(const ls_mesh_choice_case *one, const ls_mesh_choic
         s->backward[i] = s->all[i].backward * ns + again * s->forward[i] + blocks * each.backward;
         s->weight[i] = s->all[i].weight * ns;
     }
-    for (int post = 0; post < posts; post++) {
+    for (int pp_rank = 0; pp_rank < pp_ranks; pp_rank++) {
         int64_t own = 0;
-        for (int i = post; i < s->n; i += posts)
+        for (int i = pp_rank; i < s->n; i += pp_ranks)
             own += s->all[i].trained;
         s->elements = ls_max_i64(s->elements, own / tp);
     }
@@ -257,8 +257,8 @@ static ls_status cost_stages(const ls_mesh_choice_case *one, const ls_mesh_choic
     for (int i = 0; i < s->n; i++) {
         s->waits[i] = 0;
         if (in_every_micro(one))
-            add_lines(one, row, i, ls_max_i64(0, s->all[i].trained / tp - elsewhere * posts / s->n),
-                      s);
+            add_pipelines(one, row, i,
+                          ls_max_i64(0, s->all[i].trained / tp - elsewhere * pp_ranks / s->n), s);
     }
 out:
     return st;
@@ -268,12 +268,12 @@ out:
 static ls_status run_table(const ls_mesh_choice_case *one, const ls_calls *calls, const stages *s,
                            ls_mesh_choice_row *row)
 {
-    int posts = ls_mesh_pp(&one->teams), each = one->facts->ranks / posts;
+    int pp_ranks = ls_mesh_pp(&one->mp_groups), each = one->facts->ranks / pp_ranks;
     const ls_pp_schedule_costs costs = {
         .forward = s->forward,
         .backward = s->backward,
         .weight = s->weight,
-        .link = nodes_of(one->facts, posts, each) > 1 ? one->facts->between : one->facts->inside,
+        .link = nodes_of(one->facts, pp_ranks, each) > 1 ? one->facts->between : one->facts->inside,
         .bytes = calls->most * calls->leaf * one->run->model.context * one->whole->shape.C *
                  ls_dtype_bytes(ls_memory_type(one->run)) / ls_mesh_cp(&one->mesh)};
     ls_pp_schedule_times times = {.step = 0};
@@ -281,15 +281,15 @@ static ls_status run_table(const ls_mesh_choice_case *one, const ls_calls *calls
     ls_status st;
 
     LS_TRY(st,
-           ls_pp_schedule_init(&table, ls_stage_plan_kind(one->run), posts,
+           ls_pp_schedule_init(&table, ls_stage_plan_kind(one->run), pp_ranks,
                                (int)ls_min_i64(ls_max_i64(1, calls->calls), LS_PP_SCHEDULE_MOST),
-                               s->n / posts),
+                               s->n / pp_ranks),
            out);
     LS_TRY(st, ls_pp_schedule_run(&table, &costs, &times), out);
     double busiest = 0;
-    for (int r = 0; r < posts; r++) {
+    for (int r = 0; r < pp_ranks; r++) {
         double waits = 0;
-        for (int i = r; i < s->n; i += posts)
+        for (int i = r; i < s->n; i += pp_ranks)
             waits += s->waits[i] * table.micros;
         if (times.busy[r] <= busiest)
             continue;
@@ -310,11 +310,11 @@ out:
 /* Stages 2 and 3 of ZeRO, of so many ranks: every call is summed, and with 3 gathered twice. In a
  * pipeline the stages have that already, but for new weights. */
 static double sums_in_rounds(const ls_mesh_choice_case *one, const ls_calls *calls, int ranks,
-                             int apart, const stages *s)
+                             int discrete, const stages *s)
 {
     double rounds = (double)ls_max_i64(1, calls->calls);
-    double scatter = collective(one->facts, LS_COLL_REDUCE_SCATTER, ranks, apart, s->elements);
-    double gather = collective(one->facts, LS_COLL_ALL_GATHER, ranks, apart, s->elements);
+    double scatter = collective(one->facts, LS_COLL_REDUCE_SCATTER, ranks, discrete, s->elements);
+    double gather = collective(one->facts, LS_COLL_ALL_GATHER, ranks, discrete, s->elements);
 
     if (in_every_micro(one))
         return one->mesh.zero == 3 ? 0 : gather;
@@ -326,13 +326,14 @@ static double sums_of_experts(const ls_mesh_choice_case *one, const ls_calls *ca
                               const stages *s)
 {
     const ls_mesh_choice_facts *f = one->facts;
-    int ep = one->mesh.ep, equals = ls_mesh_pipelines(&one->equals), apart = ls_mesh_mp(&one->mesh);
+    int ep = one->mesh.ep, replicas = ls_mesh_pipelines(&one->replicas),
+        discrete = ls_mesh_mp(&one->mesh);
     int64_t rest = s->elements - in_experts(one) / ep;
     double once = collective(f, LS_COLL_ALL_REDUCE, ep, ls_mesh_tp(&one->mesh), rest);
 
-    if (one->equals.zero < 2)
-        return collective(f, LS_COLL_ALL_REDUCE, equals, apart, s->elements) + once;
-    return sums_in_rounds(one, calls, equals, apart, s) + once;
+    if (one->replicas.zero < 2)
+        return collective(f, LS_COLL_ALL_REDUCE, replicas, discrete, s->elements) + once;
+    return sums_in_rounds(one, calls, replicas, discrete, s) + once;
 }
 
 /* What a rank waits for those that have the same part of the model. */
@@ -340,10 +341,11 @@ static double sums_of(const ls_mesh_choice_case *one, const ls_calls *calls, con
                       const ls_mesh_choice_row *row)
 {
     const ls_mesh_choice_facts *f = one->facts;
-    int dp = ls_mesh_pipelines(&one->teams), apart = ls_mesh_tp(&one->mesh), zero = one->mesh.zero;
+    int dp = ls_mesh_pipelines(&one->mp_groups), discrete = ls_mesh_tp(&one->mesh),
+        zero = one->mesh.zero;
     double hidden;
-    bool pipe = ls_mesh_pp(&one->teams) > 1;
-    double sum = collective(f, LS_COLL_ALL_REDUCE, dp, apart, s->elements);
+    bool pipe = ls_mesh_pp(&one->mp_groups) > 1;
+    double sum = collective(f, LS_COLL_ALL_REDUCE, dp, discrete, s->elements);
 
     if (dp < 2)
         return 0;
@@ -353,7 +355,7 @@ static double sums_of(const ls_mesh_choice_case *one, const ls_calls *calls, con
         hidden = pipe ? 0 : hides * s->backward[0];
         return fmax(sum * (pipe ? 1 : 0.1), sum - hidden);
     }
-    double all = sums_in_rounds(one, calls, dp, apart, s);
+    double all = sums_in_rounds(one, calls, dp, discrete, s);
     if (pipe)
         return all;
     return fmax(0.1 * all, all - hides * row->work_ns);
@@ -361,13 +363,14 @@ static double sums_of(const ls_mesh_choice_case *one, const ls_calls *calls, con
 
 ls_status ls_mesh_choice_time(const ls_mesh_choice_case *one, ls_mesh_choice_row *row)
 {
-    bool far = one->mesh.ep > 1 && ls_mesh_pp(&one->teams) > 1;
-    int dividers = ls_mesh_pipelines(far ? &one->equals : &one->teams); /* of an update */
+    bool ep_group = one->mesh.ep > 1 && ls_mesh_pp(&one->mp_groups) > 1;
+    int dividers =
+        ls_mesh_pipelines(ep_group ? &one->replicas : &one->mp_groups); /* of an update */
     stages s = {.n = 0};
     ls_calls calls;
     ls_status st;
 
-    ls_calls_plan(one->run, &one->teams, &calls);
+    ls_calls_plan(one->run, &one->mp_groups, &calls);
     LS_TRY(st, cost_stages(one, row, &calls, &s), out);
     if (s.n > 1)
         LS_TRY(st, run_table(one, &calls, &s, row), out);
@@ -375,7 +378,7 @@ ls_status ls_mesh_choice_time(const ls_mesh_choice_case *one, ls_mesh_choice_row
         row->work_ns = (s.forward[0] + s.backward[0]) * (double)calls.own / (double)calls.most;
     row->exchange_ns += sums_of(one, &calls, &s, row);
     row->work_ns += update_bytes * update_ns * (double)s.elements /
-                    (one->mesh.zero > 0 && !one->mesh.replicas ? dividers : 1);
+                    (one->mesh.zero > 0 && !one->mesh.independent ? dividers : 1);
     row->step_ns = row->work_ns + row->idle_ns + row->exchange_ns;
 out:
     ls_mem_free(s.all);

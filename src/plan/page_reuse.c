@@ -75,9 +75,9 @@ ls_page_reuse ls_page_reuse_weights(const ls_model *model, const ls_dp_args *dp,
     return t;
 }
 
-int64_t ls_page_reuse_held(const ls_page_reuse *turns)
+int64_t ls_page_reuse_held(const ls_page_reuse *page_reuse)
 {
-    return turns->fixed + turns->period + turns->bytes - turns->end;
+    return page_reuse->fixed + page_reuse->period + page_reuse->bytes - page_reuse->end;
 }
 
 int ls_page_reuse_places(const ls_model *model, const ls_dp_args *dp)

@@ -31,7 +31,7 @@ ls_page_reuse ls_page_reuse_weights(const ls_model *model, const ls_dp_args *dp,
                                     int64_t page);
 
 /* Bytes of memory behind it. */
-int64_t ls_page_reuse_held(const ls_page_reuse *turns);
+int64_t ls_page_reuse_held(const ls_page_reuse *page_reuse);
 
 /* Buckets of weights that come at a time, at most: places in the host's memory. */
 int ls_page_reuse_places(const ls_model *model, const ls_dp_args *dp);

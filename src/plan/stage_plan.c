@@ -36,11 +36,11 @@ static void take(int *now, int *most, int n)
 static held count_held(const ls_stage_plan *p)
 {
     held now = {.streams = 0}, most = {.streams = 0};
-    int last = p->posts * p->chunks - 1;
+    int last = p->pp_ranks * p->chunks - 1;
 
-    for (int i = p->table.first[p->post]; i < p->table.first[p->post + 1]; i++) {
+    for (int i = p->table.first[p->pp_rank]; i < p->table.first[p->pp_rank + 1]; i++) {
         const ls_pp_schedule_op *op = &p->table.ops[i];
-        int stage = op->chunk * p->posts + p->post;
+        int stage = op->chunk * p->pp_ranks + p->pp_rank;
         bool back = op->what == LS_PP_SCHEDULE_BACKWARD || op->what == LS_PP_SCHEDULE_INPUT;
         bool done = op->what == LS_PP_SCHEDULE_BACKWARD || op->what == LS_PP_SCHEDULE_WEIGHT;
         if (op->what == LS_PP_SCHEDULE_RECV && !op->back)
@@ -117,11 +117,11 @@ out:
 
 int64_t ls_stage_plan_micros(const ls_run *run, const ls_mesh *mesh, const ls_calls *calls)
 {
-    ls_mesh post = ls_mesh_of_pp_rank(mesh);
+    ls_mesh pp_rank = ls_mesh_of_pp_rank(mesh);
 
     if (run->mesh.zero < 2 || ls_mesh_pipelines(mesh) < 2)
         return ls_max_i64(1, calls->rounds);
-    return ls_calls_rounds(run, &post);
+    return ls_calls_rounds(run, &pp_rank);
 }
 
 static ls_status too_few_layers(const ls_run *run, const ls_model *model)
@@ -173,7 +173,7 @@ static ls_status cut_buckets(ls_stage_plan *p, const ls_model *model, const ls_s
 
 static ls_status cut(ls_stage_plan *p, const ls_run *run, const ls_model *model)
 {
-    int n = p->posts * p->chunks;
+    int n = p->pp_ranks * p->chunks;
     ls_stage *stages = ls_mem_array((size_t)n, sizeof *stages);
     ls_status st = LS_OK;
 
@@ -184,11 +184,11 @@ static ls_status cut(ls_stage_plan *p, const ls_run *run, const ls_model *model)
     LS_TRY(st, ls_stage_split_plan(model, n, run->batch.leaf, run->model.context, stages), out);
     LS_TRY(st, cut_buckets(p, model, stages, n), out);
     for (int c = 0; c < p->chunks; c++) {
-        const ls_stage *s = &stages[c * p->posts + p->post];
+        const ls_stage *s = &stages[c * p->pp_ranks + p->pp_rank];
         p->chunk[c] = (ls_stage_plan_chunk){.unit = s->unit,
                                             .units = s->units,
-                                            .own = ls_stage_plan_of(p, p->post, c),
-                                            .weights = ls_stage_plan_weights_of(p, p->post, c)};
+                                            .own = ls_stage_plan_of(p, p->pp_rank, c),
+                                            .weights = ls_stage_plan_weights_of(p, p->pp_rank, c)};
     }
 out:
     ls_mem_free(stages);
@@ -198,29 +198,29 @@ out:
 ls_status ls_stage_plan_init(ls_stage_plan *pipe, const ls_run *run, const ls_model *model,
                              const ls_mesh *mesh, int64_t micros, bool varies)
 {
-    ls_stage_plan p = {.post = ls_mesh_pp_rank(mesh, mesh->rank),
-                       .posts = mesh->pp,
-                       .line = ls_mesh_pipeline(mesh, mesh->rank),
-                       .lines = ls_mesh_pipelines(mesh),
+    ls_stage_plan p = {.pp_rank = ls_mesh_pp_rank(mesh, mesh->rank),
+                       .pp_ranks = mesh->pp,
+                       .pipeline = ls_mesh_pipeline(mesh, mesh->rank),
+                       .pipelines = ls_mesh_pipelines(mesh),
                        .zero = ls_mesh_pipelines(mesh) > 1 ? (int)run->mesh.zero : 0,
                        .ward = -1,
                        .buddy = -1,
                        .chunks = (int)run->mesh.chunks};
     const ls_pp_schedule like = {.kind = ls_stage_plan_kind(run),
-                                 .ranks = p.posts,
+                                 .ranks = p.pp_ranks,
                                  .micros = (int)micros,
                                  .chunks = p.chunks};
     ls_status st;
 
-    *pipe = (ls_stage_plan){.posts = p.posts};
+    *pipe = (ls_stage_plan){.pp_ranks = p.pp_ranks};
     p.divides = p.zero > 0;
     if (p.divides && mesh->buddies) {
-        ls_mesh post = ls_mesh_of_pp_rank(mesh);
-        post.places = mesh->places ? mesh->places + p.post * p.lines : NULL;
-        p.ward = ls_replica_peers_ward(&post, p.line);
-        p.buddy = ls_replica_peers_of(&post, p.line);
+        ls_mesh pp_rank = ls_mesh_of_pp_rank(mesh);
+        pp_rank.places = mesh->places ? mesh->places + p.pp_rank * p.pipelines : NULL;
+        p.ward = ls_replica_peers_ward(&pp_rank, p.pipeline);
+        p.buddy = ls_replica_peers_of(&pp_rank, p.pipeline);
     }
-    if ((int64_t)p.posts * p.chunks > model->shape.L)
+    if ((int64_t)p.pp_ranks * p.chunks > model->shape.L)
         return too_few_layers(run, model);
     LS_TRY(st, cut(&p, run, model), out);
     if (model->shape.tied)
@@ -241,53 +241,54 @@ void ls_stage_plan_release(ls_stage_plan *pipe)
     ls_mem_free(pipe->first_bucket);
     ls_mem_free(pipe->cuts);
     ls_mem_free(pipe->weights);
-    *pipe = (ls_stage_plan){.posts = 0};
+    *pipe = (ls_stage_plan){.pp_ranks = 0};
 }
 
 /* Of a chunk, n buckets from one on; -1: all of them. */
-static ls_stage_plan_range between(const ls_stage_plan *pipe, const int64_t *cuts, int post,
+static ls_stage_plan_range between(const ls_stage_plan *pipe, const int64_t *cuts, int pp_rank,
                                    int chunk, int bucket, int n)
 {
-    const int *first = &pipe->first_bucket[chunk * pipe->posts + post];
+    const int *first = &pipe->first_bucket[chunk * pipe->pp_ranks + pp_rank];
     const int64_t *cut = &cuts[first[0] + bucket];
 
     return (ls_stage_plan_range){cut[0], cut[n < 0 ? first[1] - first[0] : n] - cut[0]};
 }
 
-ls_stage_plan_range ls_stage_plan_of(const ls_stage_plan *pipe, int post, int chunk)
+ls_stage_plan_range ls_stage_plan_of(const ls_stage_plan *pipe, int pp_rank, int chunk)
 {
-    return between(pipe, pipe->cuts, post, chunk, 0, -1);
+    return between(pipe, pipe->cuts, pp_rank, chunk, 0, -1);
 }
 
-ls_stage_plan_range ls_stage_plan_weights_of(const ls_stage_plan *pipe, int post, int chunk)
+ls_stage_plan_range ls_stage_plan_weights_of(const ls_stage_plan *pipe, int pp_rank, int chunk)
 {
-    return between(pipe, pipe->weights, post, chunk, 0, -1);
+    return between(pipe, pipe->weights, pp_rank, chunk, 0, -1);
 }
 
-int ls_stage_plan_buckets(const ls_stage_plan *pipe, int post, int chunk)
+int ls_stage_plan_buckets(const ls_stage_plan *pipe, int pp_rank, int chunk)
 {
-    int stage = chunk * pipe->posts + post;
+    int stage = chunk * pipe->pp_ranks + pp_rank;
 
     return pipe->first_bucket[stage + 1] - pipe->first_bucket[stage];
 }
 
-ls_stage_plan_range ls_stage_plan_bucket(const ls_stage_plan *pipe, int post, int chunk, int bucket)
+ls_stage_plan_range ls_stage_plan_bucket(const ls_stage_plan *pipe, int pp_rank, int chunk,
+                                         int bucket)
 {
-    return between(pipe, pipe->cuts, post, chunk, bucket, 1);
+    return between(pipe, pipe->cuts, pp_rank, chunk, bucket, 1);
 }
 
-ls_stage_plan_range ls_stage_plan_weights_bucket(const ls_stage_plan *pipe, int post, int chunk,
+ls_stage_plan_range ls_stage_plan_weights_bucket(const ls_stage_plan *pipe, int pp_rank, int chunk,
                                                  int bucket)
 {
-    return between(pipe, pipe->weights, post, chunk, bucket, 1);
+    return between(pipe, pipe->weights, pp_rank, chunk, bucket, 1);
 }
 
 /* A line's part of a range, as collectives divide it. */
-static ls_stage_plan_range part_of(const ls_stage_plan *pipe, ls_stage_plan_range all, int line)
+static ls_stage_plan_range part_of(const ls_stage_plan *pipe, ls_stage_plan_range all, int pipeline)
 {
     ls_stage_plan_range part;
 
-    ls_coll_range(all.count, pipe->lines, line, &part.first, &part.count);
+    ls_coll_range(all.count, pipe->pipelines, pipeline, &part.first, &part.count);
     part.first += all.first;
     return part;
 }
@@ -298,19 +299,20 @@ int ls_stage_plan_ranges(const ls_stage_plan *pipe,
     int n = 0;
 
     for (int c = 0; c < pipe->chunks; c++)
-        for (int b = 0; b < (pipe->zero == 3 ? ls_stage_plan_buckets(pipe, pipe->post, c) : 1); b++)
+        for (int b = 0; b < (pipe->zero == 3 ? ls_stage_plan_buckets(pipe, pipe->pp_rank, c) : 1);
+             b++)
             ranges_out[n++] = pipe->zero == 3
-                                  ? ls_stage_plan_updated(pipe, pipe->post, pipe->line, c, b)
+                                  ? ls_stage_plan_updated(pipe, pipe->pp_rank, pipe->pipeline, c, b)
                                   : pipe->chunk[c].weights;
     if (ls_stage_plan_is_last(pipe) && pipe->copied.count > 0)
         ranges_out[n++] =
-            pipe->zero == 3 ? ls_stage_plan_tied_part(pipe, pipe->line) : pipe->copied;
+            pipe->zero == 3 ? ls_stage_plan_tied_part(pipe, pipe->pipeline) : pipe->copied;
     return n;
 }
 
-ls_stage_plan_range ls_stage_plan_tied_part(const ls_stage_plan *pipe, int line)
+ls_stage_plan_range ls_stage_plan_tied_part(const ls_stage_plan *pipe, int pipeline)
 {
-    return pipe->zero < 2 ? pipe->tied : part_of(pipe, pipe->tied, line);
+    return pipe->zero < 2 ? pipe->tied : part_of(pipe, pipe->tied, pipeline);
 }
 
 ls_stage_plan_range ls_stage_plan_common(ls_stage_plan_range a, ls_stage_plan_range b)
@@ -321,32 +323,32 @@ ls_stage_plan_range ls_stage_plan_common(ls_stage_plan_range a, ls_stage_plan_ra
     return (ls_stage_plan_range){first, ls_max_i64(0, end - first)};
 }
 
-ls_stage_plan_range ls_stage_plan_updated(const ls_stage_plan *pipe, int post, int line, int chunk,
-                                          int bucket)
+ls_stage_plan_range ls_stage_plan_updated(const ls_stage_plan *pipe, int pp_rank, int pipeline,
+                                          int chunk, int bucket)
 {
-    ls_stage_plan_range all = ls_stage_plan_bucket(pipe, post, chunk, bucket);
-    ls_mesh lines = {.ranks = pipe->lines};
+    ls_stage_plan_range all = ls_stage_plan_bucket(pipe, pp_rank, chunk, bucket);
+    ls_mesh pipelines = {.ranks = pipe->pipelines};
 
     if (!pipe->divides)
         return all;
     if (pipe->zero >= 2)
-        return part_of(pipe, all, line);
-    ls_mesh_part part = ls_mesh_part_of(&lines, all.count, 0, line);
+        return part_of(pipe, all, pipeline);
+    ls_mesh_part part = ls_mesh_part_of(&pipelines, all.count, 0, pipeline);
     return (ls_stage_plan_range){all.first + part.first, part.count};
 }
 
 int ls_stage_plan_edges(const ls_stage_plan *pipe, int64_t *blocks_out)
 {
-    int stages = pipe->posts * pipe->chunks, n = 0, stage = 0;
+    int stages = pipe->pp_ranks * pipe->chunks, n = 0, stage = 0;
     int64_t last = -1;
 
-    for (int i = 0; i < pipe->first_bucket[stages] * pipe->lines; i++) {
-        int bucket = i / pipe->lines;
+    for (int i = 0; i < pipe->first_bucket[stages] * pipe->pipelines; i++) {
+        int bucket = i / pipe->pipelines;
         while (bucket >= pipe->first_bucket[stage + 1])
             stage++;
         ls_stage_plan_range part =
-            ls_stage_plan_updated(pipe, stage % pipe->posts, i % pipe->lines, stage / pipe->posts,
-                                  bucket - pipe->first_bucket[stage]);
+            ls_stage_plan_updated(pipe, stage % pipe->pp_ranks, i % pipe->pipelines,
+                                  stage / pipe->pp_ranks, bucket - pipe->first_bucket[stage]);
         int64_t block = part.first / LS_NORM_BLOCK;
         if (part.count == 0 || part.first % LS_NORM_BLOCK == 0 || block == last)
             continue;
@@ -365,11 +367,11 @@ static int64_t tied_sent(const ls_stage_plan *pipe)
     int64_t n = 0;
 
     if (ls_stage_plan_is_last(pipe))
-        return ls_stage_plan_tied_part(pipe, pipe->line).count;
+        return ls_stage_plan_tied_part(pipe, pipe->pipeline).count;
     if (!ls_stage_plan_is_first(pipe))
         return 0;
     for (int b = 0; b < ls_stage_plan_buckets(pipe, 0, 0) && pipe->zero == 3; b++)
-        n += ls_stage_plan_common(pipe->tied, ls_stage_plan_updated(pipe, 0, pipe->line, 0, b))
+        n += ls_stage_plan_common(pipe->tied, ls_stage_plan_updated(pipe, 0, pipe->pipeline, 0, b))
                  .count;
     return pipe->zero == 3 ? n : pipe->tied.count;
 }
@@ -384,8 +386,8 @@ int64_t ls_stage_plan_sent_bytes(const ls_stage_plan *pipe, const ls_model *mode
         stream += ls_pass_stream(model, n * calls->leaf * ls_calls_tokens(calls, model->shape.T));
     }
     for (int c = 0; c < pipe->chunks; c++) {
-        int stage = c * pipe->posts + pipe->post;
-        messages += stage < pipe->posts * pipe->chunks - 1;
+        int stage = c * pipe->pp_ranks + pipe->pp_rank;
+        messages += stage < pipe->pp_ranks * pipe->chunks - 1;
         messages += stage > 0 ? ls_pass_border(model) : 0;
     }
     return messages * stream * ls_dtype_bytes(type) + tied_sent(pipe) * (int64_t)sizeof(float);
@@ -408,18 +410,19 @@ static int64_t gathers_of(const ls_stage_plan *pipe, const ls_model *model, cons
 int64_t ls_stage_plan_across_bytes(const ls_stage_plan *pipe, const ls_model *model,
                                    const ls_run *run, const ls_calls *calls, ls_dtype type)
 {
-    int64_t sums = calls->ordered ? calls->calls : pipe->table.micros, others = pipe->lines - 1;
+    int64_t sums = calls->ordered ? calls->calls : pipe->table.micros, others = pipe->pipelines - 1;
     int64_t size = sizeof(float), read = pipe->zero == 3 ? ls_dtype_bytes(type) : size, bytes = 0;
 
     for (int c = 0; c < pipe->chunks; c++)
-        for (int b = 0; b < ls_stage_plan_buckets(pipe, pipe->post, c); b++) {
-            ls_stage_plan_range all = ls_stage_plan_bucket(pipe, pipe->post, c, b);
-            ls_stage_plan_range own = ls_stage_plan_updated(pipe, pipe->post, pipe->line, c, b);
+        for (int b = 0; b < ls_stage_plan_buckets(pipe, pipe->pp_rank, c); b++) {
+            ls_stage_plan_range all = ls_stage_plan_bucket(pipe, pipe->pp_rank, c, b);
+            ls_stage_plan_range own =
+                ls_stage_plan_updated(pipe, pipe->pp_rank, pipe->pipeline, c, b);
             bytes += sums * (all.count - own.count) * size +
                      gathers_of(pipe, model, run, c, b) * own.count * others * read;
         }
     if (ls_stage_plan_is_last(pipe) && pipe->tied.count > 0) {
-        int64_t own = ls_stage_plan_tied_part(pipe, pipe->line).count;
+        int64_t own = ls_stage_plan_tied_part(pipe, pipe->pipeline).count;
         bytes += sums * (pipe->tied.count - own) * size;
         bytes += pipe->zero == 3 ? 2 * pipe->table.micros * own * others * read : 0;
     }
@@ -454,12 +457,12 @@ bool ls_stage_plan_packs(const ls_pass_args *pass, ls_packed_weights_args *packs
 
 ls_dp_args ls_stage_plan_sum(const ls_run *run, const ls_mesh *mesh, int64_t count, bool divides)
 {
-    ls_mesh post = ls_mesh_of_pp_rank(mesh);
+    ls_mesh pp_rank = ls_mesh_of_pp_rank(mesh);
     ls_calls calls;
 
-    post.zero = divides;
-    ls_calls_plan(run, &post, &calls);
-    return (ls_dp_args){.mesh = post,
+    pp_rank.zero = divides;
+    ls_calls_plan(run, &pp_rank, &calls);
+    return (ls_dp_args){.mesh = pp_rank,
                         .ordered = calls.ordered,
                         .leaves = calls.leaves,
                         .roots = calls.roots,
@@ -482,15 +485,15 @@ int64_t ls_stage_plan_stream_bytes(const ls_run *run, const ls_model *model, con
     return ls_round_up(ls_pass_stream(model, tokens) * ls_dtype_bytes(ls_memory_type(run)), 256);
 }
 
-ls_stage_plan_range ls_stage_plan_saved(const ls_stage_plan *pipe, int post, int line, int chunk,
-                                        int bucket, bool moments)
+ls_stage_plan_range ls_stage_plan_saved(const ls_stage_plan *pipe, int pp_rank, int pipeline,
+                                        int chunk, int bucket, bool moments)
 {
     if (moments && pipe->divides)
-        return ls_stage_plan_updated(pipe, post, line, chunk, bucket);
+        return ls_stage_plan_updated(pipe, pp_rank, pipeline, chunk, bucket);
     return part_of(pipe,
-                   moments ? ls_stage_plan_bucket(pipe, post, chunk, bucket)
-                           : ls_stage_plan_weights_bucket(pipe, post, chunk, bucket),
-                   line);
+                   moments ? ls_stage_plan_bucket(pipe, pp_rank, chunk, bucket)
+                           : ls_stage_plan_weights_bucket(pipe, pp_rank, chunk, bucket),
+                   pipeline);
 }
 
 /* Pages of elements that lie in a window. What lines divide (ZeRO 2 and 3) lies in the memory of
@@ -542,22 +545,23 @@ static int64_t weight_bytes(const ls_memory_args *args, const ls_stage_plan *p, 
 }
 
 /* What a line's rank updates of a chunk, bucket by bucket. Returns how many. */
-static int updated_of(const ls_stage_plan *p, int line, int chunk, ls_stage_plan_range *ranges_out)
+static int updated_of(const ls_stage_plan *p, int pipeline, int chunk,
+                      ls_stage_plan_range *ranges_out)
 {
-    int n = ls_stage_plan_buckets(p, p->post, chunk);
+    int n = ls_stage_plan_buckets(p, p->pp_rank, chunk);
 
     for (int b = 0; b < n; b++)
-        ranges_out[b] = ls_stage_plan_updated(p, p->post, line, chunk, b);
+        ranges_out[b] = ls_stage_plan_updated(p, p->pp_rank, pipeline, chunk, b);
     return n;
 }
 
-static int64_t moment_bytes(const ls_memory_args *args, const ls_stage_plan *p, int line)
+static int64_t moment_bytes(const ls_memory_args *args, const ls_stage_plan *p, int pipeline)
 {
     ls_stage_plan_range ranges[LS_STAGE_PLAN_BUCKETS];
     int n = 0;
 
     for (int c = 0; c < p->chunks; c++)
-        n += updated_of(p, line, c, ranges + n);
+        n += updated_of(p, pipeline, c, ranges + n);
     return all_paged(ls_memory_page(args), ranges, n, sizeof(float));
 }
 
@@ -578,7 +582,7 @@ static int64_t grad_bytes(const ls_memory_args *args, ls_stage_plan_range own, b
     if (ls_mesh_pipelines(ls_memory_sums(args)) > 1) {
         sum->bytes += ls_dp_bytes(&dp);
         sum->staged += ls_round_up(ls_dp_elements(&dp) * (int64_t)sizeof(float), 4096);
-        own.count = args->apart ? own.count : ls_dp_elements(&dp);
+        own.count = args->discrete ? own.count : ls_dp_elements(&dp);
     }
     return paged(ls_memory_page(args), own, sizeof(float));
 }
@@ -593,8 +597,8 @@ int ls_stage_plan_flows(const ls_stage_plan *pipe)
 static int64_t made_bytes(const ls_stage_plan *p, const ls_model *model, int chunk, int first,
                           int last)
 {
-    ls_stage_plan_range low = ls_stage_plan_bucket(p, p->post, chunk, first);
-    ls_stage_plan_range top = ls_stage_plan_bucket(p, p->post, chunk, last);
+    ls_stage_plan_range low = ls_stage_plan_bucket(p, p->pp_rank, chunk, first);
+    ls_stage_plan_range top = ls_stage_plan_bucket(p, p->pp_rank, chunk, last);
     int64_t below = p->chunk[chunk].unit + first * p->per - 1, bias = -1;
 
     if (first > 0 && below > 0)
@@ -611,7 +615,7 @@ static int64_t made_bytes(const ls_stage_plan *p, const ls_model *model, int chu
  * it. */
 static int64_t chunk_flow(const ls_stage_plan *p, const ls_model *model, int chunk)
 {
-    int n = ls_stage_plan_buckets(p, p->post, chunk);
+    int n = ls_stage_plan_buckets(p, p->pp_rank, chunk);
     bool tied = p->tied.count > 0 && ls_stage_plan_is_last(p) && chunk == p->chunks - 1;
     int64_t head =
                 tied ? paged(LS_WINDOW_PAGE, (ls_stage_plan_range){0, p->tied.count}, sizeof(float))
@@ -648,14 +652,14 @@ int64_t ls_stage_plan_gathered_bytes(const ls_stage_plan *pipe, const ls_model *
     int64_t size = ls_dtype_bytes(type), most = 0;
 
     for (int c = 0; c < pipe->chunks; c++) {
-        int n = ls_stage_plan_buckets(pipe, pipe->post, c);
+        int n = ls_stage_plan_buckets(pipe, pipe->pp_rank, c);
         int64_t end = pipe->chunk[c].unit + pipe->chunk[c].units;
         bool head =
             end == model->shape.L + 2 && pipe->tied.count > 0 && ls_stage_plan_is_last(pipe);
         for (int b = 0; b < n; b++) { /* and the next one */
             int next = b + 1 < n ? b + 1 : b;
-            ls_stage_plan_range low = ls_stage_plan_bucket(pipe, pipe->post, c, b);
-            ls_stage_plan_range top = ls_stage_plan_bucket(pipe, pipe->post, c, next);
+            ls_stage_plan_range low = ls_stage_plan_bucket(pipe, pipe->pp_rank, c, b);
+            ls_stage_plan_range top = ls_stage_plan_bucket(pipe, pipe->pp_rank, c, next);
             int64_t bytes =
                 paged(LS_WINDOW_PAGE,
                       (ls_stage_plan_range){low.first, top.first + top.count - low.first}, size);
@@ -677,9 +681,9 @@ static int64_t tied_bytes(const ls_stage_plan *p)
     if (p->tied.count == 0 || (!ls_stage_plan_is_last(p) && !ls_stage_plan_is_first(p)))
         return 0;
     if (ls_stage_plan_is_last(p))
-        ranges[0] = ls_stage_plan_tied_part(p, p->line);
+        ranges[0] = ls_stage_plan_tied_part(p, p->pipeline);
     else
-        n = updated_of(p, p->line, 0, ranges);
+        n = updated_of(p, p->pipeline, 0, ranges);
     for (int b = 0; b < n; b++) {
         ranges[b] = ls_stage_plan_common(ranges[b], p->tied);
         ranges[b].first -= p->tied.first;
@@ -691,10 +695,10 @@ static int64_t tied_bytes(const ls_stage_plan *p)
 static int64_t feed_bytes(const ls_memory_args *args, const ls_stage_plan *p, int64_t own,
                           int64_t most)
 {
-    ls_mesh post = ls_mesh_of_pp_rank(ls_memory_sums(args));
-    int64_t slots = ls_calls_feed(args->run, &post, p->table.micros, NULL);
+    ls_mesh pp_rank = ls_mesh_of_pp_rank(ls_memory_sums(args));
+    int64_t slots = ls_calls_feed(args->run, &pp_rank, p->table.micros, NULL);
 
-    return ls_ordered_feed_bytes(own, most, p->lines, LS_STAGE_PLAN_AHEAD, slots, LS_F32);
+    return ls_ordered_feed_bytes(own, most, p->pipelines, LS_STAGE_PLAN_AHEAD, slots, LS_F32);
 }
 
 /* What several ranks of a team have a part of, in a range: it is put together before the norm. */
@@ -719,7 +723,7 @@ static void predict_parted(const ls_memory_args *args, const ls_calls *calls,
     int64_t bytes = ls_stage_plan_flow_bytes(p, args->model) + tied_bytes(p), sum = 0;
 
     for (int c = 0; c < p->chunks; c++) {
-        int n = updated_of(p, p->line, c, ranges);
+        int n = updated_of(p, p->pipeline, c, ranges);
         int64_t own = 0, most = 0;
         for (int b = 0; b < n; b++) {
             own += ranges[b].count;
@@ -729,7 +733,7 @@ static void predict_parted(const ls_memory_args *args, const ls_calls *calls,
                  partial_bytes(args->model, p->chunk[c].own);
         sum += calls->ordered ? feed_bytes(args, p, own, most) : 0;
     }
-    int64_t head = ls_stage_plan_is_last(p) ? ls_stage_plan_tied_part(p, p->line).count : 0;
+    int64_t head = ls_stage_plan_is_last(p) ? ls_stage_plan_tied_part(p, p->pipeline).count : 0;
     if (p->tied.count > 0 && ls_stage_plan_is_last(p) && calls->ordered)
         sum += feed_bytes(args, p, head, head);
     ls_ledger_add(ledger, "gradients", "own parts; of a micro-batch: some units on their way",
@@ -760,9 +764,9 @@ static void predict_gradients(const ls_memory_args *args, const ls_calls *calls,
                   bytes);
     if (ls_mesh_pipelines(ls_memory_sums(args)) < 2)
         return;
-    (args->apart ? ls_ledger_add_host : ls_ledger_add)(
+    (args->discrete ? ls_ledger_add_host : ls_ledger_add)(
         ledger, "exchange", "gradients of other lines, on their way", sum.bytes);
-    if (args->apart)
+    if (args->discrete)
         ls_ledger_add_host(ledger, "staging", "own gradients on their way, page-locked",
                            calls->buffers * sum.staged);
 }
@@ -800,7 +804,7 @@ static void predict_passes(const ls_memory_args *args, const ls_calls *calls,
     ls_ledger_add(ledger, "activations", "own layers, of the micro-batches on their way", passes);
     ls_ledger_add(ledger, "pipeline", "streams and gradients from other stages",
                   ls_round_up(ls_stage_plan_buffer_bytes(p, args->run, args->model, calls), 4096));
-    if (args->apart)
+    if (args->discrete)
         ls_ledger_add_host(ledger, "pipeline messages", "streams on their way, page-locked",
                            message_bytes(args, calls, p));
 }
@@ -832,7 +836,7 @@ void ls_stage_plan_predict(const ls_memory_args *args, const ls_calls *calls, ls
     ls_ledger_add(ledger, "optimizer",
                   p.divides ? "two moments per parameter of the own layers that this rank updates"
                             : "two moments per parameter of the own layers",
-                  2 * moment_bytes(args, &p, p.line));
+                  2 * moment_bytes(args, &p, p.pipeline));
     if (p.ward >= 0)
         ls_ledger_add(ledger, "buddy",
                       p.zero == 3   ? "weights, two moments and gradients that another line has"

@@ -51,8 +51,8 @@ typedef struct ls_stage_plan_chunk {
 
 typedef struct ls_stage_plan {
     ls_pp_schedule table; /* owned: of a step of so many micro-batches */
-    int post, posts, chunks;
-    int line, lines;
+    int pp_rank, pp_ranks, chunks;
+    int pipeline, pipelines;
     int zero;     /* what lines divide, as mesh.zero; 0 where there is one line */
     bool divides; /* lines divide what they update */
     int ward;     /* then: the line whose moments this rank keeps too, */
@@ -86,23 +86,23 @@ ls_status ls_stage_plan_set(ls_stage_plan *pipe, int64_t micros);
 
 static inline bool ls_stage_plan_is_first(const ls_stage_plan *pipe)
 {
-    return pipe->post == 0;
+    return pipe->pp_rank == 0;
 }
 static inline bool ls_stage_plan_is_last(const ls_stage_plan *pipe)
 {
-    return pipe->post == pipe->posts - 1;
+    return pipe->pp_rank == pipe->pp_ranks - 1;
 }
 
 /* The elements of a chunk of any post: of gradients and moments; of weights. */
-ls_stage_plan_range ls_stage_plan_of(const ls_stage_plan *pipe, int post, int chunk);
-ls_stage_plan_range ls_stage_plan_weights_of(const ls_stage_plan *pipe, int post, int chunk);
+ls_stage_plan_range ls_stage_plan_of(const ls_stage_plan *pipe, int pp_rank, int chunk);
+ls_stage_plan_range ls_stage_plan_weights_of(const ls_stage_plan *pipe, int pp_rank, int chunk);
 
 /* Its buckets: how many, and their elements, likewise; without ZeRO 2 and 3 one, which is all of
  * it. With them all weights are trained, and both are the same. */
-int ls_stage_plan_buckets(const ls_stage_plan *pipe, int post, int chunk);
-ls_stage_plan_range ls_stage_plan_bucket(const ls_stage_plan *pipe, int post, int chunk,
+int ls_stage_plan_buckets(const ls_stage_plan *pipe, int pp_rank, int chunk);
+ls_stage_plan_range ls_stage_plan_bucket(const ls_stage_plan *pipe, int pp_rank, int chunk,
                                          int bucket);
-ls_stage_plan_range ls_stage_plan_weights_bucket(const ls_stage_plan *pipe, int post, int chunk,
+ls_stage_plan_range ls_stage_plan_weights_bucket(const ls_stage_plan *pipe, int pp_rank, int chunk,
                                                  int bucket);
 
 /* The weights that this rank keeps: its chunks, or with ZeRO 3 its parts of them; and on the last
@@ -111,12 +111,12 @@ int ls_stage_plan_ranges(const ls_stage_plan *pipe,
                          ls_stage_plan_range ranges_out[LS_STAGE_PLAN_BUCKETS + 1]);
 
 /* What a rank updates of a bucket, and has the moments of: all of it, or its line's part. */
-ls_stage_plan_range ls_stage_plan_updated(const ls_stage_plan *pipe, int post, int line, int chunk,
-                                          int bucket);
+ls_stage_plan_range ls_stage_plan_updated(const ls_stage_plan *pipe, int pp_rank, int pipeline,
+                                          int chunk, int bucket);
 
 /* What a line's last rank has of the head's part of a tied gradient, when it is summed, and with
  * ZeRO 3 of the copy of the embedding: all of it, or its part of that. */
-ls_stage_plan_range ls_stage_plan_tied_part(const ls_stage_plan *pipe, int line);
+ls_stage_plan_range ls_stage_plan_tied_part(const ls_stage_plan *pipe, int pipeline);
 
 /* The elements that both have. */
 ls_stage_plan_range ls_stage_plan_common(ls_stage_plan_range a, ls_stage_plan_range b);
@@ -164,8 +164,8 @@ int64_t ls_stage_plan_gathered_bytes(const ls_stage_plan *pipe, const ls_model *
 
 /* What a rank writes of a bucket to a checkpoint, and reads of it: of what all ranks of its post
  * have the part that ls_coll_range() gives it, and of what they divide its own. */
-ls_stage_plan_range ls_stage_plan_saved(const ls_stage_plan *pipe, int post, int line, int chunk,
-                                        int bucket, bool moments);
+ls_stage_plan_range ls_stage_plan_saved(const ls_stage_plan *pipe, int pp_rank, int pipeline,
+                                        int chunk, int bucket, bool moments);
 
 /* The lines of the ledger that a pipeline changes. */
 void ls_stage_plan_predict(const ls_memory_args *args, const ls_calls *calls, ls_ledger *ledger);

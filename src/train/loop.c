@@ -148,7 +148,7 @@ static ls_status handle_nonfinite(loop *l)
                                                 .text = ls_err_last()->text}});
     /* Once weights are broken every step is: tell the 1st, 2nd, 4th, 8th ... of them. */
     l->skipped++;
-    if ((l->skipped & (l->skipped - 1)) == 0 && (s->mesh.rank == 0 || s->mesh.replicas))
+    if ((l->skipped & (l->skipped - 1)) == 0 && (s->mesh.rank == 0 || s->mesh.independent))
         ls_log(LS_LOG_WARN, "%s; its update is skipped (%lld so far)", ls_err_last()->text,
                (long long)l->skipped);
     ls_err_clear();
@@ -184,7 +184,7 @@ static ls_status settle_ways(const ls_session *s)
 static void note_foreign(loop *l)
 {
     const ls_session *s = &l->s;
-    int64_t bytes = s->args.comm && !s->apart ? ls_comm_foreign_bytes(s->args.comm) : 0;
+    int64_t bytes = s->args.comm && !s->discrete ? ls_comm_foreign_bytes(s->args.comm) : 0;
 
     l->foreign = l->foreign == 0 ? bytes : ls_max_i64(l->foreign, bytes);
 }
@@ -222,9 +222,9 @@ static ls_status one_step(loop *l)
                           .targets = batch->targets,
                           .start = batch->start,
                           .counted = batch->counted};
-    if (s->outer)
+    if (s->local_sgd)
         part = ls_local_sgd_session_batch(s, &part);
-    if (s->central)
+    if (s->param_server)
         LS_TRY(st, ls_param_server_session_begin(s, &part, &l->clock), out);
     l->loss_scale = s->scaler.on ? s->scaler.scale : 0;
     ls_step_scale_loss(s->step, s->scaler.scale);
@@ -234,7 +234,7 @@ static ls_status one_step(loop *l)
         tell_overflow(s);
     if (!result.finite && !overflow)
         LS_TRY(st, handle_nonfinite(l), out);
-    if (s->central)
+    if (s->param_server)
         LS_TRY(st, ls_param_server_session_push(s, &result, &l->clock), out);
     if (result.finite)
         s->loss = result.loss;
@@ -248,11 +248,11 @@ static ls_status one_step(loop *l)
         l->first_step_s = (double)ls_time_since_start_ns() / 1e9;
     if (l->steps_in_view == 2)
         note_foreign(l);
-    if (l->steps_in_view == 2 && s->args.comm && !s->mesh.replicas)
+    if (l->steps_in_view == 2 && s->args.comm && !s->mesh.independent)
         LS_TRY(st, settle_ways(s), out);
-    if (s->outer)
+    if (s->local_sgd)
         LS_TRY(st, ls_local_sgd_session_step(s, &s->last, &l->clock), out);
-    if (s->central)
+    if (s->param_server)
         LS_TRY(st, ls_param_server_session_meet(s, &s->last, &l->clock), out);
 out:
     return st;
@@ -271,13 +271,13 @@ static ls_status judge(loop *l)
     ls_session *s = &l->s;
     ls_status st = LS_OK;
 
-    if (s->outer)
+    if (s->local_sgd)
         ls_local_sgd_session_show(s, true);
-    if (s->central)
+    if (s->param_server)
         LS_TRY(st, ls_param_server_session_gather(s), out);
     LS_TRY(st, ls_eval_loss(&l->eval, s), out);
     LS_TRY(st, ls_eval_sample(&l->eval, s, s->run->eval.sample_tokens), out);
-    if (s->outer)
+    if (s->local_sgd)
         ls_local_sgd_session_show(s, false);
     ls_step_clock_lap(&l->clock, LS_TIME_EVAL);
 out:
@@ -293,12 +293,12 @@ static ls_status after_step(loop *l, bool last)
     if (due(l, s->run->eval.every) || last)
         LS_TRY(st, judge(l), out);
     if (due(l, s->run->checkpoint.every) && !last && s->saved_step != s->step_number) {
-        if (s->outer)
+        if (s->local_sgd)
             ls_local_sgd_session_save_begin(s);
-        if (s->central)
+        if (s->param_server)
             LS_TRY(st, ls_param_server_session_hold(s), out);
         st = ls_save_begin(s);
-        if (s->central)
+        if (s->param_server)
             st = ls_param_server_session_release(s, st);
         if (st != LS_OK)
             goto out;
@@ -419,9 +419,9 @@ out:
 /* Whether ranks do something together after the step that was done last. */
 static bool they_meet(const ls_session *s)
 {
-    return s->outer     ? ls_local_sgd_session_meets(s)
-           : s->central ? ls_param_server_session_meets(s)
-                        : true;
+    return s->local_sgd      ? ls_local_sgd_session_meets(s)
+           : s->param_server ? ls_param_server_session_meets(s)
+                             : true;
 }
 
 /* Before the first step of a process: whether there is anything to do. */
@@ -499,7 +499,7 @@ static bool watches_card(const ls_session *s)
     for (int r = 0; r < s->mesh.rank && s->cards; r++)
         if (ls_session_same_card(&s->cards[r], &s->cards[s->mesh.rank]))
             return false;
-    return s->apart;
+    return s->discrete;
 }
 
 /* Without NVML there is nothing to tell; `lineshaft doctor` says why. */
@@ -544,7 +544,7 @@ static double peak_of_ranks(const ls_session *s)
     double crowd = (double)here * ls_device_describe(s->device).threads /
                    (double)sysconf(_SC_NPROCESSORS_ONLN);
 
-    if (s->apart)
+    if (s->discrete)
         return 0;
     return ls_peak_flops(s->device, s->kernels->name) * s->mesh.ranks / (crowd > 1 ? crowd : 1);
 }
@@ -561,7 +561,7 @@ static int64_t used_bytes(const loop *l)
 {
     const ls_session *s = &l->s;
     int64_t planned = ls_ledger_total(&s->ledger);
-    int64_t used = s->apart
+    int64_t used = s->discrete
                        ? ls_device_peak_bytes(s->device) + ls_device_describe(s->device).fixed_bytes
                        : ls_ledger_peak_resident_bytes() - l->foreign;
 
@@ -591,7 +591,7 @@ static ls_status summarise(loop *l)
     if (s->args.comm)
         ls_comm_traffic(s->args.comm, &sent, &received);
     exchanges = ls_local_sgd_session_exchanges(s, &exchange_bytes);
-    ls_param_server_session_counts central = ls_param_server_session_counted(s);
+    ls_param_server_session_counts param_server = ls_param_server_session_counted(s);
     double peak = peak_of_ranks(s);
     double mfu =
         peak > 0
@@ -619,9 +619,9 @@ static ls_status summarise(loop *l)
                                    .received_bytes = received - l->received,
                                    .exchanges = exchanges,
                                    .exchange_bytes = exchange_bytes,
-                                   .pushes = central.pushes,
-                                   .push_bytes = central.bytes,
-                                   .ahead = central.ahead,
+                                   .pushes = param_server.pushes,
+                                   .push_bytes = param_server.bytes,
+                                   .ahead = param_server.ahead,
                                    .buddy_bytes = ls_replica_copy_sent(s->buddy) +
                                                   ls_replica_pair_sent(s->step),
                                    .weights_hash = hash,
@@ -666,16 +666,16 @@ static ls_status run_view(loop *l, const ls_session_args *args)
     LS_TRY(st, train(l), out);
     watch_end(l);
     ls_profiling_finish(&l->s);
-    if (l->s.outer)
+    if (l->s.local_sgd)
         LS_TRY(st, ls_local_sgd_session_save_final(&l->s), out);
-    if (l->s.central)
+    if (l->s.param_server)
         LS_TRY(st, ls_param_server_session_gather(&l->s), out);
     if (l->stop)
         LS_TRY(st, ls_preempt_save(&l->s, l->unsaved), out);
     else
         LS_TRY(st, ls_save_final(&l->s), out);
     LS_TRY(st, summarise(l), out);
-    if (l->s.central)
+    if (l->s.param_server)
         LS_TRY(st, ls_param_server_session_end(&l->s), out);
     st = part(l);
 out:

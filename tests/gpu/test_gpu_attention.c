@@ -103,7 +103,7 @@ static void attention_case(ls_gpu *g, const void *shape_)
     ls_gpu_near(g, &dqkv, g->type == LS_F32 ? 1e-4 : 2.5e-2);
 }
 
-LS_TEST_SECONDS(gpu_attention_equals_reference, 300)
+LS_TEST_SECONDS(gpu_attention_replicas_reference, 300)
 {
     static const shape shapes[] = {
         {1, 1, 1, 1, 2, 0, false, 0},    {2, 17, 3, 3, 64, 0, false, 0},
@@ -297,7 +297,7 @@ static void qkv_case(ls_gpu *g, const void *shape_)
     free(sums);
 }
 
-LS_TEST_SECONDS(gpu_qkv_equals_its_formula, 120)
+LS_TEST_SECONDS(gpu_qkv_replicas_its_formula, 120)
 {
     static const qkv_shape shapes[] = {
         {1, 1, 1, 1, 2, 0, 1, true, false, false},  {2, 17, 3, 3, 64, 0, 1, true, false, false},
@@ -309,7 +309,7 @@ LS_TEST_SECONDS(gpu_qkv_equals_its_formula, 120)
 }
 
 /* Views of the packed tensor itself are a valid target. */
-LS_TEST(gpu_qkv_turns_in_place)
+LS_TEST(gpu_qkv_page_reuse_in_place)
 {
     enum { B = 2, T = 5, H = 4, HKV = 2, D = 16, W = (H + 2 * HKV) * D };
     ls_gpu g;
@@ -319,18 +319,18 @@ LS_TEST(gpu_qkv_turns_in_place)
         ls_gpu_begin(&g, type ? LS_BF16 : LS_F32, 0);
         int64_t bytes = ls_dtype_bytes(g.type);
         ls_gpu_tensor packed = ls_gpu_values(&g, "packed", B * T * W, 1);
-        ls_gpu_tensor apart = ls_gpu_values(&g, "apart", B * T * W, 0);
+        ls_gpu_tensor discrete = ls_gpu_values(&g, "apart", B * T * W, 0);
         ls_gpu_tensor rope = ls_gpu_floats(&g, "rope", T * D, 1);
         ls_qkv a = {.type = g.type, .B = B, .T = T, .H = H, .Hkv = HKV, .D = D};
         a.packed = packed.device, a.rope = rope.device;
         for (int in_place = 0; in_place < 2; in_place++) {
-            char *to = in_place ? packed.device : apart.device;
+            char *to = in_place ? packed.device : discrete.device;
             a.q = (ls_heads){to, T * W, W, D};
             a.k = (ls_heads){to + H * D * bytes, T * W, W, D};
             a.v = (ls_heads){to + (H + HKV) * D * bytes, T * W, W, D};
             g.k->qkv_fwd(g.stream, &a);
         }
-        float *x = ls_gpu_fetch(&g, &packed), *y = ls_gpu_fetch(&g, &apart);
+        float *x = ls_gpu_fetch(&g, &packed), *y = ls_gpu_fetch(&g, &discrete);
         LS_CHECK(memcmp(x, y, B * T * W * sizeof *x) == 0);
         free(x);
         free(y);

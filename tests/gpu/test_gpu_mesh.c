@@ -82,7 +82,7 @@ static void embed_case(ls_gpu *g, const void *shape)
     ls_gpu_near(g, &dwpe, 2e-5);
 }
 
-LS_TEST_SECONDS(gpu_embed_of_parts_equals_reference, 120)
+LS_TEST_SECONDS(gpu_embed_of_parts_replicas_reference, 120)
 {
     static const embed_shape shapes[] = {
         {2, 6, 17, 5, 3, 11, 1, 0, 1, false, 0},      {3, 20, 64, 7, 0, 30, 3, 0, 1, true, 0.25f},
@@ -149,14 +149,14 @@ typedef struct head_shape {
 static void head_case(ls_gpu *g, const void *shape)
 {
     const head_shape *s = shape;
-    int64_t size = ls_dtype_bytes(g->type), apart = 3 * s->M + 5;
+    int64_t size = ls_dtype_bytes(g->type), discrete = 3 * s->M + 5;
     ls_step_state state = {.grad_scale = 0.25f};
     void *state_device = ls_gpu_bytes(g, "state", &state, sizeof state).device;
     ls_gpu_tensor h = ls_gpu_values(g, "h", s->M * s->C, 1);
     ls_gpu_tensor w = ls_gpu_values(g, "w", s->V * s->C, 1 / sqrtf((float)s->C));
     ls_gpu_tensor targets = ls_gpu_ints(g, "targets", s->M, (int32_t)s->V);
     ls_gpu_tensor losses = ls_gpu_floats(g, "losses", s->M, 0);
-    ls_gpu_tensor scores = ls_gpu_floats(g, "scores", s->ranks * apart, 0);
+    ls_gpu_tensor scores = ls_gpu_floats(g, "scores", s->ranks * discrete, 0);
     ls_gpu_tensor dw = ls_gpu_floats(g, "dw", s->V * s->C, s->accumulate ? 1.0f : 0.0f);
     ls_gpu_tensor whole = ls_gpu_values(g, "dh", s->M * s->C, 0);
     float *sum = calloc((size_t)whole.n, sizeof *sum);
@@ -186,11 +186,11 @@ static void head_case(ls_gpu *g, const void *shape)
                          .leaves = 1,
                          .first = first,
                          .vocab = s->V,
-                         .scores = (float *)scores.device + k * apart,
+                         .scores = (float *)scores.device + k * discrete,
                          .all = scores.device,
                          .ranks = s->ranks,
                          .rank = k,
-                         .apart = apart,
+                         .apart = discrete,
                          .accumulate = s->accumulate};
         if (s->grad)
             a[k].dh = whole.device, a[k].dw = (float *)dw.device + first * s->C;
@@ -216,7 +216,7 @@ static void head_case(ls_gpu *g, const void *shape)
     free(sum);
 }
 
-LS_TEST_SECONDS(gpu_head_in_parts_equals_reference, 120)
+LS_TEST_SECONDS(gpu_head_in_parts_replicas_reference, 120)
 {
     static const head_shape shapes[] = {{1, 1, 2, 2, true, false},
                                         {7, 17, 33, 3, true, true},
@@ -324,7 +324,7 @@ static void pair_case(ls_gpu *g, const void *shape)
     }
 }
 
-LS_TEST_SECONDS(gpu_attention_of_chunks_equals_reference, 120)
+LS_TEST_SECONDS(gpu_attention_of_chunks_replicas_reference, 120)
 {
     static const pair_shape shapes[] = {{2, 17, 4, 2, 16, 0, 3, 1, 0, false, 0},
                                         {1, 40, 2, 1, 64, 25, 2, 1, 0, false, 0},
@@ -413,7 +413,7 @@ static void wide_case(ls_gpu *g, const void *shape)
     ls_gpu_near(g, &dw, 5e-4);
 }
 
-LS_TEST_SECONDS(gpu_norm_over_heads_of_ranks_equals_reference, 60)
+LS_TEST_SECONDS(gpu_norm_over_heads_of_ranks_replicas_reference, 60)
 {
     static const wide_shape shapes[] = {
         {2, 5, 32, 2, 0}, {1, 33, 100, 3, 60}, {3, 16, 512, 2, 512}, {1, 1, 8, 4, 8}};
@@ -491,12 +491,12 @@ LS_TEST_SECONDS(gpu_window_is_memory_where_it_is_backed, 60)
     LS_CHECK_OK(ls_device_window_back(g.device, base, page + 5, 2 * page, "test")); /* overlaps */
     LS_CHECK_OK(ls_device_window_back(g.device, base, INT64_C(1) << 41, 1, "test"));
     LS_CHECK_EQ(ls_device_used_bytes(g.device) - before, 5 * page);
-    float *x = base, *far = (float *)(void *)((char *)base + (INT64_C(1) << 41));
+    float *x = base, *ep_group = (float *)(void *)((char *)base + (INT64_C(1) << 41));
     int64_t n = page; /* floats: across what was backed at different times */
     g.k->fill(g.stream, &(ls_fill){.x = x + 64, .value = 3, .n = n - 64});
-    g.k->add(g.stream, &(ls_add){.a = x, .b = x + n / 2, .out = far, .n = 1000});
+    g.k->add(g.stream, &(ls_add){.a = x, .b = x + n / 2, .out = ep_group, .n = 1000});
     float seen[1000];
-    ls_stream_copy_out(g.stream, seen, far, sizeof seen);
+    ls_stream_copy_out(g.stream, seen, ep_group, sizeof seen);
     ls_gpu_sync(&g);
     for (int i = 0; i < 1000; i++)
         LS_CHECK_NEAR(seen[i], i < 64 ? 3 : 6, 0);
@@ -506,7 +506,7 @@ LS_TEST_SECONDS(gpu_window_is_memory_where_it_is_backed, 60)
 }
 
 /* The same memory at many addresses: what is written through one is read through the next. */
-LS_TEST_SECONDS(gpu_window_takes_turns, 60)
+LS_TEST_SECONDS(gpu_window_takes_page_reuse, 60)
 {
     ls_gpu g;
     void *base = NULL;
@@ -520,18 +520,18 @@ LS_TEST_SECONDS(gpu_window_takes_turns, 60)
     LS_CHECK_OK(ls_device_window_turn(g.device, base, page, 14 * page, 3 * page, "test"));
     LS_CHECK_OK(ls_device_window_back(g.device, base, 15 * page, page, "test"));
     LS_CHECK_EQ(ls_device_used_bytes(g.device) - before, 5 * page);
-    float *x = base, *turns = x + page / (int64_t)sizeof(float), seen[4];
+    float *x = base, *page_reuse = x + page / (int64_t)sizeof(float), seen[4];
     g.k->fill(g.stream, &(ls_fill){.x = x, .value = 1, .n = page / (int64_t)sizeof(float)});
-    g.k->fill(g.stream, &(ls_fill){.x = turns + period - 2, .value = 2, .n = 4});
-    g.k->fill(g.stream, &(ls_fill){.x = turns + 2 * period + 1, .value = 3, .n = 1});
+    g.k->fill(g.stream, &(ls_fill){.x = page_reuse + period - 2, .value = 2, .n = 4});
+    g.k->fill(g.stream, &(ls_fill){.x = page_reuse + 2 * period + 1, .value = 3, .n = 1});
     for (int64_t turn = 0; turn < 4; turn++) {
-        ls_stream_copy_out(g.stream, seen, turns + turn * period, sizeof seen);
+        ls_stream_copy_out(g.stream, seen, page_reuse + turn * period, sizeof seen);
         ls_gpu_sync(&g);
         LS_CHECK_NEAR(seen[0], 2, 0);
         LS_CHECK_NEAR(seen[1], 3, 0);
         LS_CHECK_NEAR(seen[2], 0, 0);
     }
-    ls_stream_copy_out(g.stream, seen, turns + 4 * period - 2, sizeof seen);
+    ls_stream_copy_out(g.stream, seen, page_reuse + 4 * period - 2, sizeof seen);
     ls_gpu_sync(&g);
     LS_CHECK_NEAR(seen[0], 2, 0); /* the last turn is shorter */
     LS_CHECK_NEAR(seen[2], 2, 0);

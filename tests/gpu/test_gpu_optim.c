@@ -95,7 +95,7 @@ static void lamb_case(ls_gpu *g, const void *shape)
     ls_gpu_near(g, &copy, g->type == LS_F32 ? 1e-5 : 4e-3);
 }
 
-LS_TEST_SECONDS(gpu_lamb_equals_reference, 60)
+LS_TEST_SECONDS(gpu_lamb_replicas_reference, 60)
 {
     static const lamb_shape shapes[] = {{8, 16384, false},
                                         {1000, 64, false},
@@ -128,7 +128,7 @@ static void momentum_case(ls_gpu *g, const void *shape)
     ls_gpu_near(g, &grad, 1e-6);
 }
 
-LS_TEST_SECONDS(gpu_momentum_equals_reference, 60)
+LS_TEST_SECONDS(gpu_momentum_replicas_reference, 60)
 {
     static const int64_t shapes[] = {2, 1000, 1000003};
 
@@ -174,7 +174,7 @@ static void muon_case(ls_gpu *g, const void *shape)
     ls_gpu_near(g, &copy, g->type == LS_F32 ? 1e-6 : 4e-3);
 }
 
-LS_TEST_SECONDS(gpu_muon_equals_reference, 60)
+LS_TEST_SECONDS(gpu_muon_replicas_reference, 60)
 {
     static const muon_shape shapes[] = {
         {LS_MUON_TAKE, 5, 17, 40, false},      {LS_MUON_SCALE, 33, 7, 7, false},

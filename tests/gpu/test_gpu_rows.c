@@ -50,7 +50,7 @@ static void act_case(ls_gpu *g, const void *shape)
     ls_gpu_near(g, &x, ls_gpu_tolerance(g, LS_ROW_ACT_BWD));
 }
 
-LS_TEST_SECONDS(gpu_act_equals_reference, 120)
+LS_TEST_SECONDS(gpu_act_replicas_reference, 120)
 {
     static const act_shape shapes[] = {{LS_ACT_GELU, false, 3, 1},   {LS_ACT_GELU, true, 3, 17},
                                        {LS_ACT_SILU, false, 5, 384}, {LS_ACT_SILU, true, 7, 4096},
@@ -158,7 +158,7 @@ static void norm_case(ls_gpu *g, const void *shape)
     free(seen_rstd);
 }
 
-LS_TEST_SECONDS(gpu_norm_equals_reference, 120)
+LS_TEST_SECONDS(gpu_norm_replicas_reference, 120)
 {
     static const norm_shape shapes[] = {
         {LS_NORM_LAYER, 1, 1, 1, 1, false, true, false, false, 0},
@@ -235,7 +235,7 @@ static void embed_case(ls_gpu *g, const void *shape)
     }
 }
 
-LS_TEST_SECONDS(gpu_embed_equals_reference, 120)
+LS_TEST_SECONDS(gpu_embed_replicas_reference, 120)
 {
     static const embed_shape shapes[] = {{1, 1, 1, 1, 1, 1, 0, true, false, 0},
                                          {12, 17, 4, 5, 9, 3, 0, true, true, 0},
@@ -368,7 +368,7 @@ static void cast_case(ls_gpu *g, ls_dtype from, ls_dtype to, const void *in, int
     free(want);
 }
 
-LS_TEST_SECONDS(gpu_cast_equals_reference_bit_by_bit, 60)
+LS_TEST_SECONDS(gpu_cast_replicas_reference_bit_by_bit, 60)
 {
     enum { N = 65536 };
     static uint16_t small[N + 1];
@@ -466,7 +466,7 @@ static void step_case(ls_gpu *g, const void *shape)
     ls_gpu_near(g, &copy, g->type == LS_F32 ? 2e-6 : 4e-3);
 }
 
-LS_TEST_SECONDS(gpu_step_equals_reference, 60)
+LS_TEST_SECONDS(gpu_step_replicas_reference, 60)
 {
     static const step_shape shapes[] = {{1, 1, 0},       {1000, 3, 0},          {100003, 8, 0},
                                         {3000000, 5, 0}, {100003, 2, INFINITY}, {20000, 1, NAN}};

@@ -48,7 +48,7 @@ static int64_t check_rank(const ls_calls *c, int64_t group)
 }
 
 /* Ranks of a ring make as many calls, of as many leaves each, of the same sequences. */
-LS_TEST(calls_of_a_ring_are_made_together)
+LS_TEST(calls_of_a_cp_are_made_together)
 {
     for (int64_t leaves = 1; leaves <= 17; leaves++)
         for (int64_t group = 1; group <= 8; group *= 2)
@@ -144,7 +144,7 @@ LS_TEST(calls_of_replicas_divide_the_batch_and_share_no_tree)
             for (int ranks = 2; ranks <= 5 && ranks <= leaves; ranks++) {
                 int64_t seen = 0;
                 for (int r = 0; r < ranks; r++) {
-                    const ls_mesh mesh = {.ranks = ranks, .rank = r, .replicas = true};
+                    const ls_mesh mesh = {.ranks = ranks, .rank = r, .independent = true};
                     ls_calls c = plan_of(&mesh, leaves * 2, 2, 4, modes[m]);
                     ls_calls alone = plan(c.sequences, modes[m] == LS_REDUCE_FAST ? 1 : 2,
                                           modes[m] == LS_REDUCE_FAST ? 8 : 4, modes[m]);

@@ -88,7 +88,7 @@ static ls_run run_of(const mesh *m)
 
 /* A rank of the mesh, and what it asks. */
 typedef struct rank {
-    ls_mesh world, plane;
+    ls_mesh world, mesh_slice;
     ls_model model;
     ls_stage_plan pipe;
     ls_ckpt_ranges portion;
@@ -98,18 +98,20 @@ static void open_rank(rank *r, const mesh *m, const ls_run *run, int number)
 {
     LS_CHECK_OK(ls_mesh_init(&r->world, run, m->ranks, number));
     r->world.shard = m->shard;
-    r->plane = ls_mesh_mp(&r->world) > 1 ? ls_mesh_of_replicas(&r->world) : r->world;
-    r->plane.bucket = 1;
+    r->mesh_slice = ls_mesh_mp(&r->world) > 1 ? ls_mesh_of_replicas(&r->world) : r->world;
+    r->mesh_slice.bucket = 1;
     LS_CHECK_OK(ls_model_init_split(&r->model, run, VOCAB,
                                     (ls_model_split){.rank = number % m->tp,
                                                      .ranks = m->tp,
-                                                     .far_rank = number / m->tp % m->ep,
-                                                     .far_ranks = m->ep}));
-    bool line = ls_mesh_pp(&r->plane) > 1;
-    if (line)
-        LS_CHECK_OK(ls_stage_plan_init(&r->pipe, run, &r->model, &r->plane, 4, false));
-    r->portion = (ls_ckpt_ranges){
-        .run = run, .model = &r->model, .plane = &r->plane, .pipe = line ? &r->pipe : NULL};
+                                                     .ep_rank = number / m->tp % m->ep,
+                                                     .ep_ranks = m->ep}));
+    bool pipeline = ls_mesh_pp(&r->mesh_slice) > 1;
+    if (pipeline)
+        LS_CHECK_OK(ls_stage_plan_init(&r->pipe, run, &r->model, &r->mesh_slice, 4, false));
+    r->portion = (ls_ckpt_ranges){.run = run,
+                                  .model = &r->model,
+                                  .mesh_slice = &r->mesh_slice,
+                                  .pipe = pipeline ? &r->pipe : NULL};
 }
 
 static void close_rank(rank *r)
@@ -123,11 +125,11 @@ static ls_ckpt_ranges_piece *pieces_of(const rank *r, int kind, bool saves, int 
 {
     ls_ckpt_ranges x = r->portion;
     x.saves = saves;
-    *n_out = ls_ckpt_ranges_pieces(&x, kind, r->plane.rank, NULL);
+    *n_out = ls_ckpt_ranges_pieces(&x, kind, r->mesh_slice.rank, NULL);
     ls_ckpt_ranges_piece *pieces = ls_mem_array((size_t)*n_out, sizeof *pieces);
 
     LS_CHECK(pieces);
-    LS_CHECK_EQ(ls_ckpt_ranges_pieces(&x, kind, r->plane.rank, pieces), *n_out);
+    LS_CHECK_EQ(ls_ckpt_ranges_pieces(&x, kind, r->mesh_slice.rank, pieces), *n_out);
     return pieces;
 }
 
@@ -184,8 +186,9 @@ LS_TEST(portion_writes_every_element_once)
                 open_rank(&one, m, &run, r);
                 sums[r] += count_elements(&one, &whole, kind, true, seen);
                 if (kind == LS_CKPT_RANGES_KINDS - 1)
-                    LS_CHECK_EQ(ls_memory_parts_bytes(&run, &one.model, &one.world, &one.plane),
-                                sums[r] * (int64_t)sizeof(float));
+                    LS_CHECK_EQ(
+                        ls_memory_parts_bytes(&run, &one.model, &one.world, &one.mesh_slice),
+                        sums[r] * (int64_t)sizeof(float));
                 close_rank(&one);
             }
             check_seen(m, &whole, seen, 1);
@@ -206,7 +209,7 @@ LS_TEST(portion_writes_every_element_once)
 
 /* What is read in a plane is what its ranks have, copies included, each element once, or by each
  * twin. */
-LS_TEST(portion_reads_what_a_plane_has)
+LS_TEST(portion_reads_what_a_slice_has)
 {
     for (size_t c = 0; c < LS_COUNT(meshes); c++) {
         const mesh *m = &meshes[c];
@@ -217,10 +220,10 @@ LS_TEST(portion_reads_what_a_plane_has)
         LS_CHECK(seen);
         for (int kind = 0; kind < LS_CKPT_RANGES_KINDS; kind++) {
             bool parted = m->ep > 1 && m->zero && m->pp == 1 && kind > 0; /* by all of place 0 */
-            int team = parted ? m->tp : m->tp * m->ep;
+            int mp_group = parted ? m->tp : m->tp * m->ep;
             int64_t all = 0, part = 0;
             memset(seen, 0, (size_t)whole.flat);
-            for (int r = 0; r < m->ranks; r += team) { /* the plane of place 0 */
+            for (int r = 0; r < m->ranks; r += mp_group) { /* the plane of place 0 */
                 rank one;
                 open_rank(&one, m, &run, r);
                 all += count_elements(&one, &whole, kind, false, seen);
@@ -230,11 +233,11 @@ LS_TEST(portion_reads_what_a_plane_has)
                         one.model.params[i].expert ? (m->ep - 1) * one.model.params[i].count : 0;
                 close_rank(&one);
             }
-            int equals = m->ranks / (m->tp * m->ep);
-            int twins = m->shard && (kind > 0 || m->zero == 3) ? equals / m->shard : 1;
-            LS_CHECK_EQ(all, twins * part);
-            if (team == 1)
-                check_seen(m, &whole, seen, twins);
+            int replicas = m->ranks / (m->tp * m->ep);
+            int shard_replicas = m->shard && (kind > 0 || m->zero == 3) ? replicas / m->shard : 1;
+            LS_CHECK_EQ(all, shard_replicas * part);
+            if (mp_group == 1)
+                check_seen(m, &whole, seen, shard_replicas);
         }
         ls_mem_free(seen);
         ls_model_release(&whole);
@@ -268,9 +271,9 @@ LS_TEST(portion_flow_is_that_of_large_objects)
     LS_CHECK_OK(ls_model_init(&model, &run, VOCAB));
     LS_CHECK_EQ(ls_ckpt_ranges_flow(&run, &model, NULL), LS_CKPT_RANGES_BUFFERS);
     /* Half of a block each is large enough, a tenth is not. */
-    ls_mesh plane = {.ranks = 2};
-    LS_CHECK_EQ(ls_ckpt_ranges_flow(&run, &model, &plane), LS_CKPT_RANGES_BUFFERS);
-    plane.ranks = 40;
-    LS_CHECK_EQ(ls_ckpt_ranges_flow(&run, &model, &plane), 0);
+    ls_mesh mesh_slice = {.ranks = 2};
+    LS_CHECK_EQ(ls_ckpt_ranges_flow(&run, &model, &mesh_slice), LS_CKPT_RANGES_BUFFERS);
+    mesh_slice.ranks = 40;
+    LS_CHECK_EQ(ls_ckpt_ranges_flow(&run, &model, &mesh_slice), 0);
     ls_model_release(&model);
 }

@@ -20,14 +20,14 @@ static ls_run run_of(int ep)
 }
 
 /* How often each element is updated by equals with this far rank; returns how many are. */
-static int64_t count(const ls_model *model, ls_mesh equals, uint8_t *times)
+static int64_t count(const ls_model *model, ls_mesh replicas, uint8_t *times)
 {
-    int n = ls_expert_zero_parts(model, &equals, equals.rank, NULL);
+    int n = ls_expert_zero_parts(model, &replicas, replicas.rank, NULL);
     ls_mesh_part *parts = ls_mem_array((size_t)n, sizeof *parts);
     int64_t packed = 0;
 
     LS_CHECK(parts && n >= 1);
-    LS_CHECK_EQ(ls_expert_zero_parts(model, &equals, equals.rank, parts), n);
+    LS_CHECK_EQ(ls_expert_zero_parts(model, &replicas, replicas.rank, parts), n);
     for (int i = 0; i < n; i++) {
         LS_CHECK_EQ(parts[i].packed, packed);
         LS_CHECK(i == 0 || parts[i].first >= parts[i - 1].first + parts[i - 1].count);
@@ -35,12 +35,12 @@ static int64_t count(const ls_model *model, ls_mesh equals, uint8_t *times)
         for (int64_t k = 0; k < parts[i].count; k++)
             times[parts[i].first + k]++;
     }
-    LS_CHECK_EQ(ls_expert_zero_own(model, &equals), packed);
+    LS_CHECK_EQ(ls_expert_zero_own(model, &replicas), packed);
     ls_mem_free(parts);
     return packed;
 }
 
-LS_TEST(far_parts_have_everything_once)
+LS_TEST(ep_parts_have_everything_once)
 {
     for (int ep = 2; ep <= 4; ep += 2)
         for (int ranks = 1; ranks <= 3; ranks++)
@@ -51,14 +51,14 @@ LS_TEST(far_parts_have_everything_once)
                 int64_t most = 0;
                 for (int f = 0; f < ep; f++) {
                     LS_CHECK_OK(ls_model_init_split(
-                        &models[f], &run, 67, (ls_model_split){.far_rank = f, .far_ranks = ep}));
+                        &models[f], &run, 67, (ls_model_split){.ep_rank = f, .ep_ranks = ep}));
                     LS_CHECK_EQ(models[f].trained, models[0].trained);
                     times[f] = ls_mem_array((size_t)models[f].trained, 1);
                     LS_CHECK(times[f]);
                     for (int r = 0; r < ranks; r++) {
-                        ls_mesh equals = {.ranks = ranks, .rank = r, .zero = 1, .bucket = bucket};
-                        LS_CHECK(ls_expert_zero_divides(&run, &models[f], &equals));
-                        most = ls_max_i64(most, count(&models[f], equals, times[f]));
+                        ls_mesh replicas = {.ranks = ranks, .rank = r, .zero = 1, .bucket = bucket};
+                        LS_CHECK(ls_expert_zero_divides(&run, &models[f], &replicas));
+                        most = ls_max_i64(most, count(&models[f], replicas, times[f]));
                     }
                 }
                 LS_CHECK(most < models[0].trained);

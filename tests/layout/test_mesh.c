@@ -27,20 +27,20 @@ LS_TEST(mesh_gives_every_leaf_to_one_rank_in_nearly_equal_runs)
 }
 
 /* Of a ring all ranks have as many pieces, side by side, and together the ring's leaves. */
-LS_TEST(mesh_gives_a_ring_pieces_of_the_same_leaves)
+LS_TEST(mesh_gives_a_cp_pieces_of_the_same_leaves)
 {
     for (int cp = 2; cp <= 4; cp++)
-        for (int rings = 1; rings <= 3; rings++)
+        for (int cp_groups = 1; cp_groups <= 3; cp_groups++)
             for (int64_t leaves = 0; leaves <= 12; leaves++) {
-                ls_mesh m = mesh_of(cp * rings, 0);
+                ls_mesh m = mesh_of(cp * cp_groups, 0);
                 int64_t next = 0, whole = 0;
                 m.cp = cp;
                 for (int r = 0; r < m.ranks; r++) {
                     ls_ordered_run run = ls_mesh_leaves(&m, leaves * cp, r);
-                    ls_ordered_run ring = ls_mesh_cp_leaves(&m, r, run);
+                    ls_ordered_run cp_group = ls_mesh_cp_leaves(&m, r, run);
                     LS_CHECK_EQ(run.first, next);
-                    LS_CHECK_EQ(ring.first, whole);
-                    LS_CHECK_EQ(ring.count, run.count);
+                    LS_CHECK_EQ(cp_group.first, whole);
+                    LS_CHECK_EQ(cp_group.count, run.count);
                     next += run.count;
                     whole += r % cp == cp - 1 ? run.count : 0;
                 }
@@ -54,24 +54,24 @@ LS_TEST(mesh_of_all_axes_keeps_close_what_meets_often)
 {
     for (int rank = 0; rank < 16; rank++) {
         const ls_mesh world = {.ranks = 16, .rank = rank, .pp = 2, .cp = 2, .tp = 2};
-        ls_mesh teams = ls_mesh_slice(&world), post = ls_mesh_of_pp_rank(&teams);
+        ls_mesh mp_groups = ls_mesh_slice(&world), pp_rank = ls_mesh_of_pp_rank(&mp_groups);
         int c = rank / 2 % 2, d = rank / 4 % 2;
-        LS_CHECK_EQ(teams.ranks, 8);
-        LS_CHECK_EQ(ls_mesh_cp(&teams), 2);
-        LS_CHECK_EQ(ls_mesh_pipelines(&teams), 4);
-        LS_CHECK_EQ(ls_mesh_pp_rank(&teams, teams.rank), rank / 8);
-        LS_CHECK_EQ(post.ranks, 4);
-        LS_CHECK_EQ(post.rank, 2 * d + c);
-        LS_CHECK_EQ(ls_mesh_cp(&post), 2);
+        LS_CHECK_EQ(mp_groups.ranks, 8);
+        LS_CHECK_EQ(ls_mesh_cp(&mp_groups), 2);
+        LS_CHECK_EQ(ls_mesh_pipelines(&mp_groups), 4);
+        LS_CHECK_EQ(ls_mesh_pp_rank(&mp_groups, mp_groups.rank), rank / 8);
+        LS_CHECK_EQ(pp_rank.ranks, 4);
+        LS_CHECK_EQ(pp_rank.rank, 2 * d + c);
+        LS_CHECK_EQ(ls_mesh_cp(&pp_rank), 2);
         for (int i = 0; i < 2; i++)
             LS_CHECK_EQ(ls_mesh_cp_peer(&world, rank, i), rank - 2 * c + 2 * i);
         /* 3 leaves: two for the first ring, in pieces, on every post */
-        ls_ordered_run own = ls_mesh_leaves(&teams, 6, teams.rank);
-        ls_ordered_run ring = ls_mesh_cp_leaves(&teams, teams.rank, own);
+        ls_ordered_run own = ls_mesh_leaves(&mp_groups, 6, mp_groups.rank);
+        ls_ordered_run cp_group = ls_mesh_cp_leaves(&mp_groups, mp_groups.rank, own);
         LS_CHECK_EQ(own.count, d == 0 ? 2 : 1);
         LS_CHECK_EQ(own.first, d == 0 ? 2 * c : 4 + c);
-        LS_CHECK_EQ(ring.first, d == 0 ? 0 : 2);
-        LS_CHECK_EQ(ls_mesh_leaves(&post, 6, post.rank).first, own.first);
+        LS_CHECK_EQ(cp_group.first, d == 0 ? 0 : 2);
+        LS_CHECK_EQ(ls_mesh_leaves(&pp_rank, 6, pp_rank.rank).first, own.first);
     }
 }
 
@@ -200,12 +200,12 @@ static void check_groups(int groups, int size, int64_t bucket, int64_t trained)
             LS_CHECK_EQ(part.first, next);
             for (int g = 0; g < groups; g++) {
                 int r = g * size + seat;
-                ls_mesh_part twin = ls_mesh_part_of(&m, trained, b, r);
+                ls_mesh_part shard_replica = ls_mesh_part_of(&m, trained, b, r);
                 ls_mesh_part piece = ls_mesh_piece_of(&m, trained, b, r);
                 ls_mesh_part turn = ls_mesh_part_of(&plain, trained, b, seat * groups + g);
                 LS_CHECK(ls_mesh_shard_rank(&m, r) == seat && ls_mesh_shard_group(&m, r) == g);
-                LS_CHECK(twin.first == part.first && twin.count == part.count);
-                LS_CHECK_EQ(twin.packed, part.packed);
+                LS_CHECK(shard_replica.first == part.first && shard_replica.count == part.count);
+                LS_CHECK_EQ(shard_replica.packed, part.packed);
                 LS_CHECK(piece.first == turn.first && piece.count == turn.count);
                 LS_CHECK_EQ(piece.first, next);
                 LS_CHECK_EQ(piece.each * groups, part.each);
@@ -416,25 +416,26 @@ LS_TEST(mesh_refuses_what_cannot_work_and_says_what_can)
                  "Give -n 4, or leave mesh.dp at auto.");
 }
 
-LS_TEST(mesh_lines_share_a_batch_and_their_posts_take_the_same_leaves)
+LS_TEST(mesh_pipelines_share_a_batch_and_their_pp_ranks_take_the_same_leaves)
 {
-    for (int posts = 2; posts <= 4; posts++)
-        for (int lines = 1; lines <= 3; lines++) {
-            ls_mesh m = mesh_of(posts * lines, 0), flat = mesh_of(lines, 0);
-            m.pp = posts;
-            LS_CHECK_EQ(ls_mesh_pipelines(&m), lines);
+    for (int pp_ranks = 2; pp_ranks <= 4; pp_ranks++)
+        for (int pipelines = 1; pipelines <= 3; pipelines++) {
+            ls_mesh m = mesh_of(pp_ranks * pipelines, 0), flat = mesh_of(pipelines, 0);
+            m.pp = pp_ranks;
+            LS_CHECK_EQ(ls_mesh_pipelines(&m), pipelines);
             LS_CHECK(ls_mesh_divides(&m) && ls_mesh_parts_weights(&m));
             for (int r = 0; r < m.ranks; r++) {
-                int line = ls_mesh_pipeline(&m, r), post = ls_mesh_pp_rank(&m, r);
-                LS_CHECK_EQ(post * lines + line, r);
+                int pipeline = ls_mesh_pipeline(&m, r), pp_rank = ls_mesh_pp_rank(&m, r);
+                LS_CHECK_EQ(pp_rank * pipelines + pipeline, r);
                 for (int64_t leaves = 0; leaves < 9; leaves++) {
                     ls_ordered_run got = ls_mesh_leaves(&m, leaves, r);
-                    ls_ordered_run want = ls_mesh_leaves(&flat, leaves, line);
+                    ls_ordered_run want = ls_mesh_leaves(&flat, leaves, pipeline);
                     LS_CHECK(got.first == want.first && got.count == want.count);
                 }
                 m.rank = r;
-                ls_mesh of_post = ls_mesh_of_pp_rank(&m);
-                LS_CHECK(of_post.ranks == lines && of_post.rank == line && of_post.pp == 0);
+                ls_mesh of_pp_rank = ls_mesh_of_pp_rank(&m);
+                LS_CHECK(of_pp_rank.ranks == pipelines && of_pp_rank.rank == pipeline &&
+                         of_pp_rank.pp == 0);
             }
         }
 }
@@ -457,13 +458,13 @@ LS_TEST(mesh_is_as_wide_as_there_are_ranks)
     ls_runfile_release(&run);
     load(&run, "sync: local\nbatch: {sequences: 6, leaf: 2}\n");
     LS_CHECK_OK(ls_mesh_init(&m, &run, 3, 1));
-    LS_CHECK(m.replicas && m.ranks == 3 && m.zero == 0);
+    LS_CHECK(m.independent && m.ranks == 3 && m.zero == 0);
     run.train.reduce = LS_REDUCE_FAST; /* sequences count, not leaves */
     LS_CHECK_OK(ls_mesh_init(&m, &run, 6, 0));
     ls_runfile_release(&run);
     load(&run, "sync: ps\ntrain: {reduce: fast}\n");
     LS_CHECK_OK(ls_mesh_init(&m, &run, 3, 1));
-    LS_CHECK(m.replicas && m.servers == 3 && m.zero == 0);
+    LS_CHECK(m.independent && m.servers == 3 && m.zero == 0);
     run.ps.servers = 2;
     LS_CHECK_OK(ls_mesh_init(&m, &run, 3, 1));
     LS_CHECK_EQ(m.servers, 2);
@@ -472,19 +473,19 @@ LS_TEST(mesh_is_as_wide_as_there_are_ranks)
     LS_CHECK_EQ(ls_mesh_ranks(&(ls_mesh){.ranks = 0}), 1);
 }
 
-LS_TEST(mesh_of_teams_is_that_of_their_models)
+LS_TEST(mesh_of_mp_groups_is_that_of_their_models)
 {
     for (int ranks = 2; ranks <= 12; ranks++)
         for (int tp = 2; tp <= ranks; tp++)
             for (int rank = 0; rank < ranks && ranks % tp == 0; rank++) {
                 ls_mesh m = mesh_of(ranks, rank);
                 m.tp = tp;
-                ls_mesh teams = ls_mesh_slice(&m);
+                ls_mesh mp_groups = ls_mesh_slice(&m);
                 LS_CHECK_EQ(ls_mesh_tp_groups(&m), ranks / tp);
-                LS_CHECK_EQ(teams.ranks, ranks / tp);
-                LS_CHECK_EQ(teams.rank, rank / tp);
+                LS_CHECK_EQ(mp_groups.ranks, ranks / tp);
+                LS_CHECK_EQ(mp_groups.rank, rank / tp);
                 LS_CHECK(ls_mesh_divides(&m) && ls_mesh_parts_weights(&m));
-                LS_CHECK(!ls_mesh_divides(&teams) && !ls_mesh_parts_weights(&teams));
+                LS_CHECK(!ls_mesh_divides(&mp_groups) && !ls_mesh_parts_weights(&mp_groups));
             }
 }
 
@@ -499,55 +500,55 @@ LS_TEST(mesh_divides_experts_among_ranks_that_share_the_batch)
                    "mesh.ep is 2, but the run has 3 data-parallel ranks");
     LS_CHECK_STR(ls_err_last()->hint, "Give -n 2 or -n 4, or another mesh.ep.");
     LS_CHECK_OK(ls_mesh_init(&m, &run, 6, 3));
-    ls_mesh teams = ls_mesh_slice(&m), equals = ls_mesh_of_replicas(&m);
+    ls_mesh mp_groups = ls_mesh_slice(&m), replicas = ls_mesh_of_replicas(&m);
     LS_CHECK(m.ep == 2 && ls_mesh_mp(&m) == 2 && !ls_mesh_whole(&m));
     LS_CHECK(ls_mesh_divides(&m) && ls_mesh_parts_weights(&m));
-    LS_CHECK(teams.ranks == 6 && teams.rank == 3 && teams.ep == 2);
-    LS_CHECK(equals.ranks == 3 && equals.rank == 1 && ls_mesh_whole(&equals));
+    LS_CHECK(mp_groups.ranks == 6 && mp_groups.rank == 3 && mp_groups.ep == 2);
+    LS_CHECK(replicas.ranks == 3 && replicas.rank == 1 && ls_mesh_whole(&replicas));
     LS_CHECK(ls_mesh_tp_groups(&m) == 6 && ls_mesh_leaves(&m, 12, 3).first == 6);
     run.mesh.cp = 3; /* rings of 0 1 2 and 3 4 5; experts of 0 1, 2 3, 4 5 */
     LS_CHECK_FAILS(ls_mesh_init(&m, &run, 9, 0), LS_EUSAGE,
                    "mesh.ep is 2, but the run has 9 data-parallel ranks");
     LS_CHECK_STR(ls_err_last()->hint, "Give -n 6 or -n 12, or another mesh.ep.");
     LS_CHECK_OK(ls_mesh_init(&m, &run, 6, 3));
-    equals = ls_mesh_of_replicas(&m);
+    replicas = ls_mesh_of_replicas(&m);
     LS_CHECK(ls_mesh_slice(&m).cp == 3 && ls_mesh_cp_peer(&m, 3, 0) == 3);
-    LS_CHECK(equals.ranks == 3 && equals.rank == 1 && ls_mesh_cp(&equals) == 1);
+    LS_CHECK(replicas.ranks == 3 && replicas.rank == 1 && ls_mesh_cp(&replicas) == 1);
     ls_runfile_release(&run);
 }
 
 /* Whoever divides experts stands side by side, in one post and at one place; equals have the same
  * post, place and experts, and together with these everything is there once. */
-LS_TEST(mesh_of_equals_has_one_of_each_part)
+LS_TEST(mesh_of_replicas_has_one_of_each_part)
 {
     enum { RANKS = 24 };
 
     for (int pp = 1; pp <= 3; pp++)
         for (int tp = 1; tp <= 2; tp++)
             for (int ep = 1; ep <= 4; ep *= 2) {
-                int lines = RANKS / pp / tp, seen[RANKS] = {0};
-                for (int rank = 0; rank < RANKS && lines % ep == 0; rank++) {
+                int pipelines = RANKS / pp / tp, seen[RANKS] = {0};
+                for (int rank = 0; rank < RANKS && pipelines % ep == 0; rank++) {
                     ls_mesh m = mesh_of(RANKS, rank);
                     m.pp = pp;
                     m.tp = tp;
                     m.ep = ep;
                     m.zero = 1;
-                    ls_mesh teams = ls_mesh_slice(&m), equals = ls_mesh_of_replicas(&m);
-                    LS_CHECK(ls_mesh_mp(&m) == tp * ep && teams.ranks == RANKS / tp);
-                    LS_CHECK_EQ(equals.ranks, RANKS / tp / ep);
-                    LS_CHECK_EQ(equals.zero, lines / ep > 1);
-                    LS_CHECK_EQ(ls_mesh_pp_rank(&equals, equals.rank),
-                                ls_mesh_pp_rank(&teams, teams.rank));
-                    LS_CHECK_EQ(ls_mesh_pipeline(&equals, equals.rank),
-                                ls_mesh_pipeline(&teams, teams.rank) / ep);
-                    seen[equals.rank * tp * ep + rank % (tp * ep)]++;
+                    ls_mesh mp_groups = ls_mesh_slice(&m), replicas = ls_mesh_of_replicas(&m);
+                    LS_CHECK(ls_mesh_mp(&m) == tp * ep && mp_groups.ranks == RANKS / tp);
+                    LS_CHECK_EQ(replicas.ranks, RANKS / tp / ep);
+                    LS_CHECK_EQ(replicas.zero, pipelines / ep > 1);
+                    LS_CHECK_EQ(ls_mesh_pp_rank(&replicas, replicas.rank),
+                                ls_mesh_pp_rank(&mp_groups, mp_groups.rank));
+                    LS_CHECK_EQ(ls_mesh_pipeline(&replicas, replicas.rank),
+                                ls_mesh_pipeline(&mp_groups, mp_groups.rank) / ep);
+                    seen[replicas.rank * tp * ep + rank % (tp * ep)]++;
                 }
-                for (int i = 0; i < RANKS && lines % ep == 0; i++)
+                for (int i = 0; i < RANKS && pipelines % ep == 0; i++)
                     LS_CHECK_EQ(seen[i], 1);
             }
 }
 
-LS_TEST(mesh_counts_lines_and_teams_where_experts_are_divided)
+LS_TEST(mesh_counts_pipelines_and_mp_groups_where_experts_are_divided)
 {
     ls_mesh m;
     ls_run run;

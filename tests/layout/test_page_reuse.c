@@ -132,7 +132,7 @@ static void check(const world *w)
     ls_runfile_release(&run);
 }
 
-LS_TEST(turns_overwrite_nothing_that_is_wanted)
+LS_TEST(page_reuse_overwrite_nothing_that_is_wanted)
 {
     static const world worlds[] = {
         {"gpt2", true, true, 12, 64, 2, 4096},   {"gpt2", true, false, 12, 64, 2, 8192},

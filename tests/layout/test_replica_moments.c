@@ -8,36 +8,36 @@ LS_TEST(ward_is_on_another_machine)
 {
     for (int machines = 2; machines <= 4; machines++)
         for (int each = 1; each <= 3; each++) {
-            const ls_mesh equals = {.ranks = machines * each};
-            for (int r = 0; r < equals.ranks; r++) {
-                LS_CHECK(ls_replica_moments_of(&equals, r) / each != r / each);
-                LS_CHECK_EQ(ls_replica_moments_buddy(&equals, ls_replica_moments_of(&equals, r)),
-                            r);
+            const ls_mesh replicas = {.ranks = machines * each};
+            for (int r = 0; r < replicas.ranks; r++) {
+                LS_CHECK(ls_replica_moments_of(&replicas, r) / each != r / each);
+                LS_CHECK_EQ(
+                    ls_replica_moments_buddy(&replicas, ls_replica_moments_of(&replicas, r)), r);
             }
         }
 }
 
 LS_TEST(ward_is_kept_where_moments_of_parts_are_divided)
 {
-    const ls_model part = {.split = {.ranks = 2}}, experts = {.split = {.far_ranks = 2}};
+    const ls_model part = {.split = {.ranks = 2}}, experts = {.split = {.ep_ranks = 2}};
     const ls_model whole = {.split = {.ranks = 1}};
-    ls_mesh equals = {.ranks = 2, .zero = 1, .buddies = true};
+    ls_mesh replicas = {.ranks = 2, .zero = 1, .buddies = true};
 
-    LS_CHECK(ls_replica_moments_serves(&part, &equals) &&
-             ls_replica_moments_serves(&experts, &equals));
-    LS_CHECK(!ls_replica_moments_serves(&whole, &equals) &&
+    LS_CHECK(ls_replica_moments_serves(&part, &replicas) &&
+             ls_replica_moments_serves(&experts, &replicas));
+    LS_CHECK(!ls_replica_moments_serves(&whole, &replicas) &&
              !ls_replica_moments_serves(&part, NULL));
-    equals.pp = 2;
-    LS_CHECK(!ls_replica_moments_serves(&part, &equals));
-    equals.pp = 0;
-    equals.zero = 2;
-    LS_CHECK(!ls_replica_moments_serves(&part, &equals));
-    equals.zero = 1;
-    equals.ranks = 1;
-    LS_CHECK(!ls_replica_moments_serves(&part, &equals));
-    equals.ranks = 2;
-    equals.buddies = false;
-    LS_CHECK(!ls_replica_moments_serves(&part, &equals));
+    replicas.pp = 2;
+    LS_CHECK(!ls_replica_moments_serves(&part, &replicas));
+    replicas.pp = 0;
+    replicas.zero = 2;
+    LS_CHECK(!ls_replica_moments_serves(&part, &replicas));
+    replicas.zero = 1;
+    replicas.ranks = 1;
+    LS_CHECK(!ls_replica_moments_serves(&part, &replicas));
+    replicas.ranks = 2;
+    replicas.buddies = false;
+    LS_CHECK(!ls_replica_moments_serves(&part, &replicas));
 }
 
 /* Behind the own parts, in as much room as the largest ward takes. */
@@ -56,19 +56,19 @@ LS_TEST(ward_has_room_behind_the_own_parts)
             LS_CHECK_OK(
                 ls_model_init_split(&model, &run, 67, (ls_model_split){.rank = place, .ranks = 2}));
             for (int r = 0; r < 3; r++) {
-                ls_mesh equals = {
+                ls_mesh replicas = {
                     .ranks = 3, .rank = r, .zero = 1, .bucket = bucket, .buddies = true};
                 ls_mesh_part parts[LS_MESH_BUCKETS];
-                int ward = ls_replica_moments_of(&equals, r);
-                int n = ls_replica_moments_parts(&run, &model, &equals, ward, parts);
-                int64_t own = ls_mesh_own(&equals, model.trained, r);
-                int64_t all = ls_replica_moments_moments(&run, &model, &equals, own);
-                LS_CHECK_EQ(n, ls_mesh_buckets(&equals, model.trained));
+                int ward = ls_replica_moments_of(&replicas, r);
+                int n = ls_replica_moments_parts(&run, &model, &replicas, ward, parts);
+                int64_t own = ls_mesh_own(&replicas, model.trained, r);
+                int64_t all = ls_replica_moments_moments(&run, &model, &replicas, own);
+                LS_CHECK_EQ(n, ls_mesh_buckets(&replicas, model.trained));
                 LS_CHECK(ls_replica_moments_place(own) >= own);
                 LS_CHECK(ls_replica_moments_place(own) + parts[n - 1].packed + parts[n - 1].count <=
                          all);
-                equals.buddies = false;
-                LS_CHECK_EQ(ls_replica_moments_moments(&run, &model, &equals, own), own);
+                replicas.buddies = false;
+                LS_CHECK_EQ(ls_replica_moments_moments(&run, &model, &replicas, own), own);
             }
             ls_model_release(&model);
         }

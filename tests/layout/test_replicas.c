@@ -9,7 +9,7 @@ static void check_parts(ls_mesh mesh, int parts, const int *want)
         LS_CHECK_EQ(ls_replicas_part(&mesh, r), want[r]);
 }
 
-LS_TEST(kin_are_of_the_same_post_and_place)
+LS_TEST(same_shard_are_of_the_same_pp_rank_and_place)
 {
     check_parts((ls_mesh){.ranks = 3}, 1, (const int[]){0, 0, 0});
     check_parts((ls_mesh){.ranks = 6, .pp = 3}, 3, (const int[]){0, 0, 1, 1, 2, 2});
@@ -19,7 +19,7 @@ LS_TEST(kin_are_of_the_same_post_and_place)
 }
 
 /* Experts and everything else; ranks that share sequences have all of it. */
-LS_TEST(kin_have_the_same_experts)
+LS_TEST(same_shard_have_the_same_experts)
 {
     check_parts((ls_mesh){.ranks = 6, .ep = 2}, 2, (const int[]){0, 1, 0, 1, 0, 1});
     check_parts((ls_mesh){.ranks = 4, .ep = 4}, 4, (const int[]){0, 1, 2, 3});
@@ -27,7 +27,7 @@ LS_TEST(kin_have_the_same_experts)
 }
 
 /* Rings are of ranks that have the same; experts lie between the places of teams. */
-LS_TEST(kin_are_known_in_products_of_axes)
+LS_TEST(same_shard_are_known_in_products_of_axes)
 {
     check_parts((ls_mesh){.ranks = 8, .cp = 2, .tp = 2}, 2, (const int[]){0, 1, 0, 1, 0, 1, 0, 1});
     check_parts((ls_mesh){.ranks = 4, .cp = 2, .pp = 2}, 2, (const int[]){0, 0, 1, 1});
@@ -41,7 +41,7 @@ LS_TEST(kin_are_known_in_products_of_axes)
 }
 
 /* Kin are those with whom a rank sums all of its gradients. */
-LS_TEST(kin_are_equals)
+LS_TEST(same_shard_are_replicas)
 {
     for (int i = 0; i < 16; i++) {
         ls_mesh mesh = {.ranks = 16,
@@ -51,19 +51,19 @@ LS_TEST(kin_are_equals)
                         .ep = i & 8 ? 2 : 0};
         int parts = ls_replicas_parts(&mesh);
         for (int r = 0; r < mesh.ranks; r++) {
-            int kin = 0;
+            int same_shard = 0;
             for (int q = 0; q < mesh.ranks; q++)
-                kin += ls_replicas_part(&mesh, q) == ls_replicas_part(&mesh, r);
+                same_shard += ls_replicas_part(&mesh, q) == ls_replicas_part(&mesh, r);
             mesh.rank = r;
-            ls_mesh equals = ls_mesh_of_replicas(&mesh);
-            LS_CHECK_EQ(kin, ls_mesh_pipelines(&equals));
-            LS_CHECK_EQ(kin * parts, mesh.ranks);
+            ls_mesh replicas = ls_mesh_of_replicas(&mesh);
+            LS_CHECK_EQ(same_shard, ls_mesh_pipelines(&replicas));
+            LS_CHECK_EQ(same_shard * parts, mesh.ranks);
         }
     }
 }
 
 /* Equals that divide moments have no kin, and one alone divides nothing. */
-LS_TEST(kin_are_none_where_equals_divide)
+LS_TEST(same_shard_are_none_where_replicas_divide)
 {
     check_parts((ls_mesh){.ranks = 4, .pp = 2, .zero = 1}, 4, (const int[]){0, 1, 2, 3});
     check_parts((ls_mesh){.ranks = 2, .pp = 2, .zero = 1}, 2, (const int[]){0, 1});
@@ -72,7 +72,7 @@ LS_TEST(kin_are_none_where_equals_divide)
     check_parts((ls_mesh){.ranks = 2, .ep = 2, .zero = 1}, 2, (const int[]){0, 1});
 }
 
-LS_TEST(kin_unit_is_a_whole_model)
+LS_TEST(same_shard_unit_is_a_whole_model)
 {
     ls_run run = {.mesh = {.pp = 1, .tp = 1}};
 
@@ -92,7 +92,7 @@ LS_TEST(kin_unit_is_a_whole_model)
 }
 
 /* All of them together with ZeRO 1; what is divided further, in pipelines only. */
-LS_TEST(kin_are_known_up_to_divided_moments)
+LS_TEST(same_shard_are_known_up_to_divided_moments)
 {
     ls_run run = {.mesh = {.pp = 2, .tp = 2, .cp = 2, .ep = 2, .zero = 1}};
 

@@ -137,7 +137,7 @@ LS_TEST(decode_pick_survives_odd_logits)
         LS_CHECK(count[i] > 15);
 }
 
-LS_TEST(decode_greedy_takes_the_largest_and_the_first_of_equals)
+LS_TEST(decode_greedy_takes_the_largest_and_the_first_of_replicas)
 {
     const float logits[V] = {1, 3, 2, 3, -5};
 

@@ -90,7 +90,7 @@ static const ls_sampling warm = {
     .temperature = 1.5, .top_p = 0.97, .min_p = 0.01, .repetition = 1.2, .seed = 4};
 
 /* Both decoders continue history[0..n-1] alike. */
-static void check_alike(rig *r, const char *what, const int32_t *history, int64_t n)
+static void check_same_part(rig *r, const char *what, const int32_t *history, int64_t n)
 {
     int64_t first = ls_decode_first(n, CACHE);
     ls_sampling plain = warm;
@@ -115,20 +115,20 @@ static void check_shape(const shape *v, const char *isa)
     open_rig(&r, v, isa);
     ls_tiny_tokens(9, LONG, TOKENS, other);
     for (int64_t n = 1; n <= LONG; n++)
-        check_alike(&r, v->name, r.history, n);
+        check_same_part(&r, v->name, r.history, n);
     for (int64_t n = CACHE; n > 0; n--)
-        check_alike(&r, v->name, r.history, n);
-    check_alike(&r, v->name, r.history, 7);
-    check_alike(&r, v->name, r.history, 7);
-    check_alike(&r, v->name, other, 7);
+        check_same_part(&r, v->name, r.history, n);
+    check_same_part(&r, v->name, r.history, 7);
+    check_same_part(&r, v->name, r.history, 7);
+    check_same_part(&r, v->name, other, 7);
     memcpy(other, r.history, 5 * sizeof *other); /* a common beginning */
-    check_alike(&r, v->name, other, 8);
-    check_alike(&r, v->name, r.history, 23);
+    check_same_part(&r, v->name, other, 8);
+    check_same_part(&r, v->name, r.history, 23);
     for (int64_t n = 0; n <= CACHE; n++)
         LS_CHECK_OK(ls_decode_read(r.cached, r.w, other, n));
-    check_alike(&r, v->name, other, CACHE);
+    check_same_part(&r, v->name, other, CACHE);
     LS_CHECK_OK(ls_decode_read(r.cached, r.w, other, 30));
-    check_alike(&r, v->name, other, 30);
+    check_same_part(&r, v->name, other, 30);
     close_rig(&r);
 }
 
@@ -157,11 +157,11 @@ LS_TEST(decode_forgets_what_older_weights_computed)
     rig r;
 
     open_rig(&r, &shapes[1], "auto");
-    check_alike(&r, "before", r.history, 6);
+    check_same_part(&r, "before", r.history, 6);
     for (int64_t i = 0; i < r.model.flat; i++)
         r.w[i] *= 1.1f;
     ls_decode_forget(r.cached);
-    check_alike(&r, "after", r.history, 7);
+    check_same_part(&r, "after", r.history, 7);
     close_rig(&r);
 }
 
@@ -187,7 +187,7 @@ LS_TEST(decode_refuses_a_token_outside_the_vocabulary_and_goes_on)
     LS_CHECK_FAILS(ls_decode_next(r.cached, r.w, bad, 3, &warm, 0, &token), LS_EUSAGE,
                    "token 11 is outside the model's vocabulary of 11");
     LS_CHECK_FAILS(ls_decode_next(r.whole, r.w, bad, 3, &warm, 0, &token), LS_EUSAGE, "token 11");
-    check_alike(&r, "afterwards", r.history, 5);
+    check_same_part(&r, "afterwards", r.history, 5);
     close_rig(&r);
 }
 

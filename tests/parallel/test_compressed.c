@@ -108,23 +108,23 @@ static void check_same_on_all(bench *b)
     ls_mem_free(first);
 }
 
-static float *debt_of(bench *b, ls_compressed *narrow)
+static float *feedback_of(bench *b, ls_compressed *narrow)
 {
     int64_t n = ls_compressed_vectors(&b->args) * b->args.trained;
     bool first = b->args.mesh.rank == 0;
-    float *debt = first ? ls_mem_array((size_t)n, sizeof *debt) : NULL;
+    float *feedback = first ? ls_mem_array((size_t)n, sizeof *feedback) : NULL;
 
-    LS_CHECK(debt || !first);
-    LS_CHECK_OK(ls_compressed_collect(narrow, debt, ls_ranks_in_ms(30000)));
-    return debt;
+    LS_CHECK(feedback || !first);
+    LS_CHECK_OK(ls_compressed_collect(narrow, feedback, ls_ranks_in_ms(30000)));
+    return feedback;
 }
 
-static double owed_in_all(const bench *b, const float *debt, int64_t i)
+static double residual_in_all(const bench *b, const float *feedback, int64_t i)
 {
     double sum = 0;
 
     for (int v = 0; v < ls_compressed_vectors(&b->args); v++)
-        sum += (double)debt[v * b->args.trained + i];
+        sum += (double)feedback[v * b->args.trained + i];
     return sum;
 }
 
@@ -135,7 +135,7 @@ static double owed_in_all(const bench *b, const float *debt, int64_t i)
 static void check_total(bench *b, ls_compressed *narrow, double *arrived)
 {
     const ls_compressed_args *a = &b->args;
-    float *debt = debt_of(b, narrow);
+    float *feedback = feedback_of(b, narrow);
 
     if (!a->spread)
         LS_CHECK_OK(ls_comm_run(a->comm,
@@ -145,14 +145,14 @@ static void check_total(bench *b, ls_compressed *narrow, double *arrived)
                                            .in = arrived,
                                            .out = arrived},
                                 ls_ranks_in_ms(20000)));
-    for (int64_t i = 0; i < a->trained && debt; i++) {
+    for (int64_t i = 0; i < a->trained && feedback; i++) {
         double given = 0;
         for (int s = 0; s < STEPS; s++)
             for (int r = 0; r < a->mesh.ranks; r++)
                 given += (double)value(r, s, i);
-        LS_CHECK_NEAR(arrived[i] + owed_in_all(b, debt, i), given, 2e-5);
+        LS_CHECK_NEAR(arrived[i] + residual_in_all(b, feedback, i), given, 2e-5);
     }
-    ls_mem_free(debt);
+    ls_mem_free(feedback);
 }
 
 static void totals(ls_world *w, ls_comm *comm)
@@ -204,7 +204,7 @@ static void resumes(ls_world *w, ls_comm *comm)
     (void)w;
     for (size_t c = 0; c < LS_COUNT(cases); c++) {
         ls_compressed *straight, *later;
-        float *debt, *want;
+        float *feedback, *want;
         bench b;
 
         bench_init(&b, comm, c, sizes[0]);
@@ -214,10 +214,10 @@ static void resumes(ls_world *w, ls_comm *comm)
         LS_CHECK_OK(ls_compressed_open(&later, &b.args, ls_ranks_in_ms(20000)));
         for (int s = 0; s < 3; s++)
             step(&b, straight, s);
-        debt = debt_of(&b, straight);
-        if (debt)
-            ls_compressed_settle(&b.args, debt);
-        LS_CHECK_OK(ls_compressed_deal(later, debt, ls_ranks_in_ms(20000)));
+        feedback = feedback_of(&b, straight);
+        if (feedback)
+            ls_compressed_settle(&b.args, feedback);
+        LS_CHECK_OK(ls_compressed_deal(later, feedback, ls_ranks_in_ms(20000)));
         step(&b, straight, 3);
         memcpy(want, b.gradient, (size_t)sizes[0] * sizeof *want);
         step(&b, later, 3);
@@ -226,13 +226,13 @@ static void resumes(ls_world *w, ls_comm *comm)
         meet(comm);
         ls_compressed_close(straight);
         ls_compressed_close(later);
-        ls_mem_free(debt);
+        ls_mem_free(feedback);
         ls_mem_free(want);
         ls_mem_free(b.gradient);
     }
 }
 
-LS_TEST_SECONDS(narrow_debts_are_taken_up_exactly, 60)
+LS_TEST_SECONDS(narrow_feedbacks_are_taken_up_exactly, 60)
 {
     ls_world_run("1+1+1", NULL, resumes);
     ls_world_run("2+1", NULL, resumes);
@@ -245,35 +245,35 @@ static void settles(ls_world *w, ls_comm *comm)
     (void)w;
     for (size_t c = 0; c < LS_COUNT(cases); c++) {
         ls_compressed *narrow;
-        float *debt = NULL, *back;
+        float *feedback = NULL, *back;
         bench b;
 
         bench_init(&b, comm, c, sizes[0]);
         LS_CHECK_OK(ls_compressed_open(&narrow, &b.args, ls_ranks_in_ms(20000)));
         if (b.args.mesh.rank == 0) {
             int64_t n = ls_compressed_vectors(&b.args) * sizes[0];
-            debt = ls_mem_array((size_t)n, sizeof *debt);
-            LS_CHECK(debt);
+            feedback = ls_mem_array((size_t)n, sizeof *feedback);
+            LS_CHECK(feedback);
             for (int64_t i = 0; i < n; i++) /* small integers: sums of them are exact */
-                debt[i] = (float)(i * 37 % 101 - 50);
-            memcpy(b.gradient, debt, (size_t)sizes[0] * sizeof *debt);
+                feedback[i] = (float)(i * 37 % 101 - 50);
+            memcpy(b.gradient, feedback, (size_t)sizes[0] * sizeof *feedback);
             for (int64_t i = 0; i < sizes[0]; i++)
-                b.gradient[i] = (float)owed_in_all(&b, debt, i);
-            ls_compressed_settle(&b.args, debt);
+                b.gradient[i] = (float)residual_in_all(&b, feedback, i);
+            ls_compressed_settle(&b.args, feedback);
         }
-        LS_CHECK_OK(ls_compressed_deal(narrow, debt, ls_ranks_in_ms(20000)));
-        back = debt_of(&b, narrow);
+        LS_CHECK_OK(ls_compressed_deal(narrow, feedback, ls_ranks_in_ms(20000)));
+        back = feedback_of(&b, narrow);
         for (int64_t i = 0; i < sizes[0] && back; i++)
-            LS_CHECK_NEAR(owed_in_all(&b, back, i), b.gradient[i], 0);
+            LS_CHECK_NEAR(residual_in_all(&b, back, i), b.gradient[i], 0);
         meet(comm);
         ls_compressed_close(narrow);
-        ls_mem_free(debt);
+        ls_mem_free(feedback);
         ls_mem_free(back);
         ls_mem_free(b.gradient);
     }
 }
 
-LS_TEST_SECONDS(narrow_debts_of_another_mesh_keep_their_sum, 60)
+LS_TEST_SECONDS(narrow_feedbacks_of_another_mesh_keep_their_sum, 60)
 {
     for (size_t i = 0; i < LS_COUNT(shapes); i++)
         ls_world_run(shapes[i], NULL, settles);

@@ -75,14 +75,14 @@ static struct {
 } now;
 
 /* The position of token t of a rank's piece. */
-static int64_t position(const ls_pass_cp *ring, int64_t T, int64_t t)
+static int64_t position(const ls_pass_cp *cp_group, int64_t T, int64_t t)
 {
     int64_t chunk = T / 2;
 
-    if (ring->ranks < 2)
+    if (cp_group->ranks < 2)
         return t;
-    return t < chunk ? ring->rank * chunk + t
-                     : (2 * ring->ranks - 1 - ring->rank) * chunk + t - chunk;
+    return t < chunk ? cp_group->rank * chunk + t
+                     : (2 * cp_group->ranks - 1 - cp_group->rank) * chunk + t - chunk;
 }
 
 static void take_batch(side *s)
@@ -101,7 +101,7 @@ static void take_batch(side *s)
                                    : t < whole / 2 + 3 ? (int32_t)(7 + b)
                                                        : (int32_t)(whole / 2 + 3);
     for (int64_t i = 0; i < B * s->T; i++) {
-        int64_t at = i / s->T * whole + position(&s->args.ring, s->T, i % s->T);
+        int64_t at = i / s->T * whole + position(&s->args.cp_group, s->T, i % s->T);
         s->tokens[i] = all[at];
         s->targets[i] = targets[at];
         s->start[i] = start[at];
@@ -109,9 +109,9 @@ static void take_batch(side *s)
     ls_mem_free(all);
 }
 
-static void open_piece(side *s, int64_t context, ls_pass_cp ring)
+static void open_piece(side *s, int64_t context, ls_pass_cp cp_group)
 {
-    int64_t T = context / (ring.ranks > 1 ? ring.ranks : 1);
+    int64_t T = context / (cp_group.ranks > 1 ? cp_group.ranks : 1);
 
     s->run = ls_tiny_run();
     now.v->change(&s->run);
@@ -123,10 +123,10 @@ static void open_piece(side *s, int64_t context, ls_pass_cp ring)
                                              .T = T,
                                              .leaves = now.leaves,
                                              .recompute = now.recompute,
-                                             .ring = ring});
-    int64_t held = ring.collectives ? ls_mp_group_held_bytes(ring.collectives->context) : 0;
+                                             .cp_group = cp_group});
+    int64_t held = cp_group.collectives ? ls_mp_group_held_bytes(cp_group.collectives->context) : 0;
     LS_CHECK_EQ(taken + held, ls_pass_bytes(&s->args, 1));
-    LS_CHECK_EQ(held > 0, ring.collectives != NULL);
+    LS_CHECK_EQ(held > 0, cp_group.collectives != NULL);
     take_batch(s);
     s->documents = now.documents;
     s->state =
@@ -137,12 +137,12 @@ static void check_tensor(const side *one, const side *part, int i, double tolera
 {
     char who[64];
 
-    snprintf(who, sizeof who, "%s: rank %d of %d%s", now.v->name, part->args.ring.rank,
-             part->args.ring.ranks, now.gather ? ", gathered" : "");
+    snprintf(who, sizeof who, "%s: rank %d of %d%s", now.v->name, part->args.cp_group.rank,
+             part->args.cp_group.ranks, now.gather ? ", gathered" : "");
     check_gradient(one, part, &part->model.params[i], tolerance, who);
 }
 
-static ls_pass_cp ring_of(const ls_comm *comm, const ls_mp_group *tensor)
+static ls_pass_cp cp_of(const ls_comm *comm, const ls_mp_group *tensor)
 {
     return (ls_pass_cp){.rank = ls_comm_rank(comm),
                         .ranks = ls_comm_ranks(comm),
@@ -153,7 +153,7 @@ static ls_pass_cp ring_of(const ls_comm *comm, const ls_mp_group *tensor)
 static void check_losses(const side *one, const side *part, double tolerance)
 {
     for (int64_t i = 0; i < B * part->T; i++) {
-        int64_t at = i / part->T * one->T + position(&part->args.ring, part->T, i % part->T);
+        int64_t at = i / part->T * one->T + position(&part->args.cp_group, part->T, i % part->T);
         LS_CHECK_NEAR(part->losses[i], one->losses[at], tolerance * (double)one->losses[at] + 1e-9);
     }
 }
@@ -167,7 +167,7 @@ static void near_one(ls_world *w, ls_comm *comm)
 
     LS_CHECK(part);
     LS_CHECK_OK(ls_mp_group_open(&tensor, comm, 1));
-    open_piece(part, one->T, ring_of(comm, tensor));
+    open_piece(part, one->T, cp_of(comm, tensor));
     train_twice(part);
     if (part->model.flat == part->model.trained)
         LS_CHECK_EQ(ls_mp_group_sent(tensor), 2 * ls_pass_sent(&part->args, B, part->T, true));
@@ -267,7 +267,7 @@ static void traffic(ls_world *w, ls_comm *comm)
     LS_CHECK(part);
     LS_CHECK_OK(ls_comm_force(comm, "ring"));
     LS_CHECK_OK(ls_mp_group_open(&tensor, comm, 1));
-    open_piece(part, context, ring_of(comm, tensor));
+    open_piece(part, context, cp_of(comm, tensor));
     before = ls_world_sent(comm);
     train_twice(part);
     after = ls_world_sent(comm);
@@ -312,7 +312,7 @@ static void loses_one(ls_world *w, ls_comm *comm)
     (void)w;
     LS_CHECK(part);
     LS_CHECK_OK(ls_mp_group_open(&tensor, comm, 1));
-    open_piece(part, 30, ring_of(comm, tensor));
+    open_piece(part, 30, cp_of(comm, tensor));
     ls_pass_call call = call_of(part);
     ls_pass_forward(part->pass, &call); /* now all have come */
     if (ls_comm_rank(comm) == 1) {

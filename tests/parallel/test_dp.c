@@ -580,7 +580,7 @@ static int64_t tied_of(const ls_dp_args *a, ls_mesh_part part)
 /* What a rank sends of a step: to those who sum pieces, for each root or call; in its group, for a
  * sum or a gather; to its twins. */
 typedef struct ways {
-    int64_t others, group, twins;
+    int64_t others, group, shard_replicas;
 } ways;
 
 static ways ways_of(const ls_dp *dp)
@@ -595,8 +595,8 @@ static ways ways_of(const ls_dp *dp)
         w.others += (whole.count - piece.count + tied_of(a, whole) - tied_of(a, piece)) * size;
         w.group += (ls_mesh_shard_ranks(&a->mesh) - 1) * own.each * size;
         if (own.count > 0)
-            w.twins += a->ordered ? (groups - 1) * piece.each * size
-                                  : 2 * (groups - 1) * own.count / groups * size;
+            w.shard_replicas += a->ordered ? (groups - 1) * piece.each * size
+                                           : 2 * (groups - 1) * own.count / groups * size;
     }
     return w;
 }
@@ -629,9 +629,9 @@ static void traffic(ls_world *w, ls_comm *comm)
         int64_t summed = sent_by(comm);
         if (a.ordered)
             check_sent(summed - before,
-                       roots * by.others + by.twins + (a.mesh.zero == 0) * by.group);
+                       roots * by.others + by.shard_replicas + (a.mesh.zero == 0) * by.group);
         else if (a.mesh.zero > 0)
-            check_sent(summed - before, by.group + by.twins);
+            check_sent(summed - before, by.group + by.shard_replicas);
         else /* nothing is padded where all get all */
             check_sent(summed - before, 2 * (n - 1) * (a.trained / n) * size);
         LS_CHECK_OK(ls_dp_gather(dp, buffers[0]));
@@ -671,7 +671,7 @@ static void parted_traffic(ls_world *w, ls_comm *comm)
             feed(dp, &window, own, round);
         int64_t summed = sent_by(comm);
         check_sent(summed - before,
-                   by.twins + (a.ordered ? calls * by.others : a.rounds * by.group));
+                   by.shard_replicas + (a.ordered ? calls * by.others : a.rounds * by.group));
         for (int b = 0; b < ls_dp_buckets(dp); b++) {
             LS_CHECK_OK(ls_dp_fetch(dp, b, LS_F32, own, window.base));
             LS_CHECK_OK(ls_dp_fetched(dp, b));

@@ -49,19 +49,19 @@ static void olmoe(ls_run *run)
     run->model.experts_norm = false;
 }
 
-static void mixtral_teams(ls_run *run) /* which share the one key/value head */
+static void mixtral_mp_groups(ls_run *run) /* which share the one key/value head */
 {
     mixtral(run);
     run->model.heads = 4;
 }
 
-static void qwen3_moe_teams(ls_run *run)
+static void qwen3_moe_mp_groups(ls_run *run)
 {
     qwen3_moe(run);
     run->model.heads = run->model.kv_heads = 4;
 }
 
-static void olmoe_teams(ls_run *run)
+static void olmoe_mp_groups(ls_run *run)
 {
     olmoe(run);
     run->model.heads = run->model.kv_heads = 4;
@@ -97,7 +97,7 @@ static void upper_blocks(ls_run *run)
 {
     static const char *names[] = {"model.embed_tokens.weight", "model.layers.0.*"};
 
-    mixtral_teams(run);
+    mixtral_mp_groups(run);
     run->model.tied = LS_TIED_NO;
     freeze(run, names, (int)LS_COUNT(names));
 }
@@ -120,9 +120,9 @@ static const variant variants[] = {
     {"qwen3_moe", qwen3_moe, "2", .counts = {1, 2}},
     {"qwen3_moe on 4", qwen3_moe, "4", .counts = {1, 1, 1, 1}},
     {"olmoe", olmoe, "4", .counts = {1, 2, 1, 1}},
-    {"mixtral, teams", mixtral_teams, "4", .counts = {2, 1}, .tp = 2, .sp = true},
-    {"qwen3_moe, teams", qwen3_moe_teams, "4", .counts = {0, 2}, .tp = 2},
-    {"olmoe, teams", olmoe_teams, "4", .counts = {1, 2}, .tp = 2, .sp = true},
+    {"mixtral, teams", mixtral_mp_groups, "4", .counts = {2, 1}, .tp = 2, .sp = true},
+    {"qwen3_moe, teams", qwen3_moe_mp_groups, "4", .counts = {0, 2}, .tp = 2},
+    {"olmoe, teams", olmoe_mp_groups, "4", .counts = {1, 2}, .tp = 2, .sp = true},
     {"mixtral lora", mixtral_lora, "2", .counts = {0, 2}},
     {"one expert", one_expert, "2", .counts = {2, 1}},
     {"upper blocks", upper_blocks, "4", .counts = {0, 2}, .tp = 2}};
@@ -137,7 +137,7 @@ static struct {
 /* Who a rank meets: its team, and who has other experts. */
 typedef struct small_worlds {
     ls_comm *comms[2]; /* owned, where there are teams */
-    ls_mp_group *tensor, *far;
+    ls_mp_group *tensor, *ep_group;
 } small_worlds;
 
 static int sequences(void)
@@ -153,7 +153,7 @@ static void open_part(side *s, ls_model_split split, int64_t B, const small_worl
 {
     const ls_collectives *collectives =
         worlds && worlds->tensor ? ls_mp_group_collectives(worlds->tensor) : NULL;
-    const ls_collectives *far = worlds ? ls_mp_group_collectives(worlds->far) : NULL;
+    const ls_collectives *ep_group = worlds ? ls_mp_group_collectives(worlds->ep_group) : NULL;
 
     s->run = base_run();
     now.v->change(&s->run);
@@ -162,12 +162,12 @@ static void open_part(side *s, ls_model_split split, int64_t B, const small_worl
                              .B = B,
                              .T = T,
                              .leaves = 1,
-                             .recompute =
-                                 far ? now.recompute : LS_RECOMPUTE_NONE, /* one: routes are read */
+                             .recompute = ep_group ? now.recompute
+                                                   : LS_RECOMPUTE_NONE, /* one: routes are read */
                              .collectives = collectives,
-                             .far = far});
-    if (far)
-        LS_CHECK_EQ(ls_mp_group_held_bytes((collectives ? collectives : far)->context),
+                             .ep_group = ep_group});
+    if (ep_group)
+        LS_CHECK_EQ(ls_mp_group_held_bytes((collectives ? collectives : ep_group)->context),
                     ls_pass_bytes(&s->args, 1));
     ls_tiny_tokens(7, M, VOCAB, s->tokens);
     ls_tiny_tokens(8, M, VOCAB, s->targets);
@@ -238,15 +238,15 @@ static int64_t bytes_sent(const side *one, const side *part, int rank)
             rows += own != here ? 1 + (l >= ls_pass_lowest(&part->args)) : 0;
         }
     return rows * s->C * ls_dtype_bytes(now.type) +
-           rounds() * s->L * (split->far_ranks - 1) * split->experts * (int64_t)sizeof(int32_t);
+           rounds() * s->L * (split->ep_ranks - 1) * split->experts * (int64_t)sizeof(int32_t);
 }
 
 static void check_tensor(const side *one, const side *part, const ls_param *p, double tolerance)
 {
     char who[64];
 
-    snprintf(who, sizeof who, "%s: rank %d of %d, place %d", now.v->name,
-             part->model.split.far_rank, part->model.split.far_ranks, part->model.split.rank);
+    snprintf(who, sizeof who, "%s: rank %d of %d, place %d", now.v->name, part->model.split.ep_rank,
+             part->model.split.ep_ranks, part->model.split.rank);
     check_gradient(one, part, p, tolerance, who);
 }
 
@@ -256,8 +256,8 @@ static ls_model_split split_of(const ls_comm *comm)
 
     return (ls_model_split){.rank = ls_comm_rank(comm) % tp,
                             .ranks = tp,
-                            .far_rank = ls_comm_rank(comm) / tp,
-                            .far_ranks = ls_comm_ranks(comm) / tp,
+                            .ep_rank = ls_comm_rank(comm) / tp,
+                            .ep_ranks = ls_comm_ranks(comm) / tp,
                             .sequence = now.v->sp};
 }
 
@@ -269,23 +269,23 @@ static void open_worlds(small_worlds *x, ls_comm *comm)
     *x = (small_worlds){.tensor = NULL};
     if (split.ranks > 1) {
         for (int i = 0; i < split.ranks; i++)
-            list[i] = split.far_rank * split.ranks + i;
+            list[i] = split.ep_rank * split.ranks + i;
         LS_CHECK_OK(ls_comm_sub(comm, list, split.ranks, INT64_MAX, &x->comms[0]));
-        for (int i = 0; i < split.far_ranks; i++)
+        for (int i = 0; i < split.ep_ranks; i++)
             list[i] = i * split.ranks + split.rank;
-        LS_CHECK_OK(ls_comm_sub(comm, list, split.far_ranks, INT64_MAX, &x->comms[1]));
+        LS_CHECK_OK(ls_comm_sub(comm, list, split.ep_ranks, INT64_MAX, &x->comms[1]));
         ls_run run = base_run();
         now.v->change(&run);
         LS_CHECK_OK(ls_mp_group_open(&x->tensor, x->comms[0],
                                      run.model.kv_heads < split.ranks ? split.ranks : 1));
     }
-    LS_CHECK_OK(ls_mp_group_open(&x->far, x->comms[1] ? x->comms[1] : comm, 1));
+    LS_CHECK_OK(ls_mp_group_open(&x->ep_group, x->comms[1] ? x->comms[1] : comm, 1));
 }
 
 static void close_worlds(small_worlds *x)
 {
     ls_mp_group_close(x->tensor);
-    ls_mp_group_close(x->far);
+    ls_mp_group_close(x->ep_group);
     ls_comm_close(x->comms[0]);
     ls_comm_close(x->comms[1]);
 }
@@ -296,12 +296,12 @@ static void sum_gradients(const small_worlds *x, side *part)
     const ls_model *m = &part->model;
     ls_collectives_span *spans = ls_mem_array((size_t)m->n_params, sizeof *spans);
     int n = ls_model_common(m, 0, m->trained, spans);
-    int64_t before = ls_mp_group_sent(x->far);
+    int64_t before = ls_mp_group_sent(x->ep_group);
 
     LS_CHECK(spans);
-    LS_CHECK_OK(ls_mp_group_sum(x->far, part->grad, spans, n, NULL));
-    LS_CHECK_EQ(ls_mp_group_sent(x->far) - before,
-                ls_mp_group_sum_sent(spans, n, m->split.far_ranks));
+    LS_CHECK_OK(ls_mp_group_sum(x->ep_group, part->grad, spans, n, NULL));
+    LS_CHECK_EQ(ls_mp_group_sent(x->ep_group) - before,
+                ls_mp_group_sum_sent(spans, n, m->split.ep_ranks));
     n = ls_model_partials(m, spans);
     LS_CHECK(x->tensor || n == 0);
     if (x->tensor)
@@ -315,19 +315,19 @@ static void near_one(ls_world *w, ls_comm *comm)
     ls_model_split split = split_of(comm);
     const side *one = w->context;
     side *part = ls_mem_alloc(sizeof *part);
-    int own = now.v->counts[split.far_rank];
+    int own = now.v->counts[split.ep_rank];
     small_worlds worlds;
 
     LS_CHECK(part);
     open_worlds(&worlds, comm);
     open_part(part, split, 1, &worlds);
-    train_part(part, split.far_rank);
+    train_part(part, split.ep_rank);
     if (now.type == LS_F32) /* else a rounding may send a token elsewhere */
-        LS_CHECK_EQ(ls_mp_group_sent(worlds.far), bytes_sent(one, part, split.far_rank));
+        LS_CHECK_EQ(ls_mp_group_sent(worlds.ep_group), bytes_sent(one, part, split.ep_rank));
     if (worlds.tensor)
         LS_CHECK_EQ(ls_mp_group_sent(worlds.tensor), own * ls_pass_sent(&part->args, 1, T, true));
     sum_gradients(&worlds, part);
-    for (int i = first_of(split.far_rank) * T; i < first_of(split.far_rank + 1) * T; i++)
+    for (int i = first_of(split.ep_rank) * T; i < first_of(split.ep_rank + 1) * T; i++)
         LS_CHECK_NEAR(part->losses[i], one->losses[i], tolerance * (double)one->losses[i] + 1e-9);
     LS_CHECK_EQ(part->model.n_params,
                 one->model.n_params -
@@ -406,14 +406,14 @@ static void traffic(ls_world *w, ls_comm *comm)
     open_part(part, split, 1, &worlds);
     LS_CHECK_OK(ls_comm_run(comm, &meet, ls_ranks_in_ms(20000)));
     ls_comm_traffic(comm, &before, &received);
-    counted = ls_mp_group_sent(worlds.far);
-    train_part(part, split.far_rank);
+    counted = ls_mp_group_sent(worlds.ep_group);
+    train_part(part, split.ep_rank);
     LS_CHECK_OK(ls_comm_run(comm, &meet, ls_ranks_in_ms(20000)));
     ls_comm_traffic(comm, &after, &received);
-    int64_t want = ls_mp_group_sent(worlds.far) - counted,
+    int64_t want = ls_mp_group_sent(worlds.ep_group) - counted,
             moves = rounds() * part->model.shape.L * 5;
     LS_CHECK(want > 0 && after - before >= want);
-    LS_CHECK(after - before <= want + (moves + 1) * split.far_ranks * 512); /* headers */
+    LS_CHECK(after - before <= want + (moves + 1) * split.ep_ranks * 512); /* headers */
     close_side(part);
     close_worlds(&worlds);
     ls_mem_free(part);
@@ -447,7 +447,7 @@ static void loses_one(ls_world *w, ls_comm *comm)
     LS_CHECK(part);
     open_worlds(&worlds, comm);
     open_part(part, split, 1, &worlds);
-    if (split.far_rank == 1) {
+    if (split.ep_rank == 1) {
         ls_comm_abort(comm, "gone for a test");
     } else {
         train(part, 0, 1, false);
@@ -472,20 +472,20 @@ LS_TEST(expert_split_says_what_cannot_be_divided)
     ls_model model;
 
     mixtral(&run);
-    LS_CHECK_FAILS(ls_model_init_split(&model, &run, VOCAB, (ls_model_split){.far_ranks = 3}),
+    LS_CHECK_FAILS(ls_model_init_split(&model, &run, VOCAB, (ls_model_split){.ep_ranks = 3}),
                    LS_EUSAGE,
                    "mesh.ep is 3, but the model has 4 experts, which cannot be divided evenly");
     const char *names[] = {"*.experts.[01].*", "*.nobody.*", "*self*", "*norm*", "*gate.weight"};
     freeze(&run, names, 2);
-    LS_CHECK_FAILS(ls_model_init_split(&model, &run, VOCAB, (ls_model_split){.far_ranks = 2}),
+    LS_CHECK_FAILS(ls_model_init_split(&model, &run, VOCAB, (ls_model_split){.ep_ranks = 2}),
                    LS_EUSAGE, "no parameter is called \"*.nobody.*\"");
     names[1] = "*embed*";
     freeze(&run, names, (int)LS_COUNT(names));
-    LS_CHECK_FAILS(ls_model_init_split(&model, &run, VOCAB, (ls_model_split){.far_ranks = 2}),
+    LS_CHECK_FAILS(ls_model_init_split(&model, &run, VOCAB, (ls_model_split){.ep_ranks = 2}),
                    LS_EUSAGE, "nothing to train that has experts 0 to 1");
     names[0] = "*.experts.3.*"; /* another rank's */
     freeze(&run, names, 1);
-    LS_CHECK_OK(ls_model_init_split(&model, &run, VOCAB, (ls_model_split){.far_ranks = 2}));
+    LS_CHECK_OK(ls_model_init_split(&model, &run, VOCAB, (ls_model_split){.ep_ranks = 2}));
     LS_CHECK_EQ(model.flat, model.trained);
     ls_model_release(&model);
 }

@@ -56,7 +56,7 @@ static double rounding(ls_codec_kind kind)
 }
 
 /* Everybody has the first rank's bits. */
-static void check_alike(ls_comm *comm, const float *x, int64_t n)
+static void check_same_part(ls_comm *comm, const float *x, int64_t n)
 {
     float *first = ls_mem_array((size_t)n + 1, sizeof *first);
 
@@ -112,8 +112,8 @@ static void agree(ls_comm *comm, ls_pool *pool, ls_codec_kind kind, bool delayed
             LS_CHECK_NEAR(common[i], want[i], 0.1 * rounding(kind) * 2 * (round + 1) * (round + 1));
             LS_CHECK_NEAR((double)own[i] - since, common[i], since ? 2e-6 : 0);
         }
-        check_alike(comm, common, COUNT);
-        check_alike(comm, ls_local_sgd_momentum(local), COUNT);
+        check_same_part(comm, common, COUNT);
+        check_same_part(comm, ls_local_sgd_momentum(local), COUNT);
     }
     ls_local_sgd_close(local);
     ls_mem_free(own);

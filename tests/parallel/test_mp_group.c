@@ -236,7 +236,7 @@ static void compare(const char *world, void (*run)(const char *, void *, ls_worl
     close_side(&one);
 }
 
-static void logits_alike(ls_world *w, ls_comm *comm);
+static void logits_same_part(ls_world *w, ls_comm *comm);
 
 static void reset(const variant *v)
 {
@@ -315,7 +315,7 @@ LS_TEST_SECONDS(tensor_ranks_normalise_all_heads_together, 60)
         compare("2", ls_world_run);
     }
     reset(&variants[8]);
-    ls_world_run("2", NULL, logits_alike);
+    ls_world_run("2", NULL, logits_same_part);
 }
 
 /* The same on threads, for the thread sanitizer. */
@@ -330,7 +330,7 @@ LS_TEST_SECONDS(tensor_ranks_are_threads_too, 60)
 
 /* --- loss and logits without gradients ------------------------------------------------------- */
 
-static void logits_alike(ls_world *w, ls_comm *comm)
+static void logits_same_part(ls_world *w, ls_comm *comm)
 {
     ls_model_split split = split_of(comm);
     side *one = ls_mem_alloc(sizeof *one), *part = ls_mem_alloc(sizeof *part);
@@ -368,7 +368,7 @@ LS_TEST_SECONDS(tensor_ranks_give_the_logits_of_one, 60)
     for (int sequence = 0; sequence < 2; sequence++) {
         reset(&variants[0]);
         now.sequence = sequence;
-        ls_world_run("4", NULL, logits_alike);
+        ls_world_run("4", NULL, logits_same_part);
     }
 }
 

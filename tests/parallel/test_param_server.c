@@ -274,10 +274,10 @@ LS_TEST_SECONDS(ps_nobody_runs_further_ahead_than_it_may, 60)
     static const int64_t bounds[] = {1, 3, -1};
 
     for (size_t i = 0; i < LS_COUNT(bounds); i++)
-        for (int far = 0; far < 2; far++) {
+        for (int ep_group = 0; ep_group < 2; ep_group++) {
             race *x = ls_ranks_shared(sizeof *x);
             x->staleness = bounds[i];
-            ls_world_run(far ? "1+1" : "2", x, racing);
+            ls_world_run(ep_group ? "1+1" : "2", x, racing);
         }
 }
 

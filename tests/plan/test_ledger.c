@@ -26,7 +26,7 @@ LS_TEST(ledger_adds_up_and_prints)
 }
 
 /* What lies in the host's memory beside a GPU does not count against the GPU. */
-LS_TEST(ledger_keeps_the_host_apart)
+LS_TEST(ledger_keeps_the_host_discrete)
 {
     ls_ledger ledger = {.count = 0};
     ls_str text;

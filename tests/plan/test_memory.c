@@ -3,16 +3,16 @@
 #include "model/tiny.h"
 #include "plan/memory.h"
 
-static ls_ledger ledger_on(const ls_run *run, bool apart, const ls_mesh *mesh)
+static ls_ledger ledger_on(const ls_run *run, bool discrete, const ls_mesh *mesh)
 {
     ls_memory_args args = {.run = run,
                            .mesh = mesh,
                            .threads = 2,
-                           .apart = apart,
+                           .discrete = discrete,
                            .program_bytes = 1000,
                            .loader_bytes = 2000,
                            .mapped_bytes = 3000,
-                           .fixed_bytes = apart ? 4000 : 0};
+                           .fixed_bytes = discrete ? 4000 : 0};
     ls_ledger ledger;
     ls_model model;
 
@@ -24,9 +24,9 @@ static ls_ledger ledger_on(const ls_run *run, bool apart, const ls_mesh *mesh)
     return ledger;
 }
 
-static ls_ledger ledger_of(const ls_run *run, bool apart)
+static ls_ledger ledger_of(const ls_run *run, bool discrete)
 {
-    return ledger_on(run, apart, NULL);
+    return ledger_on(run, discrete, NULL);
 }
 
 LS_TEST(memory_of_bf16_is_a_copy_more_and_half_the_activations)
@@ -106,24 +106,24 @@ LS_TEST(memory_of_four_ranks_is_divided_stage_by_stage)
 }
 
 /* A rank that shares sequences has its piece of them, and keys and values on their way. */
-LS_TEST(memory_of_a_ring_is_that_of_a_piece)
+LS_TEST(memory_of_a_cp_is_that_of_a_piece)
 {
     const ls_mesh mesh = {.ranks = 4, .rank = 1, .local = 4, .cp = 4};
     ls_run run = ls_tiny_run();
     run.model.context = 1024;
     run.model.layers = 6;
-    ls_ledger one = ledger_of(&run, false), ring = ledger_on(&run, false, &mesh);
+    ls_ledger one = ledger_of(&run, false), cp_group = ledger_on(&run, false, &mesh);
     run.mesh.keys = LS_KEYS_GATHER;
     ls_ledger gather = ledger_on(&run, false, &mesh);
     double whole = (double)ls_ledger_bytes(&one, "activations");
-    double piece = (double)ls_ledger_bytes(&ring, "activations");
+    double piece = (double)ls_ledger_bytes(&cp_group, "activations");
 
     LS_CHECK(piece > 0.25 * whole && piece < 0.35 * whole);
-    LS_CHECK(ls_ledger_bytes(&gather, "activations") > ls_ledger_bytes(&ring, "activations"));
-    LS_CHECK_EQ(ls_ledger_bytes(&ring, "weights"), ls_ledger_bytes(&one, "weights"));
+    LS_CHECK(ls_ledger_bytes(&gather, "activations") > ls_ledger_bytes(&cp_group, "activations"));
+    LS_CHECK_EQ(ls_ledger_bytes(&cp_group, "weights"), ls_ledger_bytes(&one, "weights"));
     LS_CHECK_EQ(ls_ledger_bytes(&one, "context parallel"), 0);
-    LS_CHECK(ls_ledger_bytes(&ring, "context parallel") > 0);
-    LS_CHECK(ls_ledger_bytes(&ring, "step") < ls_ledger_bytes(&one, "step"));
+    LS_CHECK(ls_ledger_bytes(&cp_group, "context parallel") > 0);
+    LS_CHECK(ls_ledger_bytes(&cp_group, "step") < ls_ledger_bytes(&one, "step"));
 }
 
 /* The ranks' copies of what they write of a checkpoint are the state once, whatever is divided. */

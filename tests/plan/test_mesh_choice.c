@@ -158,18 +158,18 @@ LS_TEST(choice_follows_the_links)
 
 /* Lines that divide gradients and weights of their stages exchange in every micro-batch: what that
  * costs follows the links and the number of micro-batches, and makes those slower who wait. */
-LS_TEST(choice_knows_what_lines_exchange)
+LS_TEST(choice_knows_what_pipelines_exchange)
 {
     static const char *const schedules[] = {"gpipe", "1f1b", "interleaved", "zero-bubble"};
-    ls_mesh_choice_facts near = facts_of(4, 4, 100000), far = facts_of(4, 1, 100000);
+    ls_mesh_choice_facts near = facts_of(4, 4, 100000), ep_group = facts_of(4, 1, 100000);
     ls_mesh_choice a, b, few;
     ls_run run;
 
     load(&run, "auto", "fast");
     LS_CHECK_OK(ls_mesh_choice_make(&run, &near, &a));
-    LS_CHECK_OK(ls_mesh_choice_make(&run, &far, &b));
+    LS_CHECK_OK(ls_mesh_choice_make(&run, &ep_group, &b));
     run.batch.leaf = run.batch.sequences / 2; /* one micro-batch of each line */
-    LS_CHECK_OK(ls_mesh_choice_make(&run, &far, &few));
+    LS_CHECK_OK(ls_mesh_choice_make(&run, &ep_group, &few));
     check_rows(&run, &few);
     for (size_t i = 0; i < LS_COUNT(schedules); i++) {
         const ls_mesh_choice_row *row[4], *slow[4];
@@ -297,14 +297,14 @@ LS_TEST(choice_is_taken_over)
     load(&run, "auto", "fast");
     LS_CHECK_OK(ls_mesh_choice_make(&run, &facts, &c));
     int64_t plain = find(&c, "dp=4 zero=1")->bytes, whole = find(&c, "dp=4")->bytes;
-    int64_t teams = find(&c, "dp=2 zero=1 tp=2")->bytes;
+    int64_t mp_groups = find(&c, "dp=2 zero=1 tp=2")->bytes;
     ls_mesh_choice_release(&c);
     facts.heals = true;
     LS_CHECK_OK(ls_mesh_choice_make(&run, &facts, &c));
     check_rows(&run, &c);
     LS_CHECK(find(&c, "dp=4 zero=1")->bytes > plain);
     LS_CHECK_EQ(find(&c, "dp=4")->bytes, whole);
-    LS_CHECK(find(&c, "dp=2 zero=1 tp=2")->bytes > teams);
+    LS_CHECK(find(&c, "dp=2 zero=1 tp=2")->bytes > mp_groups);
     LS_CHECK(!find(&c, "dp=1 tp=2 cp=2")->why[0]); /* who dies in it is replaced, too */
     ls_mesh_choice_release(&c);
     ls_runfile_release(&run);
@@ -406,7 +406,7 @@ LS_TEST(choice_counts_the_pages_of_the_device)
     for (int i = 0; i < 2; i++) {
         ls_mesh_choice_facts facts = facts_of(4, 4, 100000);
         ls_mesh_choice choice;
-        facts.apart = true;
+        facts.discrete = true;
         facts.page = i == 0 ? 4096 : 2 * LS_MIB;
         LS_CHECK_OK(ls_mesh_choice_make(&run, &facts, &choice));
         bytes[i] = find(&choice, "dp=2 pp=2 1f1b")->bytes;

@@ -88,7 +88,7 @@ static bool on_device(const ls_device *d, const void *p)
     return false;
 }
 
-static void *apart_alloc(ls_device *device, int64_t bytes)
+static void *discrete_alloc(ls_device *device, int64_t bytes)
 {
     void *p = ls_device_cpu.alloc(device, bytes);
 
@@ -100,13 +100,13 @@ static void *apart_alloc(ls_device *device, int64_t bytes)
 /* Windows: addresses that become memory where they are backed. */
 enum { WINDOW_PAGE = 8192 };
 
-static int64_t apart_window_page(const ls_device *device)
+static int64_t discrete_window_page(const ls_device *device)
 {
     (void)device;
     return WINDOW_PAGE;
 }
 
-static void *apart_window_open(ls_device *device, int64_t bytes)
+static void *discrete_window_open(ls_device *device, int64_t bytes)
 {
     void *base =
         mmap(NULL, (size_t)bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -115,7 +115,7 @@ static void *apart_window_open(ls_device *device, int64_t bytes)
     return base == MAP_FAILED ? NULL : base;
 }
 
-static bool apart_window_back(ls_device *device, void *at, int64_t bytes)
+static bool discrete_window_back(ls_device *device, void *at, int64_t bytes)
 {
     (void)device;
     (void)at;
@@ -124,7 +124,7 @@ static bool apart_window_back(ls_device *device, void *at, int64_t bytes)
 }
 
 /* The same memory at several addresses. */
-static bool apart_window_turn(ls_device *device, void *at, int64_t bytes, int64_t period)
+static bool discrete_window_turn(ls_device *device, void *at, int64_t bytes, int64_t period)
 {
     int fd = memfd_create("turns", MFD_CLOEXEC);
 
@@ -138,19 +138,19 @@ static bool apart_window_turn(ls_device *device, void *at, int64_t bytes, int64_
     return true;
 }
 
-static void apart_window_drop(ls_device *device, void *at, int64_t bytes)
+static void discrete_window_drop(ls_device *device, void *at, int64_t bytes)
 {
     (void)device;
     LS_CHECK_EQ(mprotect(at, (size_t)bytes, PROT_NONE), 0);
 }
 
-static void apart_window_close(ls_device *device, void *base, int64_t bytes)
+static void discrete_window_close(ls_device *device, void *base, int64_t bytes)
 {
     (void)device;
     LS_CHECK_EQ(munmap(base, (size_t)bytes), 0);
 }
 
-static void apart_describe(const ls_device *device, ls_device_info *info_out)
+static void discrete_describe(const ls_device *device, ls_device_info *info_out)
 {
     ls_device_cpu.describe(device, info_out);
     info_out->host_memory = false;
@@ -222,7 +222,7 @@ static void deliver(const ls_stream *stream, int64_t number)
     n_copies = kept;
 }
 
-static ls_status apart_sync(ls_stream *stream, int64_t deadline_ns)
+static ls_status discrete_sync(ls_stream *stream, int64_t deadline_ns)
 {
     LS_CHECK(!recorded);
     waits++;
@@ -230,7 +230,7 @@ static ls_status apart_sync(ls_stream *stream, int64_t deadline_ns)
     return ls_device_cpu.sync(stream, deadline_ns);
 }
 
-static void apart_stream_close(ls_stream *stream)
+static void discrete_stream_close(ls_stream *stream)
 {
     int kept = 0;
 
@@ -246,19 +246,19 @@ static void apart_stream_close(ls_stream *stream)
     row_stream = row_stream == stream ? NULL : row_stream;
 }
 
-static ls_status apart_event_open(ls_event *event)
+static ls_status discrete_event_open(ls_event *event)
 {
     event->native = calloc(1, sizeof(mark));
     LS_CHECK(event->native);
     return LS_OK;
 }
 
-static void apart_event_close(ls_event *event)
+static void discrete_event_close(ls_event *event)
 {
     free(event->native);
 }
 
-static void apart_event_record(ls_event *event, ls_stream *stream)
+static void discrete_event_record(ls_event *event, ls_stream *stream)
 {
     int at = before(stream);
 
@@ -271,7 +271,7 @@ static void apart_event_record(ls_event *event, ls_stream *stream)
     ls_device_cpu.event_record(event, stream);
 }
 
-static void apart_stream_wait(ls_stream *stream, ls_event *event)
+static void discrete_stream_wait(ls_stream *stream, ls_event *event)
 {
     const mark *m = event->native;
     int at = before(stream);
@@ -281,7 +281,7 @@ static void apart_stream_wait(ls_stream *stream, ls_event *event)
     seen[at].copies = m->copies;
 }
 
-static ls_status apart_event_sync(ls_event *event, int64_t deadline_ns)
+static ls_status discrete_event_sync(ls_event *event, int64_t deadline_ns)
 {
     const mark *m = event->native;
 
@@ -331,13 +331,13 @@ static bool record_row(void (*row)(ls_stream *, const void *), const void *args,
     return record(w);
 }
 
-static void apart_copy(ls_stream *stream, void *dst, const void *src, int64_t bytes)
+static void discrete_copy(ls_stream *stream, void *dst, const void *src, int64_t bytes)
 {
     if (!record((work){.dst = dst, .src = src, .bytes = bytes}))
         copy_now(stream, dst, src, bytes);
 }
 
-static ls_status apart_graph_begin(ls_stream *stream)
+static ls_status discrete_graph_begin(ls_stream *stream)
 {
     (void)stream;
     LS_CHECK(!recorded);
@@ -346,7 +346,7 @@ static ls_status apart_graph_begin(ls_stream *stream)
     return LS_OK;
 }
 
-static ls_status apart_graph_end(ls_stream *stream, void **native_out)
+static ls_status discrete_graph_end(ls_stream *stream, void **native_out)
 {
     (void)stream;
     LS_CHECK(recorded);
@@ -355,7 +355,7 @@ static ls_status apart_graph_end(ls_stream *stream, void **native_out)
     return LS_OK;
 }
 
-static void apart_graph_launch(void *graph, ls_stream *stream)
+static void discrete_graph_launch(void *graph, ls_stream *stream)
 {
     const recording *r = graph;
 
@@ -368,7 +368,7 @@ static void apart_graph_launch(void *graph, ls_stream *stream)
     launches++;
 }
 
-static void apart_graph_free(ls_device *device, void *graph)
+static void discrete_graph_free(ls_device *device, void *graph)
 {
     recording *r = graph;
 
@@ -569,27 +569,27 @@ ls_device *ls_discrete_device_open(const char *isa, int threads, const ls_kernel
     LS_CHECK_OK(ls_device_open(&device, "cpu", threads));
     ops = ls_device_cpu;
     ops.kind = "apart";
-    ops.describe = apart_describe;
-    ops.alloc = apart_alloc;
-    ops.window_page = apart_window_page;
-    ops.window_open = apart_window_open;
-    ops.window_back = apart_window_back;
-    ops.window_turn = apart_window_turn;
-    ops.window_drop = apart_window_drop;
-    ops.window_close = apart_window_close;
-    ops.copy = apart_copy;
-    ops.sync = apart_sync;
-    ops.stream_close = apart_stream_close;
-    ops.event_open = apart_event_open;
-    ops.event_close = apart_event_close;
-    ops.event_record = apart_event_record;
-    ops.stream_wait = apart_stream_wait;
-    ops.event_sync = apart_event_sync;
+    ops.describe = discrete_describe;
+    ops.alloc = discrete_alloc;
+    ops.window_page = discrete_window_page;
+    ops.window_open = discrete_window_open;
+    ops.window_back = discrete_window_back;
+    ops.window_turn = discrete_window_turn;
+    ops.window_drop = discrete_window_drop;
+    ops.window_close = discrete_window_close;
+    ops.copy = discrete_copy;
+    ops.sync = discrete_sync;
+    ops.stream_close = discrete_stream_close;
+    ops.event_open = discrete_event_open;
+    ops.event_close = discrete_event_close;
+    ops.event_record = discrete_event_record;
+    ops.stream_wait = discrete_stream_wait;
+    ops.event_sync = discrete_event_sync;
     ops.graphs = true;
-    ops.graph_begin = apart_graph_begin;
-    ops.graph_end = apart_graph_end;
-    ops.graph_launch = apart_graph_launch;
-    ops.graph_free = apart_graph_free;
+    ops.graph_begin = discrete_graph_begin;
+    ops.graph_end = discrete_graph_end;
+    ops.graph_launch = discrete_graph_launch;
+    ops.graph_free = discrete_graph_free;
     device->ops = &ops;
     table = (ls_kernels){.name = real->name,
                          .f16 = real->f16,

@@ -29,19 +29,19 @@ ls_step_result ls_steps_run(ls_step *step, int64_t number, const int32_t *tokens
     return result;
 }
 
-int64_t held_by(const ls_pipeline *line)
+int64_t held_by(const ls_pipeline *pipeline)
 {
-    int64_t held = ls_window_held(&line->copy) + ls_window_held(&line->flow.head);
+    int64_t held = ls_window_held(&pipeline->copy) + ls_window_held(&pipeline->flow.head);
 
-    for (int i = 0; i < line->flow.n; i++)
-        held += ls_window_held(&line->flow.windows[i]);
+    for (int i = 0; i < pipeline->flow.n; i++)
+        held += ls_window_held(&pipeline->flow.windows[i]);
 
     for (int i = 0; i < 3; i++)
-        held += ls_window_held(&line->state[i]);
+        held += ls_window_held(&pipeline->state[i]);
     for (int i = 0; i < LS_ORDERED_ROOTS; i++) {
-        held += ls_window_held(&line->head[i]);
+        held += ls_window_held(&pipeline->head[i]);
         for (int c = 0; c < LS_STAGE_PLAN_CHUNKS; c++)
-            held += ls_window_held(&line->grads[c][i]);
+            held += ls_window_held(&pipeline->grads[c][i]);
     }
     return held;
 }

@@ -10,7 +10,7 @@ void ls_steps_start(ls_step *step, const ls_model *model);
 ls_step_result ls_steps_run(ls_step *step, int64_t number, const int32_t *tokens, double lr);
 
 /* Bytes of the windows of a line. Pages of a window are taken when they are touched. */
-int64_t held_by(const ls_pipeline *line);
+int64_t held_by(const ls_pipeline *pipeline);
 
 /* The kernels that the machine has; each product also looks at the windows of the step that is
  * watched. */

@@ -22,7 +22,8 @@ typedef struct job {
 typedef struct told {
     double losses[MOST_STEPS + 1]; /* by step */
     char hash[40], compress[8];
-    double owed[4]; /* sums of what is owed, and of its squares: in the checkpoint, in the run */
+    double
+        residual[4]; /* sums of what is owed, and of its squares: in the checkpoint, in the run */
 } told;
 
 static void on_event(void *context, const ls_event *event)
@@ -106,13 +107,13 @@ static void look(const ls_session_args *args, told *t)
     LS_CHECK_OK(ls_session_open(&s, args));
     LS_CHECK_OK(ls_error_feedback_collect(&s));
     if (s.mesh.rank == 0) {
-        add_up_saved(&s, t->owed);
-        if (s.debts)
-            add_up(s.debts, ls_error_feedback_vectors(&s), s.model.trained, t->owed + 2);
+        add_up_saved(&s, t->residual);
+        if (s.feedbacks)
+            add_up(s.feedbacks, ls_error_feedback_vectors(&s), s.model.trained, t->residual + 2);
         else
-            add_up(s.step->owed, 1, s.model.trained, t->owed + 2);
-    } else if (!s.debts && ls_error_feedback_vectors(&s) == 0) {
-        LS_CHECK(s.step->owed != NULL); /* every rank adds it to what it updates */
+            add_up(s.step->residual, 1, s.model.trained, t->residual + 2);
+    } else if (!s.feedbacks && ls_error_feedback_vectors(&s) == 0) {
+        LS_CHECK(s.step->residual != NULL); /* every rank adds it to what it updates */
     }
     ls_session_close(&s);
 }
@@ -221,7 +222,7 @@ LS_TEST_SECONDS(compressed_run_resumes_exactly, 120)
 }
 
 /* What was owed is owed by whoever goes on, in sum. */
-LS_TEST_SECONDS(debts_outlive_a_change_of_nodes, 120)
+LS_TEST_SECONDS(feedbacks_outlive_a_change_of_nodes, 120)
 {
     static const struct {
         const char *shape, *compress, *zero;
@@ -239,9 +240,9 @@ LS_TEST_SECONDS(debts_outlive_a_change_of_nodes, 120)
     for (size_t i = 0; i < LS_COUNT(later); i += (size_t)ls_test_stride(3)) {
         const char *const sets[] = {later[i].compress, later[i].zero, NULL};
         told t = run_on(later[i].shape, true, sets);
-        LS_CHECK(t.owed[1] > 0);
-        LS_CHECK_NEAR(t.owed[2], t.owed[0], 1e-5 * sqrt(t.owed[1]) + 1e-7);
-        LS_CHECK_NEAR(t.owed[3], t.owed[1], 1e-5 * t.owed[1]);
+        LS_CHECK(t.residual[1] > 0);
+        LS_CHECK_NEAR(t.residual[2], t.residual[0], 1e-5 * sqrt(t.residual[1]) + 1e-7);
+        LS_CHECK_NEAR(t.residual[3], t.residual[1], 1e-5 * t.residual[1]);
     }
     told last = run_on("1", false, (const char *const[]){"train.steps=8", NULL});
     LS_CHECK(isfinite(last.losses[8]) && last.losses[8] > 0);

@@ -13,7 +13,7 @@ enum { MOST_STEPS = 16, MOST_SETS = 16 };
 /* What a run is told, */
 typedef struct job {
     const char *const *sets; /* NULL ends them */
-    bool apart;
+    bool discrete;
     int cards;        /* that the machine has */
     const char *fail; /* a point of failure; NULL: none */
     ls_status status; /* expected */
@@ -85,7 +85,7 @@ static void one_rank(const job *j, ls_comm *comm)
     int rank = comm ? ls_comm_rank(comm) : 0;
 
     load(&run, j);
-    if (j->apart) {
+    if (j->discrete) {
         const char *isa = run.device.isa == LS_ISA_REFERENCE ? "reference" : "auto";
         ls_discrete_device_is(j->cards ? rank % j->cards : 0, j->cards, false);
         args.device = ls_discrete_device_open(isa, 1, &args.kernels);
@@ -97,7 +97,7 @@ static void one_rank(const job *j, ls_comm *comm)
         LS_CHECK_FAILS(ls_loop_run(&args), j->status, j->text);
     else
         LS_CHECK_OK(ls_loop_run(&args));
-    if (j->apart)
+    if (j->discrete)
         ls_discrete_device_close(args.device);
     if (rank == 0) {
         FILE *f = fopen("told", "w");
@@ -146,7 +146,7 @@ static void check_same(const told *got, const told *want, int first, int last)
 
 /* Ordered: one process on the CPU and any number of ranks on such devices have the same bits, also
  * when saved by one kind of run and gone on with by the other. */
-LS_TEST_SECONDS(travel_keeps_the_bits_of_one_process, 120)
+LS_TEST_SECONDS(host_stage_keeps_the_bits_of_one_process, 120)
 {
     static const struct {
         const char *shape;
@@ -174,7 +174,7 @@ LS_TEST_SECONDS(travel_keeps_the_bits_of_one_process, 120)
         plain[2] = "mesh.zero=0"; /* alone there is nothing to divide */
         told want = run_on("1", &(job){.sets = plain});
         sets[0] = ranks;
-        told got = run_on(cases[c].shape, &(job){.sets = sets, .apart = true});
+        told got = run_on(cases[c].shape, &(job){.sets = sets, .discrete = true});
         check_same(&got, &want, 1, 6);
         LS_CHECK_EQ(got.peak_bytes, got.ledger_bytes); /* all there is was predicted */
         LS_CHECK(got.host_bytes > 0);
@@ -182,7 +182,7 @@ LS_TEST_SECONDS(travel_keeps_the_bits_of_one_process, 120)
 }
 
 /* What one process has, by ranks that divide more than moments. */
-LS_TEST_SECONDS(travel_divides_gradients_and_weights, 120)
+LS_TEST_SECONDS(host_stage_divides_gradients_and_weights, 120)
 {
     static const struct {
         const char *shape;
@@ -216,14 +216,14 @@ LS_TEST_SECONDS(travel_divides_gradients_and_weights, 120)
         snprintf(out, sizeof out, "out=alone%zu", c);
         told want = run_on("1", &(job){.sets = plain});
         snprintf(out, sizeof out, "out=ranks%zu", c);
-        told got = run_on(cases[c].shape, &(job){.sets = sets, .apart = true});
+        told got = run_on(cases[c].shape, &(job){.sets = sets, .discrete = true});
         check_same(&got, &want, 1, 6);
         LS_CHECK_EQ(got.peak_bytes, got.ledger_bytes);
         LS_CHECK(got.host_bytes > 0);
     }
 }
 
-LS_TEST_SECONDS(travel_resumes_what_other_ranks_saved, 120)
+LS_TEST_SECONDS(host_stage_resumes_what_other_ranks_saved, 120)
 {
     static const char *const zeros[] = {"mesh.zero=0", "mesh.zero=1", "mesh.zero=3"};
     static const char *const alone[] = {"out=straight", "eval.sample=", NULL};
@@ -236,10 +236,10 @@ LS_TEST_SECONDS(travel_resumes_what_other_ranks_saved, 120)
         const char *first[] = {out, zeros[z], "eval.sample=", "train.steps=2", NULL};
         const char *second[] = {out, zeros[z], "eval.sample=", "train.steps=4", NULL};
         const char *third[] = {out, "eval.sample=", NULL};
-        (void)run_on("2", &(job){.sets = first, .apart = true});
-        told t = run_on("3", &(job){.sets = second, .apart = true});
+        (void)run_on("2", &(job){.sets = first, .discrete = true});
+        told t = run_on("3", &(job){.sets = second, .discrete = true});
         LS_CHECK_EQ(t.first_step, 2);
-        t = run_on("1", &(job){.sets = third, .apart = z == 1});
+        t = run_on("1", &(job){.sets = third, .discrete = z == 1});
         LS_CHECK_EQ(t.first_step, 4);
         check_same(&t, &want, 5, 6);
     }
@@ -247,7 +247,7 @@ LS_TEST_SECONDS(travel_resumes_what_other_ranks_saved, 120)
 
 /* What ranks that have a model together have written, each its part of the tensors, is gone on with
  * by ranks on such devices as by one process. */
-LS_TEST_SECONDS(travel_resumes_what_teams_saved, 120)
+LS_TEST_SECONDS(host_stage_resumes_what_mp_groups_saved, 120)
 {
     static const struct {
         const char *world;
@@ -268,7 +268,10 @@ LS_TEST_SECONDS(travel_resumes_what_teams_saved, 120)
             const char *more[] = {out, c == 2 ? "model.family=qwen3" : "model.family=gpt2",
                                   "mesh.zero=1", NULL};
             more[2] = k == 0 ? NULL : more[2];
-            t[k] = run_on(k == 0 ? "1" : k == 1 ? "2" : "3", &(job){.sets = more, .apart = k > 0});
+            t[k] = run_on(k == 0   ? "1"
+                          : k == 1 ? "2"
+                                   : "3",
+                          &(job){.sets = more, .discrete = k > 0});
             LS_CHECK_EQ(t[k].first_step, 4);
             check_same(&t[k], &t[0], 5, 6);
         }
@@ -276,7 +279,7 @@ LS_TEST_SECONDS(travel_resumes_what_teams_saved, 120)
 }
 
 /* Fast mode promises no bits but those of the same ranks on the CPU; compressed between nodes too. */
-LS_TEST_SECONDS(travel_is_the_exchange_of_the_host_in_fast_mode, 120)
+LS_TEST_SECONDS(host_stage_is_the_exchange_of_the_host_in_fast_mode, 120)
 {
     static const struct {
         const char *shape, *zero, *more;
@@ -297,14 +300,14 @@ LS_TEST_SECONDS(travel_is_the_exchange_of_the_host_in_fast_mode, 120)
                               NULL};
         told want = run_on(cases[c].shape, &(job){.sets = sets});
         sets[0] = there;
-        told got = run_on(cases[c].shape, &(job){.sets = sets, .apart = true});
+        told got = run_on(cases[c].shape, &(job){.sets = sets, .discrete = true});
         check_same(&got, &want, 1, 6);
     }
 }
 
 /* Recorded once and replayed, with the same bits: alone and with others, where the calls of a step
  * change (a ramp), with dropout, whose numbers do, and where documents begin inside of a batch. */
-LS_TEST_SECONDS(travel_replays_what_was_recorded, 120)
+LS_TEST_SECONDS(host_stage_replays_what_was_recorded, 120)
 {
     static const struct {
         const char *shape;
@@ -325,7 +328,7 @@ LS_TEST_SECONDS(travel_replays_what_was_recorded, 120)
             snprintf(out, sizeof out, "out=run%zu-%d", c, g);
             for (int k = 0; k < 4; k++)
                 sets[k + 3] = cases[c].sets[k];
-            t[g] = run_on(cases[c].shape, &(job){.sets = sets, .apart = true});
+            t[g] = run_on(cases[c].shape, &(job){.sets = sets, .discrete = true});
             check_same(&t[g], &t[0], 1, 6);
         }
         LS_CHECK_EQ(t[0].launches[6], 0);
@@ -338,31 +341,31 @@ LS_TEST_SECONDS(travel_replays_what_was_recorded, 120)
 
 /* What cannot be recorded is queued, said once, with the same bits; also in the middle of a step,
  * when parts of it have left for the host's memory. */
-LS_TEST_SECONDS(travel_queues_what_cannot_be_recorded, 120)
+LS_TEST_SECONDS(host_stage_queues_what_cannot_be_recorded, 120)
 {
     const char *sets[] = {"out=plain", "device.graphs=off", "device.kind=cuda", NULL};
 
     write_text();
-    told want = run_on("2", &(job){.sets = sets, .apart = true});
+    told want = run_on("2", &(job){.sets = sets, .discrete = true});
     sets[1] = "device.graphs=on";
     for (int nth = 1; nth <= 2; nth++) {
         char out[32], fail[32];
         snprintf(out, sizeof out, "out=failed%d", nth);
         snprintf(fail, sizeof fail, "device.graph@%d", nth);
         sets[0] = out;
-        told t = run_on("2", &(job){.sets = sets, .apart = true, .fail = fail, .warnings = 1});
+        told t = run_on("2", &(job){.sets = sets, .discrete = true, .fail = fail, .warnings = 1});
         check_same(&t, &want, 1, 6);
         LS_CHECK_EQ(t.launches[6], nth - 1);
     }
 }
 
 /* Each rank says which card it has; ranks beside each other take them in turn. */
-LS_TEST(travel_tells_the_cards_of_ranks)
+LS_TEST(host_stage_tells_the_cards_of_ranks)
 {
     const char *sets[] = {"train.steps=1", NULL};
 
     write_text();
-    told t = run_on("3", &(job){.sets = sets, .apart = true, .cards = 2});
+    told t = run_on("3", &(job){.sets = sets, .discrete = true, .cards = 2});
     LS_CHECK(t.cards[0] == 0 && t.cards[1] == 1 && t.cards[2] == 0);
     LS_CHECK_EQ(t.n_cards, 2);
     const char *again[] = {"out=cpu", "train.steps=1", NULL};
@@ -372,13 +375,13 @@ LS_TEST(travel_tells_the_cards_of_ranks)
 }
 
 /* A number that is none ends all ranks with one sentence, and no weight is changed. */
-LS_TEST(travel_stops_at_what_is_not_finite)
+LS_TEST(host_stage_stops_at_what_is_not_finite)
 {
     const char *sets[] = {"mesh.zero=1", NULL};
 
     write_text();
     (void)run_on("2", &(job){.sets = sets,
-                             .apart = true,
+                             .discrete = true,
                              .fail = "train.nonfinite@3",
                              .status = LS_ENUMERIC,
                              .text = "gradient of"});
@@ -406,13 +409,13 @@ static void check_parts(const shape *cases, size_t n)
         snprintf(there, sizeof there, "out=there%zu", c);
         told want = run_on(cases[c].world, &(job){.sets = sets});
         sets[0] = there;
-        told got = run_on(cases[c].world, &(job){.sets = sets, .apart = true});
+        told got = run_on(cases[c].world, &(job){.sets = sets, .discrete = true});
         check_same(&got, &want, 1, 3);
         LS_CHECK_EQ(got.peak_bytes, got.ledger_bytes);
     }
 }
 
-LS_TEST_SECONDS(travel_teams_have_the_bits_of_the_host, 120)
+LS_TEST_SECONDS(host_stage_mp_groups_have_the_bits_of_the_host, 120)
 {
     static const shape cases[] = {
         {"2", {"mesh.tp=2", "mesh.sp=false", "eval.sample=", "model.dropout=0.1"}},
@@ -429,7 +432,7 @@ LS_TEST_SECONDS(travel_teams_have_the_bits_of_the_host, 120)
     check_parts(cases, LS_COUNT(cases));
 }
 
-LS_TEST_SECONDS(travel_rings_have_the_bits_of_the_host, 120)
+LS_TEST_SECONDS(host_stage_cp_groups_have_the_bits_of_the_host, 120)
 {
     static const shape cases[] = {
         {"2", {"mesh.cp=2", "mesh.keys=gather", "model.dropout=0.1", "data.isolate=true"}},
@@ -442,7 +445,7 @@ LS_TEST_SECONDS(travel_rings_have_the_bits_of_the_host, 120)
     check_parts(cases, LS_COUNT(cases));
 }
 
-LS_TEST_SECONDS(travel_lines_have_the_bits_of_the_host, 120)
+LS_TEST_SECONDS(host_stage_pipelines_have_the_bits_of_the_host, 120)
 {
     static const shape cases[] = {
         {"2", {"mesh.pp=2", "eval.sample=", "mesh.schedule=gpipe", "model.dropout=0.1"}},
@@ -463,7 +466,7 @@ LS_TEST_SECONDS(travel_lines_have_the_bits_of_the_host, 120)
 }
 
 /* Experts of a stage, of pieces of sequences, of a team's parts. */
-LS_TEST_SECONDS(travel_experts_have_the_bits_of_the_host, 120)
+LS_TEST_SECONDS(host_stage_experts_have_the_bits_of_the_host, 120)
 {
     static const shape cases[] = {
         {"2", {MIXTURE, "mesh.pp=2", "eval.sample=", "train.recompute=full"}},
@@ -481,7 +484,7 @@ LS_TEST_SECONDS(travel_experts_have_the_bits_of_the_host, 120)
 }
 
 /* Rows of tokens to experts of other ranks, and back; ranks without tokens serve. */
-LS_TEST_SECONDS(travel_far_experts_have_the_bits_of_the_host, 120)
+LS_TEST_SECONDS(host_stage_ep_experts_have_the_bits_of_the_host, 120)
 {
     static const shape cases[] = {
         {"2", {MIXTURE, "mesh.ep=2", "eval.sample=", "train.recompute=full"}},
@@ -504,21 +507,21 @@ static void check_way(const char *name, const shape legs[3])
 {
     told t[2][3];
 
-    for (int apart = 0; apart < 2; apart++)
+    for (int discrete = 0; discrete < 2; discrete++)
         for (int i = 0; i < 3; i++) {
             char out[32], steps[32];
             const char *sets[14] = {out, steps, "eval.sample=", "batch.sequences=4"};
-            snprintf(out, sizeof out, "out=%s%d", name, apart);
+            snprintf(out, sizeof out, "out=%s%d", name, discrete);
             snprintf(steps, sizeof steps, "train.steps=%d", i + 1);
             memcpy(sets + 4, legs[i].sets, sizeof legs[i].sets);
-            t[apart][i] = run_on(legs[i].world, &(job){.sets = sets, .apart = apart == 1});
-            LS_CHECK_EQ(t[apart][i].first_step, i);
+            t[discrete][i] = run_on(legs[i].world, &(job){.sets = sets, .discrete = discrete == 1});
+            LS_CHECK_EQ(t[discrete][i].first_step, i);
         }
     for (int i = 0; i < 3; i++)
         check_same(&t[1][i], &t[0][i], i + 1, i + 1);
 }
 
-LS_TEST_SECONDS(travel_meshes_go_on_with_what_others_saved, 120)
+LS_TEST_SECONDS(host_stage_meshes_go_on_with_what_others_saved, 120)
 {
     static const shape dense[] = {
         {"2", {"mesh.tp=2"}}, {"4", {"mesh.pp=2", "mesh.zero=1"}}, {"2", {"mesh.cp=2"}}};
@@ -532,7 +535,7 @@ LS_TEST_SECONDS(travel_meshes_go_on_with_what_others_saved, 120)
 }
 
 /* A number that is none ends all of them with one sentence. */
-LS_TEST_SECONDS(travel_parts_stop_at_what_is_not_finite, 60)
+LS_TEST_SECONDS(host_stage_parts_stop_at_what_is_not_finite, 60)
 {
     static const shape cases[] = {{"2", {"mesh.tp=2"}},
                                   {"2", {"mesh.pp=2"}},
@@ -547,7 +550,7 @@ LS_TEST_SECONDS(travel_parts_stop_at_what_is_not_finite, 60)
         memcpy(sets + 2, cases[c].sets, sizeof cases[c].sets);
         snprintf(out, sizeof out, "out=bad%zu", c);
         (void)run_on(cases[c].world, &(job){.sets = sets,
-                                            .apart = true,
+                                            .discrete = true,
                                             .fail = "train.nonfinite@3",
                                             .status = LS_ENUMERIC,
                                             .text = " of "});

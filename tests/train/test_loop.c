@@ -15,7 +15,7 @@ typedef struct told {
     volatile sig_atomic_t stop;
     uint64_t fail_nth, calls; /* let this allocation of the run fail; how many it made */
     int64_t stop_after;       /* ask to stop when this step is told; 0: never */
-    bool apart;               /* on a device whose memory the host cannot touch */
+    bool discrete;            /* on a device whose memory the host cannot touch */
     int64_t first_step, steps_here;
     int64_t waits, most_waits; /* for the device: so far, between two steps */
     int evals, samples, saved, incidents;
@@ -104,7 +104,7 @@ static ls_status run_with(told *t, const char *const *more)
     while (*more)
         sets[source.n_sets++] = *more++;
     LS_CHECK_OK(ls_runfile_load(&run, &source));
-    if (t->apart)
+    if (t->discrete)
         args.device = ls_discrete_device_open(
             run.device.isa == LS_ISA_REFERENCE ? "reference" : "auto", 2, &args.kernels);
     uint64_t before = ls_mem_calls();
@@ -112,7 +112,7 @@ static ls_status run_with(told *t, const char *const *more)
     ls_status st = ls_loop_run(&args);
     ls_mem_fail_nth(0);
     t->calls = ls_mem_calls() - before;
-    if (t->apart)
+    if (t->discrete)
         ls_discrete_device_close(args.device);
     ls_runfile_release(&run);
     return st;
@@ -243,7 +243,8 @@ LS_TEST_SECONDS(loop_runs_where_the_host_cannot_touch_the_weights, 180)
 
     write_text("a text to learn");
     for (size_t i = 0; i < LS_COUNT(settings); i += (size_t)ls_test_stride(3)) {
-        told here = {.stop = 0}, there = {.apart = true, .stop_after = 4}, again = {.apart = i % 2};
+        told here = {.stop = 0}, there = {.discrete = true, .stop_after = 4},
+             again = {.discrete = i % 2};
         char straight[32], folder[32];
         const char *sets[8] = {straight};
         snprintf(straight, sizeof straight, "out=here-%d", (int)i);
@@ -308,7 +309,7 @@ LS_TEST(loop_says_where_moments_cannot_lie)
     LS_CHECK_FAILS(run_with(&t, (const char *const[]){"device.offload=disk", NULL}), LS_EIO,
                    "for second moments");
     LS_CHECK(strstr(ls_err_last()->text, "No space left"));
-    t = (told){.apart = true};
+    t = (told){.discrete = true};
     LS_CHECK_FAILS(run_with(&t, (const char *const[]){"device.offload=disk", NULL}), LS_EUSAGE,
                    "device.offload cannot be disk");
 }
@@ -319,7 +320,7 @@ LS_TEST(loop_waits_once_in_a_step)
 {
     const char *const sets[] = {"checkpoint.every=0", "eval.every=0", "batch.sequences=4",
                                 "batch.group=2", NULL};
-    told t = {.apart = true};
+    told t = {.discrete = true};
 
     write_text("a text to learn");
     LS_CHECK_OK(run_with(&t, sets));
@@ -327,10 +328,10 @@ LS_TEST(loop_waits_once_in_a_step)
 }
 
 /* Nothing is lost by looking at numbers before the update: what was skipped changes no bit. */
-LS_TEST(loop_skips_alike_where_the_host_cannot_touch_the_weights)
+LS_TEST(loop_skips_same_part_where_the_host_cannot_touch_the_weights)
 {
     const char *sets[] = {"out=here", "train.nonfinite=skip", NULL};
-    told here = {.stop = 0}, there = {.apart = true};
+    told here = {.stop = 0}, there = {.discrete = true};
 
     LS_EXPECT_LOG(2);
     write_text("a text to learn");
@@ -347,7 +348,7 @@ LS_TEST(loop_skips_alike_where_the_host_cannot_touch_the_weights)
 LS_TEST(loop_refuses_fp8_on_a_card_without)
 {
     const char *const sets[] = {"precision=fp8", "train.reduce=fast", "device.kind=cuda", NULL};
-    told t = {.apart = true};
+    told t = {.discrete = true};
 
     write_text("a text to learn");
     LS_CHECK_FAILS(run_with(&t, sets), LS_EUSAGE, "precision cannot be fp8: \"cpu");
@@ -358,7 +359,7 @@ LS_TEST(loop_refuses_fp8_on_a_card_without)
 /* A GPU's energy is in the summary where its driver counts it, and only there. */
 LS_TEST(loop_tells_the_energy_of_a_gpu)
 {
-    told t = {.apart = true}, here = {.stop = 0};
+    told t = {.discrete = true}, here = {.stop = 0};
     unsigned long long *reasons =
         dlsym(ls_fake_use("LINESHAFT_NVML", "libfake_nvml.so"), "fake_nvml_reasons");
 
@@ -372,7 +373,7 @@ LS_TEST(loop_tells_the_energy_of_a_gpu)
     LS_CHECK_OK(run_with(&here, (const char *const[]){"out=cpu", NULL}));
     LS_CHECK(isnan(here.energy_j));
     LS_CHECK_EQ(setenv("LINESHAFT_NVML", "libnothing-ml.so.1", 1), 0);
-    t = (told){.apart = true};
+    t = (told){.discrete = true};
     LS_CHECK_OK(run_with(&t, (const char *const[]){"out=silent", NULL}));
     LS_CHECK(isnan(t.energy_j));
 }
@@ -384,7 +385,7 @@ LS_TEST(loop_tells_what_befell_a_gpu)
     unsigned long long *xids = dlsym(library, "fake_nvml_xids");
     char line[1024];
     int errors = 0, heat = 0, others = 0;
-    told t = {.apart = true};
+    told t = {.discrete = true};
 
     LS_CHECK(xids);
     xids[0] = 31, xids[1] = 79;
@@ -413,12 +414,12 @@ LS_TEST(loop_tells_what_befell_a_gpu)
 /* What is not a number is found by looking at what the device holds. */
 LS_TEST(loop_blames_what_the_host_cannot_touch)
 {
-    told t = {.apart = true};
+    told t = {.discrete = true};
 
     write_text("a text to learn");
     ls_fault_arm("train.nonfinite@3");
     LS_CHECK_FAILS(run_with(&t, nothing), LS_ENUMERIC, "gradient of");
-    t = (told){.apart = true};
+    t = (told){.discrete = true};
     ls_fault_arm("train.nonfinite@3");
     LS_CHECK_FAILS(run_with(&t, (const char *const[]){"out=other", "precision=bf16",
                                                       "device.isa=reference", NULL}),
@@ -449,9 +450,9 @@ LS_TEST(loop_resumes_in_bf16_to_the_same_weights)
  * with the scale, and the good steps, that it had. */
 LS_TEST(loop_resumes_in_fp16_with_its_loss_scale)
 {
-    for (int apart = 0; apart < 2; apart++) {
-        told straight = {.apart = apart}, first = {.stop_after = 3, .apart = apart},
-             second = {.apart = apart};
+    for (int discrete = 0; discrete < 2; discrete++) {
+        told straight = {.discrete = discrete}, first = {.stop_after = 3, .discrete = discrete},
+             second = {.discrete = discrete};
         const char *sets[] = {"out=straight",
                               "precision=fp16",
                               "device.isa=reference",
@@ -463,14 +464,14 @@ LS_TEST(loop_resumes_in_fp16_with_its_loss_scale)
         static const double want[] = {0, 1024, 512, 512, 1024, 1024, 512, 512};
         write_text("a text to learn");
         ls_fault_arm("train.nonfinite@1,train.nonfinite@5");
-        sets[0] = apart ? "out=straight2" : "out=straight";
+        sets[0] = discrete ? "out=straight2" : "out=straight";
         LS_CHECK_OK(run_with(&straight, sets));
         for (int i = 1; i < 8; i++)
             LS_CHECK_EQ(straight.scales[i], want[i]);
         LS_CHECK_EQ(straight.skipped, 2);
         LS_CHECK_EQ(straight.overflows, 2);
         LS_CHECK_EQ(straight.incidents, 0);
-        sets[0] = apart ? "out=two2" : "out=two";
+        sets[0] = discrete ? "out=two2" : "out=two";
         ls_fault_arm("train.nonfinite@1");
         LS_CHECK_FAILS(run_with(&first, sets), LS_EINTR, "step 4 is saved");
         ls_fault_arm("train.nonfinite@1"); /* of this process: step 5 */
@@ -498,16 +499,16 @@ LS_TEST(loop_says_why_there_is_no_gpu)
 
 /* Runs with the 1st, 2nd ... allocation failing until one needs none of those that are left. Each
  * ends well or says that memory is short; never a crash, a leak or another error. */
-static void fail_each(bool resume, bool apart)
+static void fail_each(bool resume, bool discrete)
 {
     bool hit = true;
     int ended_well = 0, ended_badly = 0;
 
     /* Opening takes them one by one; of a save's hundreds, all alike, every ninth will do. */
     uint64_t stride = (uint64_t)ls_test_stride(4);
-    for (uint64_t n = 1; hit; n += stride * (apart ? 5 : n < 150 ? 1 : 9)) {
+    for (uint64_t n = 1; hit; n += stride * (discrete ? 5 : n < 150 ? 1 : 9)) {
         char folder[32], steps[32];
-        told t = {.fail_nth = n, .apart = apart};
+        told t = {.fail_nth = n, .discrete = discrete};
         snprintf(folder, sizeof folder, resume ? "out=run" : "out=fresh-%d", (int)n);
         snprintf(steps, sizeof steps, "train.steps=%d", resume ? 7 + ended_well : 3);
         ls_err_clear();
@@ -520,7 +521,7 @@ static void fail_each(bool resume, bool apart)
         ended_well += st == LS_OK;
         hit = t.calls >= n;
     }
-    LS_CHECK(ended_badly > (apart ? 10 : 50) / (int)stride);
+    LS_CHECK(ended_badly > (discrete ? 10 : 50) / (int)stride);
 }
 
 LS_TEST_SECONDS(loop_survives_every_failing_allocation, 120)
@@ -540,7 +541,7 @@ LS_TEST_SECONDS(loop_resumes_through_every_failing_allocation, 120)
     ls_test_expect_log((int)ls_log_count(LS_LOG_WARN));
 }
 
-LS_TEST_SECONDS(loop_survives_failing_allocations_on_a_device_apart, 120)
+LS_TEST_SECONDS(loop_survives_failing_allocations_on_a_device_discrete, 120)
 {
     write_text("a text to learn");
     fail_each(false, true);

@@ -68,7 +68,7 @@ static job run_on(const char *shape, const char *const *sets)
     return *j;
 }
 
-LS_TEST_SECONDS(central_runs_are_those_of_all_reduce, 120)
+LS_TEST_SECONDS(param_server_runs_are_those_of_all_reduce, 120)
 {
     static const char *const shapes[] = {"2+1", "2"};
 
@@ -90,7 +90,7 @@ LS_TEST_SECONDS(central_runs_are_those_of_all_reduce, 120)
 
 /* Stopped and gone on with, the run is the one that did not stop, bit by bit; by others it goes on
  * at its step. */
-LS_TEST_SECONDS(central_run_resumes_exactly, 120)
+LS_TEST_SECONDS(param_server_run_resumes_exactly, 120)
 {
     job want = run_on("3", (const char *const[]){"out=straight", NULL});
 
@@ -106,7 +106,7 @@ LS_TEST_SECONDS(central_run_resumes_exactly, 120)
     LS_CHECK_NEAR(got.losses[STEPS] / want.losses[STEPS], 1, 1e-4);
 }
 
-LS_TEST_SECONDS(central_ranks_run_ahead_as_far_as_they_may, 120)
+LS_TEST_SECONDS(param_server_ranks_run_ahead_as_ep_as_they_may, 120)
 {
     job want = run_on("2", (const char *const[]){"out=sync", NULL});
 

@@ -12,7 +12,7 @@ enum { VOCAB = 67, STEPS = 3, MOST_TOKENS = 16 * 32 };
 
 typedef struct kind {
     const char *name;
-    int posts;
+    int pp_ranks;
     ls_stage_plan_schedule schedule;
     int64_t chunks, layers, width, sequences, group;
     ls_family family;
@@ -78,7 +78,7 @@ static void open_rank(rank *r, const kind *k, ls_comm *comm)
     *r = (rank){.run = run_of(k)};
     r->mesh = (ls_mesh){.ranks = comm ? ls_comm_ranks(comm) : 1,
                         .rank = comm ? ls_comm_rank(comm) : 0,
-                        .pp = comm ? k->posts : 0};
+                        .pp = comm ? k->pp_ranks : 0};
     LS_CHECK_OK(ls_device_open(&r->device, "cpu", 1));
     LS_CHECK_OK(ls_stream_create(&r->args.stream, r->device));
     LS_CHECK_OK(ls_kernel_pick("auto", &r->args.kernels));
@@ -127,14 +127,14 @@ static void train(rank *r)
         r->losses[i] = result.loss;
         r->norms[i] = result.grad_norm;
     }
-    r->across = r->step->line ? ls_pipeline_across(r->step) : 0;
+    r->across = r->step->pipeline ? ls_pipeline_across(r->step) : 0;
     LS_CHECK_OK(
         ls_step_loss(r->step, &(ls_step_batch){.tokens = tokens, .targets = tokens + 1}, 3, sums));
     LS_CHECK(ls_step_has_losses(r->step) || sums[0] + sums[1] + sums[2] == 0);
     r->validation = sums[0] + sums[1] + sums[2];
     r->w = ls_mem_array((size_t)r->model.flat, sizeof *r->w);
     LS_CHECK(r->w);
-    if (r->step->line)
+    if (r->step->pipeline)
         LS_CHECK_OK(ls_pipeline_collect(r->step, ls_step_state_arrays(r->step).w,
                                         r->mesh.rank == 0 ? r->w : NULL));
     else
@@ -167,13 +167,13 @@ static void check_same(const rank *want, const rank *got, const kind *k)
 /* The copy of a tied embedding is the embedding. */
 static void check_tied(const rank *r)
 {
-    const ls_pipeline *x = r->step->line;
+    const ls_pipeline *x = r->step->pipeline;
     ls_stage_plan_range tied = x->plan.tied;
     const float *w = ls_step_state_arrays(r->step).w;
     float *first = ls_mem_array((size_t)tied.count, sizeof *first);
 
     LS_CHECK(first);
-    if (x->plan.post == 0)
+    if (x->plan.pp_rank == 0)
         memcpy(first, w + tied.first, (size_t)tied.count * sizeof *first);
     LS_CHECK_OK(ls_comm_run(x->along,
                             &(ls_coll){.kind = LS_COLL_BROADCAST,
@@ -190,7 +190,7 @@ static void check_tied(const rank *r)
 /* What goes along a line, and where lines divide gradients to others, is what formulas say. */
 static void check_bytes(const rank *r)
 {
-    const ls_pipeline *x = r->step->line;
+    const ls_pipeline *x = r->step->pipeline;
 
     if (x->plan.zero >= 2) {
         LS_CHECK(r->across > 0);
@@ -358,48 +358,48 @@ static void run_world(int i)
     run_kinds(worlds[i].world, worlds[i].first, worlds[i].end);
 }
 
-LS_TEST_SECONDS(line_of_two_posts_has_the_bits_of_one_process, 180)
+LS_TEST_SECONDS(pipeline_of_two_pp_ranks_has_the_bits_of_one_process, 180)
 {
     run_world(0);
 }
 
-LS_TEST_SECONDS(line_of_three_posts_has_the_bits_of_one_process, 180)
+LS_TEST_SECONDS(pipeline_of_three_pp_ranks_has_the_bits_of_one_process, 180)
 {
     run_world(1);
 }
 
-LS_TEST_SECONDS(lines_of_four_ranks_have_the_bits_of_one_process, 180)
+LS_TEST_SECONDS(pipelines_of_four_ranks_have_the_bits_of_one_process, 180)
 {
     run_world(2);
 }
 
-LS_TEST_SECONDS(lines_of_six_and_eight_ranks_have_the_bits_of_one_process, 240)
+LS_TEST_SECONDS(pipelines_of_six_and_eight_ranks_have_the_bits_of_one_process, 240)
 {
     run_world(3);
     run_world(4);
 }
 
-LS_TEST_SECONDS(lines_whose_backward_is_cut_have_the_bits_of_one_process, 240)
+LS_TEST_SECONDS(pipelines_whose_backward_is_cut_have_the_bits_of_one_process, 240)
 {
     for (int i = 5; i < 9; i++)
         run_world(i);
 }
 
-LS_TEST_SECONDS(lines_that_divide_gradients_and_weights_have_the_bits_of_one_process, 240)
+LS_TEST_SECONDS(pipelines_that_divide_gradients_and_weights_have_the_bits_of_one_process, 240)
 {
     LS_CHECK_EQ(strcmp(kinds[PARTED].name, "zero 2"), 0);
     LS_CHECK_EQ(LS_COUNT(kinds), PARTED + 18);
     run_world(9);
 }
 
-LS_TEST_SECONDS(three_lines_that_divide_gradients_and_weights_have_the_bits_too, 240)
+LS_TEST_SECONDS(three_pipelines_that_divide_gradients_and_weights_have_the_bits_too, 240)
 {
     run_world(10);
 }
 
 /* --- several nodes ---------------------------------------------------------------------------- */
 
-LS_TEST_SECONDS(lines_across_nodes_have_the_bits_of_one_process, 180)
+LS_TEST_SECONDS(pipelines_across_nodes_have_the_bits_of_one_process, 180)
 {
     run_kinds("2+2", 18, 19);
     run_kinds("2+2", PARTED + 6, PARTED + 7);
@@ -420,7 +420,7 @@ static void sent_between_nodes(ls_world *w, ls_comm *comm)
     int64_t first = r.args.calls.first * r.args.calls.leaf;
     for (int i = 0; i < steps; i++)
         (void)ls_steps_run(r.step, i, tokens + first * r.run.model.context, 1e-2);
-    const ls_pipeline *x = r.step->line;
+    const ls_pipeline *x = r.step->pipeline;
     int64_t blocks = (r.model.trained + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
     int64_t norm = 8 * (blocks + x->edge_count * LS_NORM_BLOCK), numbers = 16 * 1024;
     int64_t least = ls_pipeline_sent(r.step) + ls_pipeline_across(r.step);
@@ -433,7 +433,7 @@ static void sent_between_nodes(ls_world *w, ls_comm *comm)
     close_rank(&r, comm);
 }
 
-LS_TEST_SECONDS(lines_that_divide_send_the_bytes_of_the_formula, 180)
+LS_TEST_SECONDS(pipelines_that_divide_send_the_bytes_of_the_formula, 180)
 {
     kind k = {"zero 2", 2, LS_PP_1F1B, 1, 4, 256, 8, 1, .family = LS_FAMILY_LLAMA, .zero = 2};
 
@@ -483,7 +483,7 @@ static void counted(ls_world *w, ls_comm *comm)
                        ls_ledger_bytes(&ledger, "whole weights") -
                        ls_ledger_bytes(&ledger, "saving") - ls_decode_bytes(&r.model);
         LS_CHECK_EQ(rest, ls_device_used_bytes(r.device));
-        int64_t held = held_by(r.step->line);
+        int64_t held = held_by(r.step->pipeline);
         if (held > windows || held < windows * 9 / 10)
             ls_test_fail(__FILE__, __LINE__, "%s: rank %d holds %lld bytes, the ledger says %lld",
                          k->name, r.mesh.rank, (long long)held, (long long)windows);
@@ -491,7 +491,7 @@ static void counted(ls_world *w, ls_comm *comm)
     }
 }
 
-LS_TEST_SECONDS(line_uses_the_bytes_that_the_ledger_predicts, 120)
+LS_TEST_SECONDS(pipeline_uses_the_bytes_that_the_ledger_predicts, 120)
 {
     ls_world_run("2", NULL, counted);
 }
@@ -507,7 +507,7 @@ static void counted_parts(ls_world *w, ls_comm *comm)
         ls_ledger ledger;
         rank r;
         train_predicted(&r, k, comm, &ledger);
-        const ls_pipeline *x = r.step->line;
+        const ls_pipeline *x = r.step->pipeline;
         int64_t flow = ls_stage_plan_flow_bytes(&x->plan, &r.model), rest = held_by(x);
         int64_t gathered = ls_ledger_bytes(&ledger, "gathered weights");
         int64_t windows = in_windows(&ledger) - flow;
@@ -527,17 +527,17 @@ static void counted_parts(ls_world *w, ls_comm *comm)
     }
 }
 
-LS_TEST_SECONDS(lines_that_divide_hold_what_the_ledger_predicts, 120)
+LS_TEST_SECONDS(pipelines_that_divide_hold_what_the_ledger_predicts, 120)
 {
     ls_world_run("4", NULL, counted_parts);
 }
 
 /* Of a deep model each stage takes less than the one before; weights and moments by as much as
  * there are lines. */
-LS_TEST(lines_that_divide_more_hold_less)
+LS_TEST(pipelines_that_divide_more_hold_less)
 {
-    static const char *const lines[] = {"weights", "optimizer", "gradients", "gathered weights",
-                                        "exchange"};
+    static const char *const pipelines[] = {"weights", "optimizer", "gradients", "gathered weights",
+                                            "exchange"};
     kind k = {"deep", 2, LS_PP_1F1B, 1, 40, 128, 16, 1, .reduce = LS_REDUCE_FAST};
     const ls_mesh mesh = {.ranks = 8, .rank = 3, .pp = 2};
     const ls_kernels *kernels;
@@ -553,8 +553,8 @@ LS_TEST(lines_that_divide_more_hold_less)
             &(ls_memory_args){
                 .run = &run, .model = &model, .kernels = kernels, .mesh = &mesh, .threads = 1},
             &ledger);
-        for (size_t i = 0; i < LS_COUNT(lines); i++)
-            sums[k.zero] += ls_ledger_bytes(&ledger, lines[i]);
+        for (size_t i = 0; i < LS_COUNT(pipelines); i++)
+            sums[k.zero] += ls_ledger_bytes(&ledger, pipelines[i]);
         weights[k.zero] = ls_ledger_bytes(&ledger, "weights");
         moments[k.zero] = ls_ledger_bytes(&ledger, "optimizer");
         ls_model_release(&model);

@@ -94,13 +94,14 @@ static ls_run run_of(const kind *k)
 /* A process alone, or a rank. */
 typedef struct rank {
     ls_run run;
-    ls_mesh world, mesh, equals; /* of all ranks; of the teams; of those with the same part */
+    ls_mesh world, mesh, replicas; /* of all ranks; of the teams; of those with the same part */
     ls_model model, whole;
     ls_device *device;
-    ls_comm *team, *alike, *beside[2], *plane; /* as in a session; without teams alike is that of
+    ls_comm *mp_group, *same_part, *beside[2],
+        *mesh_slice; /* as in a session; without teams alike is that of
                                                 * all ranks, and not owned */
     ls_comm *circle;
-    ls_mp_group *tensor, *far, *ring;
+    ls_mp_group *tensor, *ep_group, *cp_group;
     ls_step_args args;
     ls_kernels kernels;
     ls_step *step;
@@ -121,7 +122,7 @@ static ls_comm *some_of(ls_comm *comm, int first, int by, int ranks)
     return sub;
 }
 
-static void open_ring(rank *r, ls_comm *comm)
+static void open_cp(rank *r, ls_comm *comm)
 {
     int list[LS_WORLD_RANKS], cp = ls_mesh_cp(&r->world);
 
@@ -130,47 +131,49 @@ static void open_ring(rank *r, ls_comm *comm)
     if (cp == 1)
         return;
     LS_CHECK_OK(ls_comm_sub(comm, list, cp, INT64_MAX, &r->circle));
-    LS_CHECK_OK(ls_mp_group_open(&r->ring, r->circle, 1));
+    LS_CHECK_OK(ls_mp_group_open(&r->cp_group, r->circle, 1));
 }
 
 static void open_comms(rank *r, ls_comm *comm)
 {
-    int tp = ls_mesh_tp(&r->world), ep = ls_mesh_ep(&r->world), team = tp * ep, me = r->world.rank;
+    int tp = ls_mesh_tp(&r->world), ep = ls_mesh_ep(&r->world), mp_group = tp * ep,
+        me = r->world.rank;
     bool both = tp > 1 && ep > 1;
 
-    r->alike = comm;
-    if (team == 1)
+    r->same_part = comm;
+    if (mp_group == 1)
         return;
-    r->team = some_of(comm, me / team * team, 1, team);
-    r->alike = r->equals.ranks > 1 ? some_of(comm, me % team, team, r->equals.ranks) : NULL;
-    r->plane = some_of(comm, me % tp, tp, r->mesh.ranks);
+    r->mp_group = some_of(comm, me / mp_group * mp_group, 1, mp_group);
+    r->same_part =
+        r->replicas.ranks > 1 ? some_of(comm, me % mp_group, mp_group, r->replicas.ranks) : NULL;
+    r->mesh_slice = some_of(comm, me % tp, tp, r->mesh.ranks);
     if (both) {
-        r->beside[0] = some_of(r->team, me % team / tp * tp, 1, tp);
-        r->beside[1] = some_of(r->team, me % tp, tp, ep);
+        r->beside[0] = some_of(r->mp_group, me % mp_group / tp * tp, 1, tp);
+        r->beside[1] = some_of(r->mp_group, me % tp, tp, ep);
     }
     if (tp > 1)
-        LS_CHECK_OK(
-            ls_mp_group_open(&r->tensor, both ? r->beside[0] : r->team, r->model.split.kv_copies));
+        LS_CHECK_OK(ls_mp_group_open(&r->tensor, both ? r->beside[0] : r->mp_group,
+                                     r->model.split.kv_copies));
     if (ep > 1)
-        LS_CHECK_OK(ls_mp_group_open(&r->far, both ? r->beside[1] : r->team, 1));
+        LS_CHECK_OK(ls_mp_group_open(&r->ep_group, both ? r->beside[1] : r->mp_group, 1));
 }
 
 static void open_exchange(rank *r)
 {
-    if (r->alike) {
-        ls_dp_args dp = ls_memory_dp(&r->run, &r->model, &r->equals);
-        dp.comm = r->alike;
+    if (r->same_part) {
+        ls_dp_args dp = ls_memory_dp(&r->run, &r->model, &r->replicas);
+        dp.comm = r->same_part;
         LS_CHECK_OK(ls_model_groups_open_dp(&r->args.dp, &r->run, dp));
     }
-    if (r->far) {
-        ls_dp_args numbers = {.comm = r->plane, .mesh = r->mesh, .leaves = 1, .trained = 1};
+    if (r->ep_group) {
+        ls_dp_args numbers = {.comm = r->mesh_slice, .mesh = r->mesh, .leaves = 1, .trained = 1};
         numbers.mesh.zero = numbers.mesh.cp = 0;
         LS_CHECK_OK(ls_dp_open(&r->args.all, &numbers));
     }
     r->args.tensor = r->tensor;
-    r->args.far = r->far;
-    r->args.ring = r->ring;
-    r->args.team = r->team;
+    r->args.ep_group = r->ep_group;
+    r->args.cp_group = r->cp_group;
+    r->args.mp_group = r->mp_group;
 }
 
 static void open_rank(rank *r, const kind *k, ls_comm *comm)
@@ -186,13 +189,13 @@ static void open_rank(rank *r, const kind *k, ls_comm *comm)
         LS_CHECK_OK(ls_mesh_init(&r->world, &r->run, ls_comm_ranks(comm), ls_comm_rank(comm)));
         r->world.buddies = k->buddies;
         r->mesh = ls_mesh_slice(&r->world);
-        r->equals = ls_mesh_of_replicas(&r->world);
-        r->equals.bucket = 1;
-        r->equals.shard = k->shard;
+        r->replicas = ls_mesh_of_replicas(&r->world);
+        r->replicas.bucket = 1;
+        r->replicas.shard = k->shard;
         split = (ls_model_split){.rank = r->world.rank % k->tp,
                                  .ranks = k->tp,
-                                 .far_rank = r->world.rank / k->tp % ls_mesh_ep(&r->world),
-                                 .far_ranks = ls_mesh_ep(&r->world),
+                                 .ep_rank = r->world.rank / k->tp % ls_mesh_ep(&r->world),
+                                 .ep_ranks = ls_mesh_ep(&r->world),
                                  .sequence = k->sp};
     }
     LS_CHECK_OK(ls_model_init_split(&r->model, &r->run, VOCAB, split));
@@ -202,7 +205,7 @@ static void open_rank(rank *r, const kind *k, ls_comm *comm)
     r->args.pack = k->pack;
     ls_calls_plan(&r->run, &r->mesh, &r->args.calls);
     if (comm) {
-        open_ring(r, comm);
+        open_cp(r, comm);
         open_comms(r, comm);
         open_exchange(r);
     }
@@ -218,14 +221,14 @@ static void close_rank(rank *r, ls_comm *comm)
     ls_dp_close(r->args.dp);
     ls_dp_close(r->args.all);
     ls_mp_group_close(r->tensor);
-    ls_mp_group_close(r->far);
-    ls_mp_group_close(r->ring);
+    ls_mp_group_close(r->ep_group);
+    ls_mp_group_close(r->cp_group);
     for (int i = 0; i < 2; i++)
         ls_comm_close(r->beside[i]);
-    ls_comm_close(r->plane);
-    if (r->alike != comm)
-        ls_comm_close(r->alike);
-    ls_comm_close(r->team);
+    ls_comm_close(r->mesh_slice);
+    if (r->same_part != comm)
+        ls_comm_close(r->same_part);
+    ls_comm_close(r->mp_group);
     ls_comm_close(r->circle);
     ls_model_release(&r->model);
     ls_model_release(&r->whole);
@@ -397,9 +400,9 @@ static void check_same(const rank *want, const rank *got, const kind *k)
 /* --- bytes ------------------------------------------------------------------------------------ */
 
 /* What a rank's own chunks send to its ring, or else to its team, in the calls of a step. */
-static int64_t call_bytes(const rank *r, bool ring)
+static int64_t call_bytes(const rank *r, bool cp_group)
 {
-    const ls_pipeline *x = r->step->line;
+    const ls_pipeline *x = r->step->pipeline;
     const ls_calls *calls = &r->step->now;
     int64_t sent = 0, T = ls_step_tokens(r->step);
 
@@ -408,7 +411,7 @@ static int64_t call_bytes(const rank *r, bool ring)
         for (int c = 0; c < (x ? x->plan.chunks : 1); c++) {
             ls_pass_args pass = ls_pass_describe(x ? x->passes[c] : r->step->pass);
             int64_t round = ls_pass_cp_sent(&pass, n * calls->leaf, T, true);
-            sent += ring ? round : ls_pass_sent(&pass, n * calls->leaf, T, true) - round;
+            sent += cp_group ? round : ls_pass_sent(&pass, n * calls->leaf, T, true) - round;
         }
     }
     return sent;
@@ -417,7 +420,7 @@ static int64_t call_bytes(const rank *r, bool ring)
 /* What a rank's sums send of these spans of gradients, in its own chunks. */
 static int64_t sum_bytes(const rank *r, const ls_collectives_span *spans, int n, int ranks)
 {
-    const ls_pipeline *x = r->step->line;
+    const ls_pipeline *x = r->step->pipeline;
     int64_t sent = 0;
 
     for (int c = 0; c < (x ? x->plan.chunks : 1); c++) {
@@ -434,10 +437,10 @@ static int64_t sum_bytes(const rank *r, const ls_collectives_span *spans, int n,
 }
 
 /* To its team, with what its sums send. */
-static int64_t team_bytes(const rank *r)
+static int64_t mp_bytes(const rank *r)
 {
     return call_bytes(r, false) +
-           sum_bytes(r, r->step->team.spans, r->step->team.n, r->model.split.ranks);
+           sum_bytes(r, r->step->mp_group.spans, r->step->mp_group.n, r->model.split.ranks);
 }
 
 /* Tokens that a rank of the mesh of teams has in a step. */
@@ -457,8 +460,8 @@ static int64_t tokens_of(const rank *r, int of)
 static int64_t expert_bytes(const rank *r)
 {
     const ls_model_split *split = &r->model.split;
-    const ls_pipeline *x = r->step->line;
-    int64_t n = split->far_ranks, layers = 0, rows = tokens_of(r, r->mesh.rank) * (n - 1);
+    const ls_pipeline *x = r->step->pipeline;
+    int64_t n = split->ep_ranks, layers = 0, rows = tokens_of(r, r->mesh.rank) * (n - 1);
     int first = r->mesh.rank / r->mesh.ep * r->mesh.ep;
 
     for (int i = first; i < first + r->mesh.ep; i++)
@@ -468,10 +471,11 @@ static int64_t expert_bytes(const rank *r)
         layers += ls_pass_end_block(&pass) - ls_pass_first_block(&pass);
     }
     int64_t moved = 2 * rows * split->experts * r->model.shape.C * ls_dtype_bytes(r->step->type);
-    int64_t rounds = x ? ls_pipeline_rounds(r->step) : r->step->far.rounds;
+    int64_t rounds = x ? ls_pipeline_rounds(r->step) : r->step->ep_group.rounds;
     int64_t counts = rounds * (n - 1) * split->experts * (int64_t)sizeof(int32_t);
     return layers * (moved + counts) +
-           (r->step->far.parts ? 2 : 1) * sum_bytes(r, r->step->far.spans, r->step->far.n, (int)n);
+           (r->step->ep_group.parts ? 2 : 1) *
+               sum_bytes(r, r->step->ep_group.spans, r->step->ep_group.n, (int)n);
 }
 
 /* Calls of who makes most, of all that share the batch. */
@@ -491,15 +495,15 @@ static int64_t most_calls(const rank *r)
 
 static void check_bytes(const rank *r)
 {
-    const ls_pipeline *x = r->step->line;
+    const ls_pipeline *x = r->step->pipeline;
 
     if (r->tensor)
-        LS_CHECK_EQ(ls_mp_group_sent(r->tensor), STEPS * team_bytes(r));
-    if (r->far && r->model.shape.K == r->model.shape.E)
-        LS_CHECK_EQ(ls_mp_group_sent(r->far), STEPS * expert_bytes(r));
-    if (r->ring) {
-        LS_CHECK_EQ(ls_mp_group_sent(r->ring), STEPS * call_bytes(r, true));
-        LS_CHECK(r->step->now.own == 0 || ls_mp_group_sent(r->ring) > 0);
+        LS_CHECK_EQ(ls_mp_group_sent(r->tensor), STEPS * mp_bytes(r));
+    if (r->ep_group && r->model.shape.K == r->model.shape.E)
+        LS_CHECK_EQ(ls_mp_group_sent(r->ep_group), STEPS * expert_bytes(r));
+    if (r->cp_group) {
+        LS_CHECK_EQ(ls_mp_group_sent(r->cp_group), STEPS * call_bytes(r, true));
+        LS_CHECK(r->step->now.own == 0 || ls_mp_group_sent(r->cp_group) > 0);
     }
     if (x)
         LS_CHECK_EQ(
@@ -518,7 +522,7 @@ static int64_t norm_bytes(const rank *r)
 {
     int64_t blocks = (r->model.trained + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
 
-    return r->team ? 0 : 4 * (blocks + r->step->line->edge_count * LS_NORM_BLOCK);
+    return r->mp_group ? 0 : 4 * (blocks + r->step->pipeline->edge_count * LS_NORM_BLOCK);
 }
 
 /* A node for each post: what leaves it is what goes along lines, and some numbers. */
@@ -559,10 +563,10 @@ static int64_t gather_bytes(const rank *r, ls_zero_units_set buckets)
 {
     int64_t sent = 0;
 
-    for (int b = 0; b < ls_mesh_buckets(&r->equals, r->model.trained); b++)
+    for (int b = 0; b < ls_mesh_buckets(&r->replicas, r->model.trained); b++)
         if (buckets >> b & 1)
-            sent += ls_mesh_bucket(&r->equals, r->model.trained, b).each * (r->equals.ranks - 1) *
-                    ls_dtype_bytes(r->step->type);
+            sent += ls_mesh_bucket(&r->replicas, r->model.trained, b).each *
+                    (r->replicas.ranks - 1) * ls_dtype_bytes(r->step->type);
     return sent;
 }
 
@@ -573,8 +577,8 @@ static int64_t fetch_bytes(const rank *r, ls_zero_units_set *there)
 
     for (int64_t i = 0, before = -1, unit; i < 2 * top; before = unit, i++) {
         unit = i <= top ? i : 2 * top - i;
-        ls_zero_units_set soon = ls_zero_units_buckets(&r->model, &r->equals, unit);
-        soon |= ls_zero_units_buckets(&r->model, &r->equals,
+        ls_zero_units_set soon = ls_zero_units_buckets(&r->model, &r->replicas, unit);
+        soon |= ls_zero_units_buckets(&r->model, &r->replicas,
                                       ls_zero_units_next(&r->model, before, unit));
         sent += gather_bytes(r, soon & ~*there);
         *there = soon;
@@ -584,23 +588,23 @@ static int64_t fetch_bytes(const rank *r, ls_zero_units_set *there)
 
 /* What this rank sends to its equals in a step, in fast mode: sums of all rounds, weights, and what
  * the team has parts of. */
-static int64_t equals_bytes(const rank *r)
+static int64_t replicas_bytes(const rank *r)
 {
-    int rounds = ls_dp_about(r->args.dp)->rounds, ranks = r->equals.ranks;
+    int rounds = ls_dp_about(r->args.dp)->rounds, ranks = r->replicas.ranks;
     int64_t sent = rounds * ls_dp_own_elements(ls_dp_about(r->args.dp)) * (ranks - 1) * 4;
     ls_zero_units_set there = 0;
 
-    for (int i = 0; i < rounds && r->equals.zero == 3; i++)
+    for (int i = 0; i < rounds && r->replicas.zero == 3; i++)
         sent += fetch_bytes(r, &there);
-    if (r->equals.zero == 2)
+    if (r->replicas.zero == 2)
         sent += gather_bytes(r, ~(ls_zero_units_set)0);
-    for (int i = 0; i < r->step->team.n; i++)
-        sent += r->step->team.spans[i].count * 4 * 2 * (ranks - 1) / ranks;
+    for (int i = 0; i < r->step->mp_group.n; i++)
+        sent += r->step->mp_group.spans[i].count * 4 * 2 * (ranks - 1) / ranks;
     return sent;
 }
 
 /* A team, or those that divide experts, on each node: what leaves it is what equals exchange. */
-static void between_equals(ls_world *w, ls_comm *comm)
+static void between_replicas(ls_world *w, ls_comm *comm)
 {
     const kind *k = w->context;
     rank r;
@@ -609,7 +613,7 @@ static void between_equals(ls_world *w, ls_comm *comm)
     int64_t before = ls_world_sent(comm);
     steps(&r);
     LS_CHECK_OK(ls_step_settle(r.step));
-    int64_t want = STEPS * equals_bytes(&r);
+    int64_t want = STEPS * replicas_bytes(&r);
     int64_t got = ls_world_sent(comm) - before;
     if (got < want || got > want + want / 50 + 8192)
         ls_test_fail(__FILE__, __LINE__,
@@ -618,7 +622,7 @@ static void between_equals(ls_world *w, ls_comm *comm)
     close_rank(&r, comm);
 }
 
-LS_TEST_SECONDS(hybrid_equals_send_what_zero_says, 120)
+LS_TEST_SECONDS(hybrid_replicas_send_what_zero_says, 120)
 {
     kind k = {"dp 2 tp 2 zero 2",
               "2+2",
@@ -636,17 +640,17 @@ LS_TEST_SECONDS(hybrid_equals_send_what_zero_says, 120)
               .width = 144,
               .reduce = LS_REDUCE_FAST};
 
-    ls_world_run(k.world, &k, between_equals);
+    ls_world_run(k.world, &k, between_replicas);
     k.name = "dp 2 tp 2 zero 3";
     k.zero = 3;
-    ls_world_run(k.world, &k, between_equals);
+    ls_world_run(k.world, &k, between_replicas);
     k.name = "dp 4 ep 2 zero 3";
     k.dp = 4;
     k.tp = 1;
     k.sp = false;
     k.ep = 2;
     k.family = LS_FAMILY_MIXTRAL;
-    ls_world_run(k.world, &k, between_equals);
+    ls_world_run(k.world, &k, between_replicas);
 }
 
 /* Bytes that a rank sends to sum gradients with those that have the same part, and to have the sums
@@ -655,15 +659,15 @@ LS_TEST_SECONDS(hybrid_equals_send_what_zero_says, 120)
  * are summed; of a pipeline the last post sums the head's, in both modes. */
 static int64_t summed_bytes(const rank *r, bool padded)
 {
-    const ls_pipeline *x = r->step->line;
-    int64_t n = x ? x->plan.lines : r->equals.ranks, gathered = 0, summed = 0;
-    ls_dp_args dp = ls_memory_dp(&r->run, &r->model, &r->equals);
+    const ls_pipeline *x = r->step->pipeline;
+    int64_t n = x ? x->plan.pipelines : r->replicas.ranks, gathered = 0, summed = 0;
+    ls_dp_args dp = ls_memory_dp(&r->run, &r->model, &r->replicas);
 
     if (n == 1 || (x && x->plan.zero >= 2)) /* then they are sums of every micro-batch */
         return 0;
     for (int c = 0; x && c < x->plan.chunks; c++) {
         int64_t own = x->plan.chunk[c].own.count;
-        dp = ls_stage_plan_sum(&r->run, &r->equals, own, x->plan.divides);
+        dp = ls_stage_plan_sum(&r->run, &r->replicas, own, x->plan.divides);
         gathered += padded ? ls_dp_elements(&dp) : own;
     }
     if (x)
@@ -678,8 +682,8 @@ static int64_t summed_bytes(const rank *r, bool padded)
 /* Of the norm of a pipeline: sums over its posts, with ZeRO over all lines. */
 static int64_t pipe_norm_bytes(const rank *r, bool most)
 {
-    const ls_stage_plan *plan = &r->step->line->plan;
-    int64_t n = plan->posts * (plan->divides ? plan->lines : 1);
+    const ls_stage_plan *plan = &r->step->pipeline->plan;
+    int64_t n = plan->pp_ranks * (plan->divides ? plan->pipelines : 1);
 
     return norm_bytes(r) * (most ? 2 * n : 2 * (n - 1)) / n;
 }
@@ -698,12 +702,13 @@ static void on_the_wire(ls_world *w, ls_comm *comm)
     int64_t got = ls_world_sent(comm) - before;
     check_bytes(&r);
     int64_t axes = (r.tensor ? ls_mp_group_sent(r.tensor) : 0) +
-                   (r.ring ? ls_mp_group_sent(r.ring) : 0) + (r.far ? ls_mp_group_sent(r.far) : 0) +
-                   (r.step->line ? ls_pipeline_sent(r.step) + ls_pipeline_across(r.step) : 0);
+                   (r.cp_group ? ls_mp_group_sent(r.cp_group) : 0) +
+                   (r.ep_group ? ls_mp_group_sent(r.ep_group) : 0) +
+                   (r.step->pipeline ? ls_pipeline_sent(r.step) + ls_pipeline_across(r.step) : 0);
     int64_t least = axes + STEPS * summed_bytes(&r, false);
     int64_t most = axes + STEPS * summed_bytes(&r, true);
-    least += r.step->line ? STEPS * pipe_norm_bytes(&r, false) : 0;
-    most += (r.step->line ? STEPS * pipe_norm_bytes(&r, true) : 0) + least / 100 + numbers;
+    least += r.step->pipeline ? STEPS * pipe_norm_bytes(&r, false) : 0;
+    most += (r.step->pipeline ? STEPS * pipe_norm_bytes(&r, true) : 0) + least / 100 + numbers;
     LS_CHECK(least > 5 * numbers);
     if (got < least - least / 50 || got > most) /* owners' parts are a little uneven */
         ls_test_fail(__FILE__, __LINE__,
@@ -1045,8 +1050,9 @@ LS_TEST_SECONDS(hybrid_of_what_is_trained_in_part_agrees_with_one_process, 180)
 /* Bytes that pad what lines divide, at most: of so small a model much, and nobody touches it. */
 static int64_t padding_of(const rank *r)
 {
-    const ls_stage_plan *plan = &r->step->line->plan;
-    int64_t each = plan->lines > 1 ? plan->lines * LS_NORM_BLOCK * (int64_t)sizeof(float) : 0;
+    const ls_stage_plan *plan = &r->step->pipeline->plan;
+    int64_t each =
+        plan->pipelines > 1 ? plan->pipelines * LS_NORM_BLOCK * (int64_t)sizeof(float) : 0;
 
     return r->args.calls.buffers * (plan->chunks + 1) * each;
 }
@@ -1059,7 +1065,7 @@ static void predict(const rank *r, ls_ledger *ledger)
                                         .kernels = r->args.kernels,
                                         .mesh = &r->mesh,
                                         .world = &r->world,
-                                        .sums = &r->equals,
+                                        .sums = &r->replicas,
                                         .threads = 1,
                                         .pack = r->args.pack},
                       ledger);
@@ -1077,9 +1083,9 @@ static void counted(ls_world *w, ls_comm *comm)
     predict(&r, &l);
     int64_t windows = ls_ledger_bytes(&l, "weights") + ls_ledger_bytes(&l, "bf16 weights") +
                       ls_ledger_bytes(&l, "optimizer") + ls_ledger_bytes(&l, "gradients");
-    const ls_mp_group *collectives = r.tensor ? r.tensor : r.far;
+    const ls_mp_group *collectives = r.tensor ? r.tensor : r.ep_group;
     int64_t reached = (collectives ? ls_mp_group_held_bytes(collectives) : 0) +
-                      (r.ring ? ls_mp_group_held_bytes(r.ring) : 0);
+                      (r.cp_group ? ls_mp_group_held_bytes(r.cp_group) : 0);
     int64_t elsewhere =
         reached + ls_ledger_bytes(&l, "exchange") + ls_ledger_bytes(&l, "tensor parallel") +
         ls_ledger_bytes(&l, "expert parallel") + ls_ledger_bytes(&l, "context parallel") +
@@ -1090,20 +1096,21 @@ static void counted(ls_world *w, ls_comm *comm)
     LS_CHECK_EQ(ls_ledger_bytes(&l, "context parallel") > 0, k->cp > 1);
     if (collectives)
         LS_CHECK_EQ(reached, ls_ledger_bytes(&l, "activations"));
-    if (!r.step->line) /* gradients lie where others read them, the rest is the device's */
+    if (!r.step->pipeline) /* gradients lie where others read them, the rest is the device's */
         windows = ls_ledger_bytes(&l, "gradients");
     LS_CHECK_EQ(ls_device_used_bytes(r.device), ls_ledger_total(&l) - windows - elsewhere);
     train(&r);
-    int64_t held = r.step->line ? held_by(r.step->line) + r.step->line->flow.most : windows;
-    int64_t least = r.step->line ? windows * 9 / 10 - padding_of(&r) : windows;
+    int64_t held =
+        r.step->pipeline ? held_by(r.step->pipeline) + r.step->pipeline->flow.most : windows;
+    int64_t least = r.step->pipeline ? windows * 9 / 10 - padding_of(&r) : windows;
     if (held > windows || held < least)
         ls_test_fail(__FILE__, __LINE__, "%s: rank %d holds %lld bytes, the ledger says %lld",
                      k->name, r.world.rank, (long long)held, (long long)windows);
-    int64_t plane = ls_memory_slice(&r.model, &r.equals) * (int64_t)sizeof(float);
-    bool speaks = r.model.split.rank == 0 && r.model.split.far_rank == 0;
-    bool collects = collectives && r.equals.rank == 0 && (plane > 0 || speaks);
+    int64_t mesh_slice = ls_memory_slice(&r.model, &r.replicas) * (int64_t)sizeof(float);
+    bool speaks = r.model.split.rank == 0 && r.model.split.ep_rank == 0;
+    bool collects = collectives && r.replicas.rank == 0 && (mesh_slice > 0 || speaks);
     LS_CHECK_EQ(ls_ledger_bytes(&l, "collecting") > 0, collects);
-    LS_CHECK(!collects || ls_ledger_bytes(&l, "collecting") >= plane);
+    LS_CHECK(!collects || ls_ledger_bytes(&l, "collecting") >= mesh_slice);
     close_rank(&r, comm);
 }
 
@@ -1111,9 +1118,9 @@ LS_TEST_SECONDS(hybrid_uses_the_bytes_that_the_ledger_predicts, 120)
 {
     for (size_t i = 0; i < LS_COUNT(kinds); i += (size_t)ls_test_stride(2)) {
         kind k = kinds[i];
-        bool rings = k.cp > 1 && k.zero == 0;
+        bool cp_groups = k.cp > 1 && k.zero == 0;
         bool parts = k.pp > 1 && k.ep > 1 && k.zero > 1;
-        if (parts || ((k.pp > 1 || rings) && strcmp(k.world, "4") == 0))
+        if (parts || ((k.pp > 1 || cp_groups) && strcmp(k.world, "4") == 0))
             ls_world_run(k.world, &k, counted);
     }
     for (size_t i = 0; i < LS_COUNT(tuned); i += (size_t)ls_test_stride(2)) {
@@ -1139,9 +1146,9 @@ static void counted_parts(ls_world *w, ls_comm *comm)
     int64_t own = ls_round_up(ls_dp_sum_elements(dp) * size, 4096);
     int64_t window = ls_ledger_bytes(&l, "gradients") - own;
     LS_CHECK(window > 0 && own < r.model.trained * size / 2 + LS_NORM_BLOCK * size);
-    LS_CHECK_EQ(r.step->own, ls_expert_zero_divides(&r.run, &r.model, &r.equals)
-                                 ? ls_expert_zero_own(&r.model, &r.equals)
-                                 : ls_mesh_own(&r.equals, r.model.trained, r.equals.rank));
+    LS_CHECK_EQ(r.step->own, ls_expert_zero_divides(&r.run, &r.model, &r.replicas)
+                                 ? ls_expert_zero_own(&r.model, &r.replicas)
+                                 : ls_mesh_own(&r.replicas, r.model.trained, r.replicas.rank));
     LS_CHECK_EQ(ls_ledger_bytes(&l, "optimizer"), 2 * ls_round_up(r.step->own * size, 4096));
     LS_CHECK_EQ(ls_ledger_bytes(&l, "weights"),
                 ls_round_up((k->zero == 3 ? ls_dp_own_elements(dp)
@@ -1151,7 +1158,7 @@ static void counted_parts(ls_world *w, ls_comm *comm)
     LS_CHECK_EQ(ls_device_used_bytes(r.device),
                 own + ls_ledger_bytes(&l, "optimizer") + ls_ledger_bytes(&l, "step") -
                     ls_decode_bytes(&r.whole) + ls_ledger_bytes(&l, "activations") -
-                    ls_mp_group_held_bytes(r.tensor ? r.tensor : r.far));
+                    ls_mp_group_held_bytes(r.tensor ? r.tensor : r.ep_group));
     steps(&r);
     LS_CHECK(ls_steps_most_gradients() <= window + slack);
     LS_CHECK(ls_steps_most_weights() <= ls_ledger_bytes(&l, "gathered weights") + slack);
@@ -1163,7 +1170,7 @@ static void counted_parts(ls_world *w, ls_comm *comm)
     close_rank(&r, comm);
 }
 
-LS_TEST_SECONDS(hybrid_equals_hold_what_the_ledger_predicts, 120)
+LS_TEST_SECONDS(hybrid_replicas_hold_what_the_ledger_predicts, 120)
 {
     static const char *const names[] = {"dp 2 tp 2 zero 2", "dp 2 tp 2 zero 3, fast, experts",
                                         "dp 4 ep 2 zero 2"};
@@ -1191,21 +1198,22 @@ static void check_kept(rank *r, int moment, const ls_mesh_part *parts, int n)
     LS_CHECK(want);
     LS_CHECK_EQ(ls_replica_pair_parts(r->step, &kept), n);
     LS_CHECK_OK(
-        ls_comm_start(r->alike,
+        ls_comm_start(r->same_part,
                       &(ls_coll){.kind = LS_COLL_SEND,
                                  .type = LS_F32,
                                  .count = r->step->own,
                                  .in = own,
-                                 .peer = ls_replica_moments_buddy(&r->equals, r->equals.rank)},
+                                 .peer = ls_replica_moments_buddy(&r->replicas, r->replicas.rank)},
                       &request));
-    LS_CHECK_OK(ls_comm_run(r->alike,
-                            &(ls_coll){.kind = LS_COLL_RECV,
-                                       .type = LS_F32,
-                                       .count = theirs,
-                                       .out = want,
-                                       .peer = ls_replica_moments_of(&r->equals, r->equals.rank)},
-                            INT64_MAX));
-    LS_CHECK_OK(ls_comm_wait(r->alike, request, INT64_MAX));
+    LS_CHECK_OK(
+        ls_comm_run(r->same_part,
+                    &(ls_coll){.kind = LS_COLL_RECV,
+                               .type = LS_F32,
+                               .count = theirs,
+                               .out = want,
+                               .peer = ls_replica_moments_of(&r->replicas, r->replicas.rank)},
+                    INT64_MAX));
+    LS_CHECK_OK(ls_comm_wait(r->same_part, request, INT64_MAX));
     for (int i = 0; i < n; i++) {
         LS_CHECK_EQ(kept[i].count, parts[i].count);
         LS_CHECK(memcmp(want + parts[i].packed, own + kept[i].packed,
@@ -1246,12 +1254,12 @@ static void keep_for_another(ls_world *w, ls_comm *comm)
     steps(&r);
     LS_CHECK_OK(ls_step_settle(r.step));
     LS_CHECK(fabs(r.losses[STEPS - 1] - loss) == 0);
-    int me = r.equals.rank, n = ls_replica_moments_parts(&r.run, &r.model, &r.equals, me, NULL);
+    int me = r.replicas.rank, n = ls_replica_moments_parts(&r.run, &r.model, &r.replicas, me, NULL);
     LS_CHECK(n <= (int)LS_COUNT(parts));
-    (void)ls_replica_moments_parts(&r.run, &r.model, &r.equals, me, parts);
+    (void)ls_replica_moments_parts(&r.run, &r.model, &r.replicas, me, parts);
     LS_CHECK_EQ(ls_replica_pair_sent(r.step), (2 + STEPS) * updated_by(parts, n) * 4);
-    int ward = ls_replica_moments_of(&r.equals, me);
-    n = ls_replica_moments_parts(&r.run, &r.model, &r.equals, ward, parts);
+    int ward = ls_replica_moments_of(&r.replicas, me);
+    n = ls_replica_moments_parts(&r.run, &r.model, &r.replicas, ward, parts);
     for (int moment = 1; moment <= 2; moment++)
         check_kept(&r, moment, parts, n);
     close_rank(&r, comm);
@@ -1283,7 +1291,7 @@ LS_TEST(hybrid_mesh_says_what_cannot_be_grouped)
 {
     const kind k = {.pp = 2, .dp = 2, .tp = 2, .chunks = 1, .layers = 4, .sequences = 4};
     ls_run run = run_of(&k);
-    ls_mesh mesh, teams;
+    ls_mesh mesh, mp_groups;
 
     LS_CHECK_FAILS(ls_mesh_init(&mesh, &run, 4, 0), LS_EUSAGE,
                    "mesh.pp is 2, mesh.tp 2 and mesh.dp 2, but the run has 4 ranks: it needs 8");
@@ -1292,12 +1300,12 @@ LS_TEST(hybrid_mesh_says_what_cannot_be_grouped)
                    "mesh.pp is 2 and mesh.tp 2, but the run has 6 ranks");
     LS_CHECK(strstr(ls_err_last()->hint, "-n 4 or -n 8, or another mesh.pp or mesh.tp"));
     LS_CHECK_OK(ls_mesh_init(&mesh, &run, 8, 5));
-    teams = ls_mesh_slice(&mesh);
-    LS_CHECK_EQ(teams.ranks, 4);
-    LS_CHECK_EQ(teams.rank, 2);
-    LS_CHECK_EQ(ls_mesh_pipelines(&teams), 2);
-    LS_CHECK_EQ(ls_mesh_pp_rank(&teams, teams.rank), 1);
-    LS_CHECK_EQ(ls_mesh_pipeline(&teams, teams.rank), 0);
+    mp_groups = ls_mesh_slice(&mesh);
+    LS_CHECK_EQ(mp_groups.ranks, 4);
+    LS_CHECK_EQ(mp_groups.rank, 2);
+    LS_CHECK_EQ(ls_mesh_pipelines(&mp_groups), 2);
+    LS_CHECK_EQ(ls_mesh_pp_rank(&mp_groups, mp_groups.rank), 1);
+    LS_CHECK_EQ(ls_mesh_pipeline(&mp_groups, mp_groups.rank), 0);
 }
 
 /* Ranks of a team cut the layers alike, also where their parts are of different size. */
@@ -1333,7 +1341,7 @@ static void agree(ls_world *w, ls_comm *comm)
         {{LS_RECOMPUTE_NONE, LS_RECOMPUTE_SELECTIVE}, LS_RECOMPUTE_SELECTIVE, {-1, 2}, 2},
         {{LS_RECOMPUTE_FULL, LS_RECOMPUTE_SELECTIVE}, LS_RECOMPUTE_FULL, {1, 4}, 1},
     };
-    ls_session s = {.team = comm, .model = {.shape = {.L = 4}}};
+    ls_session s = {.mp_group = comm, .model = {.shape = {.L = 4}}};
 
     (void)w;
     for (size_t i = 0; i < LS_COUNT(rows); i++) {
@@ -1346,7 +1354,7 @@ static void agree(ls_world *w, ls_comm *comm)
     }
 }
 
-LS_TEST(hybrid_team_recomputes_what_one_of_it_must)
+LS_TEST(hybrid_mp_recomputes_what_one_of_it_must)
 {
     ls_world_run("2", NULL, agree);
 }

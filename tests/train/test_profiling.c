@@ -139,7 +139,7 @@ LS_TEST(profiling_notes_steps_and_changes_nothing)
 }
 
 /* The first and the last step that are noted, by what the run asks for and has left. */
-LS_TEST(profiling_warms_up_as_far_as_the_run_allows)
+LS_TEST(profiling_warms_up_as_ep_as_the_run_allows)
 {
     static const struct {
         int64_t ask, first;

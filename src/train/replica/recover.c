@@ -29,7 +29,7 @@ enum { REVIVE_S = 600 };
  * replica_zero.h keeps them; moments that are not in the device's memory go with their step. */
 static bool keeps(const ls_session *s)
 {
-    return s->step && !ls_mesh_divides(&s->mesh) && !s->mesh.replicas && s->step_there &&
+    return s->step && !ls_mesh_divides(&s->mesh) && !s->mesh.independent && s->step_there &&
            s->run->device.offload == LS_OFFLOAD_NONE;
 }
 

@@ -49,16 +49,16 @@ int64_t ls_replica_pair_sent(const ls_step *step)
 static ls_status list(const ls_step *s, int rank, ls_mesh_part **parts_out, int *n_out)
 {
     const ls_step_args *a = &s->args;
-    const ls_mesh *equals = &ls_dp_about(a->dp)->mesh;
-    int n = s->line ? ls_pipeline_owns(s)
-                    : ls_replica_moments_parts(a->run, a->model, equals, rank, NULL);
+    const ls_mesh *replicas = &ls_dp_about(a->dp)->mesh;
+    int n = s->pipeline ? ls_pipeline_owns(s)
+                        : ls_replica_moments_parts(a->run, a->model, replicas, rank, NULL);
     ls_mesh_part *parts = ls_mem_array((size_t)n, sizeof *parts);
 
     if (!parts)
         return LS_ENOMEM;
-    if (!s->line)
-        (void)ls_replica_moments_parts(a->run, a->model, equals, rank, parts);
-    for (int i = 0; i < n && s->line; i++)
+    if (!s->pipeline)
+        (void)ls_replica_moments_parts(a->run, a->model, replicas, rank, parts);
+    for (int i = 0; i < n && s->pipeline; i++)
         parts[i] = ls_pipeline_updated(s, rank, i);
     *parts_out = parts;
     *n_out = n;
@@ -68,7 +68,7 @@ static ls_status list(const ls_step *s, int rank, ls_mesh_part **parts_out, int 
 /* What the optimizer is told of the ward's parts. */
 static ls_status open_spans(const ls_step *s, struct ls_replica_pair *t)
 {
-    bool whole = !ls_step_divides(s) && !s->far.parts;
+    bool whole = !ls_step_divides(s) && !s->ep_group.parts;
     int64_t n = 0;
 
     t->spans = ls_mem_array((size_t)ls_memory_spans(s->args.model), sizeof *t->spans);
@@ -86,7 +86,7 @@ ls_status ls_replica_pair_open(ls_step *step)
 {
     ls_step *s = step;
     const ls_mesh *mesh = s->args.dp ? &ls_dp_about(s->args.dp)->mesh : NULL;
-    const ls_stage_plan *plan = s->line ? &s->line->plan : NULL;
+    const ls_stage_plan *plan = s->pipeline ? &s->pipeline->plan : NULL;
     ls_status st = LS_OK;
 
     if (plan ? plan->ward < 0 : !ls_replica_moments_serves(s->args.model, mesh))
@@ -94,7 +94,7 @@ ls_status ls_replica_pair_open(ls_step *step)
     struct ls_replica_pair *t = s->trust = ls_mem_alloc(sizeof *t);
     if (!t)
         return LS_ENOMEM;
-    t->comm = plan ? s->line->across : ls_dp_about(s->args.dp)->comm;
+    t->comm = plan ? s->pipeline->across : ls_dp_about(s->args.dp)->comm;
     t->ward = plan ? plan->ward : ls_replica_moments_of(mesh, mesh->rank);
     t->buddy = plan ? plan->buddy : ls_replica_moments_buddy(mesh, mesh->rank);
     LS_TRY(st, list(s, ls_comm_rank(t->comm), &t->own, &t->n_own), out);
@@ -191,7 +191,7 @@ ls_status ls_replica_pair_begin(ls_step *step)
 
     if (!s->trust)
         return LS_OK;
-    if (s->line && s->line->plan.zero == 3)
+    if (s->pipeline && s->pipeline->plan.zero == 3)
         LS_TRY(st, exchange(s, WEIGHTS), out);
     LS_TRY(st, exchange(s, FIRST), out);
     LS_TRY(st, exchange(s, SECOND), out);

@@ -88,7 +88,7 @@ bool ls_replica_parts_serves(const ls_session *s)
 
 bool ls_replica_parts_keeps(const ls_session *s)
 {
-    return ls_replica_parts_serves(s) && s->step && s->step_there && !s->apart &&
+    return ls_replica_parts_serves(s) && s->step && s->step_there && !s->discrete &&
            ls_replicas_knows(s->run) && s->offload == LS_OFFLOAD_NONE &&
            s->run->train.optimizer == LS_OPTIMIZER_ADAMW;
 }
@@ -161,10 +161,10 @@ int64_t ls_replica_parts_bytes(const ls_session *s)
 static ls_status pieces_of(const ls_step *step, int kind, ls_mesh_part **pieces_out, int *n_out)
 {
     const ls_model *model = step->args.model;
-    const ls_pipeline *x = step->line;
+    const ls_pipeline *x = step->pipeline;
     const ls_mesh_part *ward = NULL;
     bool stages = x && kind == WEIGHTS && !x->plan.divides;
-    bool whole = !x && !ls_step_divides(step) && !step->far.parts;
+    bool whole = !x && !ls_step_divides(step) && !step->ep_group.parts;
     int n = kind == WARD ? ls_replica_pair_parts(step, &ward) : whole ? 1 : ls_step_buckets(step);
     ls_mesh_part *pieces = ls_mem_array((size_t)n, sizeof *pieces);
 
@@ -236,7 +236,7 @@ static int64_t ward_of(const ls_session *s)
 static ls_status describe(ls_session *s, struct ls_replica_parts *e)
 {
     const ls_step *step = s->step;
-    const ls_mesh *equals = step->args.dp ? &ls_dp_about(step->args.dp)->mesh : NULL;
+    const ls_mesh *replicas = step->args.dp ? &ls_dp_about(step->args.dp)->mesh : NULL;
     int64_t done = step->vote.made ? step->vote.heard : ls_step_done(step);
     ls_status st = LS_OK;
 
@@ -244,12 +244,13 @@ static ls_status describe(ls_session *s, struct ls_replica_parts *e)
     e->about.ward = ward_of(s);
     for (int kind = 0; kind < (e->about.ward >= 0 ? KINDS : WARD); kind++)
         LS_TRY(st, pieces_of(step, kind, &e->held[kind], &e->n[kind]), out);
-    e->whole = !ls_step_divides(step) && !step->far.parts;
-    e->windows = step->line != NULL;
-    e->bytes = step->line ? step->line->state[0].bytes : 0;
+    e->whole = !ls_step_divides(step) && !step->ep_group.parts;
+    e->windows = step->pipeline != NULL;
+    e->bytes = step->pipeline ? step->pipeline->state[0].bytes : 0;
     e->weights = step->args.model->flat;
-    e->moments = e->whole ? step->args.model->trained
-                          : ls_replica_moments_moments(s->run, step->args.model, equals, step->own);
+    e->moments = e->whole
+                     ? step->args.model->trained
+                     : ls_replica_moments_moments(s->run, step->args.model, replicas, step->own);
     e->numbers = *step->state;
     e->norm = *step->norm;
     bool ready = !step->vote.made && step->vote.ready == done;
@@ -259,7 +260,7 @@ static ls_status describe(ls_session *s, struct ls_replica_parts *e)
     e->about = (entry){.part = ls_replicas_part(&s->mesh, s->mesh.rank),
                        .ward = e->about.ward,
                        .parts = ls_replicas_parts(&s->mesh),
-                       .bucket = ls_step_divides(step) ? equals->bucket : 0,
+                       .bucket = ls_step_divides(step) ? replicas->bucket : 0,
                        .view = e->view,
                        .descent = e->descent,
                        .done = done,

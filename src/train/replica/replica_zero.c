@@ -249,7 +249,7 @@ static bool is_divided(const ls_session *s)
 
 static bool is_whole(const ls_session *s)
 {
-    return s->step && s->step_there && !s->dp && !s->apart &&
+    return s->step && s->step_there && !s->dp && !s->discrete &&
            s->run->train.optimizer != LS_OPTIMIZER_MUON && s->offload == LS_OFFLOAD_NONE &&
            ls_step_done(s->step) != LS_STEP_TORN;
 }

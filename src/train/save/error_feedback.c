@@ -12,7 +12,7 @@ int ls_error_feedback_vectors(const ls_session *session)
 
 static float *vector(const ls_session *s, int v)
 {
-    return s->debts + v * s->model.trained;
+    return s->feedbacks + v * s->model.trained;
 }
 
 static bool has_sum(const ls_session *s)
@@ -22,17 +22,17 @@ static bool has_sum(const ls_session *s)
 
 static void forget(ls_session *s)
 {
-    memset(s->debts, 0,
-           (size_t)(ls_error_feedback_vectors(s) * s->model.trained) * sizeof *s->debts);
+    memset(s->feedbacks, 0,
+           (size_t)(ls_error_feedback_vectors(s) * s->model.trained) * sizeof *s->feedbacks);
 }
 
 /* In host memory: the host adds them up, and a checkpoint is written from it. */
-static ls_status alloc_debts(ls_session *s, int64_t bytes, void **memory_out)
+static ls_status alloc_feedbacks(ls_session *s, int64_t bytes, void **memory_out)
 {
     static const char what[] = "debts of all nodes";
 
-    return s->apart ? ls_device_host_alloc(s->device, bytes, what, memory_out)
-                    : ls_device_alloc(s->device, bytes, what, memory_out);
+    return s->discrete ? ls_device_host_alloc(s->device, bytes, what, memory_out)
+                       : ls_device_alloc(s->device, bytes, what, memory_out);
 }
 
 ls_status ls_error_feedback_open(ls_session *session)
@@ -44,18 +44,20 @@ ls_status ls_error_feedback_open(ls_session *session)
 
     if (n == 0)
         return LS_OK;
-    s->debt_kinds = ls_mem_array((size_t)n, sizeof *s->debt_kinds);
-    if (!s->debt_kinds)
+    s->feedback_kinds = ls_mem_array((size_t)n, sizeof *s->feedback_kinds);
+    if (!s->feedback_kinds)
         return ls_fail(LS_ENOMEM, "no memory for the names of what %d nodes owe", s->mesh.nodes);
-    LS_TRY(st, alloc_debts(s, n * s->model.trained * (int64_t)sizeof(float), &memory), out);
-    s->debts = memory;
+    LS_TRY(st, alloc_feedbacks(s, n * s->model.trained * (int64_t)sizeof(float), &memory), out);
+    s->feedbacks = memory;
     forget(s);
     for (int v = 0; v < n; v++) {
         bool sum = v == s->mesh.nodes;
-        int at = s->n_tensors + s->n_debts;
-        snprintf(s->debt_kinds[v], sizeof s->debt_kinds[v], sum ? "owed.sum" : "owed.%d", v);
-        (void)ls_save_rows(&s->model, s->debt_kinds[v], vector(s, v), s->shadows + at);
-        s->n_debts += ls_save_rows(&s->model, s->debt_kinds[v], vector(s, v), s->tensors + at);
+        int at = s->n_tensors + s->n_feedbacks;
+        snprintf(s->feedback_kinds[v], sizeof s->feedback_kinds[v], sum ? "owed.sum" : "owed.%d",
+                 v);
+        (void)ls_save_rows(&s->model, s->feedback_kinds[v], vector(s, v), s->shadows + at);
+        s->n_feedbacks +=
+            ls_save_rows(&s->model, s->feedback_kinds[v], vector(s, v), s->tensors + at);
     }
 out:
     return st;
@@ -63,23 +65,24 @@ out:
 
 void ls_error_feedback_close(ls_session *session)
 {
-    if (session->apart)
-        ls_device_host_free(session->device, session->debts,
+    if (session->discrete)
+        ls_device_host_free(session->device, session->feedbacks,
                             ls_error_feedback_vectors(session) * session->model.trained *
-                                (int64_t)sizeof *session->debts);
+                                (int64_t)sizeof *session->feedbacks);
     else
-        ls_device_free(session->device, session->debts);
-    ls_mem_free(session->debt_kinds);
+        ls_device_free(session->device, session->feedbacks);
+    ls_mem_free(session->feedback_kinds);
     ls_mem_free(session->unpaid);
-    session->debts = NULL;
-    session->debt_kinds = NULL;
+    session->feedbacks = NULL;
+    session->feedback_kinds = NULL;
     session->unpaid = NULL;
 }
 
 ls_status ls_error_feedback_collect(ls_session *session)
 {
-    return ls_error_feedback_vectors(session) ? ls_dp_collect_residuals(session->dp, session->debts)
-                                              : LS_OK;
+    return ls_error_feedback_vectors(session)
+               ? ls_dp_collect_residuals(session->dp, session->feedbacks)
+               : LS_OK;
 }
 
 /* --- taking up ----------------------------------------------------------------------------------
@@ -133,13 +136,13 @@ out:
 }
 
 /* For a run that compresses: to its vectors, each to its own where there are as many nodes. */
-static ls_status load_debts(ls_session *s, const ls_ckpt *ckpt, int nodes, bool sum)
+static ls_status load_feedbacks(ls_session *s, const ls_ckpt *ckpt, int nodes, bool sum)
 {
     bool keeps = sum && has_sum(s);
     ls_status st = LS_OK;
 
     for (int v = 0; v < nodes && nodes == s->mesh.nodes && sum == has_sum(s); v++)
-        LS_TRY(st, load_vector(s, ckpt, s->debt_kinds[v], vector(s, v)), out);
+        LS_TRY(st, load_vector(s, ckpt, s->feedback_kinds[v], vector(s, v)), out);
     if (nodes != s->mesh.nodes || sum != has_sum(s))
         LS_TRY(st, load_sum(s, ckpt, nodes + (sum && !keeps), nodes, vector(s, 0), vector(s, 1)),
                out);
@@ -176,11 +179,11 @@ ls_status ls_error_feedback_load(ls_session *session, int64_t step)
     count_vectors(ckpt, &nodes, &sum);
     if (nodes == 0)
         goto out;
-    st = s->debts ? load_debts(s, ckpt, nodes, sum) : load_unpaid(s, ckpt, nodes, sum);
+    st = s->feedbacks ? load_feedbacks(s, ckpt, nodes, sum) : load_unpaid(s, ckpt, nodes, sum);
     if (st == LS_EDATA) { /* weights and moments are whole: what is owed is the lesser part */
         ls_log(LS_LOG_WARN, "what was owed at step %lld is dropped: %s", (long long)step,
                ls_err_last()->text);
-        if (s->debts)
+        if (s->feedbacks)
             forget(s);
         ls_mem_free(s->unpaid);
         s->unpaid = NULL;
@@ -199,7 +202,7 @@ ls_status ls_error_feedback_share(ls_session *session)
     ls_status st = LS_OK;
 
     if (ls_error_feedback_vectors(s))
-        return ls_dp_deal_residuals(s->dp, s->debts);
+        return ls_dp_deal_residuals(s->dp, s->feedbacks);
     if (s->dp)
         LS_TRY(st, ls_dp_tell(s->dp, 0, &word, sizeof word), out);
     if (!word)

@@ -68,12 +68,12 @@ ls_status ls_save_open(ls_session *session)
     LS_TRY(st, ls_save_mirror(s, s->store), out);
     LS_TRY(st, ls_ckpt_claim(s->store, &s->generation), out);
     LS_TRY(st, ls_commit_token_open(s), out);
-    if (!s->apart)
+    if (!s->discrete)
         LS_TRY(st, ls_save_open_snapshot(s), out);
     if (s->run->checkpoint.every == 0 || ls_mesh_saves_parts(&s->mesh))
         goto out;
     LS_TRY(st, ls_ckpt_writer_create(&s->writer, s->store, NULL), out);
-    if (s->apart) {
+    if (s->discrete) {
         LS_TRY(st, ls_stream_create(&s->copies, s->device), out);
         LS_TRY(st, ls_event_create(&s->updated, s->device), out);
     }
@@ -278,7 +278,7 @@ static ls_status save_copy(void *context, ls_ckpt_saved *saved_out)
 {
     ls_session *s = context;
     ls_status st =
-        ls_ckpt_save(s->store, &s->writing, s->shadows, s->n_tensors + s->n_debts, saved_out);
+        ls_ckpt_save(s->store, &s->writing, s->shadows, s->n_tensors + s->n_feedbacks, saved_out);
 
     if (st == LS_OK)
         ls_save_tidy(s, s->writing.step);
@@ -335,13 +335,13 @@ static ls_status begin_alone(ls_session *s)
     ls_status st = LS_OK;
 
     s->writing = ls_save_info(s);
-    if (s->apart && s->mesh.ranks < 2) {
+    if (s->discrete && s->mesh.ranks < 2) {
         ls_event_record(s->updated, s->stream);
         ls_stream_wait(s->copies, s->updated);
         ls_save_copy_out(s, s->copies, KINDS);
         s->copying = true;
         s->writing_step = s->step_number;
-    } else if (s->outer || s->staged) {
+    } else if (s->local_sgd || s->staged) {
         st = ls_save_take_snapshot(s, KINDS);
         if (st == LS_OK && s->mesh.rank == 0)
             start_writer(s, false);
@@ -432,7 +432,8 @@ ls_status ls_save_final(ls_session *session)
         goto out;
     info = ls_save_info(s);
     s->waited_ns = 0; /* no step comes after it */
-    LS_TRY(st, ls_ckpt_save(s->store, &info, s->tensors, s->n_tensors + s->n_debts, &saved), out);
+    LS_TRY(st, ls_ckpt_save(s->store, &info, s->tensors, s->n_tensors + s->n_feedbacks, &saved),
+           out);
     ls_save_saved(s, s->step_number, &saved);
     ls_save_tidy(s, s->step_number);
 out:

@@ -85,9 +85,9 @@ void ls_save_live(const ls_session *s, void *arrays_out[KINDS])
 {
     ls_step_arrays live = ls_step_state_arrays(s->step);
 
-    arrays_out[0] = s->outer ? ls_local_sgd_session_common(s) : live.w;
-    arrays_out[1] = s->central ? ls_param_server_session_moments(s, 1) : live.m;
-    arrays_out[2] = s->central ? ls_param_server_session_moments(s, 2) : live.v;
+    arrays_out[0] = s->local_sgd ? ls_local_sgd_session_common(s) : live.w;
+    arrays_out[1] = s->param_server ? ls_param_server_session_moments(s, 1) : live.m;
+    arrays_out[2] = s->param_server ? ls_param_server_session_moments(s, 2) : live.v;
 }
 
 int64_t ls_save_elements(const ls_session *s, int kind)
@@ -103,7 +103,7 @@ static int64_t state_bytes(const ls_session *s, int kind)
 
 static int64_t kept_bytes(const ls_session *s, int kind)
 {
-    return ls_memory_snapshot_bytes(s->run, ls_model_groups_whole(s), &s->mesh, s->apart, kind);
+    return ls_memory_snapshot_bytes(s->run, ls_model_groups_whole(s), &s->mesh, s->discrete, kind);
 }
 
 /* Apart it is made for the first save or load: to lock its pages takes a while, for which the first
@@ -117,7 +117,7 @@ ls_status ls_save_open_snapshot(ls_session *s)
         int64_t bytes = kept_bytes(s, k);
         if (s->snapshot[k] || bytes == 0)
             continue;
-        if (s->apart)
+        if (s->discrete)
             LS_TRY(st, ls_device_host_alloc(s->device, bytes, what, &s->snapshot[k]), out);
         else if (on_disk(s, k))
             LS_TRY(st, ls_spill_open(&s->spills[k], ls_session_offload_to(s), bytes, what), out);
@@ -136,7 +136,7 @@ out:
 void ls_save_close_snapshot(ls_session *s)
 {
     for (int k = 0; k < KINDS; k++) {
-        if (s->apart)
+        if (s->discrete)
             ls_device_host_free(s->device, s->snapshot[k], kept_bytes(s, k));
         else if (on_disk(s, k))
             ls_spill_close(&s->spills[k]);
@@ -205,14 +205,14 @@ ls_status ls_save_take_snapshot(ls_session *s, int n)
     for (int k = 0; k < n; k++)
         if (ls_save_divided(s, k))
             LS_TRY(st,
-                   s->mesh.replicas ? ls_dp_collect(s->dp, arrays[k], s->snapshot[k])
-                                    : ls_step_collect(s->step, arrays[k], s->snapshot[k]),
+                   s->mesh.independent ? ls_dp_collect(s->dp, arrays[k], s->snapshot[k])
+                                       : ls_step_collect(s->step, arrays[k], s->snapshot[k]),
                    out);
         else if (s->mesh.rank > 0)
             continue;
         else if (on_host(s, k))
             copy_on_host(s, k, s->snapshot[k], arrays[k]);
-        else if (s->apart)
+        else if (s->discrete)
             ls_stream_copy_out(s->stream, s->snapshot[k], arrays[k], state_bytes(s, k));
         else
             ls_stream_copy(s->stream, s->snapshot[k], arrays[k], state_bytes(s, k));
@@ -313,13 +313,13 @@ ls_status ls_save_share(ls_session *session)
     for (int k = 0; k < KINDS && p.step > 0 && !s->parts; k++) /* else each has read its own */
         if (ls_save_divided(s, k))
             LS_TRY(st,
-                   s->mesh.replicas ? ls_dp_deal(s->dp, s->snapshot[k], arrays[k])
-                                    : ls_step_deal(s->step, s->snapshot[k], arrays[k]),
+                   s->mesh.independent ? ls_dp_deal(s->dp, s->snapshot[k], arrays[k])
+                                       : ls_step_deal(s->step, s->snapshot[k], arrays[k]),
                    out);
         else
             LS_TRY(st,
-                   s->mesh.replicas ? ls_dp_tell(s->dp, 0, arrays[k], state_bytes(s, k))
-                                    : ls_step_tell(s->step, 0, arrays[k], state_bytes(s, k)),
+                   s->mesh.independent ? ls_dp_tell(s->dp, 0, arrays[k], state_bytes(s, k))
+                                       : ls_step_tell(s->step, 0, arrays[k], state_bytes(s, k)),
                    out);
     rest(s);
 out:

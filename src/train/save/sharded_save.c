@@ -51,8 +51,8 @@ struct ls_sharded_save {
     int n;
     ls_ckpt_part *wants; /* owned: what it reads, in the state */
     int n_wants;
-    ls_ckpt_part *twins; /* owned: in the own state, what another rank writes */
-    int n_twins;
+    ls_ckpt_part *shard_replicas; /* owned: in the own state, what another rank writes */
+    int n_shard_replicas;
     void *memory; /* owned: copies of what it writes */
     phase phase;
     ls_ckpt_info info;
@@ -71,14 +71,14 @@ struct ls_sharded_save {
  */
 
 /* Debts have been collected on the first rank, in memory of their own. */
-static int add_debts(const ls_session *s, ls_ckpt_part *parts)
+static int add_feedbacks(const ls_session *s, ls_ckpt_part *parts)
 {
-    for (int i = 0; i < s->n_debts; i++) {
+    for (int i = 0; i < s->n_feedbacks; i++) {
         const ls_ckpt_tensor *t = &s->shadows[s->n_tensors + i];
         parts[i] = (ls_ckpt_part){.of = *t};
         memcpy(parts[i].shape, t->shape, sizeof t->shape);
     }
-    return s->n_debts;
+    return s->n_feedbacks;
 }
 
 static ls_status list_parts(ls_session *s)
@@ -87,13 +87,13 @@ static ls_status list_parts(ls_session *s)
     ls_status st;
 
     LS_TRY(st, ls_tensor_boxes_read(s, &p->wants, &p->n_wants), out);
-    LS_TRY(st, ls_tensor_boxes_written(s, s->n_debts, &p->live, &p->n), out);
-    p->copies = ls_mem_array((size_t)(p->n + s->n_debts), sizeof *p->copies);
+    LS_TRY(st, ls_tensor_boxes_written(s, s->n_feedbacks, &p->live, &p->n), out);
+    p->copies = ls_mem_array((size_t)(p->n + s->n_feedbacks), sizeof *p->copies);
     LS_TRY(st, p->copies ? LS_OK : LS_ENOMEM, out);
     if (p->memory)
         ls_tensor_boxes_pack(p->live, p->n, p->memory, p->copies);
-    (void)add_debts(s, p->copies + p->n);
-    p->n += add_debts(s, p->live + p->n);
+    (void)add_feedbacks(s, p->copies + p->n);
+    p->n += add_feedbacks(s, p->live + p->n);
 out:
     return st;
 }
@@ -149,7 +149,7 @@ void ls_sharded_save_close(ls_session *session)
     ls_mem_free(p->live);
     ls_mem_free(p->copies);
     ls_mem_free(p->wants);
-    ls_mem_free(p->twins);
+    ls_mem_free(p->shard_replicas);
     ls_mem_free(p->texts);
     ls_mem_free(p->reports);
     ls_mem_free(p);
@@ -230,7 +230,7 @@ out:
 /* What each has read of what all ranks of its plane have in common. */
 static ls_status gather_common(ls_session *s)
 {
-    const ls_mesh *plane = ls_model_groups_plane(s);
+    const ls_mesh *mesh_slice = ls_model_groups_plane(s);
     void *arrays[KINDS];
     ls_status st = LS_OK;
 
@@ -238,17 +238,18 @@ static ls_status gather_common(ls_session *s)
     for (int k = 0; k < KINDS; k++) {
         if (s->mesh.pp > 1)
             LS_TRY(st, ls_pipeline_complete(s->step, arrays[k]), out);
-        if (ls_ckpt_ranges_divided(plane, k) || ls_mesh_ranks(plane) < 2)
+        if (ls_ckpt_ranges_divided(mesh_slice, k) || ls_mesh_ranks(mesh_slice) < 2)
             continue;
-        LS_TRY(st,
-               ls_comm_run(ls_model_groups_alike(s),
-                           &(ls_coll){.kind = LS_COLL_ALL_GATHER,
-                                      .type = LS_F32,
-                                      .count = ls_ckpt_ranges_array(s->run, &s->model, plane, k),
-                                      .in = arrays[k],
-                                      .out = arrays[k]},
-                           ls_time_now_ns() + LS_SAVE_WAIT_S * LS_NS_PER_S),
-               out);
+        LS_TRY(
+            st,
+            ls_comm_run(ls_model_groups_alike(s),
+                        &(ls_coll){.kind = LS_COLL_ALL_GATHER,
+                                   .type = LS_F32,
+                                   .count = ls_ckpt_ranges_array(s->run, &s->model, mesh_slice, k),
+                                   .in = arrays[k],
+                                   .out = arrays[k]},
+                        ls_time_now_ns() + LS_SAVE_WAIT_S * LS_NS_PER_S),
+            out);
     }
 out:
     return st;
@@ -331,10 +332,12 @@ static ls_status look(ls_session *s)
     const ls_ckpt_writing how = writing(s);
     ls_status st = LS_OK;
 
-    if (p->n_twins && suffers(s, "flip"))
-        *(unsigned char *)p->twins[0].of.bytes ^= 1;
-    if (p->n_twins)
-        LS_TRY(st, ls_ckpt_write_parts(NULL, &how, p->twins, p->n_twins, &p->seen), out);
+    if (p->n_shard_replicas && suffers(s, "flip"))
+        *(unsigned char *)p->shard_replicas[0].of.bytes ^= 1;
+    if (p->n_shard_replicas)
+        LS_TRY(st,
+               ls_ckpt_write_parts(NULL, &how, p->shard_replicas, p->n_shard_replicas, &p->seen),
+               out);
     if (s->mesh.rank == 0 && !ls_save_divided(s, 0))
         st = ls_ckpt_weights_hash(s->tensors, s->model.n_params, p->info.weights_hash);
 out:
@@ -347,7 +350,7 @@ static ls_status copy(void *context)
     ls_session *s = context;
     struct ls_sharded_save *p = s->parts;
 
-    ls_tensor_boxes_copy(p->live, p->copies, p->n - s->n_debts);
+    ls_tensor_boxes_copy(p->live, p->copies, p->n - s->n_feedbacks);
     ls_status st = ls_fault_pass(LS_FAULT_AT_SAVE_COPY);
     return st == LS_OK ? look(s) : st;
 }
@@ -402,8 +405,8 @@ static ls_status prepare(ls_session *s)
     p->begun_ns = ls_time_now_ns();
     ls_str_clear(&p->report);
     ls_str_clear(&p->seen);
-    ls_mem_free(p->twins);
-    return ls_tensor_boxes_replicas(s, p->saves++, &p->twins, &p->n_twins);
+    ls_mem_free(p->shard_replicas);
+    return ls_tensor_boxes_replicas(s, p->saves++, &p->shard_replicas, &p->n_shard_replicas);
 }
 
 /* How a rank's part stands: 0 is under way, 1 written, 2 failed. */

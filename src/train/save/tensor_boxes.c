@@ -94,7 +94,7 @@ static ls_ckpt_ranges portion_of(const ls_session *s, bool saves)
 {
     return (ls_ckpt_ranges){.run = s->run,
                             .model = &s->model,
-                            .plane = ls_model_groups_plane(s),
+                            .mesh_slice = ls_model_groups_plane(s),
                             .pipe = ls_pipeline_plan(s->step),
                             .saves = saves};
 }
@@ -127,7 +127,7 @@ ls_status ls_tensor_boxes_read(const ls_session *session, ls_ckpt_part **parts_o
 {
     const ls_ckpt_ranges portion = portion_of(session, false);
 
-    return list_all(session, &portion, &(ask){.rank = portion.plane->rank}, parts_out, n_out);
+    return list_all(session, &portion, &(ask){.rank = portion.mesh_slice->rank}, parts_out, n_out);
 }
 
 ls_status ls_tensor_boxes_written(const ls_session *session, int more, ls_ckpt_part **parts_out,
@@ -135,8 +135,8 @@ ls_status ls_tensor_boxes_written(const ls_session *session, int more, ls_ckpt_p
 {
     const ls_ckpt_ranges portion = portion_of(session, true);
 
-    return list_all(session, &portion, &(ask){.rank = portion.plane->rank, .more = more}, parts_out,
-                    n_out);
+    return list_all(session, &portion, &(ask){.rank = portion.mesh_slice->rank, .more = more},
+                    parts_out, n_out);
 }
 
 ls_status ls_tensor_boxes_replicas(const ls_session *session, int64_t turn,

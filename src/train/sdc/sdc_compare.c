@@ -37,7 +37,7 @@ ls_status ls_sdc_compare_open(ls_session *session)
     struct ls_sdc_compare *v = s->sdc_compare;
     size_t n = (size_t)ls_mesh_ranks(&s->mesh);
 
-    if (s->mesh.ranks < 2 || s->mesh.replicas || !ls_mesh_whole(&s->mesh))
+    if (s->mesh.ranks < 2 || s->mesh.independent || !ls_mesh_whole(&s->mesh))
         return LS_OK;
     if (!v)
         v = s->sdc_compare = ls_mem_alloc(sizeof *v);
@@ -48,9 +48,9 @@ ls_status ls_sdc_compare_open(ls_session *session)
     v->ranks = s->mesh.ranks;
     v->now = ls_mem_array(n, sizeof *v->now);
     v->odd = ls_mem_array(n, sizeof *v->odd);
-    if (s->apart && !v->host)
+    if (s->discrete && !v->host)
         v->host = ls_mem_array(CHUNK, sizeof *v->host);
-    return v->now && v->odd && (v->host || !s->apart) ? LS_OK : LS_ENOMEM;
+    return v->now && v->odd && (v->host || !s->discrete) ? LS_OK : LS_ENOMEM;
 }
 
 void ls_sdc_compare_close(ls_session *session)
@@ -74,7 +74,7 @@ static ls_status add(const ls_session *s, ls_hash_stream *stream, const float *x
 {
     ls_status st = LS_OK;
 
-    if (!s->apart) {
+    if (!s->discrete) {
         ls_hash_add(stream, x, (size_t)n * sizeof *x);
         return LS_OK;
     }
@@ -330,7 +330,7 @@ static void flip(const ls_session *s, const char *what, int kind)
 
     snprintf(point, sizeof point, "train.flip.%s.%d.%lld", what, s->mesh.rank,
              (long long)s->step_number);
-    if (s->apart || !LS_FAULT(point) || ls_step_settle(s->step) != LS_OK)
+    if (s->discrete || !LS_FAULT(point) || ls_step_settle(s->step) != LS_OK)
         return;
     ls_step_arrays live = ls_step_state_arrays(s->step);
     float *x = kind == COMMON ? live.w : kind == OWN ? live.m : s->buddy->copy[LS_REPLICA_COPY_M];

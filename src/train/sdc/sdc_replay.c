@@ -146,8 +146,8 @@ static ls_status make(ls_session *s, const some *which, ls_hash *hash_out)
 /* Whether calls have the same bits on all ranks, and are in reach. */
 static bool can(const ls_session *s)
 {
-    return s->mesh.ranks > 1 && !s->mesh.replicas && ls_mesh_whole(&s->mesh) &&
-           ls_mesh_cp(&s->mesh) == 1 && s->mesh.zero < 2 && !s->apart &&
+    return s->mesh.ranks > 1 && !s->mesh.independent && ls_mesh_whole(&s->mesh) &&
+           ls_mesh_cp(&s->mesh) == 1 && s->mesh.zero < 2 && !s->discrete &&
            s->run->train.reduce == LS_REDUCE_ORDERED;
 }
 

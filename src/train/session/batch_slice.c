@@ -76,7 +76,7 @@ ls_status ls_batch_slice_begin(ls_session *session)
     int at = (int)(session->step_number % LS_BATCH_SLICE_AHEAD);
     size_t bytes = (size_t)ls_model_groups_mesh(session)->ranks * sizeof *x->set;
 
-    if (session->mesh.replicas) /* alone with its part, which stays */
+    if (session->mesh.independent) /* alone with its part, which stays */
         return LS_OK;
     if (x->leaves[at] == x->set_leaves && memcmp(x->runs[at], x->set, bytes) == 0)
         return LS_OK;
@@ -143,7 +143,7 @@ void ls_batch_slice_note(ls_session *session)
     ls_batch_slice *x = &s->share;
     bool changed;
 
-    if (ls_model_groups_mesh(s)->ranks == 1 || s->mesh.replicas ||
+    if (ls_model_groups_mesh(s)->ranks == 1 || s->mesh.independent ||
         !ls_balance_note(&x->balance, ls_model_groups_mesh(s)->ranks, x->set,
                          ls_step_work_ns(s->step)) ||
         !s->mesh.balance)

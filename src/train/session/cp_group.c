@@ -22,11 +22,11 @@ static int64_t deadline(void)
 /* A ring may go over machines, but every layer waits for its slowest link. */
 static void warn_of_nodes(const ls_session *s)
 {
-    bool apart = false;
+    bool discrete = false;
 
     for (int r = 0; r < s->mesh.ranks && s->mesh.places; r++)
-        apart |= s->mesh.places[r].node != s->mesh.places[ls_mesh_cp_peer(&s->mesh, r, 0)].node;
-    if (apart && ls_session_is_first(s))
+        discrete |= s->mesh.places[r].node != s->mesh.places[ls_mesh_cp_peer(&s->mesh, r, 0)].node;
+    if (discrete && ls_session_is_first(s))
         ls_log(LS_LOG_WARN,
                "ranks that share sequences (mesh.cp) are on several nodes: every layer "
                "sends keys and values over the network between them");
@@ -44,16 +44,16 @@ ls_status ls_cp_group_open(ls_session *session)
     for (int i = 0; i < cp; i++)
         list[i] = ls_mesh_cp_peer(&s->mesh, s->mesh.rank, i);
     LS_TRY(st, ls_comm_sub(s->args.comm, list, cp, deadline(), &s->circle), out);
-    LS_TRY(st, ls_mp_group_open(&s->ring, s->circle, 1), out);
+    LS_TRY(st, ls_mp_group_open(&s->cp_group, s->circle, 1), out);
 out:
     return st;
 }
 
 void ls_cp_group_close(ls_session *session)
 {
-    ls_mp_group_close(session->ring);
+    ls_mp_group_close(session->cp_group);
     ls_comm_close(session->circle);
-    session->ring = NULL;
+    session->cp_group = NULL;
     session->circle = NULL;
 }
 

@@ -45,7 +45,7 @@ static int per_node(const ls_mesh *mesh)
 static double share_of(const ls_session *s, const ls_device_info *info)
 {
     int local = (int)ls_max_i64(1, s->mesh.local), cards = (int)ls_max_i64(1, info->cards);
-    int users = s->apart ? (local + cards - 1) / cards : local;
+    int users = s->discrete ? (local + cards - 1) / cards : local;
 
     return (double)info->free_bytes / users + (double)info->fixed_bytes;
 }
@@ -86,7 +86,7 @@ ls_status ls_mesh_agree_mesh(ls_session *session)
                                   .per_node = per_node(&s->mesh),
                                   .vocab = ls_tokenizer_vocab(s->tokenizer),
                                   .kernels = s->kernels,
-                                  .apart = s->apart,
+                                  .discrete = s->discrete,
                                   .heals = s->args.rejoin != NULL};
     ls_status st;
 

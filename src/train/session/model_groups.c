@@ -56,17 +56,17 @@ const ls_model *ls_model_groups_whole(const ls_session *session)
 
 const ls_mesh *ls_model_groups_mesh(const ls_session *session)
 {
-    return session->mesh.tp > 1 ? &session->teams : &session->mesh;
+    return session->mesh.tp > 1 ? &session->mp_groups : &session->mesh;
 }
 
 const ls_mesh *ls_model_groups_plane(const ls_session *session)
 {
-    return ls_mesh_mp(&session->mesh) > 1 ? &session->equals : &session->mesh;
+    return ls_mesh_mp(&session->mesh) > 1 ? &session->replicas : &session->mesh;
 }
 
 ls_comm *ls_model_groups_alike(const ls_session *session)
 {
-    return ls_mesh_mp(&session->mesh) > 1 ? session->alike : session->args.comm;
+    return ls_mesh_mp(&session->mesh) > 1 ? session->same_part : session->args.comm;
 }
 
 bool ls_model_groups_speaks(const ls_session *session)
@@ -81,8 +81,8 @@ ls_status ls_model_groups_models(ls_session *session)
     int64_t vocab = ls_tokenizer_vocab(s->tokenizer);
     ls_model_split split = {.rank = s->mesh.rank % tp,
                             .ranks = tp,
-                            .far_rank = s->mesh.rank / tp % ep,
-                            .far_ranks = ep,
+                            .ep_rank = s->mesh.rank / tp % ep,
+                            .ep_ranks = ep,
                             .sequence = tp > 1 && s->run->mesh.sp};
     ls_status st = LS_OK;
 
@@ -95,44 +95,44 @@ out:
 }
 
 /* Whether some of so many ranks side by side are on several nodes. */
-static bool are_apart(const ls_session *s, int ranks)
+static bool are_discrete(const ls_session *s, int ranks)
 {
-    bool apart = false;
+    bool discrete = false;
 
     for (int r = 0; r < s->mesh.ranks && s->mesh.places; r++)
-        apart |= s->mesh.places[r].node != s->mesh.places[r / ranks * ranks].node;
-    return apart;
+        discrete |= s->mesh.places[r].node != s->mesh.places[r / ranks * ranks].node;
+    return discrete;
 }
 
 /* A team is best kept where memory is shared. */
 static void warn_of_nodes(const ls_session *s)
 {
-    if (are_apart(s, ls_mesh_mp(&s->mesh)) && ls_session_is_first(s))
+    if (are_discrete(s, ls_mesh_mp(&s->mesh)) && ls_session_is_first(s))
         ls_log(LS_LOG_WARN,
                "ranks that have a model together (mesh.%s) are on several nodes: every "
                "layer waits for the network between them",
-               are_apart(s, ls_mesh_tp(&s->mesh)) ? "tp" : "ep");
+               are_discrete(s, ls_mesh_tp(&s->mesh)) ? "tp" : "ep");
 }
 
 /* Stages of ZeRO that divide nothing here: no other rank has the same experts, and layers. */
 static void warn_of_zero(const ls_session *s)
 {
-    bool line = ls_mesh_pp(&s->equals) > 1;
+    bool pipeline = ls_mesh_pp(&s->replicas) > 1;
 
-    if (s->run->mesh.zero > 1 && s->mesh.ep > 1 && ls_mesh_pipelines(&s->equals) < 2 &&
+    if (s->run->mesh.zero > 1 && s->mesh.ep > 1 && ls_mesh_pipelines(&s->replicas) < 2 &&
         ls_session_is_first(s))
         ls_log(LS_LOG_WARN,
                "mesh.zero: %lld divides no more than %d does: ranks that have the same %sexperts "
                "divide gradients and weights, and here each has others (mesh.ep: %d of %d)",
-               (long long)s->run->mesh.zero, line ? 0 : 1, line ? "layers and " : "", s->mesh.ep,
-               ls_mesh_pipelines(&s->teams));
+               (long long)s->run->mesh.zero, pipeline ? 0 : 1, pipeline ? "layers and " : "",
+               s->mesh.ep, ls_mesh_pipelines(&s->mp_groups));
 }
 
 /* What ranks with parts of tensors exchange, and those that divide experts: all of the ranks that
  * have the model together, or in each case some. */
 static ls_status open_tensors(ls_session *s)
 {
-    int tp = ls_mesh_tp(&s->mesh), ep = ls_mesh_ep(&s->mesh), me = ls_comm_rank(s->team);
+    int tp = ls_mesh_tp(&s->mesh), ep = ls_mesh_ep(&s->mesh), me = ls_comm_rank(s->mp_group);
     int list[LS_MESH_RANKS];
     bool both = tp > 1 && ep > 1;
     ls_status st = LS_OK;
@@ -140,18 +140,18 @@ static ls_status open_tensors(ls_session *s)
     for (int i = 0; i < tp && both; i++)
         list[i] = me / tp * tp + i;
     if (both)
-        LS_TRY(st, ls_comm_sub(s->team, list, tp, deadline(), &s->beside[0]), out);
+        LS_TRY(st, ls_comm_sub(s->mp_group, list, tp, deadline(), &s->beside[0]), out);
     for (int i = 0; i < ep && both; i++)
         list[i] = i * tp + me % tp;
     if (both)
-        LS_TRY(st, ls_comm_sub(s->team, list, ep, deadline(), &s->beside[1]), out);
+        LS_TRY(st, ls_comm_sub(s->mp_group, list, ep, deadline(), &s->beside[1]), out);
     if (tp > 1)
-        LS_TRY(
-            st,
-            ls_mp_group_open(&s->tensor, both ? s->beside[0] : s->team, s->model.split.kv_copies),
-            out);
+        LS_TRY(st,
+               ls_mp_group_open(&s->tensor, both ? s->beside[0] : s->mp_group,
+                                s->model.split.kv_copies),
+               out);
     if (ep > 1)
-        LS_TRY(st, ls_mp_group_open(&s->far, both ? s->beside[1] : s->team, 1), out);
+        LS_TRY(st, ls_mp_group_open(&s->ep_group, both ? s->beside[1] : s->mp_group, 1), out);
 out:
     return st;
 }
@@ -160,11 +160,11 @@ out:
  * its equals. */
 static ls_status agree_on_bucket(ls_session *s)
 {
-    double most = (double)s->equals.bucket;
+    double most = (double)s->replicas.bucket;
     ls_status st = LS_OK;
 
     if (s->mesh.ep > 1)
-        st = ls_comm_run(s->team,
+        st = ls_comm_run(s->mp_group,
                          &(ls_coll){.kind = LS_COLL_ALL_REDUCE,
                                     .op = LS_COLL_MAX,
                                     .type = LS_F64,
@@ -172,35 +172,35 @@ static ls_status agree_on_bucket(ls_session *s)
                                     .in = &most,
                                     .out = &most},
                          deadline());
-    s->equals.bucket = (int64_t)most;
+    s->replicas.bucket = (int64_t)most;
     return st;
 }
 
 ls_status ls_model_groups_open(ls_session *session)
 {
     ls_session *s = session;
-    int team = ls_mesh_mp(&s->mesh), teams = s->mesh.ranks / team, rank = s->mesh.rank;
+    int mp_group = ls_mesh_mp(&s->mesh), mp_groups = s->mesh.ranks / mp_group, rank = s->mesh.rank;
     int list[LS_MESH_RANKS];
     ls_status st = LS_OK;
 
-    if (team == 1)
+    if (mp_group == 1)
         return LS_OK;
     warn_of_nodes(s);
     warn_of_zero(s);
-    for (int i = 0; i < team; i++)
-        list[i] = rank / team * team + i;
-    LS_TRY(st, ls_comm_sub(s->args.comm, list, team, deadline(), &s->team), out);
-    for (int i = 0; i < teams; i++)
-        list[i] = i * team + rank % team;
-    if (teams > 1)
-        LS_TRY(st, ls_comm_sub(s->args.comm, list, teams, deadline(), &s->alike), out);
+    for (int i = 0; i < mp_group; i++)
+        list[i] = rank / mp_group * mp_group + i;
+    LS_TRY(st, ls_comm_sub(s->args.comm, list, mp_group, deadline(), &s->mp_group), out);
+    for (int i = 0; i < mp_groups; i++)
+        list[i] = i * mp_group + rank % mp_group;
+    if (mp_groups > 1)
+        LS_TRY(st, ls_comm_sub(s->args.comm, list, mp_groups, deadline(), &s->same_part), out);
     LS_TRY(st, open_tensors(s), out);
-    if (teams > 1 && s->mesh.pp < 2) {
-        s->equals.bucket = ls_dp_bucket_blocks(
-            s->alike, &s->equals, s->mesh.ep > 1 ? s->model.trained : s->whole.trained / team,
-            s->run->mesh.bucket);
+    if (mp_groups > 1 && s->mesh.pp < 2) {
+        s->replicas.bucket = ls_dp_bucket_blocks(
+            s->same_part, &s->replicas,
+            s->mesh.ep > 1 ? s->model.trained : s->whole.trained / mp_group, s->run->mesh.bucket);
         LS_TRY(st, agree_on_bucket(s), out);
-        s->equals.bucket = ls_replica_parts_bucket(s, s->equals.bucket);
+        s->replicas.bucket = ls_replica_parts_bucket(s, s->replicas.bucket);
     }
 out:
     return st;
@@ -215,12 +215,12 @@ ls_status ls_model_groups_agree(ls_session *session)
     double much = level == LS_RECOMPUTE_NONE ? 0 : (double)(blocks == LS_RUN_AUTO ? L : blocks);
     ls_status st;
 
-    if (!s->team)
+    if (!s->mp_group)
         return LS_OK;
     if (level == LS_RECOMPUTE_FULL)
         much += (double)L;
     LS_TRY(st,
-           ls_comm_run(s->team,
+           ls_comm_run(s->mp_group,
                        &(ls_coll){.kind = LS_COLL_ALL_REDUCE,
                                   .op = LS_COLL_MAX,
                                   .type = LS_F64,
@@ -261,17 +261,18 @@ ls_status ls_model_groups_open_sums(ls_session *session)
     int tp = ls_mesh_tp(&s->mesh), list[LS_MESH_RANKS];
     ls_status st = LS_OK;
 
-    if (s->alike) {
-        ls_dp_args dp = ls_memory_dp(s->run, &s->model, &s->equals);
-        dp.comm = s->alike;
+    if (s->same_part) {
+        ls_dp_args dp = ls_memory_dp(s->run, &s->model, &s->replicas);
+        dp.comm = s->same_part;
         LS_TRY(st, ls_model_groups_open_dp(&s->sums, s->run, dp), out);
     }
     if (s->mesh.ep < 2 || tp == 1)
         goto out;
-    for (int i = 0; i < s->teams.ranks; i++)
+    for (int i = 0; i < s->mp_groups.ranks; i++)
         list[i] = i * tp + s->mesh.rank % tp;
-    LS_TRY(st, ls_comm_sub(s->args.comm, list, s->teams.ranks, deadline(), &s->plane), out);
-    ls_dp_args numbers = {.comm = s->plane, .mesh = s->teams, .leaves = 1, .trained = 1};
+    LS_TRY(st, ls_comm_sub(s->args.comm, list, s->mp_groups.ranks, deadline(), &s->mesh_slice),
+           out);
+    ls_dp_args numbers = {.comm = s->mesh_slice, .mesh = s->mp_groups, .leaves = 1, .trained = 1};
     numbers.mesh.zero = numbers.mesh.cp = 0;
     st = ls_dp_open(&s->sharers, &numbers);
 out:
@@ -285,15 +286,15 @@ void ls_model_groups_close(ls_session *session)
     ls_dp_close(s->sums);
     ls_dp_close(s->sharers);
     ls_mp_group_close(s->tensor);
-    ls_mp_group_close(s->far);
+    ls_mp_group_close(s->ep_group);
     for (int i = 0; i < 2; i++)
         ls_comm_close(s->beside[i]);
-    ls_comm_close(s->plane);
-    ls_comm_close(s->alike);
-    ls_comm_close(s->team);
+    ls_comm_close(s->mesh_slice);
+    ls_comm_close(s->same_part);
+    ls_comm_close(s->mp_group);
     s->sums = s->sharers = NULL;
-    s->tensor = s->far = NULL;
-    s->beside[0] = s->beside[1] = s->plane = s->alike = s->team = NULL;
+    s->tensor = s->ep_group = NULL;
+    s->beside[0] = s->beside[1] = s->mesh_slice = s->same_part = s->mp_group = NULL;
 }
 
 /* --- the norm --------------------------------------------------------------------------------- */
@@ -305,7 +306,7 @@ static bool counts(const ls_step *s, const ls_param *p)
     const ls_model *model = s->args.model;
 
     return p->trained >= 0 &&
-           (s->far.parts ? model->split.rank % p->box.copies == 0 : ls_model_counts(model, p));
+           (s->ep_group.parts ? model->split.rank % p->box.copies == 0 : ls_model_counts(model, p));
 }
 
 /* The squares of elements first .. end-1, which lie at x, on their way to the host: those of whole
@@ -313,22 +314,22 @@ static bool counts(const ls_step *s, const ls_param *p)
 static void bring_squares(ls_step *s, const ls_norm2 *whole, const float *x, int64_t first,
                           int64_t end)
 {
-    float *blocks_out = s->team.partials, *cut_out = blocks_out + s->team.blocks;
+    float *blocks_out = s->mp_group.partials, *cut_out = blocks_out + s->mp_group.blocks;
 
     for (int64_t at = first, next; at < end; at = next) {
         int64_t block = at / LS_NORM_BLOCK, blocks = (end - at) / LS_NORM_BLOCK;
         bool all = at % LS_NORM_BLOCK == 0 && blocks > 0;
-        float *to = all ? blocks_out + block : cut_out + s->team.n_cut;
+        float *to = all ? blocks_out + block : cut_out + s->mp_group.n_cut;
         ls_norm2 run = *whole;
         next = all ? at + blocks * LS_NORM_BLOCK : ls_min_i64(end, (block + 1) * LS_NORM_BLOCK);
         run.part = LS_NORM_SQUARES;
         run.partials = whole->partials + block;
         run.x = x + at - first;
         run.n = next - at;
-        LS_BUG_IF(s->team.n_cut == s->team.most_cut, "more than %lld pieces of norm blocks",
-                  (long long)s->team.most_cut);
+        LS_BUG_IF(s->mp_group.n_cut == s->mp_group.most_cut, "more than %lld pieces of norm blocks",
+                  (long long)s->mp_group.most_cut);
         if (!all)
-            s->team.cut[s->team.n_cut++] = block;
+            s->mp_group.cut[s->mp_group.n_cut++] = block;
         s->args.kernels->norm2(s->args.stream, &run);
         ls_stream_copy_out(s->args.stream, to, run.partials,
                            (all ? blocks : 1) * (int64_t)sizeof *to);
@@ -357,20 +358,20 @@ static void square_part(ls_step *s, const ls_norm2 *whole, ls_mesh_part own)
  */
 static ls_status sum_squares(ls_step *s, const ls_norm2 *whole, double *sum_out)
 {
-    float *squares = s->team.partials;
+    float *squares = s->mp_group.partials;
     double sum = 0;
     ls_status st;
 
-    memset(squares, 0, (size_t)s->team.blocks * sizeof *squares);
-    s->team.n_cut = 0;
+    memset(squares, 0, (size_t)s->mp_group.blocks * sizeof *squares);
+    s->mp_group.n_cut = 0;
     for (int b = 0; b < ls_step_buckets(s); b++)
         square_part(s, whole, ls_step_own(s, b));
     LS_TRY(st, ls_step_await(s), out);
-    for (int64_t i = 0; i < s->team.n_cut; i++)
-        squares[s->team.cut[i]] += squares[s->team.blocks + i];
-    if (!s->line && ls_step_divides(s))
-        LS_TRY(st, ls_dp_share(s->args.dp, squares, s->team.blocks), out);
-    for (int64_t b = 0; b < s->team.blocks; b++)
+    for (int64_t i = 0; i < s->mp_group.n_cut; i++)
+        squares[s->mp_group.cut[i]] += squares[s->mp_group.blocks + i];
+    if (!s->pipeline && ls_step_divides(s))
+        LS_TRY(st, ls_dp_share(s->args.dp, squares, s->mp_group.blocks), out);
+    for (int64_t b = 0; b < s->mp_group.blocks; b++)
         sum += (double)squares[b];
     *sum_out = sum;
 out:
@@ -379,26 +380,27 @@ out:
 
 /* Who of the plane has squares of its own: nobody else, the ranks of the line, or, where lines
  * divide what they update, all of them. */
-static ls_comm *plane_of(const ls_step *s)
+static ls_comm *slice_of(const ls_step *s)
 {
-    if (!s->line)
+    if (!s->pipeline)
         return NULL;
-    return s->line->plan.divides ? ls_dp_about(s->args.dp)->comm : s->line->along;
+    return s->pipeline->plan.divides ? ls_dp_about(s->args.dp)->comm : s->pipeline->along;
 }
 
 /* Where this rank's squares are among those of all; returns how many these are. */
 static int square_slots(const ls_step *s, int *own_out)
 {
-    ls_comm *plane = plane_of(s), *team = ls_step_group(s);
+    ls_comm *mesh_slice = slice_of(s), *mp_group = ls_step_group(s);
 
-    *own_out = (plane ? ls_comm_rank(plane) : 0) * ls_comm_ranks(team) + ls_comm_rank(team);
-    return (plane ? ls_comm_ranks(plane) : 1) * ls_comm_ranks(team);
+    *own_out = (mesh_slice ? ls_comm_rank(mesh_slice) : 0) * ls_comm_ranks(mp_group) +
+               ls_comm_rank(mp_group);
+    return (mesh_slice ? ls_comm_ranks(mesh_slice) : 1) * ls_comm_ranks(mp_group);
 }
 
 /* Of squares that come to the host. */
 static int64_t partial_bytes(const ls_step *s)
 {
-    return (s->team.blocks + s->team.most_cut) * (int64_t)sizeof *s->team.squares;
+    return (s->mp_group.blocks + s->mp_group.most_cut) * (int64_t)sizeof *s->mp_group.squares;
 }
 
 ls_status ls_step_open_group(ls_step *step)
@@ -413,24 +415,26 @@ ls_status ls_step_open_group(ls_step *step)
         return LS_OK;
     slots = square_slots(s, &own);
     size_t most = (size_t)model->n_params + LS_MESH_BUCKETS; /* their borders cut some */
-    s->team.spans = ls_mem_array(most, sizeof *s->team.spans);
-    s->far.spans = ls_mem_array(most, sizeof *s->far.spans);
-    s->team.squares = ls_mem_array((size_t)slots, sizeof *s->team.squares);
-    s->team.blocks = (model->trained + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
-    s->team.most_cut = 2 * (model->n_params + ls_step_buckets(s)) + 1;
-    s->team.cut = ls_mem_array((size_t)s->team.most_cut, sizeof *s->team.cut);
-    if (!s->team.spans || !s->far.spans || !s->team.squares || !s->team.cut)
+    s->mp_group.spans = ls_mem_array(most, sizeof *s->mp_group.spans);
+    s->ep_group.spans = ls_mem_array(most, sizeof *s->ep_group.spans);
+    s->mp_group.squares = ls_mem_array((size_t)slots, sizeof *s->mp_group.squares);
+    s->mp_group.blocks = (model->trained + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
+    s->mp_group.most_cut = 2 * (model->n_params + ls_step_buckets(s)) + 1;
+    s->mp_group.cut = ls_mem_array((size_t)s->mp_group.most_cut, sizeof *s->mp_group.cut);
+    if (!s->mp_group.spans || !s->ep_group.spans || !s->mp_group.squares || !s->mp_group.cut)
         return LS_ENOMEM;
-    st = ls_device_host_alloc(device, partial_bytes(s), "squares of a gradient", &s->team.partials);
-    if (st == LS_OK && s->apart)
-        st = ls_device_alloc(device, slots * (int64_t)sizeof *s->team.squares,
-                             "squares of a gradient", &s->team.joined);
+    st = ls_device_host_alloc(device, partial_bytes(s), "squares of a gradient",
+                              &s->mp_group.partials);
+    if (st == LS_OK && s->discrete)
+        st = ls_device_alloc(device, slots * (int64_t)sizeof *s->mp_group.squares,
+                             "squares of a gradient", &s->mp_group.joined);
     if (st != LS_OK)
         return st;
-    s->team.n = ls_model_partials(model, s->team.spans);
+    s->mp_group.n = ls_model_partials(model, s->mp_group.spans);
     for (int b = 0; b < ls_step_sums(s); b++) {
         ls_mesh_part part = ls_step_sum(s, b);
-        s->far.n += ls_model_common(model, part.first, part.count, s->far.spans + s->far.n);
+        s->ep_group.n +=
+            ls_model_common(model, part.first, part.count, s->ep_group.spans + s->ep_group.n);
     }
     return LS_OK;
 }
@@ -439,13 +443,13 @@ void ls_step_close_group(ls_step *step)
 {
     ls_device *device = ls_stream_device(step->args.stream);
 
-    ls_device_host_free(device, step->team.partials, partial_bytes(step));
-    ls_device_free(device, step->team.joined);
-    ls_mem_free(step->team.cut);
-    ls_mem_free(step->team.spans);
-    ls_mem_free(step->far.spans);
-    ls_mem_free(step->far.parts);
-    ls_mem_free(step->team.squares);
+    ls_device_host_free(device, step->mp_group.partials, partial_bytes(step));
+    ls_device_free(device, step->mp_group.joined);
+    ls_mem_free(step->mp_group.cut);
+    ls_mem_free(step->mp_group.spans);
+    ls_mem_free(step->ep_group.spans);
+    ls_mem_free(step->ep_group.parts);
+    ls_mem_free(step->mp_group.squares);
 }
 
 /* Zeros in place of what other ranks have of a span: what this one has a piece of is asked. */
@@ -514,9 +518,9 @@ static ls_status sum_range(ls_step *s, float *x, ls_stage_plan_range r, ls_comm 
         const ls_collectives_span *spans;
         int n;
         ls_comm *divided;
-    } both[] = {{s->args.far, s->far.spans, s->far.n, NULL},
-                {s->args.tensor, s->team.spans, s->team.n, divided}};
-    bool packed = !s->line && ls_step_parts(s);
+    } both[] = {{s->args.ep_group, s->ep_group.spans, s->ep_group.n, NULL},
+                {s->args.tensor, s->mp_group.spans, s->mp_group.n, divided}};
+    bool packed = !s->pipeline && ls_step_parts(s);
     parted own = {.step = s, .x = x, .ask = ls_step_sum_piece};
     const ls_mp_group_keeper keeper = {.copy = copy_parted, .context = &own};
     ls_status st = LS_OK;
@@ -542,15 +546,16 @@ ls_status ls_step_expert_spread(ls_step *step)
 {
     ls_step *s = step;
     float *w = s->state_memory[0];
-    parted own = {.step = s, .x = w, .on_device = s->apart, .ask = ls_step_own_piece};
+    parted own = {.step = s, .x = w, .on_device = s->discrete, .ask = ls_step_own_piece};
     const ls_mp_group_keeper keeper = {.copy = copy_parted, .context = &own};
     bool shards = ls_step_shards(s);
     ls_status st;
 
-    for (int i = 0; i < s->far.n && !shards; i++) /* each is one rank's: sums with zeros */
-        clear_others(s, w, &s->far.spans[i], ls_step_own_piece);
-    st = shards ? ls_mp_group_sum_kept(s->args.far, &keeper, s->far.spans, s->far.n, NULL)
-                : ls_mp_group_sum(s->args.far, w, s->far.spans, s->far.n, NULL);
+    for (int i = 0; i < s->ep_group.n && !shards; i++) /* each is one rank's: sums with zeros */
+        clear_others(s, w, &s->ep_group.spans[i], ls_step_own_piece);
+    st = shards ? ls_mp_group_sum_kept(s->args.ep_group, &keeper, s->ep_group.spans, s->ep_group.n,
+                                       NULL)
+                : ls_mp_group_sum(s->args.ep_group, w, s->ep_group.spans, s->ep_group.n, NULL);
     if (st == LS_OK && (!ls_step_divides(s) || shards)) /* else when those of equals are there */
         st = ls_step_weights_changed(s);
     return st;
@@ -558,17 +563,17 @@ ls_status ls_step_expert_spread(ls_step *step)
 
 static ls_status sum_partials(ls_step *s)
 {
-    const ls_pipeline *x = s->line;
+    const ls_pipeline *x = s->pipeline;
     ls_stage_plan_range all = {0, s->args.model->trained};
     ls_status st = LS_OK;
 
     if (!x) {
         st = sum_range(s,
-                       s->turns           ? s->travel.buffers[0]
+                       s->page_reuse      ? s->host_stage.buffers[0]
                        : ls_step_parts(s) ? s->own_grad
                                           : s->grads[0],
                        all, ls_step_divides(s) ? ls_dp_group(s->args.dp) : NULL);
-        if (s->turns)
+        if (s->page_reuse)
             ls_step_host_zero_bring(s);
         return st;
     }
@@ -582,8 +587,8 @@ static ls_status sum_partials(ls_step *s)
 ls_status ls_step_group_norm(ls_step *step, const ls_norm2 *whole)
 {
     ls_step *s = step;
-    ls_comm *const comms[2] = {plane_of(s), ls_step_group(s)};
-    float *squares = s->team.squares;
+    ls_comm *const comms[2] = {slice_of(s), ls_step_group(s)};
+    float *squares = s->mp_group.squares;
     int own, slots = square_slots(s, &own);
     double sum = 0;
     ls_norm2 join = *whole;
@@ -605,11 +610,11 @@ ls_status ls_step_group_norm(ls_step *step, const ls_norm2 *whole)
                                           .out = squares},
                                deadline()),
                    out);
-    if (s->apart)
-        ls_stream_copy_in(s->args.stream, s->team.joined, squares,
+    if (s->discrete)
+        ls_stream_copy_in(s->args.stream, s->mp_group.joined, squares,
                           slots * (int64_t)sizeof *squares);
     join.part = LS_NORM_JOIN;
-    join.partials = s->apart ? s->team.joined : squares;
+    join.partials = s->discrete ? s->mp_group.joined : squares;
     join.n = slots * (int64_t)LS_NORM_BLOCK;
     s->args.kernels->norm2(s->args.stream, &join);
 out:
@@ -625,17 +630,17 @@ ls_status ls_step_group_vote(ls_step *step)
 
 ls_status ls_step_group_blame(ls_step *step, double *saw)
 {
-    ls_comm *team = ls_step_group(step);
-    int ranks = ls_comm_ranks(team), who = 0;
+    ls_comm *mp_group = ls_step_group(step);
+    int ranks = ls_comm_ranks(mp_group), who = 0;
     double *all = ls_mem_array((size_t)ranks, sizeof *all);
     ls_err_record record = *ls_err_last();
     ls_status st = LS_OK;
 
     if (!all)
         return LS_ENOMEM;
-    all[ls_comm_rank(team)] = *saw;
+    all[ls_comm_rank(mp_group)] = *saw;
     LS_TRY(st,
-           ls_comm_run(team,
+           ls_comm_run(mp_group,
                        &(ls_coll){.kind = LS_COLL_ALL_REDUCE,
                                   .op = LS_COLL_SUM,
                                   .type = LS_F64,
@@ -648,7 +653,7 @@ ls_status ls_step_group_blame(ls_step *step, double *saw)
         who = all[r] < all[who] ? r : who;
     *saw = all[who];
     LS_TRY(st,
-           ls_comm_run(team,
+           ls_comm_run(mp_group,
                        &(ls_coll){.kind = LS_COLL_BROADCAST,
                                   .type = LS_U8,
                                   .count = sizeof record.text,
@@ -668,7 +673,7 @@ out:
 
 /* One parameter of one rank of the first team, on its way to or from the first rank. */
 typedef struct passage {
-    ls_comm *team;
+    ls_comm *mp_group;
     const ls_param *p; /* as that rank has it */
     int place;         /* of that rank, */
     bool counts;       /* which is the first of those that have it alike */
@@ -693,7 +698,7 @@ static void place_piece(const passage *x, int64_t first, int64_t n, float *piece
 
 static ls_status pass_parameter(const passage *x)
 {
-    int me = ls_comm_rank(x->team);
+    int me = ls_comm_rank(x->mp_group);
     ls_status st = LS_OK;
 
     if (!x->back && !x->counts)
@@ -714,7 +719,7 @@ static ls_status pass_parameter(const passage *x)
                         .peer = me == 0 ? x->place : 0};
         if (me == 0 && x->back)
             place_piece(x, at, n, memory);
-        st = ls_comm_run(x->team, &coll, deadline());
+        st = ls_comm_run(x->mp_group, &coll, deadline());
         if (me == 0 && !x->back && st == LS_OK)
             place_piece(x, at, n, memory);
     }
@@ -731,20 +736,20 @@ static int64_t place_of(const ls_param *p, bool moment)
 static ls_status pass_all(ls_step *s, float *part, float *whole, bool moment, bool back)
 {
     const ls_model *model = s->args.model;
-    passage x = {.team = ls_step_group(s), .back = back};
+    passage x = {.mp_group = ls_step_group(s), .back = back};
     ls_model all = {.params = NULL}, other = {.params = NULL};
     ls_status st = LS_OK;
 
     LS_TRY(st, ls_model_init(&all, s->args.run, model->tokens), out);
     x.piece = ls_memory_passage(&all);
-    if (ls_comm_rank(x.team) == 0) {
+    if (ls_comm_rank(x.mp_group) == 0) {
         x.buffer = ls_mem_array((size_t)x.piece, sizeof *x.buffer);
         LS_TRY(st, x.buffer ? LS_OK : LS_ENOMEM, out);
     }
-    for (x.place = 0; x.place < ls_comm_ranks(x.team); x.place++) {
+    for (x.place = 0; x.place < ls_comm_ranks(x.mp_group); x.place++) {
         ls_model_split split = model->split;
         split.rank = x.place % split.ranks;
-        split.far_rank = x.place / split.ranks;
+        split.ep_rank = x.place / split.ranks;
         ls_model_release(&other);
         LS_TRY(st, ls_model_init_split(&other, s->args.run, model->tokens, split), out);
         for (int i = 0; i < other.n_params; i++) {
@@ -764,7 +769,7 @@ out:
     return st;
 }
 
-static bool is_first_team(const ls_step *s)
+static bool is_first_mp(const ls_step *s)
 {
     return !s->args.dp || ls_dp_about(s->args.dp)->mesh.rank == 0;
 }
@@ -785,20 +790,20 @@ static int64_t array_bytes(const ls_step *s, const float *array)
 /* Whether a rank has all of an array of its part of the model. */
 static bool has_part(const ls_step *s, const float *array)
 {
-    bool divided = ls_step_divides(s) || s->far.parts;
+    bool divided = ls_step_divides(s) || s->ep_group.parts;
 
-    return !s->line && (!divided || (array == s->state_memory[0] && !ls_step_shards(s)));
+    return !s->pipeline && (!divided || (array == s->state_memory[0] && !ls_step_shards(s)));
 }
 
 /* Whether it lies as those divide it further who divide experts (layout/expert_zero.h): what is updated. */
-static bool is_far(const ls_step *s, const float *array)
+static bool is_ep(const ls_step *s, const float *array)
 {
-    return s->far.parts && array != s->state_memory[0];
+    return s->ep_group.parts && array != s->state_memory[0];
 }
 
 /* Where the first team's ranks bring an array of their planes together, in the memory of the host;
  * NULL on others. */
-static ls_status open_plane(ls_step *s, float **plane_out)
+static ls_status open_slice(ls_step *s, float **slice_out)
 {
     static const char what[] = "a part of the model";
     ls_device *device = ls_stream_device(s->args.stream);
@@ -806,32 +811,32 @@ static ls_status open_plane(ls_step *s, float **plane_out)
     void *memory = NULL;
     ls_status st = LS_OK;
 
-    if (is_first_team(s))
-        st = s->apart ? ls_device_host_alloc(device, bytes, what, &memory)
-                      : ls_device_alloc(device, bytes, what, &memory);
-    *plane_out = memory;
+    if (is_first_mp(s))
+        st = s->discrete ? ls_device_host_alloc(device, bytes, what, &memory)
+                         : ls_device_alloc(device, bytes, what, &memory);
+    *slice_out = memory;
     return st;
 }
 
-static void close_plane(ls_step *s, float *plane)
+static void close_slice(ls_step *s, float *mesh_slice)
 {
     ls_device *device = ls_stream_device(s->args.stream);
 
-    if (s->apart)
-        ls_device_host_free(device, plane, s->args.model->flat * (int64_t)sizeof *plane);
+    if (s->discrete)
+        ls_device_host_free(device, mesh_slice, s->args.model->flat * (int64_t)sizeof *mesh_slice);
     else
-        ls_device_free(device, plane);
+        ls_device_free(device, mesh_slice);
 }
 
 /* An array of which this rank has all of its part, between the device and the plane. */
-static ls_status copy_plane(ls_step *s, float *part, float *plane, bool back)
+static ls_status copy_slice(ls_step *s, float *part, float *mesh_slice, bool back)
 {
     int64_t bytes = array_bytes(s, part);
 
-    if (plane && back)
-        ls_stream_copy_in(s->args.stream, part, plane, bytes);
-    else if (plane)
-        ls_stream_copy_out(s->args.stream, plane, part, bytes);
+    if (mesh_slice && back)
+        ls_stream_copy_in(s->args.stream, part, mesh_slice, bytes);
+    else if (mesh_slice)
+        ls_stream_copy_out(s->args.stream, mesh_slice, part, bytes);
     return ls_step_await(s);
 }
 
@@ -839,47 +844,47 @@ ls_status ls_step_group_collect(ls_step *step, const float *part, float *whole)
 {
     ls_step *s = step;
     float *own = (float *)(uintptr_t)part; /* what is not to be changed is only read */
-    float *plane = NULL;
+    float *mesh_slice = NULL;
     ls_status st = LS_OK;
 
-    if (!has_part(s, part) || s->apart) {
-        LS_TRY(st, open_plane(s, &plane), out);
+    if (!has_part(s, part) || s->discrete) {
+        LS_TRY(st, open_slice(s, &mesh_slice), out);
         LS_TRY(st,
-               has_part(s, part) ? copy_plane(s, own, plane, false)
-               : is_far(s, part) ? ls_step_expert_carry(s, own, plane, false)
-                                 : ls_step_slice_collect(s, part, plane),
+               has_part(s, part) ? copy_slice(s, own, mesh_slice, false)
+               : is_ep(s, part)  ? ls_step_expert_carry(s, own, mesh_slice, false)
+                                 : ls_step_slice_collect(s, part, mesh_slice),
                out);
-        own = plane;
+        own = mesh_slice;
     }
-    if (is_first_team(s))
+    if (is_first_mp(s))
         st = pass_all(s, own, whole, is_moment(s, part), false);
 out:
-    close_plane(s, plane);
+    close_slice(s, mesh_slice);
     return st;
 }
 
 ls_status ls_step_group_deal(ls_step *step, const float *whole, float *part)
 {
     ls_step *s = step;
-    float *own = part, *plane = NULL;
+    float *own = part, *mesh_slice = NULL;
     ls_status st = LS_OK;
 
-    if (!has_part(s, part) || s->apart) {
-        LS_TRY(st, open_plane(s, &plane), out);
-        own = plane;
+    if (!has_part(s, part) || s->discrete) {
+        LS_TRY(st, open_slice(s, &mesh_slice), out);
+        own = mesh_slice;
     }
-    if (is_first_team(s))
+    if (is_first_mp(s))
         LS_TRY(st, pass_all(s, own, (float *)(uintptr_t)whole, is_moment(s, part), true), out);
     if (!has_part(s, part)) {
-        st = is_far(s, part) ? ls_step_expert_carry(s, part, plane, true)
-                             : ls_step_slice_deal(s, plane, part);
+        st = is_ep(s, part) ? ls_step_expert_carry(s, part, mesh_slice, true)
+                            : ls_step_slice_deal(s, mesh_slice, part);
         goto out;
     }
-    if (s->apart)
-        LS_TRY(st, copy_plane(s, part, plane, true), out);
+    if (s->discrete)
+        LS_TRY(st, copy_slice(s, part, mesh_slice, true), out);
     if (s->args.dp)
         st = ls_step_tell(s, 0, part, array_bytes(s, part));
 out:
-    close_plane(s, plane);
+    close_slice(s, mesh_slice);
     return st;
 }

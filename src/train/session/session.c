@@ -239,24 +239,24 @@ static void free_mesh(ls_session *s)
 
 /* Which machines those are on that have the same part of the model. The ranks that have it together
  * must be grouped alike. */
-static ls_status place_equals(ls_session *s)
+static ls_status place_replicas(ls_session *s)
 {
-    int team = ls_mesh_mp(&s->mesh), first = s->mesh.rank % team;
+    int mp_group = ls_mesh_mp(&s->mesh), first = s->mesh.rank % mp_group;
 
     if (strcmp(s->run->mesh.shard, "node") != 0 || !s->places)
         return LS_OK;
     for (int r = 0; r < s->mesh.ranks; r++)
-        if (s->places[r].node != s->places[r / team * team].node) {
+        if (s->places[r].node != s->places[r / mp_group * mp_group].node) {
             ls_fail(LS_EUSAGE, "mesh.shard cannot be node: ranks that have a model together "
                                "(mesh.tp, mesh.ep) are on several nodes");
             ls_err_hint("Start them so that they share a machine, or set mesh.shard: world.");
             return LS_EUSAGE;
         }
     ls_mesh_place *places = s->places + s->mesh.ranks;
-    for (int r = 0; r < s->equals.ranks; r++)
-        places[r].node = s->places[r * team + first].node;
-    s->equals.nodes = ls_mesh_places(places, s->equals.ranks);
-    s->equals.places = places;
+    for (int r = 0; r < s->replicas.ranks; r++)
+        places[r].node = s->places[r * mp_group + first].node;
+    s->replicas.nodes = ls_mesh_places(places, s->replicas.ranks);
+    s->replicas.places = places;
     return LS_OK;
 }
 
@@ -264,9 +264,9 @@ static ls_status place_equals(ls_session *s)
  * divide. */
 static ls_status open_groups(ls_session *s)
 {
-    bool teams = ls_mesh_mp(&s->mesh) > 1;
-    ls_mesh *mesh = teams ? &s->equals : &s->mesh;
-    ls_status st = teams ? place_equals(s) : LS_OK;
+    bool mp_groups = ls_mesh_mp(&s->mesh) > 1;
+    ls_mesh *mesh = mp_groups ? &s->replicas : &s->mesh;
+    ls_status st = mp_groups ? place_replicas(s) : LS_OK;
 
     if (st == LS_OK)
         st = ls_mesh_set_shard(mesh, s->run);
@@ -286,7 +286,7 @@ static void tell_mesh(ls_session *s)
         const char *name;
         int width;
     } axes[] = {{"pp", s->mesh.pp},
-                {"dp", ls_mesh_pipelines(&s->teams) / ls_mesh_cp(&s->mesh)},
+                {"dp", ls_mesh_pipelines(&s->mp_groups) / ls_mesh_cp(&s->mesh)},
                 {"cp", s->mesh.cp},
                 {"tp", s->mesh.tp},
                 {"ep", s->mesh.ep},
@@ -313,14 +313,14 @@ static ls_status open_mesh(ls_session *s)
     if (st == LS_OK)
         st = open_places(s);
     if (st == LS_OK)
-        s->equals = ls_mesh_of_replicas(&s->mesh);
+        s->replicas = ls_mesh_of_replicas(&s->mesh);
     if (st == LS_OK && s->mesh.zero > 0)
         st = open_groups(s);
     if (st == LS_OK)
         st = ls_replica_peers_choose(&s->mesh, s->run, s->args.rejoin != NULL);
-    s->equals.buddies = s->mesh.buddies;
+    s->replicas.buddies = s->mesh.buddies;
     if (st == LS_OK)
-        s->teams = ls_mesh_slice(&s->mesh);
+        s->mp_groups = ls_mesh_slice(&s->mesh);
     tell_mesh(s);
     if (st == LS_OK && s->mesh.rank > 0)
         s->args.profile_steps = 0; /* the first rank's profile is the one that is written */
@@ -379,13 +379,13 @@ out:
 }
 
 /* What all ranks must have alike: told by the first. */
-typedef struct alike {
+typedef struct same_part {
     char run[LS_HASH_HEX], data[LS_HASH_HEX];
-} alike;
+} same_part;
 
-static ls_status check_alike(ls_session *s)
+static ls_status check_same_part(ls_session *s)
 {
-    alike first = {.run = ""}, own;
+    same_part first = {.run = ""}, own;
     ls_hash hash;
     ls_status st;
 
@@ -426,7 +426,7 @@ static ls_status open_data_together(ls_session *s)
            out);
     if (!s->corpus)
         LS_TRY(st, open_data(s), out);
-    LS_TRY(st, check_alike(s), out);
+    LS_TRY(st, check_same_part(s), out);
 out:
     return st;
 }
@@ -441,7 +441,7 @@ static ls_status look_for_folder(ls_session *s)
     double blind = 0;
     ls_status st = LS_OK;
 
-    if (s->mesh.ranks > 1 && !s->mesh.replicas) {
+    if (s->mesh.ranks > 1 && !s->mesh.independent) {
         snprintf(name, sizeof name, ".seen-%d-%lld", (int)getpid(), (long long)ls_time_now_ns());
         snprintf(path, sizeof path, "%s/%s", s->run->out, name);
         if (first)
@@ -465,8 +465,8 @@ static ls_status look_for_folder(ls_session *s)
                "%.0f of %d ranks do not see \"%s\": the first rank collects and writes checkpoints "
                "for all; on a file system that all hosts share each would write its part",
                blind, s->mesh.ranks, s->run->out);
-    s->mesh.blind = blind > 0 || s->apart || s->offload != LS_OFFLOAD_NONE;
-    s->staged = s->apart || ls_mesh_parts_weights(&s->mesh) ||
+    s->mesh.blind = blind > 0 || s->discrete || s->offload != LS_OFFLOAD_NONE;
+    s->staged = s->discrete || ls_mesh_parts_weights(&s->mesh) ||
                 (ls_mesh_divides(&s->mesh) && !ls_mesh_saves_parts(&s->mesh));
 out:
     return st;
@@ -506,7 +506,7 @@ static ls_status fit_run(ls_session *s, ls_memory_args *memory, int64_t free_byt
     memory->pack = s->run->device.pack == LS_PACKING_ON;
     if (recompute)
         s->fitted.train.recompute = LS_RECOMPUTE_NONE;
-    if (s->apart && s->run->origins[at].automatic)
+    if (s->discrete && s->run->origins[at].automatic)
         LS_TRY(st, fit_group(s, memory, free_bytes), out);
     if (recompute) {
         ls_run chosen;
@@ -591,19 +591,19 @@ enum { LATER_BYTES = 1408 << 10, FIRST_BYTES = 320 << 10 };
 
 /* Ranks that share a machine or its cards meet; what is left for this one, with what it has kept.
  */
-static ls_status open_teams(ls_session *s, const ls_device_info *info, int64_t kept,
-                            int64_t *free_out)
+static ls_status open_mp_groups(ls_session *s, const ls_device_info *info, int64_t kept,
+                                int64_t *free_out)
 {
     int64_t free_bytes = info->free_bytes + kept;
     ls_status st = LS_OK;
 
     if (s->mesh.ranks > 1) {
-        if (s->apart)
+        if (s->discrete)
             LS_TRY(st, ls_session_meet_cards(s, info), out);
-        free_bytes = s->apart ? ls_session_share_of_card(s) + kept : free_bytes / s->mesh.local;
+        free_bytes = s->discrete ? ls_session_share_of_card(s) + kept : free_bytes / s->mesh.local;
         LS_TRY(st, ls_model_groups_open(s), out);
         LS_TRY(st, ls_cp_group_open(s), out);
-        if (!s->mesh.replicas && ls_mesh_mp(&s->mesh) == 1)
+        if (!s->mesh.independent && ls_mesh_mp(&s->mesh) == 1)
             s->mesh.bucket =
                 ls_dp_bucket_blocks(s->args.comm, &s->mesh, s->model.trained, s->run->mesh.bucket);
     }
@@ -618,7 +618,7 @@ static ls_memory_args memory_of(ls_session *s, const ls_device_info *info, int64
     ls_loader_args loader = loader_args(s);
     int64_t program = ls_ledger_resident_bytes() - kept;
 
-    if (!s->apart) /* they have their own line */
+    if (!s->discrete) /* they have their own line */
         program -= (int64_t)info->threads * LS_STREAM_THREAD_BYTES;
     program -= ls_corpus_present_bytes(s->corpus); /* so have shards */
     program += LATER_BYTES + (ls_session_is_first(s) ? FIRST_BYTES : 0);
@@ -627,10 +627,10 @@ static ls_memory_args memory_of(ls_session *s, const ls_device_info *info, int64
                             .model = &s->model,
                             .world = &s->mesh,
                             .whole = ls_model_groups_whole(s),
-                            .sums = ls_mesh_mp(&s->mesh) > 1 ? &s->equals : NULL,
+                            .sums = ls_mesh_mp(&s->mesh) > 1 ? &s->replicas : NULL,
                             .kernels = s->kernels,
                             .threads = info->threads,
-                            .apart = s->apart,
+                            .discrete = s->discrete,
                             .page = info->window_page,
                             .fixed_bytes = info->fixed_bytes,
                             .program_bytes = program,
@@ -646,12 +646,12 @@ static ls_status open_sums(ls_session *s, ls_step_args *step)
     if (s->mesh.ranks > 1)
         LS_TRY(st, open_exchange(s), out);
     LS_TRY(st, ls_model_groups_open_sums(s), out);
-    step->dp = s->mesh.replicas ? NULL : ls_mesh_mp(&s->mesh) > 1 ? s->sums : s->dp;
+    step->dp = s->mesh.independent ? NULL : ls_mesh_mp(&s->mesh) > 1 ? s->sums : s->dp;
     step->all = s->mesh.ep < 2 ? NULL : s->sharers ? s->sharers : s->dp;
     step->tensor = s->tensor;
-    step->far = s->far;
-    step->team = s->team;
-    step->ring = s->ring;
+    step->ep_group = s->ep_group;
+    step->mp_group = s->mp_group;
+    step->cp_group = s->cp_group;
     step->rank = s->mesh.rank;
     step->heals = s->args.rejoin != NULL;
     step->pushes = s->mesh.servers > 0;
@@ -679,7 +679,7 @@ static ls_status open_state(ls_session *s)
     int64_t kept = kept_bytes(s), free_bytes;
     ls_status st;
 
-    LS_TRY(st, open_teams(s, &info, kept, &free_bytes), out);
+    LS_TRY(st, open_mp_groups(s, &info, kept, &free_bytes), out);
     ls_memory_args memory = memory_of(s, &info, kept);
     LS_TRY(st, fit_run(s, &memory, free_bytes), out);
     step.run = s->run;
@@ -696,7 +696,7 @@ static ls_status open_state(ls_session *s)
     ls_replica_parts_lent(s);
     if (step.pushes)
         LS_TRY(st, ls_param_server_session_open(s), out);
-    else if (s->mesh.replicas)
+    else if (s->mesh.independent)
         LS_TRY(st, ls_local_sgd_session_open(s), out);
     LS_TRY(st, open_decode(s, &memory), out);
 out:
@@ -738,9 +738,9 @@ static ls_status begin_state(ls_session *s)
         LS_TRY(st, ls_error_feedback_share(s), out);
     if (s->step_number == 0)
         LS_TRY(st, ls_session_start_weights(s), out);
-    if (s->outer)
+    if (s->local_sgd)
         LS_TRY(st, ls_local_sgd_session_start(s), out);
-    if (s->central)
+    if (s->param_server)
         LS_TRY(st, ls_param_server_session_start(s), out);
     s->step_there = true;
 out:

@@ -69,26 +69,28 @@ typedef struct ls_session {
         choice; /* mesh: auto (train/session/mesh_agree.h): the first row is the mesh; else empty */
     uint64_t chosen; /* the view in which it was made */
     ls_mesh mesh;
-    ls_mesh teams;  /* mesh.tp (train/session/model_groups.h): as if each team was a rank */
-    ls_mesh equals; /* mesh.tp, mesh.ep: of those that have the same part of the model */
-    ls_model whole; /* the model of which `model` is a part */
-    ls_comm *team;  /* owned: the ranks that have it together */
-    ls_comm *alike; /* owned: those with the same part; NULL: there are no others */
-    ls_comm *beside[2], *plane; /* owned, with mesh.tp and mesh.ep both: of `team` those with parts
+    ls_mesh mp_groups;  /* mesh.tp (train/session/model_groups.h): as if each team was a rank */
+    ls_mesh replicas;   /* mesh.tp, mesh.ep: of those that have the same part of the model */
+    ls_model whole;     /* the model of which `model` is a part */
+    ls_comm *mp_group;  /* owned: the ranks that have it together */
+    ls_comm *same_part; /* owned: those with the same part; NULL: there are no others */
+    ls_comm *beside[2],
+        *mesh_slice; /* owned, with mesh.tp and mesh.ep both: of `team` those with parts
                                  * of the same tensors, those that divide experts; and all ranks of
                                  * the same place in their teams */
-    ls_mp_group *tensor, *far;  /* what ranks with parts of tensors exchange, and with experts */
-    ls_dp *sums;       /* what those with the same part do in a step; NULL: there are no others */
-    ls_dp *sharers;    /* what the ranks of `plane` tell each other; NULL: dp has it */
-    ls_comm *circle;   /* owned: the ranks that share sequences (train/session/cp_group.h), */
-    ls_mp_group *ring; /* and what they exchange; NULL: this one has whole ones */
+    ls_mp_group *tensor,
+        *ep_group;   /* what ranks with parts of tensors exchange, and with experts */
+    ls_dp *sums;     /* what those with the same part do in a step; NULL: there are no others */
+    ls_dp *sharers;  /* what the ranks of `plane` tell each other; NULL: dp has it */
+    ls_comm *circle; /* owned: the ranks that share sequences (train/session/cp_group.h), */
+    ls_mp_group *cp_group; /* and what they exchange; NULL: this one has whole ones */
     ls_batch_slice share;
     ls_mesh_place *places; /* of all ranks, owned */
     ls_dp *dp;             /* what ranks exchange in a step; NULL: alone */
     struct ls_local_sgd_session
-        *outer; /* sync: local (train/session/local_sgd_session.h); NULL: not so */
+        *local_sgd; /* sync: local (train/session/local_sgd_session.h); NULL: not so */
     struct ls_param_server_session
-        *central; /* sync: ps (train/session/param_server_session.h); NULL: not so */
+        *param_server; /* sync: ps (train/session/param_server_session.h); NULL: not so */
     int lock_fd;
     char holder[LS_HF_FOLDER_HOLDER]; /* who had the run folder in the last view */
     bool made_folder;                 /* the run folder was not there before */
@@ -135,7 +137,7 @@ typedef struct ls_session {
     /* checkpoints */
     ls_ckpt_store *store;
     ls_ckpt_writer *writer;  /* NULL: saved only at the end */
-    bool apart;              /* the device's memory is not the host's */
+    bool discrete;           /* the device's memory is not the host's */
     bool staged;             /* the state as a whole is in nobody's own memory: apart, or ranks
                               * have parts of it; it is saved and loaded through the snapshot */
     ls_offload offload;      /* where the step's moments lie */
@@ -145,11 +147,11 @@ typedef struct ls_session {
                               * staged, at the snapshot */
     int n_tensors;
     ls_ckpt_tensor *shadows; /* the same rows, pointing at the snapshot, owned */
-    float *debts;           /* owned by the first rank where the exchange owes (error_feedback.h) */
-    float *unpaid;          /* owned: owed by an exchange that this run does not have */
-    int n_debts;            /* rows of them, behind those of tensors and shadows */
-    char (*debt_kinds)[16]; /* owned: "owed.0" ... */
-    ls_str config;          /* the resolved run file */
+    float *feedbacks; /* owned by the first rank where the exchange owes (error_feedback.h) */
+    float *unpaid;    /* owned: owed by an exchange that this run does not have */
+    int n_feedbacks;  /* rows of them, behind those of tensors and shadows */
+    char (*feedback_kinds)[16];  /* owned: "owed.0" ... */
+    ls_str config;               /* the resolved run file */
     char data_hash[LS_HASH_HEX]; /* of the tokens, saved to know them again */
     int64_t newest_step;   /* that had a manifest when resuming; above step_number: damaged ones */
     char mesh_text[48];    /* "dp=2 zero=1", for people who read a checkpoint's manifest */

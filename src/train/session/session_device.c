@@ -65,13 +65,13 @@ static ls_status refuse_disk(const ls_device_info *info)
 /* What lies in windows. */
 static ls_status check_windows(const ls_mesh *mesh, const ls_device_info *info)
 {
-    bool line = mesh->pp > 1;
+    bool pipeline = mesh->pp > 1;
 
-    if (info->window_page > 0 || (!line && mesh->zero < 2))
+    if (info->window_page > 0 || (!pipeline && mesh->zero < 2))
         return LS_OK;
     ls_fail(LS_EUSAGE, "%s cannot be %d on \"%s\": its driver cannot map memory page by page",
-            line ? "mesh.pp" : "mesh.zero", line ? mesh->pp : mesh->zero, info->name);
-    ls_err_hint("Update the NVIDIA driver, or set %s: 1.", line ? "mesh.pp" : "mesh.zero");
+            pipeline ? "mesh.pp" : "mesh.zero", pipeline ? mesh->pp : mesh->zero, info->name);
+    ls_err_hint("Update the NVIDIA driver, or set %s: 1.", pipeline ? "mesh.pp" : "mesh.zero");
     return LS_EUSAGE;
 }
 
@@ -108,14 +108,14 @@ ls_status ls_session_open_device(ls_session *s)
         LS_TRY(st, refuse_fp8(&info), out);
     if (run->precision == LS_PRECISION_FP16 && !s->kernels->f16)
         LS_TRY(st, refuse_fp16(s->kernels), out);
-    s->apart = !info.host_memory;
-    s->offload = ls_memory_offload(run, s->apart);
-    if (s->apart && s->offload == LS_OFFLOAD_DISK)
+    s->discrete = !info.host_memory;
+    s->offload = ls_memory_offload(run, s->discrete);
+    if (s->discrete && s->offload == LS_OFFLOAD_DISK)
         LS_TRY(st, refuse_disk(&info), out);
-    if (s->apart)
+    if (s->discrete)
         LS_TRY(st, check_windows(&s->mesh, &info), out);
     LS_TRY(st, ls_stream_create(&s->stream, s->device), out);
-    if (s->apart && s->mesh.ranks > 1)
+    if (s->discrete && s->mesh.ranks > 1)
         LS_TRY(st, ls_stream_create(&s->side, s->device), out);
 out:
     return st;

@@ -71,7 +71,7 @@ static int count_cards(const ls_session *s)
             k++;
         n += k == r;
     }
-    return s->cards ? n : s->apart;
+    return s->cards ? n : s->discrete;
 }
 
 static void emit_start(ls_session *s)
@@ -150,7 +150,7 @@ static void warn_of_idle_ranks(const ls_session *s)
     ls_mesh_split(ls_model_groups_mesh(s), calls.leaves, runs);
     for (int r = 0; r < ranks; r++)
         idle += runs[r].count == 0;
-    if (!ls_session_is_first(s) || s->mesh.replicas || idle == 0)
+    if (!ls_session_is_first(s) || s->mesh.independent || idle == 0)
         return;
     bool divisible = calls.ordered && calls.leaf > 1;
     ls_log(LS_LOG_WARN, "%d of %d ranks have no work: they share %lld %s; %s%stake fewer ranks",

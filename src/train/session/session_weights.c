@@ -71,11 +71,11 @@ static ls_status start_pool(const ls_session *s, ls_pool **own_out, ls_pool **po
     ls_pool_mask mask;
     ls_status st = LS_OK;
 
-    if (s->apart) {
+    if (s->discrete) {
         ls_pool_mask_get(&mask);
         st = ls_pool_create(own_out, ls_pool_mask_count(&mask));
     }
-    *pool_out = s->apart ? *own_out : ls_stream_pool(s->stream);
+    *pool_out = s->discrete ? *own_out : ls_stream_pool(s->stream);
     return st;
 }
 

@@ -31,7 +31,7 @@ void ls_step_expert_split(ls_step *step, const ls_ordered_run *runs)
 
     for (int64_t r = first; r < first + mesh->ep; r++)
         most = ls_max_i64(most, runs[r].count);
-    s->far.rounds = (most + s->now.group - 1) / s->now.group;
+    s->ep_group.rounds = (most + s->now.group - 1) / s->now.group;
 }
 
 /* With ZeRO 1 and 2 new weights may still be on their way: a call asks for them as it goes, this
@@ -83,7 +83,7 @@ ls_status ls_step_expert_gradients(ls_step *step, ls_step_state *host_state, ls_
     if (s->now.own == 0) /* experts add to it */
         s->args.kernels->fill(s->args.stream,
                               &(ls_fill){.x = buffers[0], .n = s->args.model->trained});
-    for (int64_t round = 0; round < s->far.rounds; round++) {
+    for (int64_t round = 0; round < s->ep_group.rounds; round++) {
         LS_TRY(st, ls_comm_check(ls_step_group(s)), out);
         if (round >= s->now.calls || !ls_step_next(s, &p))
             p.count = 0;
@@ -108,7 +108,7 @@ out:
 
 static const ls_mesh alone = {.ranks = 1};
 
-static const ls_mesh *equals_of(const ls_step *s)
+static const ls_mesh *replicas_of(const ls_step *s)
 {
     return s->args.dp ? &ls_dp_about(s->args.dp)->mesh : &alone;
 }
@@ -116,33 +116,33 @@ static const ls_mesh *equals_of(const ls_step *s)
 ls_status ls_step_open_expert(ls_step *step)
 {
     ls_step *s = step;
-    const ls_mesh *equals = equals_of(s);
+    const ls_mesh *replicas = replicas_of(s);
 
-    if (!s->args.far || !ls_expert_zero_divides(s->args.run, s->args.model, equals))
+    if (!s->args.ep_group || !ls_expert_zero_divides(s->args.run, s->args.model, replicas))
         return LS_OK;
-    s->far.n_parts = ls_expert_zero_parts(s->args.model, equals, equals->rank, NULL);
-    s->far.parts = ls_mem_array((size_t)s->far.n_parts, sizeof *s->far.parts);
-    if (!s->far.parts)
+    s->ep_group.n_parts = ls_expert_zero_parts(s->args.model, replicas, replicas->rank, NULL);
+    s->ep_group.parts = ls_mem_array((size_t)s->ep_group.n_parts, sizeof *s->ep_group.parts);
+    if (!s->ep_group.parts)
         return LS_ENOMEM;
-    (void)ls_expert_zero_parts(s->args.model, equals, equals->rank, s->far.parts);
+    (void)ls_expert_zero_parts(s->args.model, replicas, replicas->rank, s->ep_group.parts);
     return LS_OK;
 }
 
 /* The parts of one equal, to their places on the first or from there. */
-static ls_status carry_rank(ls_step *s, int rank, float *moments, float *plane, bool back)
+static ls_status carry_rank(ls_step *s, int rank, float *moments, float *mesh_slice, bool back)
 {
-    const ls_mesh *equals = equals_of(s);
-    int n = ls_expert_zero_parts(s->args.model, equals, rank, NULL),
-        peer = equals->rank == 0 ? rank : 0;
+    const ls_mesh *replicas = replicas_of(s);
+    int n = ls_expert_zero_parts(s->args.model, replicas, rank, NULL),
+        peer = replicas->rank == 0 ? rank : 0;
     ls_mesh_part *parts = ls_mem_array((size_t)n, sizeof *parts);
-    bool sends = (equals->rank == 0) == back;
+    bool sends = (replicas->rank == 0) == back;
     ls_status st = parts ? LS_OK : LS_ENOMEM;
 
     if (parts)
-        (void)ls_expert_zero_parts(s->args.model, equals, rank, parts);
+        (void)ls_expert_zero_parts(s->args.model, replicas, rank, parts);
     for (int i = 0; i < n && st == LS_OK; i++) {
-        float *here = equals->rank == rank ? moments + parts[i].packed : NULL;
-        float *there = equals->rank == 0 ? plane + parts[i].first : NULL;
+        float *here = replicas->rank == rank ? moments + parts[i].packed : NULL;
+        float *there = replicas->rank == 0 ? mesh_slice + parts[i].first : NULL;
         float *memory = here ? here : there;
         if (here && there)
             memcpy(back ? here : there, back ? there : here, (size_t)parts[i].count * sizeof *here);
@@ -170,28 +170,28 @@ static void copy_host(void *context, int64_t first, int64_t n, float *packed, bo
 
 /* Where equals are first, those that divide experts have all of the others' parts each, but of what
  * is no expert some elements only: they make it whole together. */
-static ls_status carry_all(ls_step *s, float *moments, float *plane, bool back)
+static ls_status carry_all(ls_step *s, float *moments, float *mesh_slice, bool back)
 {
     const ls_model *model = s->args.model;
-    const ls_mesh *equals = equals_of(s);
+    const ls_mesh *replicas = replicas_of(s);
     ls_collectives_span *spans = ls_mem_array((size_t)model->n_params, sizeof *spans);
     ls_status st = spans ? LS_OK : LS_ENOMEM;
 
-    if (plane && !back)
-        memset(plane, 0, (size_t)model->flat * sizeof *plane);
-    for (int r = 0; r < ls_mesh_ranks(equals) && st == LS_OK; r++)
-        if (equals->rank == 0 || equals->rank == r)
-            st = carry_rank(s, r, moments, plane, back);
-    if (st == LS_OK && equals->rank == 0 && !back)
-        st = ls_mp_group_sum_kept(s->args.far,
-                                  &(ls_mp_group_keeper){.copy = copy_host, .context = plane}, spans,
-                                  ls_model_common(model, 0, model->trained, spans), NULL);
+    if (mesh_slice && !back)
+        memset(mesh_slice, 0, (size_t)model->flat * sizeof *mesh_slice);
+    for (int r = 0; r < ls_mesh_ranks(replicas) && st == LS_OK; r++)
+        if (replicas->rank == 0 || replicas->rank == r)
+            st = carry_rank(s, r, moments, mesh_slice, back);
+    if (st == LS_OK && replicas->rank == 0 && !back)
+        st = ls_mp_group_sum_kept(s->args.ep_group,
+                                  &(ls_mp_group_keeper){.copy = copy_host, .context = mesh_slice},
+                                  spans, ls_model_common(model, 0, model->trained, spans), NULL);
     ls_mem_free(spans);
     return st;
 }
 
 /* On a device with a memory of its own moments pass through the host's. */
-ls_status ls_step_expert_carry(ls_step *step, float *moments, float *plane, bool back)
+ls_status ls_step_expert_carry(ls_step *step, float *moments, float *mesh_slice, bool back)
 {
     ls_step *s = step;
     ls_device *device = ls_stream_device(s->args.stream);
@@ -199,14 +199,14 @@ ls_status ls_step_expert_carry(ls_step *step, float *moments, float *plane, bool
     void *memory = NULL;
     ls_status st;
 
-    if (!s->apart)
-        return carry_all(s, moments, plane, back);
+    if (!s->discrete)
+        return carry_all(s, moments, mesh_slice, back);
     LS_TRY(st, ls_device_host_alloc(device, bytes, "moments on their way", &memory), out);
     if (!back) {
         ls_stream_copy_out(s->args.stream, memory, moments, bytes);
         LS_TRY(st, ls_step_await(s), out);
     }
-    LS_TRY(st, carry_all(s, memory, plane, back), out);
+    LS_TRY(st, carry_all(s, memory, mesh_slice, back), out);
     if (back)
         st = ls_step_send(s, moments, memory, bytes);
 out:

@@ -78,7 +78,7 @@ static void look_at_made(void *context, int ready)
  * weights, in a line each other's streams, in a team each other's sums, in a ring keys. */
 static bool goes_on(const ls_step *s)
 {
-    return ls_step_shards(s) || s->line || ls_step_has_mp_group(s) || s->args.ring;
+    return ls_step_shards(s) || s->pipeline || ls_step_has_mp_group(s) || s->args.cp_group;
 }
 
 /* Run each call's forward again and look at what it computes, in order. */
@@ -86,8 +86,8 @@ static ls_status accuse_forward(ls_step *s, int64_t number)
 {
     ls_step_state host_state = ls_step_numbers(s, number, 0);
     int64_t rounds = ls_step_shards(s)  ? ls_dp_about(s->args.dp)->rounds
-                     : s->line          ? ls_pipeline_rounds(s)
-                     : ls_step_is_ep(s) ? s->far.rounds
+                     : s->pipeline      ? ls_pipeline_rounds(s)
+                     : ls_step_is_ep(s) ? s->ep_group.rounds
                                         : s->args.calls.calls;
     ls_step_part p = {.count = 0};
 
@@ -102,7 +102,7 @@ static ls_status accuse_forward(ls_step *s, int64_t number)
         call.made = look_at_made;
         s->blame.call = &call;
         s->blame.looked = 0;
-        if (!s->line) {
+        if (!s->pipeline) {
             ls_step_forward(s, &p, &call, &host_state);
             continue;
         }
@@ -204,7 +204,7 @@ out:
 static ls_status accuse_params(ls_step *s, bool gradients, int64_t number, double *saw)
 {
     const ls_model *model = s->args.model;
-    bool parts = s->line || (gradients ? ls_step_parts(s) : ls_step_shards(s));
+    bool parts = s->pipeline || (gradients ? ls_step_parts(s) : ls_step_shards(s));
     const char *what = gradients ? "gradient" : "weight";
     const float *x = !gradients ? s->state_memory[0] : parts ? s->own_grad : s->grads[0];
     ls_status st = LS_OK;
@@ -214,7 +214,7 @@ static ls_status accuse_params(ls_step *s, bool gradients, int64_t number, doubl
         double share = 0;
         if (gradients && p->trained < 0)
             continue;
-        if (s->line && !gradients)
+        if (s->pipeline && !gradients)
             st = accuse_kept(s, what, p, number, &share);
         else if (parts)
             st = accuse_parts(s, what, p, x, number, &share);

@@ -35,15 +35,15 @@ static ls_status settle(ls_step *s)
 static ls_status open_buffer(ls_step *s, int i)
 {
     static const char what[] = "gradients on their way";
-    int64_t bytes = ls_round_up(s->travel.elements * (int64_t)sizeof(float), 4096);
+    int64_t bytes = ls_round_up(s->host_stage.elements * (int64_t)sizeof(float), 4096);
     void *memory;
     ls_status st = ls_dp_alloc(s->args.dp, bytes, what, &memory);
 
     if (st != LS_OK)
         return st;
-    s->travel.buffers[i] = memory;
-    s->travel.locked[i] = ls_device_host_lock(device_of(s), memory, bytes, what) == LS_OK;
-    if (s->travel.locked[i])
+    s->host_stage.buffers[i] = memory;
+    s->host_stage.locked[i] = ls_device_host_lock(device_of(s), memory, bytes, what) == LS_OK;
+    if (s->host_stage.locked[i])
         return LS_OK;
     if (i == 0)
         ls_log(LS_LOG_WARN, "%s: the exchange of gradients is slower for it", ls_err_last()->text);
@@ -57,27 +57,27 @@ ls_status ls_step_open_host_stage(ls_step *s, int64_t elements)
 
     if (!ls_step_host_stages(s))
         return LS_OK;
-    s->travel.elements = elements;
+    s->host_stage.elements = elements;
     for (int i = 0; i < (ls_step_parts(s) ? 1 : s->args.calls.buffers); i++)
         LS_TRY(st, open_buffer(s, i), out);
-    LS_TRY(st, ls_event_create(&s->travel.complete, device_of(s)), out);
+    LS_TRY(st, ls_event_create(&s->host_stage.complete, device_of(s)), out);
     for (int i = 0; i <= ls_dp_buckets(s->args.dp); i++)
-        LS_TRY(st, ls_event_create(&s->travel.legs[i].arrived, device_of(s)), out);
+        LS_TRY(st, ls_event_create(&s->host_stage.legs[i].arrived, device_of(s)), out);
 out:
     return st;
 }
 
 void ls_step_close_host_stage(ls_step *s)
 {
-    for (int i = 0; i < LS_ORDERED_ROOTS && s->travel.buffers[i]; i++) {
-        if (s->travel.locked[i])
-            ls_device_host_unlock(device_of(s), s->travel.buffers[i]);
-        ls_dp_free(s->args.dp, s->travel.buffers[i]);
-        s->travel.buffers[i] = NULL;
+    for (int i = 0; i < LS_ORDERED_ROOTS && s->host_stage.buffers[i]; i++) {
+        if (s->host_stage.locked[i])
+            ls_device_host_unlock(device_of(s), s->host_stage.buffers[i]);
+        ls_dp_free(s->args.dp, s->host_stage.buffers[i]);
+        s->host_stage.buffers[i] = NULL;
     }
-    ls_event_free(s->travel.complete);
-    for (size_t i = 0; i < LS_COUNT(s->travel.legs); i++)
-        ls_event_free(s->travel.legs[i].arrived);
+    ls_event_free(s->host_stage.complete);
+    for (size_t i = 0; i < LS_COUNT(s->host_stage.legs); i++)
+        ls_event_free(s->host_stage.legs[i].arrived);
 }
 
 /* --- gradients -------------------------------------------------------------------------------- */
@@ -95,29 +95,29 @@ static int complete_buckets(const ls_step *s, int64_t from)
 
 void ls_step_host_stage_begin(ls_step *s, int64_t elements)
 {
-    s->travel.n = 0;
-    s->travel.buckets = -1;
-    s->travel.end = elements;
+    s->host_stage.n = 0;
+    s->host_stage.buckets = -1;
+    s->host_stage.end = elements;
 }
 
 void ls_step_host_stage_from(ls_step *s, int64_t from, int buffers)
 {
-    int64_t bytes = (s->travel.end - from) * (int64_t)sizeof(float);
-    int buckets = complete_buckets(s, from), n = s->travel.n;
+    int64_t bytes = (s->host_stage.end - from) * (int64_t)sizeof(float);
+    int buckets = complete_buckets(s, from), n = s->host_stage.n;
 
-    if (buckets == s->travel.buckets)
+    if (buckets == s->host_stage.buckets)
         return; /* it goes with what completes the next bucket */
     bool recording = ls_step_replay_cut(s, from, buffers);
-    ls_event_record(s->travel.complete, s->args.stream);
-    ls_stream_wait(s->args.side, s->travel.complete);
+    ls_event_record(s->host_stage.complete, s->args.stream);
+    ls_stream_wait(s->args.side, s->host_stage.complete);
     for (int i = 0; i < buffers; i++)
-        ls_stream_copy_out(s->args.side, s->travel.buffers[i] + from, (float *)s->grads[i] + from,
-                           bytes);
-    ls_event_record(s->travel.legs[n].arrived, s->args.side);
-    s->travel.legs[n].from = from;
-    s->travel.n = n + 1;
-    s->travel.buckets = buckets;
-    s->travel.end = from;
+        ls_stream_copy_out(s->args.side, s->host_stage.buffers[i] + from,
+                           (float *)s->grads[i] + from, bytes);
+    ls_event_record(s->host_stage.legs[n].arrived, s->args.side);
+    s->host_stage.legs[n].from = from;
+    s->host_stage.n = n + 1;
+    s->host_stage.buckets = buckets;
+    s->host_stage.end = from;
     if (recording)
         ls_step_replay_resume(s);
 }
@@ -125,9 +125,9 @@ void ls_step_host_stage_from(ls_step *s, int64_t from, int buffers)
 /* What went wrong on the device is said by its stream, which knows the rows. */
 static ls_status await_leg(ls_step *s, int i)
 {
-    ls_status st =
-        ls_event_sync(s->travel.legs[i].arrived, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S);
-    bool last = i == s->travel.n - 1;
+    ls_status st = ls_event_sync(s->host_stage.legs[i].arrived,
+                                 ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S);
+    bool last = i == s->host_stage.n - 1;
 
     if (st == LS_EDEADLINE)
         return st;
@@ -146,22 +146,22 @@ static void bring_back(ls_step *s)
     for (int b = 0; b < ls_step_sums(s); b++) {
         ls_mesh_part own = ls_step_sum(s, b);
         ls_stream_copy_in(s->args.stream, (float *)s->grads[0] + own.first,
-                          s->travel.buffers[0] + own.first, own.count * (int64_t)sizeof(float));
+                          s->host_stage.buffers[0] + own.first, own.count * (int64_t)sizeof(float));
     }
 }
 
 ls_status ls_step_host_stage_sum(ls_step *s, ls_step_clock *clock)
 {
-    float *const *buffers = s->travel.buffers;
+    float *const *buffers = s->host_stage.buffers;
     ls_status st = LS_OK;
 
-    for (int i = 0; i < s->travel.n; i++) {
+    for (int i = 0; i < s->host_stage.n; i++) {
         LS_TRY(st, await_leg(s, i), out);
         ls_step_clock_lap(clock, LS_TIME_BACKWARD);
-        LS_TRY(st, ls_dp_sum_from(s->args.dp, buffers, s->travel.legs[i].from), out);
+        LS_TRY(st, ls_dp_sum_from(s->args.dp, buffers, s->host_stage.legs[i].from), out);
         ls_step_clock_lap(clock, LS_TIME_EXCHANGE);
     }
-    if (s->travel.n == 0) { /* no call has begun it */
+    if (s->host_stage.n == 0) { /* no call has begun it */
         LS_TRY(st, settle(s), out);
         if (!s->now.ordered)
             memset(buffers[0], 0, (size_t)s->args.model->trained * sizeof(float));
@@ -179,9 +179,9 @@ out:
 /* From the device to the first buffer, which is then the communicator's. */
 static ls_status take_out(ls_step *s, const void *from, int64_t bytes)
 {
-    LS_BUG_IF(bytes > s->travel.elements * (int64_t)sizeof(float), "%lld bytes do not fit",
+    LS_BUG_IF(bytes > s->host_stage.elements * (int64_t)sizeof(float), "%lld bytes do not fit",
               (long long)bytes);
-    ls_stream_copy_out(s->args.stream, s->travel.buffers[0], from, bytes);
+    ls_stream_copy_out(s->args.stream, s->host_stage.buffers[0], from, bytes);
     return settle(s);
 }
 
@@ -193,21 +193,21 @@ ls_status ls_step_share(ls_step *s, float *numbers, int64_t n)
     if (!ls_step_host_stages(s))
         return ls_dp_share(s->args.dp, numbers, n);
     LS_TRY(st, take_out(s, numbers, bytes), out);
-    LS_TRY(st, ls_dp_share(s->args.dp, s->travel.buffers[0], n), out);
-    ls_stream_copy_in(s->args.stream, numbers, s->travel.buffers[0], bytes);
+    LS_TRY(st, ls_dp_share(s->args.dp, s->host_stage.buffers[0], n), out);
+    ls_stream_copy_in(s->args.stream, numbers, s->host_stage.buffers[0], bytes);
 out:
     return st;
 }
 
 ls_status ls_step_gather(ls_step *s, float *whole)
 {
-    float *here = s->travel.buffers[0];
+    float *here = s->host_stage.buffers[0];
     const int64_t size = sizeof *whole;
     ls_status st = LS_OK;
 
     if (!ls_step_host_stages(s))
         return ls_dp_gather(s->args.dp, whole);
-    if (s->turns)
+    if (s->page_reuse)
         return ls_step_host_zero_gather(s, whole);
     for (int b = 0; b < ls_dp_buckets(s->args.dp); b++) {
         ls_mesh_part own = ls_dp_own(s->args.dp, b);
@@ -223,7 +223,7 @@ out:
 ls_status ls_step_tell(ls_step *step, int from, void *memory, int64_t bytes)
 {
     ls_step *s = step;
-    int64_t most = s->travel.elements * (int64_t)sizeof(float);
+    int64_t most = s->host_stage.elements * (int64_t)sizeof(float);
     bool teller = ls_dp_about(s->args.dp)->mesh.rank == from;
     ls_status st = LS_OK;
 
@@ -233,9 +233,9 @@ ls_status ls_step_tell(ls_step *step, int from, void *memory, int64_t bytes)
         int64_t n = ls_min_i64(most, bytes - done);
         char *at = (char *)memory + done;
         LS_TRY(st, teller ? take_out(s, at, n) : settle(s), out);
-        LS_TRY(st, ls_dp_tell(s->args.dp, from, s->travel.buffers[0], n), out);
+        LS_TRY(st, ls_dp_tell(s->args.dp, from, s->host_stage.buffers[0], n), out);
         if (!teller)
-            ls_stream_copy_in(s->args.stream, at, s->travel.buffers[0], n);
+            ls_stream_copy_in(s->args.stream, at, s->host_stage.buffers[0], n);
     }
     st = settle(s);
 out:
@@ -255,12 +255,12 @@ ls_status ls_step_slice_collect(ls_step *step, const float *part, float *whole)
 {
     ls_status st = LS_OK;
 
-    if (step->line)
+    if (step->pipeline)
         return ls_pipeline_collect(step, part, whole);
     if (!ls_step_host_stages(step))
         return ls_dp_collect(step->args.dp, part, whole);
     LS_TRY(st, take_out(step, part, own_bytes(step)), out);
-    st = ls_dp_collect(step->args.dp, step->travel.buffers[0], whole);
+    st = ls_dp_collect(step->args.dp, step->host_stage.buffers[0], whole);
 out:
     return st;
 }
@@ -269,13 +269,13 @@ ls_status ls_step_slice_deal(ls_step *step, const float *whole, float *part)
 {
     ls_status st = LS_OK;
 
-    if (step->line)
+    if (step->pipeline)
         return ls_pipeline_deal(step, whole, part);
     if (!ls_step_host_stages(step))
         return ls_dp_deal(step->args.dp, whole, part);
     LS_TRY(st, settle(step), out);
-    LS_TRY(st, ls_dp_deal(step->args.dp, whole, step->travel.buffers[0]), out);
-    ls_stream_copy_in(step->args.stream, part, step->travel.buffers[0], own_bytes(step));
+    LS_TRY(st, ls_dp_deal(step->args.dp, whole, step->host_stage.buffers[0]), out);
+    ls_stream_copy_in(step->args.stream, part, step->host_stage.buffers[0], own_bytes(step));
     st = settle(step);
 out:
     return st;

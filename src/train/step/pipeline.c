@@ -37,7 +37,7 @@ static ls_pipeline_item *item_of(const ls_pipeline *x, const ls_pp_schedule_op *
 
 static int stage_of(const ls_pipeline *x, int chunk)
 {
-    return chunk * x->plan.posts + x->plan.post;
+    return chunk * x->plan.pp_ranks + x->plan.pp_rank;
 }
 
 static char *stream_at(const ls_pipeline *x, int i)
@@ -54,7 +54,7 @@ static char *gradient_at(const ls_pipeline *x, int i)
 static int64_t count_of(const ls_step *s, int micro, bool back)
 {
     const ls_model *model = s->args.model;
-    int64_t tokens = s->line->parts[micro].count * s->now.leaf * ls_step_tokens(s);
+    int64_t tokens = s->pipeline->parts[micro].count * s->now.leaf * ls_step_tokens(s);
     int64_t stream = ls_pass_stream(model, tokens);
 
     return back ? stream * ls_pass_border(s->args.model) : stream;
@@ -79,7 +79,7 @@ static ls_status await_send(ls_pipeline *x, uint64_t number)
 static ls_status start_send(ls_step *s, const ls_pp_schedule_op *op, const void *from, int place,
                             uint64_t *number_out)
 {
-    ls_pipeline *x = s->line;
+    ls_pipeline *x = s->pipeline;
     uint64_t number = ++x->sends_begun;
     int at = (int)(number % LS_PIPELINE_SENDS);
     const ls_coll coll = {.kind = LS_COLL_SEND,
@@ -90,7 +90,7 @@ static ls_status start_send(ls_step *s, const ls_pp_schedule_op *op, const void 
     ls_status st;
 
     LS_TRY(st, await_send(x, x->sends[at].number), out);
-    if (x->travel.messages)
+    if (x->host_stage.messages)
         ls_pipeline_send_later(x, &coll, place, at);
     else
         LS_TRY(st, ls_comm_start(x->along, &coll, &x->sends[at].request), out);
@@ -128,7 +128,7 @@ static ls_status free_gradient(ls_pipeline *x, bool wait, int *buffer_out)
     }
     if (first < 0)
         return LS_OK;
-    if (!wait && x->travel.n_waiting > 0)
+    if (!wait && x->host_stage.n_waiting > 0)
         return LS_OK; /* it may not have been begun */
     if (!wait) {      /* has the oldest gone by now? */
         int at = (int)(x->gradient[first].sent % LS_PIPELINE_SENDS);
@@ -159,9 +159,9 @@ static int place_at(const ls_pipeline *x, int buffer, bool back)
 }
 
 /* Begin a receive; must: its place in the table has come. */
-static ls_status post(ls_step *s, const ls_pp_schedule_op *op, bool must, bool *posted_out)
+static ls_status pp_rank(ls_step *s, const ls_pp_schedule_op *op, bool must, bool *posted_out)
 {
-    ls_pipeline *x = s->line;
+    ls_pipeline *x = s->pipeline;
     ls_pipeline_item *item = item_of(x, op);
     void *memory;
     int buffer = -1;
@@ -184,7 +184,7 @@ static ls_status post(ls_step *s, const ls_pp_schedule_op *op, bool must, bool *
         x->stream_used[buffer] = true;
     }
     memory = buffer_at(x, buffer, op->back);
-    if (x->travel.messages)
+    if (x->host_stage.messages)
         LS_TRY(st, ls_pipeline_room(x, place_at(x, buffer, op->back), &memory), out);
     LS_TRY(st,
            ls_comm_start(x->along,
@@ -202,10 +202,10 @@ out:
 }
 
 /* The receives up to operation `until`, then some of those that follow while there is room. */
-static ls_status post_receives(ls_step *s, int until)
+static ls_status pp_rank_receives(ls_step *s, int until)
 {
-    ls_pipeline *x = s->line;
-    int end = x->plan.table.first[x->plan.post + 1];
+    ls_pipeline *x = s->pipeline;
+    int end = x->plan.table.first[x->plan.pp_rank + 1];
     bool posted = true;
     ls_status st = LS_OK;
 
@@ -218,7 +218,7 @@ static ls_status post_receives(ls_step *s, int until)
         if (!must &&
             (x->posted >= LS_PIPELINE_EARLY || (op->back && ls_stage_plan_is_last(&x->plan))))
             break;
-        LS_TRY(st, post(s, op, must, &posted), out);
+        LS_TRY(st, pp_rank(s, op, must, &posted), out);
     }
 out:
     return st;
@@ -238,17 +238,17 @@ static int receive_of(const ls_pipeline *x, int from, const ls_pp_schedule_op *o
 /* What operation i computes with has come. */
 static ls_status await_input(ls_step *s, int i, bool back, ls_step_clock *clock)
 {
-    ls_pipeline *x = s->line;
+    ls_pipeline *x = s->pipeline;
     const ls_pp_schedule_op *op = &x->plan.table.ops[i];
     const ls_pipeline_item *item = item_of(x, op);
     ls_status st;
 
-    LS_TRY(st, post_receives(s, receive_of(x, i, op, back)), out);
+    LS_TRY(st, pp_rank_receives(s, receive_of(x, i, op, back)), out);
     LS_TRY(st, ls_pipeline_begin_sends(x), out); /* or who is waited for may wait for them */
     LS_TRY(st, ls_comm_wait(x->along, item->in[back], ls_pipeline_deadline()), out);
     x->posted--;
     int buffer = back ? item->gradient : item->stream;
-    if (x->travel.messages)
+    if (x->host_stage.messages)
         ls_pipeline_arrived(x, place_at(x, buffer, back), buffer_at(x, buffer, back),
                             count_of(s, op->micro, back) * ls_dtype_bytes(s->type));
 out:
@@ -269,7 +269,7 @@ static bool is_empty(const ls_pipeline *x, const ls_pp_schedule_op *op)
 /* The call of a micro-batch in a chunk; its gradient goes on top of the chunk's stack. */
 static ls_pass_call call_of(ls_step *s, const ls_pp_schedule_op *op)
 {
-    ls_pipeline *x = s->line;
+    ls_pipeline *x = s->pipeline;
     const ls_pipeline_item *item = item_of(x, op);
     bool late = op->what == LS_PP_SCHEDULE_WEIGHT;
     int buffer = !s->now.ordered ? 0 : late ? x->late_top[op->chunk] : x->top[op->chunk];
@@ -317,14 +317,14 @@ static void serve(ls_step *s, const ls_pp_schedule_op *op, const ls_pass_call *c
 
 static ls_status forward(ls_step *s, int i, ls_step_state *host_state, ls_step_clock *clock)
 {
-    ls_pipeline *x = s->line;
+    ls_pipeline *x = s->pipeline;
     const ls_pp_schedule_op *op = &x->plan.table.ops[i];
     ls_pipeline_item *item = item_of(x, op);
     ls_status st = LS_OK;
 
     if (stage_of(x, op->chunk) > 0)
         LS_TRY(st, await_input(s, i, false, clock), out);
-    LS_TRY(st, post_receives(s, -1), out); /* they come while this rank computes */
+    LS_TRY(st, pp_rank_receives(s, -1), out); /* they come while this rank computes */
     item->slot = free_of(x->slots + op->chunk * x->most);
     ls_pass_call call = call_of(s, op);
     ls_pipeline_fetch_begin(s, op->chunk, op->what);
@@ -342,7 +342,7 @@ out:
 /* All gradients of a micro-batch are made. */
 static ls_status drop(ls_step *s, const ls_pp_schedule_op *op)
 {
-    ls_pipeline *x = s->line;
+    ls_pipeline *x = s->pipeline;
     const ls_pipeline_item *item = item_of(x, op);
 
     x->slots[op->chunk * x->most + item->slot] = false;
@@ -353,7 +353,7 @@ static ls_status drop(ls_step *s, const ls_pp_schedule_op *op)
 
 static ls_status backward(ls_step *s, int i, ls_step_clock *clock)
 {
-    ls_pipeline *x = s->line;
+    ls_pipeline *x = s->pipeline;
     const ls_pp_schedule_op *op = &x->plan.table.ops[i];
     ls_pipeline_item *item = item_of(x, op);
     bool half = op->what == LS_PP_SCHEDULE_INPUT;
@@ -366,7 +366,7 @@ static ls_status backward(ls_step *s, int i, ls_step_clock *clock)
         LS_TRY(st, await_input(s, i, true, clock), out);
         LS_TRY(st, await_send(x, item->sent), out);
     }
-    LS_TRY(st, post_receives(s, -1), out);
+    LS_TRY(st, pp_rank_receives(s, -1), out);
     if (half)
         item->late = free_of(x->late + op->chunk * x->most);
     ls_pass_call call = call_of(s, op);
@@ -396,12 +396,12 @@ out:
 /* The second half of a backward: nobody waits for it, and it waits for nobody. */
 static ls_status weigh(ls_step *s, int i, ls_step_clock *clock)
 {
-    ls_pipeline *x = s->line;
+    ls_pipeline *x = s->pipeline;
     const ls_pp_schedule_op *op = &x->plan.table.ops[i];
     ls_pass_call call = call_of(s, op);
     ls_status st;
 
-    LS_TRY(st, post_receives(s, -1), out);
+    LS_TRY(st, pp_rank_receives(s, -1), out);
     LS_TRY(st, ls_pipeline_give_begin(s, op, call.late), out);
     ls_pipeline_fetch_begin(s, op->chunk, op->what);
     if (is_empty(x, op)) {
@@ -424,7 +424,7 @@ out:
 
 static ls_status pass_on(ls_step *s, const ls_pp_schedule_op *op)
 {
-    ls_pipeline *x = s->line;
+    ls_pipeline *x = s->pipeline;
     ls_pipeline_item *item = item_of(x, op);
 
     if (op->back)
@@ -438,7 +438,7 @@ static ls_status pass_on(ls_step *s, const ls_pp_schedule_op *op)
 
 static ls_status operate(ls_step *s, int i, ls_step_state *host_state, ls_step_clock *clock)
 {
-    ls_pipeline *x = s->line;
+    ls_pipeline *x = s->pipeline;
     const ls_pp_schedule_op *op = &x->plan.table.ops[i];
 
     switch (op->what) {
@@ -452,7 +452,7 @@ static ls_status operate(ls_step *s, int i, ls_step_state *host_state, ls_step_c
     case LS_PP_SCHEDULE_SEND:
         return pass_on(s, op);
     case LS_PP_SCHEDULE_RECV:
-        return x->posted < LS_PIPELINE_POSTED ? post_receives(s, i) : LS_OK;
+        return x->posted < LS_PIPELINE_POSTED ? pp_rank_receives(s, i) : LS_OK;
     }
     return LS_OK;
 }
@@ -460,7 +460,7 @@ static ls_status operate(ls_step *s, int i, ls_step_state *host_state, ls_step_c
 /* The micro-batches of a step, none of which is on its way. */
 static void begin_step(ls_step *s)
 {
-    ls_pipeline *x = s->line;
+    ls_pipeline *x = s->pipeline;
     ls_step_part p = {.count = 0};
 
     for (int micro = 0; micro < ls_pipeline_micros(s); micro++) {
@@ -475,15 +475,15 @@ static void begin_step(ls_step *s)
         x->top[c] = x->late_top[c] = 0;
         x->left[c] = (int)ls_pipeline_micros(s);
     }
-    x->next_recv = x->plan.table.first[x->plan.post];
+    x->next_recv = x->plan.table.first[x->plan.pp_rank];
     x->next_sum = x->plan.chunks - 1;
-    x->travel.n_waiting = 0;
+    x->host_stage.n_waiting = 0;
 }
 
 /* A line without leaves brings nothing, but for what its experts do for others. */
 static void bring_nothing(ls_step *s)
 {
-    ls_pipeline *x = s->line;
+    ls_pipeline *x = s->pipeline;
 
     if (ls_pipeline_is_parted(x)) /* what it brings is empty as it is */
         return;
@@ -499,9 +499,9 @@ static void bring_nothing(ls_step *s)
 ls_status ls_pipeline_gradients(ls_step *step, ls_step_state *host_state, ls_step_clock *clock)
 {
     ls_step *s = step;
-    ls_pipeline *x = s->line;
+    ls_pipeline *x = s->pipeline;
     const ls_pp_schedule *table = &x->plan.table;
-    int end = ls_pipeline_micros(s) > 0 ? table->first[x->plan.post + 1] : 0;
+    int end = ls_pipeline_micros(s) > 0 ? table->first[x->plan.pp_rank + 1] : 0;
     ls_status st = LS_OK;
 
     begin_step(s);
@@ -509,7 +509,7 @@ ls_status ls_pipeline_gradients(ls_step *step, ls_step_state *host_state, ls_ste
         bring_nothing(s);
     if (ls_pipeline_micros(s) == 0)
         LS_TRY(st, ls_pipeline_start_sums(s), out);
-    for (int i = table->first[x->plan.post]; i < end; i++) {
+    for (int i = table->first[x->plan.pp_rank]; i < end; i++) {
         ls_pp_schedule_what what = table->ops[i].what;
         LS_TRY(st, operate(s, i, host_state, clock), out);
         if (what != LS_PP_SCHEDULE_SEND && what != LS_PP_SCHEDULE_RECV)
@@ -531,8 +531,8 @@ out:
 /* A stream from the post before, or to the one behind. */
 static ls_status move(ls_step *s, const ls_pass_call *call, ls_coll_kind kind, void *stream)
 {
-    const ls_pipeline *x = s->line;
-    int posts = x->plan.posts, by = kind == LS_COLL_SEND ? 1 : posts - 1;
+    const ls_pipeline *x = s->pipeline;
+    int pp_ranks = x->plan.pp_ranks, by = kind == LS_COLL_SEND ? 1 : pp_ranks - 1;
 
     return ls_pipeline_run(s, x->along,
                            &(ls_coll){.kind = kind,
@@ -540,13 +540,13 @@ static ls_status move(ls_step *s, const ls_pass_call *call, ls_coll_kind kind, v
                                       .count = ls_pass_stream(s->args.model, call->B * call->T),
                                       .in = stream,
                                       .out = stream,
-                                      .peer = (x->plan.post + by) % posts});
+                                      .peer = (x->plan.pp_rank + by) % pp_ranks});
 }
 
 ls_status ls_pipeline_forward(ls_step *step, const ls_pass_call *call)
 {
     ls_step *s = step;
-    ls_pipeline *x = s->line;
+    ls_pipeline *x = s->pipeline;
     ls_status st = LS_OK;
 
     for (int c = 0; c < x->plan.chunks; c++) {
@@ -578,13 +578,13 @@ void ls_pipeline_serve(ls_step *step)
 {
     const ls_pass_call call = {.w = ls_step_read(step),
                                .leaves = 1,
-                               .need = step->line->plan.zero == 3 ? ls_pipeline_need : NULL,
+                               .need = step->pipeline->plan.zero == 3 ? ls_pipeline_need : NULL,
                                .context = step};
 
-    for (int c = 0; c < step->line->plan.chunks; c++) {
+    for (int c = 0; c < step->pipeline->plan.chunks; c++) {
         ls_pipeline_fetch_begin(step, c, LS_PP_SCHEDULE_FORWARD);
         if (ls_step_is_ep(step))
-            ls_pass_serve(step->line->passes[c], &call, false);
+            ls_pass_serve(step->pipeline->passes[c], &call, false);
         else
             ls_pipeline_walk(step, c, LS_PP_SCHEDULE_FORWARD);
         (void)ls_pipeline_fetch_end(step); /* trouble stays until it is asked for */
@@ -598,15 +598,15 @@ int64_t ls_pipeline_rounds(const ls_step *step)
 
 bool ls_pipeline_has_losses(const ls_step *step)
 {
-    return !step->line || ls_stage_plan_is_last(&step->line->plan);
+    return !step->pipeline || ls_stage_plan_is_last(&step->pipeline->plan);
 }
 
 int64_t ls_pipeline_sent(const ls_step *step)
 {
-    return step->line->sent_bytes;
+    return step->pipeline->sent_bytes;
 }
 
 int64_t ls_pipeline_across(const ls_step *step)
 {
-    return step->line->flow.sent_bytes;
+    return step->pipeline->flow.sent_bytes;
 }

@@ -49,7 +49,7 @@ bool ls_pipeline_has_losses(const ls_step *step);
  * ls_step_own(); and where the gradient of its element `first` lies. */
 int ls_pipeline_owns(const ls_step *step);
 ls_mesh_part ls_pipeline_own(const ls_step *step, int i);
-ls_mesh_part ls_pipeline_updated(const ls_step *step, int line, int i); /* by another line */
+ls_mesh_part ls_pipeline_updated(const ls_step *step, int pipeline, int i); /* by another line */
 float *ls_pipeline_gradient(const ls_step *step, int64_t first);
 
 /* The norm of the whole gradient, whose numbers are in `whole`. */

@@ -32,7 +32,7 @@ ls_status ls_pipeline_open_window(const ls_step *step, ls_window *window, int64_
     void *base;
     ls_status st;
 
-    if (!step->apart)
+    if (!step->discrete)
         return ls_window_open(window, bytes, what);
     st = ls_device_window_open(device_of(step), bytes, what, &base);
     if (st == LS_OK)
@@ -43,14 +43,14 @@ ls_status ls_pipeline_open_window(const ls_step *step, ls_window *window, int64_
 ls_status ls_pipeline_back_window(const ls_step *step, const ls_window *window,
                                   ls_stage_plan_range range, int64_t size, const char *what)
 {
-    return step->apart ? ls_device_window_back(device_of(step), window->base, range.first * size,
-                                               range.count * size, what)
-                       : LS_OK;
+    return step->discrete ? ls_device_window_back(device_of(step), window->base, range.first * size,
+                                                  range.count * size, what)
+                          : LS_OK;
 }
 
 void ls_pipeline_close_window(const ls_step *step, ls_window *window)
 {
-    if (!step->apart) {
+    if (!step->discrete) {
         ls_window_close(window);
         return;
     }
@@ -63,7 +63,7 @@ void ls_pipeline_close_window(const ls_step *step, ls_window *window)
 static ls_status open_sum(ls_step *s, int i)
 {
     static const char what[] = "gradients on their way";
-    ls_pipeline *x = s->line;
+    ls_pipeline *x = s->pipeline;
     int64_t bytes =
         ls_round_up(ls_dp_elements(ls_dp_about(x->sums[i])) * (int64_t)sizeof(float), 4096);
     ls_status st = LS_OK;
@@ -71,9 +71,10 @@ static ls_status open_sum(ls_step *s, int i)
     for (int b = 0; b < s->args.calls.buffers; b++) {
         void *memory;
         LS_TRY(st, ls_dp_alloc(x->sums[i], bytes, what, &memory), out);
-        x->travel.sums[i][b] = memory;
-        x->travel.locked[i][b] = ls_device_host_lock(device_of(s), memory, bytes, what) == LS_OK;
-        if (!x->travel.locked[i][b])
+        x->host_stage.sums[i][b] = memory;
+        x->host_stage.locked[i][b] =
+            ls_device_host_lock(device_of(s), memory, bytes, what) == LS_OK;
+        if (!x->host_stage.locked[i][b])
             ls_err_clear(); /* copies of it are right, too */
     }
 out:
@@ -83,22 +84,22 @@ out:
 ls_status ls_pipeline_open_travel(ls_step *step)
 {
     ls_step *s = step;
-    ls_pipeline *x = s->line;
+    ls_pipeline *x = s->pipeline;
     int places = x->plan.streams + x->plan.gradients;
     ls_status st = LS_OK;
 
-    if (!s->apart)
+    if (!s->discrete)
         return LS_OK;
     for (int c = 0; c < x->plan.chunks; c++) {
-        x->travel.first_slot[c] = places;
+        x->host_stage.first_slot[c] = places;
         places += x->plan.chunk[c].slots;
     }
     LS_TRY(st,
-           ls_staging_open(&x->travel.messages, x->along, s->args.stream, places, x->gradient_bytes,
-                           "streams on their way"),
+           ls_staging_open(&x->host_stage.messages, x->along, s->args.stream, places,
+                           x->gradient_bytes, "streams on their way"),
            out);
     LS_TRY(st,
-           ls_staging_open(&x->travel.pieces, x->along, s->args.stream, 1, PIECE_BYTES,
+           ls_staging_open(&x->host_stage.pieces, x->along, s->args.stream, 1, PIECE_BYTES,
                            "a part of the model on its way"),
            out);
     for (int i = 0; i <= LS_STAGE_PLAN_CHUNKS; i++)
@@ -110,72 +111,73 @@ out:
 
 void ls_pipeline_close_travel(ls_step *step)
 {
-    ls_pipeline *x = step->line;
+    ls_pipeline *x = step->pipeline;
 
     for (int i = 0; i <= LS_STAGE_PLAN_CHUNKS; i++)
-        for (int b = 0; b < LS_ORDERED_ROOTS && x->travel.sums[i][b]; b++) {
-            if (x->travel.locked[i][b])
-                ls_device_host_unlock(device_of(step), x->travel.sums[i][b]);
-            ls_dp_free(x->sums[i], x->travel.sums[i][b]);
+        for (int b = 0; b < LS_ORDERED_ROOTS && x->host_stage.sums[i][b]; b++) {
+            if (x->host_stage.locked[i][b])
+                ls_device_host_unlock(device_of(step), x->host_stage.sums[i][b]);
+            ls_dp_free(x->sums[i], x->host_stage.sums[i][b]);
         }
-    ls_staging_close(x->travel.messages);
-    ls_staging_close(x->travel.pieces);
+    ls_staging_close(x->host_stage.messages);
+    ls_staging_close(x->host_stage.pieces);
 }
 
 /* --- messages --------------------------------------------------------------------------------- */
 
 ls_status ls_pipeline_run(const ls_step *step, ls_comm *comm, const ls_coll *coll)
 {
-    const ls_pipeline *x = step->line;
+    const ls_pipeline *x = step->pipeline;
 
-    return x->travel.pieces ? ls_staging_run(x->travel.pieces, comm, coll, ls_pipeline_deadline())
-                            : ls_comm_run(comm, coll, ls_pipeline_deadline());
+    return x->host_stage.pieces
+               ? ls_staging_run(x->host_stage.pieces, comm, coll, ls_pipeline_deadline())
+               : ls_comm_run(comm, coll, ls_pipeline_deadline());
 }
 
-ls_status ls_pipeline_room(ls_pipeline *line, int place, void **memory_out)
+ls_status ls_pipeline_room(ls_pipeline *pipeline, int place, void **memory_out)
 {
-    ls_status st = ls_staging_await(line->travel.messages, place, ls_pipeline_deadline());
+    ls_status st = ls_staging_await(pipeline->host_stage.messages, place, ls_pipeline_deadline());
 
     if (st == LS_OK)
-        *memory_out = ls_staging_at(line->travel.messages, place);
+        *memory_out = ls_staging_at(pipeline->host_stage.messages, place);
     return st;
 }
 
-void ls_pipeline_arrived(ls_pipeline *line, int place, void *to, int64_t bytes)
+void ls_pipeline_arrived(ls_pipeline *pipeline, int place, void *to, int64_t bytes)
 {
-    ls_staging_give(line->travel.messages, place, 0, to, bytes);
-    ls_staging_mark(line->travel.messages, place);
+    ls_staging_give(pipeline->host_stage.messages, place, 0, to, bytes);
+    ls_staging_mark(pipeline->host_stage.messages, place);
 }
 
-void ls_pipeline_send_later(ls_pipeline *line, const ls_coll *coll, int place, int send)
+void ls_pipeline_send_later(ls_pipeline *pipeline, const ls_coll *coll, int place, int send)
 {
-    ls_pipeline *x = line;
-    int i = x->travel.n_waiting++;
+    ls_pipeline *x = pipeline;
+    int i = x->host_stage.n_waiting++;
 
-    ls_staging_take(x->travel.messages, place, 0, coll->in,
+    ls_staging_take(x->host_stage.messages, place, 0, coll->in,
                     coll->count * ls_dtype_bytes(coll->type));
-    ls_staging_mark(x->travel.messages, place);
-    x->travel.waiting[i].coll = *coll;
-    x->travel.waiting[i].coll.in = ls_staging_at(x->travel.messages, place);
-    x->travel.waiting[i].place = place;
-    x->travel.waiting[i].send = send;
+    ls_staging_mark(x->host_stage.messages, place);
+    x->host_stage.waiting[i].coll = *coll;
+    x->host_stage.waiting[i].coll.in = ls_staging_at(x->host_stage.messages, place);
+    x->host_stage.waiting[i].place = place;
+    x->host_stage.waiting[i].send = send;
 }
 
-ls_status ls_pipeline_begin_sends(ls_pipeline *line)
+ls_status ls_pipeline_begin_sends(ls_pipeline *pipeline)
 {
-    ls_pipeline *x = line;
-    int n = x->travel.n_waiting;
+    ls_pipeline *x = pipeline;
+    int n = x->host_stage.n_waiting;
     ls_status st = LS_OK;
 
-    x->travel.n_waiting = 0; /* also of those that fail */
+    x->host_stage.n_waiting = 0; /* also of those that fail */
     for (int i = 0; i < n; i++) {
         LS_TRY(st,
-               ls_staging_await(x->travel.messages, x->travel.waiting[i].place,
+               ls_staging_await(x->host_stage.messages, x->host_stage.waiting[i].place,
                                 ls_pipeline_deadline()),
                out);
         LS_TRY(st,
-               ls_comm_start(x->along, &x->travel.waiting[i].coll,
-                             &x->sends[x->travel.waiting[i].send].request),
+               ls_comm_start(x->along, &x->host_stage.waiting[i].coll,
+                             &x->sends[x->host_stage.waiting[i].send].request),
                out);
     }
 out:
@@ -198,30 +200,30 @@ static float *gradient_of(const ls_pipeline *x, int i, int buffer)
 
 void ls_pipeline_take_sum(ls_step *step, int i)
 {
-    const ls_pipeline *x = step->line;
+    const ls_pipeline *x = step->pipeline;
     int roots = step->now.ordered ? x->top[ls_min_i64(i, x->plan.chunks - 1)] : 1;
 
     for (int b = 0; b < roots; b++)
-        ls_stream_copy_out(step->args.stream, x->travel.sums[i][b], gradient_of(x, i, b),
+        ls_stream_copy_out(step->args.stream, x->host_stage.sums[i][b], gradient_of(x, i, b),
                            summed(x, i).count * (int64_t)sizeof(float));
 }
 
 ls_status ls_pipeline_sum_there(ls_step *step, int i)
 {
-    return ls_dp_sum_from(step->line->sums[i], step->line->travel.sums[i], 0);
+    return ls_dp_sum_from(step->pipeline->sums[i], step->pipeline->host_stage.sums[i], 0);
 }
 
 ls_status ls_pipeline_bring_sum(ls_step *step, int i)
 {
-    const ls_pipeline *x = step->line;
+    const ls_pipeline *x = step->pipeline;
     ls_stage_plan_range all = summed(x, i), own = all;
     ls_status st;
 
-    LS_TRY(st, ls_dp_sum_end(x->sums[i], x->travel.sums[i]), out);
+    LS_TRY(st, ls_dp_sum_end(x->sums[i], x->host_stage.sums[i]), out);
     if (i < x->plan.chunks)
-        own = ls_stage_plan_updated(&x->plan, x->plan.post, x->plan.line, i, 0);
+        own = ls_stage_plan_updated(&x->plan, x->plan.pp_rank, x->plan.pipeline, i, 0);
     ls_stream_copy_in(step->args.stream, gradient_of(x, i, 0) + own.first - all.first,
-                      x->travel.sums[i][0] + own.first - all.first,
+                      x->host_stage.sums[i][0] + own.first - all.first,
                       own.count * (int64_t)sizeof(float));
 out:
     return st;

@@ -108,7 +108,7 @@ struct ls_pipeline {
         float *sums[LS_STAGE_PLAN_CHUNKS + 1]
                    [LS_ORDERED_ROOTS]; /* host, as `sums`: buffer by buffer */
         bool locked[LS_STAGE_PLAN_CHUNKS + 1][LS_ORDERED_ROOTS];
-    } travel; /* where the device has a memory of its own (pipeline_host_stage.c) */
+    } host_stage; /* where the device has a memory of its own (pipeline_host_stage.c) */
 };
 
 static inline int64_t ls_pipeline_deadline(void)
@@ -118,7 +118,7 @@ static inline int64_t ls_pipeline_deadline(void)
 
 static inline bool ls_pipeline_is_last_stage(const ls_pipeline *x, int chunk)
 {
-    return chunk * x->plan.posts + x->plan.post == x->plan.posts * x->plan.chunks - 1;
+    return chunk * x->plan.pp_ranks + x->plan.pp_rank == x->plan.pp_ranks * x->plan.chunks - 1;
 }
 
 static inline bool ls_pipeline_is_tied(const ls_pipeline *x)
@@ -138,15 +138,15 @@ static inline bool ls_pipeline_is_parted(const ls_pipeline *x)
  */
 static inline int64_t ls_pipeline_micros(const ls_step *s)
 {
-    return ls_pipeline_is_parted(s->line) ? s->line->most
-           : ls_step_is_ep(s)             ? s->far.rounds
-                                          : s->now.calls;
+    return ls_pipeline_is_parted(s->pipeline) ? s->pipeline->most
+           : ls_step_is_ep(s)                 ? s->ep_group.rounds
+                                              : s->now.calls;
 }
 
 /* Zero 3: the second half of a backward reads weights too, to compute again what was not kept. */
 static inline bool ls_pipeline_reads_late(const ls_step *s)
 {
-    return s->line->plan.zero == 3 && s->args.run->train.recompute != LS_RECOMPUTE_NONE;
+    return s->pipeline->plan.zero == 3 && s->args.run->train.recompute != LS_RECOMPUTE_NONE;
 }
 
 /* The gradients of a chunk, by the indices of the whole model; the head's part of a tied one. */
@@ -190,18 +190,18 @@ static inline int ls_pipeline_gradient_place(const ls_pipeline *x, int gradient)
 }
 static inline int ls_pipeline_slot_place(const ls_pipeline *x, int chunk, int slot)
 {
-    return x->travel.first_slot[chunk] + slot;
+    return x->host_stage.first_slot[chunk] + slot;
 }
 
 /* Where a message is received: a place that nothing reads any more. Then from there to the device.
  */
-ls_status ls_pipeline_room(ls_pipeline *line, int place, void **memory_out);
-void ls_pipeline_arrived(ls_pipeline *line, int place, void *to, int64_t bytes);
+ls_status ls_pipeline_room(ls_pipeline *pipeline, int place, void **memory_out);
+void ls_pipeline_arrived(ls_pipeline *pipeline, int place, void *to, int64_t bytes);
 
 /* A send of memory of the device, in its place among the others; and begin all of them, when they
  * have come to the host. */
-void ls_pipeline_send_later(ls_pipeline *line, const ls_coll *coll, int place, int send);
-ls_status ls_pipeline_begin_sends(ls_pipeline *line);
+void ls_pipeline_send_later(ls_pipeline *pipeline, const ls_coll *coll, int place, int send);
+ls_status ls_pipeline_begin_sends(ls_pipeline *pipeline);
 
 /* Sum i across: what it is made of, on its way to the host; begin it there; and back. */
 void ls_pipeline_take_sum(ls_step *step, int i);

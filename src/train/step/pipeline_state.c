@@ -34,15 +34,15 @@
 /* A communicator of this rank's line, or of its post. */
 static ls_status open_comm(const ls_step *s, const ls_mesh *mesh, bool along, ls_comm **comm_out)
 {
-    int n = along ? ls_mesh_pp(mesh) : ls_mesh_pipelines(mesh), lines = ls_mesh_pipelines(mesh);
+    int n = along ? ls_mesh_pp(mesh) : ls_mesh_pipelines(mesh), pipelines = ls_mesh_pipelines(mesh);
     int *list = ls_mem_array((size_t)n, sizeof *list);
     ls_status st;
 
     if (!list)
         return ls_fail(LS_ENOMEM, "no memory for a table of %d ranks", n);
     for (int i = 0; i < n; i++)
-        list[i] = along ? i * lines + ls_mesh_pipeline(mesh, mesh->rank)
-                        : ls_mesh_pp_rank(mesh, mesh->rank) * lines + i;
+        list[i] = along ? i * pipelines + ls_mesh_pipeline(mesh, mesh->rank)
+                        : ls_mesh_pp_rank(mesh, mesh->rank) * pipelines + i;
     st = ls_comm_sub(ls_dp_about(s->args.dp)->comm, list, n, ls_pipeline_deadline(), comm_out);
     ls_mem_free(list);
     return st;
@@ -51,9 +51,9 @@ static ls_status open_comm(const ls_step *s, const ls_mesh *mesh, bool along, ls
 /* Elements of the window of a gradient: with lines, the room that their sum takes. */
 static int64_t grad_end(const ls_step *s, ls_stage_plan_range own, bool divides)
 {
-    ls_dp_args dp = ls_stage_plan_sum(s->args.run, &s->line->mesh, own.count, divides);
+    ls_dp_args dp = ls_stage_plan_sum(s->args.run, &s->pipeline->mesh, own.count, divides);
 
-    return own.first + (s->line->across && own.count > 0 ? ls_dp_elements(&dp) : own.count);
+    return own.first + (s->pipeline->across && own.count > 0 ? ls_dp_elements(&dp) : own.count);
 }
 
 static ls_status open_grad(const ls_step *s, ls_window *window, ls_stage_plan_range own,
@@ -71,7 +71,7 @@ out:
 
 static ls_status open_grads(ls_step *s)
 {
-    ls_pipeline *x = s->line;
+    ls_pipeline *x = s->pipeline;
     const ls_stage_plan *plan = &x->plan;
     ls_stage_plan_range head = {0, plan->tied.count};
     bool ends = ls_pipeline_is_tied(x), last = ls_stage_plan_is_last(plan),
@@ -93,7 +93,7 @@ out:
 static ls_status open_array(const ls_step *s, ls_window *window, bool weights, int64_t size,
                             const char *what)
 {
-    const ls_stage_plan *plan = &s->line->plan;
+    const ls_stage_plan *plan = &s->pipeline->plan;
     ls_stage_plan_range ranges[LS_STAGE_PLAN_BUCKETS + 1];
     int n = weights ? ls_stage_plan_ranges(plan, ranges) : ls_pipeline_owns(s);
     ls_status st;
@@ -112,7 +112,7 @@ out:
 static ls_status open_state(ls_step *s)
 {
     static const char *const names[3] = {"weights", "first moments", "second moments"};
-    ls_pipeline *x = s->line;
+    ls_pipeline *x = s->pipeline;
     ls_status st = LS_OK;
 
     for (int i = 0; i < 3; i++) {
@@ -135,7 +135,7 @@ out:
 /* What lines sum: each chunk, and on the last post the head's part of a tied gradient. */
 static ls_status open_sums(ls_step *s)
 {
-    ls_pipeline *x = s->line;
+    ls_pipeline *x = s->pipeline;
     const ls_stage_plan *plan = &x->plan;
     bool tied = ls_pipeline_is_tied(x) && ls_stage_plan_is_last(plan);
     ls_status st = LS_OK;
@@ -155,7 +155,7 @@ out:
 
 static ls_status open_passes(ls_step *s)
 {
-    ls_pipeline *x = s->line;
+    ls_pipeline *x = s->pipeline;
     ls_status st = LS_OK;
 
     for (int c = 0; c < x->plan.chunks; c++) {
@@ -164,8 +164,9 @@ static ls_status open_passes(ls_step *s)
         ls_packed_weights_args packs;
         pass.stream = s->args.stream;
         pass.collectives = s->args.tensor ? ls_mp_group_collectives(s->args.tensor) : NULL;
-        pass.ring.collectives = s->args.ring ? ls_mp_group_collectives(s->args.ring) : NULL;
-        pass.far = s->args.far ? ls_mp_group_collectives(s->args.far) : NULL;
+        pass.cp_group.collectives =
+            s->args.cp_group ? ls_mp_group_collectives(s->args.cp_group) : NULL;
+        pass.ep_group = s->args.ep_group ? ls_mp_group_collectives(s->args.ep_group) : NULL;
         if (s->args.pack && x->plan.zero < 3 && ls_stage_plan_packs(&pass, &packs)) {
             packs.stream = s->args.stream;
             LS_TRY(st, ls_packed_weights_open(&x->packs[c], &packs), out);
@@ -180,7 +181,7 @@ out:
 
 static ls_status open_buffers(ls_step *s)
 {
-    ls_pipeline *x = s->line;
+    ls_pipeline *x = s->pipeline;
     const ls_stage_plan *plan = &x->plan;
     const ls_calls *calls = &s->args.calls;
     size_t most = (size_t)x->most, cells = (size_t)plan->chunks * most;
@@ -217,7 +218,7 @@ ls_status ls_pipeline_open(ls_step *step)
 
     if (ls_mesh_pp(mesh) == 1)
         return LS_OK;
-    ls_pipeline *x = s->line = ls_mem_alloc(sizeof *x);
+    ls_pipeline *x = s->pipeline = ls_mem_alloc(sizeof *x);
     if (!x)
         return LS_ENOMEM;
     *x = (ls_pipeline){.mesh = *mesh, .most = ls_stage_plan_micros(run, mesh, &s->args.calls)};
@@ -239,7 +240,7 @@ out:
 void ls_pipeline_close(ls_step *step)
 {
     ls_step *s = step;
-    ls_pipeline *x = s->line;
+    ls_pipeline *x = s->pipeline;
 
     if (!x)
         return;
@@ -275,12 +276,12 @@ void ls_pipeline_close(ls_step *step)
     ls_mem_free(x->edge_blocks);
     ls_stage_plan_release(&x->plan);
     ls_mem_free(x);
-    s->line = NULL;
+    s->pipeline = NULL;
 }
 
 void ls_pipeline_keep(ls_step *step, void *kept_out[3])
 {
-    ls_pipeline *x = step->line;
+    ls_pipeline *x = step->pipeline;
 
     for (int i = 0; i < 3; i++) {
         kept_out[i] = x->state[i].base;
@@ -291,7 +292,7 @@ void ls_pipeline_keep(ls_step *step, void *kept_out[3])
 
 ls_status ls_pipeline_split(ls_step *step, const ls_ordered_run *runs)
 {
-    ls_pipeline *x = step->line;
+    ls_pipeline *x = step->pipeline;
     ls_status st;
 
     LS_TRY(st, ls_stage_plan_set(&x->plan, ls_max_i64(1, ls_pipeline_micros(step))), out);
@@ -309,41 +310,41 @@ out:
 /* Buckets of the chunks of this rank. */
 int ls_pipeline_owns(const ls_step *step)
 {
-    const ls_stage_plan *plan = &step->line->plan;
+    const ls_stage_plan *plan = &step->pipeline->plan;
     int n = 0;
 
     for (int c = 0; c < plan->chunks; c++)
-        n += ls_stage_plan_buckets(plan, plan->post, c);
+        n += ls_stage_plan_buckets(plan, plan->pp_rank, c);
     return n;
 }
 
 /* What it updates of number i of them, which is in a chunk. */
-static ls_stage_plan_range updated(const ls_pipeline *x, int line, int i, int *chunk_out)
+static ls_stage_plan_range updated(const ls_pipeline *x, int pipeline, int i, int *chunk_out)
 {
     int c = 0, n;
 
-    for (; i >= (n = ls_stage_plan_buckets(&x->plan, x->plan.post, c)); c++)
+    for (; i >= (n = ls_stage_plan_buckets(&x->plan, x->plan.pp_rank, c)); c++)
         i -= n;
     *chunk_out = c;
-    return ls_stage_plan_updated(&x->plan, x->plan.post, line, c, i);
+    return ls_stage_plan_updated(&x->plan, x->plan.pp_rank, pipeline, c, i);
 }
 
-ls_mesh_part ls_pipeline_updated(const ls_step *step, int line, int i)
+ls_mesh_part ls_pipeline_updated(const ls_step *step, int pipeline, int i)
 {
     int chunk;
-    ls_stage_plan_range r = updated(step->line, line, i, &chunk);
+    ls_stage_plan_range r = updated(step->pipeline, pipeline, i, &chunk);
 
     return (ls_mesh_part){.first = r.first, .count = r.count, .packed = r.first};
 }
 
 ls_mesh_part ls_pipeline_own(const ls_step *step, int i)
 {
-    return ls_pipeline_updated(step, step->line->plan.line, i);
+    return ls_pipeline_updated(step, step->pipeline->plan.pipeline, i);
 }
 
 float *ls_pipeline_gradient(const ls_step *step, int64_t first)
 {
-    const ls_pipeline *x = step->line;
+    const ls_pipeline *x = step->pipeline;
     int c = 0;
 
     while (c < x->plan.chunks - 1 &&
@@ -357,7 +358,7 @@ void ls_pipeline_put(ls_step *step, int64_t first, int64_t count, const float *v
 {
     ls_step *s = step;
     ls_stage_plan_range kept[LS_STAGE_PLAN_BUCKETS + 1];
-    int n = ls_stage_plan_ranges(&s->line->plan, kept);
+    int n = ls_stage_plan_ranges(&s->pipeline->plan, kept);
 
     for (int i = 0; i < n; i++) {
         int64_t low = ls_max_i64(first, kept[i].first);
@@ -372,10 +373,10 @@ void ls_pipeline_changed(ls_step *step)
 {
     ls_step *s = step;
     ls_stage_plan_range kept[LS_STAGE_PLAN_BUCKETS + 1];
-    int n = ls_stage_plan_ranges(&s->line->plan, kept);
+    int n = ls_stage_plan_ranges(&s->pipeline->plan, kept);
 
-    for (int c = 0; c < s->line->plan.chunks; c++)
-        ls_packed_weights_changed(s->line->packs[c]);
+    for (int c = 0; c < s->pipeline->plan.chunks; c++)
+        ls_packed_weights_changed(s->pipeline->packs[c]);
     for (int i = 0; i < n && s->copy; i++)
         s->args.kernels->cast(
             s->args.stream,
@@ -393,7 +394,7 @@ void ls_pipeline_changed(ls_step *step)
 /* The gradients of sum i, buffer by buffer, from its first element on. */
 static void buffers_of(const ls_step *s, int i, float *buffers[LS_ORDERED_ROOTS])
 {
-    const ls_pipeline *x = s->line;
+    const ls_pipeline *x = s->pipeline;
 
     for (int b = 0; b < s->args.calls.buffers; b++)
         buffers[b] = i < x->plan.chunks ? ls_pipeline_grad(x, i, b) + x->plan.chunk[i].own.first
@@ -404,36 +405,36 @@ static ls_status start_sum(ls_step *s, int i)
 {
     float *buffers[LS_ORDERED_ROOTS];
 
-    if (!s->line->sums[i])
+    if (!s->pipeline->sums[i])
         return LS_OK;
-    if (s->line->travel.messages) { /* they meet when all of them have come to the host */
+    if (s->pipeline->host_stage.messages) { /* they meet when all of them have come to the host */
         ls_pipeline_take_sum(s, i);
         return LS_OK;
     }
     buffers_of(s, i, buffers);
-    return ls_dp_sum_from(s->line->sums[i], buffers, 0);
+    return ls_dp_sum_from(s->pipeline->sums[i], buffers, 0);
 }
 
 static ls_status end_sum(ls_step *s, int i)
 {
     float *buffers[LS_ORDERED_ROOTS];
 
-    if (!s->line->sums[i])
+    if (!s->pipeline->sums[i])
         return LS_OK;
-    if (s->line->travel.messages)
+    if (s->pipeline->host_stage.messages)
         return ls_pipeline_bring_sum(s, i);
     buffers_of(s, i, buffers);
-    return ls_dp_sum_end(s->line->sums[i], buffers);
+    return ls_dp_sum_end(s->pipeline->sums[i], buffers);
 }
 
 /* On a device with a memory of its own: begin all sums, whose parts are on their way to the host,
  * in the same order on all ranks. */
 static ls_status begin_there(ls_step *s)
 {
-    ls_pipeline *x = s->line;
+    ls_pipeline *x = s->pipeline;
     ls_status st = LS_OK;
 
-    if (!x->travel.messages || !x->across)
+    if (!x->host_stage.messages || !x->across)
         return LS_OK;
     LS_TRY(st, ls_step_await(s), out);
     for (int i = x->plan.chunks; i >= 0; i--)
@@ -445,7 +446,7 @@ out:
 
 ls_status ls_pipeline_start_sums(ls_step *step)
 {
-    ls_pipeline *x = step->line;
+    ls_pipeline *x = step->pipeline;
     ls_status st = LS_OK;
 
     if (ls_pipeline_is_parted(x)) /* they have left with every micro-batch */
@@ -503,7 +504,7 @@ static ls_status carry(const ls_step *s, int from, int to, const float *source, 
             ls_stream_copy_in(s->args.stream, target, source, bytes);
         return ls_stream_sync(s->args.stream, ls_pipeline_deadline());
     }
-    if (s->line->travel.pieces && host == (sends ? SOURCE : TARGET))
+    if (s->pipeline->host_stage.pieces && host == (sends ? SOURCE : TARGET))
         return carry_on_host(world->comm, coll);
     return ls_pipeline_run(s, world->comm, &coll);
 }
@@ -513,15 +514,15 @@ static ls_status carry(const ls_step *s, int from, int to, const float *source, 
  * other, in the same order on all ranks. sent: bytes of this one are added there. */
 static ls_status swap_tied(const ls_step *s, bool gradient, int64_t *sent)
 {
-    const ls_pipeline *x = s->line;
+    const ls_pipeline *x = s->pipeline;
     const ls_stage_plan *plan = &x->plan;
-    int lines = plan->lines, buckets = ls_stage_plan_buckets(plan, 0, 0);
-    int me = plan->post * lines + plan->line;
+    int pipelines = plan->pipelines, buckets = ls_stage_plan_buckets(plan, 0, 0);
+    int me = plan->pp_rank * pipelines + plan->pipeline;
     ls_status st = LS_OK;
 
-    for (int i = 0; i < lines * lines * buckets && plan->tied.count > 0; i++) {
-        int low = i / buckets % lines, last = i / buckets / lines;
-        int high = (plan->posts - 1) * lines + last, from = gradient ? high : low;
+    for (int i = 0; i < pipelines * pipelines * buckets && plan->tied.count > 0; i++) {
+        int low = i / buckets % pipelines, last = i / buckets / pipelines;
+        int high = (plan->pp_ranks - 1) * pipelines + last, from = gradient ? high : low;
         ls_stage_plan_range r =
             ls_stage_plan_common(ls_stage_plan_tied_part(plan, last),
                                  ls_stage_plan_updated(plan, 0, low, 0, i % buckets));
@@ -539,7 +540,7 @@ out:
 /* The head's part of a tied gradient goes from the last post to the first. */
 static ls_status send_head(ls_step *s)
 {
-    ls_pipeline *x = s->line;
+    ls_pipeline *x = s->pipeline;
     bool last = ls_stage_plan_is_last(&x->plan);
     ls_stage_plan_range tied = x->plan.tied;
     float *head = ls_pipeline_head(x, 0);
@@ -551,7 +552,7 @@ static ls_status send_head(ls_step *s)
                                     .count = tied.count,
                                     .in = head,
                                     .out = head,
-                                    .peer = last ? 0 : x->plan.posts - 1});
+                                    .peer = last ? 0 : x->plan.pp_ranks - 1});
     x->sent_bytes += last ? tied.count * (int64_t)sizeof *head : 0;
     return st;
 }
@@ -559,14 +560,14 @@ static ls_status send_head(ls_step *s)
 /* And is added to the embedding's there, as far as this rank updates it. */
 static ls_status tie(ls_step *s)
 {
-    ls_pipeline *x = s->line;
+    ls_pipeline *x = s->pipeline;
     ls_stage_plan_range tied = x->plan.tied;
     ls_status st = ls_pipeline_is_parted(x) ? swap_tied(s, true, &x->sent_bytes) : send_head(s);
 
     for (int b = 0; b < ls_stage_plan_buckets(&x->plan, 0, 0) && ls_stage_plan_is_first(&x->plan);
          b++) {
         ls_stage_plan_range own =
-            ls_stage_plan_common(tied, ls_stage_plan_updated(&x->plan, 0, x->plan.line, 0, b));
+            ls_stage_plan_common(tied, ls_stage_plan_updated(&x->plan, 0, x->plan.pipeline, 0, b));
         float *embedding = ls_pipeline_grad(x, 0, 0) + own.first;
         if (own.count > 0 && st == LS_OK)
             s->args.kernels->add(s->args.stream,
@@ -580,7 +581,7 @@ static ls_status tie(ls_step *s)
 
 ls_status ls_pipeline_end_sums(ls_step *step)
 {
-    ls_pipeline *x = step->line;
+    ls_pipeline *x = step->pipeline;
     ls_status st = LS_OK;
 
     LS_TRY(st, ls_fault_pass(LS_FAULT_AT_REDUCE), out);
@@ -601,7 +602,7 @@ out:
 /* Over those who have the rest: the line, or, where lines divide it, all ranks. */
 static ls_status add_up(const ls_step *s, float *numbers, int64_t n)
 {
-    const ls_pipeline *x = s->line;
+    const ls_pipeline *x = s->pipeline;
 
     return ls_pipeline_run(
         s, x->plan.divides ? ls_dp_about(s->args.dp)->comm : x->along,
@@ -612,9 +613,9 @@ static ls_status add_up(const ls_step *s, float *numbers, int64_t n)
 /* Squares of the blocks that lie in number i of what this rank updates. */
 static void square_own(ls_step *s, const ls_norm2 *whole, int i)
 {
-    const ls_pipeline *x = s->line;
+    const ls_pipeline *x = s->pipeline;
     int chunk;
-    ls_stage_plan_range own = updated(x, x->plan.line, i, &chunk);
+    ls_stage_plan_range own = updated(x, x->plan.pipeline, i, &chunk);
     int64_t end = own.first + own.count;
     int64_t first = ls_round_up(own.first, LS_NORM_BLOCK);
     ls_norm2 blocks = *whole;
@@ -633,7 +634,7 @@ static void square_own(ls_step *s, const ls_norm2 *whole, int i)
 /* The own elements of the edges, and zeros where others have theirs. */
 static void bring_edges(const ls_step *s)
 {
-    const ls_pipeline *x = s->line;
+    const ls_pipeline *x = s->pipeline;
 
     s->args.kernels->fill(s->args.stream,
                           &(ls_fill){.x = x->edges, .n = x->edge_count * LS_NORM_BLOCK});
@@ -641,7 +642,8 @@ static void bring_edges(const ls_step *s)
         for (int k = 0; k < ls_pipeline_owns(s); k++) {
             ls_stage_plan_range block = {x->edge_blocks[i] * LS_NORM_BLOCK, LS_NORM_BLOCK};
             int c;
-            ls_stage_plan_range own = ls_stage_plan_common(block, updated(x, x->plan.line, k, &c));
+            ls_stage_plan_range own =
+                ls_stage_plan_common(block, updated(x, x->plan.pipeline, k, &c));
             if (own.count > 0)
                 ls_stream_copy(
                     s->args.stream, x->edges + i * LS_NORM_BLOCK + own.first - block.first,
@@ -652,7 +654,7 @@ static void bring_edges(const ls_step *s)
 ls_status ls_pipeline_norm(ls_step *step, const ls_norm2 *whole)
 {
     ls_step *s = step;
-    ls_pipeline *x = s->line;
+    ls_pipeline *x = s->pipeline;
     int64_t blocks = (whole->n + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
     ls_norm2 join = *whole, edge = *whole;
     ls_status st = LS_OK;
@@ -690,42 +692,42 @@ static bool is_moment(const ls_step *s, const float *array)
 /* Whether each line has its part of an array only. */
 static bool is_divided(const ls_step *s, const float *array)
 {
-    return s->line->plan.divides && (is_moment(s, array) || s->line->plan.zero == 3);
+    return s->pipeline->plan.divides && (is_moment(s, array) || s->pipeline->plan.zero == 3);
 }
 
 /* What a post has of a bucket of an array. */
-static ls_stage_plan_range range_of(const ls_step *s, const float *array, int post, int chunk,
+static ls_stage_plan_range range_of(const ls_step *s, const float *array, int pp_rank, int chunk,
                                     int bucket)
 {
-    const ls_stage_plan *plan = &s->line->plan;
+    const ls_stage_plan *plan = &s->pipeline->plan;
 
-    return is_moment(s, array) ? ls_stage_plan_bucket(plan, post, chunk, bucket)
-                               : ls_stage_plan_weights_bucket(plan, post, chunk, bucket);
+    return is_moment(s, array) ? ls_stage_plan_bucket(plan, pp_rank, chunk, bucket)
+                               : ls_stage_plan_weights_bucket(plan, pp_rank, chunk, bucket);
 }
 
 /* All ranges of an array of all posts, between who has them and the first rank's whole: the first
  * line, or, of what lines divide, all of them. */
 static ls_status carry_all(const ls_step *s, bool collect, const float *from, float *to)
 {
-    const ls_pipeline *x = s->line;
+    const ls_pipeline *x = s->pipeline;
     const float *array = collect ? from : to;
-    int lines = x->plan.lines;
+    int pipelines = x->plan.pipelines;
     bool parts = is_divided(s, array);
     ls_status st = LS_OK;
 
-    for (int rank = 0; rank < x->plan.posts * lines; rank += parts ? 1 : lines)
+    for (int rank = 0; rank < x->plan.pp_ranks * pipelines; rank += parts ? 1 : pipelines)
         for (int c = 0; c < x->plan.chunks; c++)
-            for (int b = 0; b < ls_stage_plan_buckets(&x->plan, rank / lines, c); b++) {
-                ls_stage_plan_range r =
-                    parts ? ls_stage_plan_updated(&x->plan, rank / lines, rank % lines, c, b)
-                          : range_of(s, array, rank / lines, c, b);
+            for (int b = 0; b < ls_stage_plan_buckets(&x->plan, rank / pipelines, c); b++) {
+                ls_stage_plan_range r = parts ? ls_stage_plan_updated(&x->plan, rank / pipelines,
+                                                                      rank % pipelines, c, b)
+                                              : range_of(s, array, rank / pipelines, c, b);
                 LS_TRY(st,
                        carry(s, collect ? rank : 0, collect ? 0 : rank,
                              from ? from + r.first : NULL, to ? to + r.first : NULL, r.count,
                              collect ? TARGET : SOURCE),
                        out);
             }
-    if (x->travel.pieces) /* the host's memory is the caller's again */
+    if (x->host_stage.pieces) /* the host's memory is the caller's again */
         st = ls_stream_sync(s->args.stream, ls_pipeline_deadline());
 out:
     return st;
@@ -734,42 +736,43 @@ out:
 /* The weights of a tied embedding from the first post to the copy on the last; sent as above. */
 static ls_status copy_tied(const ls_step *s, int64_t *sent)
 {
-    const ls_pipeline *x = s->line;
+    const ls_pipeline *x = s->pipeline;
     ls_stage_plan_range copied = x->plan.copied;
     float *w = (float *)s->state_memory[0] + copied.first;
 
     if (x->plan.zero == 3)
         return swap_tied(s, false, sent);
     *sent += ls_stage_plan_is_first(&x->plan) ? copied.count * (int64_t)sizeof *w : 0;
-    int first = x->plan.line, last = (x->plan.posts - 1) * x->plan.lines + x->plan.line;
+    int first = x->plan.pipeline,
+        last = (x->plan.pp_ranks - 1) * x->plan.pipelines + x->plan.pipeline;
 
     return carry(s, first, last, w, w, copied.count, NEITHER);
 }
 
 /* What one rank of the post has of an array, to all of them. */
-static ls_status tell_across(const ls_step *s, int line, ls_stage_plan_range r, float *array)
+static ls_status tell_across(const ls_step *s, int pipeline, ls_stage_plan_range r, float *array)
 {
     if (r.count == 0)
         return LS_OK;
-    return ls_pipeline_run(s, s->line->across,
+    return ls_pipeline_run(s, s->pipeline->across,
                            &(ls_coll){.kind = LS_COLL_BROADCAST,
                                       .type = LS_F32,
                                       .count = r.count,
                                       .in = array + r.first,
                                       .out = array + r.first,
-                                      .peer = line});
+                                      .peer = pipeline});
 }
 
 /* What each rank of the post has of all buckets of an array, as ls_coll_range() divides them, to
  * all of them. */
 static ls_status gather_across(const ls_step *s, float *array)
 {
-    const ls_pipeline *x = s->line;
+    const ls_pipeline *x = s->pipeline;
     ls_status st = LS_OK;
 
     for (int c = 0; c < x->plan.chunks; c++)
-        for (int b = 0; b < ls_stage_plan_buckets(&x->plan, x->plan.post, c); b++) {
-            ls_stage_plan_range all = range_of(s, array, x->plan.post, c, b);
+        for (int b = 0; b < ls_stage_plan_buckets(&x->plan, x->plan.pp_rank, c); b++) {
+            ls_stage_plan_range all = range_of(s, array, x->plan.pp_rank, c, b);
             LS_TRY(st,
                    ls_comm_run(x->across,
                                &(ls_coll){.kind = LS_COLL_ALL_GATHER,
@@ -787,18 +790,18 @@ out:
 /* Zero 2: the new weights of all lines. */
 static ls_status gather_updated(ls_step *s)
 {
-    ls_pipeline *x = s->line;
+    ls_pipeline *x = s->pipeline;
     ls_status st = gather_across(s, s->state_memory[0]);
 
     for (int i = 0; i < ls_pipeline_owns(s); i++)
         x->flow.sent_bytes +=
-            ls_pipeline_own(s, i).count * (x->plan.lines - 1) * (int64_t)sizeof(float);
+            ls_pipeline_own(s, i).count * (x->plan.pipelines - 1) * (int64_t)sizeof(float);
     return st;
 }
 
 ls_status ls_pipeline_spread(ls_step *step)
 {
-    const ls_pipeline *x = step->line;
+    const ls_pipeline *x = step->pipeline;
     float *w = step->state_memory[0];
     int64_t once = 0;
     ls_status st = LS_OK;
@@ -806,16 +809,16 @@ ls_status ls_pipeline_spread(ls_step *step)
     if (x->plan.zero == 2)
         LS_TRY(st, gather_updated(step), out);
     for (int c = 0; c < x->plan.chunks && x->plan.zero == 1; c++)
-        for (int line = 0; line < x->plan.lines; line++)
+        for (int pipeline = 0; pipeline < x->plan.pipelines; pipeline++)
             LS_TRY(st,
-                   tell_across(step, line,
-                               ls_stage_plan_updated(&x->plan, x->plan.post, line, c, 0), w),
+                   tell_across(step, pipeline,
+                               ls_stage_plan_updated(&x->plan, x->plan.pp_rank, pipeline, c, 0), w),
                    out);
     if (x->plan.tied.count > 0)
-        LS_TRY(st, copy_tied(step, &step->line->sent_bytes), out);
+        LS_TRY(st, copy_tied(step, &step->pipeline->sent_bytes), out);
     else if (!x->copied) /* one that is frozen: once, for a rank that came when others were there */
         LS_TRY(st, copy_tied(step, &once), out);
-    step->line->copied = true;
+    step->pipeline->copied = true;
     ls_pipeline_changed(step);
 out:
     return st;
@@ -828,7 +831,7 @@ ls_status ls_pipeline_collect(ls_step *step, const float *array, float *whole)
 
 ls_status ls_pipeline_deal(ls_step *step, const float *whole, float *array)
 {
-    const ls_pipeline *x = step->line;
+    const ls_pipeline *x = step->pipeline;
     bool parts = is_divided(step, array);
     int64_t sent = 0;
     ls_status st = LS_OK;
@@ -848,12 +851,12 @@ out:
 
 const ls_stage_plan *ls_pipeline_plan(const ls_step *step)
 {
-    return step->line ? &step->line->plan : NULL;
+    return step->pipeline ? &step->pipeline->plan : NULL;
 }
 
 ls_status ls_pipeline_complete(ls_step *step, float *array)
 {
-    const ls_pipeline *x = step->line;
+    const ls_pipeline *x = step->pipeline;
     int64_t sent = 0;
     ls_status st = LS_OK;
 

@@ -19,12 +19,12 @@
 /* The top buffer into the one below, of elements of the whole model. */
 static void add_top(const ls_step *s, int chunk, int top, int64_t first, int64_t end)
 {
-    float *below = ls_pipeline_grad(s->line, chunk, top - 2) + first;
+    float *below = ls_pipeline_grad(s->pipeline, chunk, top - 2) + first;
 
     if (first < end)
         s->args.kernels->add(s->args.stream,
                              &(ls_add){.a = below,
-                                       .b = ls_pipeline_grad(s->line, chunk, top - 1) + first,
+                                       .b = ls_pipeline_grad(s->pipeline, chunk, top - 1) + first,
                                        .out = below,
                                        .n = end - first});
 }
@@ -34,7 +34,7 @@ static void add_top(const ls_step *s, int chunk, int top, int64_t first, int64_t
 static void add_half(const ls_step *s, int chunk, int top, bool late)
 {
     const ls_model *model = s->args.model;
-    ls_stage_plan_range own = s->line->plan.chunk[chunk].own;
+    ls_stage_plan_range own = s->pipeline->plan.chunk[chunk].own;
     int64_t first = 0, end = 0;
 
     for (int i = 0; i < model->n_params; i++) {
@@ -54,17 +54,17 @@ static void add_half(const ls_step *s, int chunk, int top, bool late)
 /* The head's part of a tied gradient: always of a first half. */
 static void add_head(const ls_step *s, int top)
 {
-    float *below = ls_pipeline_head(s->line, top - 2);
+    float *below = ls_pipeline_head(s->pipeline, top - 2);
 
     s->args.kernels->add(s->args.stream, &(ls_add){.a = below,
-                                                   .b = ls_pipeline_head(s->line, top - 1),
+                                                   .b = ls_pipeline_head(s->pipeline, top - 1),
                                                    .out = below,
-                                                   .n = s->line->plan.tied.count});
+                                                   .n = s->pipeline->plan.tied.count});
 }
 
 void ls_pipeline_merge(ls_step *step, const ls_pp_schedule_op *op)
 {
-    ls_pipeline *x = step->line;
+    ls_pipeline *x = step->pipeline;
     const ls_step_part *p = &x->parts[op->micro];
     ls_stage_plan_range own = x->plan.chunk[op->chunk].own;
     bool late = op->what == LS_PP_SCHEDULE_WEIGHT;

@@ -36,12 +36,12 @@ enum { HEAD = -1 }; /* in place of a bucket: the head's part of a tied gradient 
 
 static ls_stage_plan_range bucket_of(const ls_pipeline *x, int chunk, int bucket)
 {
-    return ls_stage_plan_bucket(&x->plan, x->plan.post, chunk, bucket);
+    return ls_stage_plan_bucket(&x->plan, x->plan.pp_rank, chunk, bucket);
 }
 
 static ls_stage_plan_range own_of(const ls_pipeline *x, int chunk, int bucket)
 {
-    return ls_stage_plan_updated(&x->plan, x->plan.post, x->plan.line, chunk, bucket);
+    return ls_stage_plan_updated(&x->plan, x->plan.pp_rank, x->plan.pipeline, chunk, bucket);
 }
 
 /* What the last stage has beside its chunk: the head of a tied embedding. */
@@ -56,17 +56,17 @@ static bool has_tied_head(const ls_pipeline *x, int chunk)
 /* The sum of a chunk, or of the head: counts[buckets][lines] and so many buckets. */
 static ls_status open_feed(ls_step *s, int i, const int64_t *counts, int buckets)
 {
-    ls_pipeline *x = s->line;
-    ls_mesh post = ls_mesh_of_pp_rank(&x->mesh);
-    int rounds = (int)x->most, lines = x->plan.lines;
-    ls_ordered_run *runs = ls_mem_array((size_t)lines, sizeof *runs);
-    int *merges = ls_mem_array((size_t)rounds * (size_t)lines, sizeof *merges);
+    ls_pipeline *x = s->pipeline;
+    ls_mesh pp_rank = ls_mesh_of_pp_rank(&x->mesh);
+    int rounds = (int)x->most, pipelines = x->plan.pipelines;
+    ls_ordered_run *runs = ls_mem_array((size_t)pipelines, sizeof *runs);
+    int *merges = ls_mem_array((size_t)rounds * (size_t)pipelines, sizeof *merges);
     ls_status st = LS_ENOMEM;
 
     if (!runs || !merges)
         goto out;
-    ls_mesh_split(&post, s->args.calls.leaves, runs);
-    (void)ls_calls_feed(s->args.run, &post, rounds, merges);
+    ls_mesh_split(&pp_rank, s->args.calls.leaves, runs);
+    (void)ls_calls_feed(s->args.run, &pp_rank, rounds, merges);
     st = ls_ordered_feed_open(&x->flow.feeds[i],
                               &(ls_ordered_feed_args){.comm = x->across,
                                                       .runs = runs,
@@ -85,19 +85,20 @@ out:
 
 static ls_status open_feeds(ls_step *s)
 {
-    ls_pipeline *x = s->line;
+    ls_pipeline *x = s->pipeline;
     const ls_stage_plan *plan = &x->plan;
-    int lines = plan->lines;
-    int64_t *counts = ls_mem_array((size_t)lines * LS_STAGE_PLAN_BUCKETS, sizeof *counts);
+    int pipelines = plan->pipelines;
+    int64_t *counts = ls_mem_array((size_t)pipelines * LS_STAGE_PLAN_BUCKETS, sizeof *counts);
     ls_status st = counts ? LS_OK : LS_ENOMEM;
 
     for (int c = 0; c < plan->chunks && st == LS_OK; c++) {
-        int n = ls_stage_plan_buckets(plan, plan->post, c);
-        for (int i = 0; i < n * lines; i++)
-            counts[i] = ls_stage_plan_updated(plan, plan->post, i % lines, c, i / lines).count;
+        int n = ls_stage_plan_buckets(plan, plan->pp_rank, c);
+        for (int i = 0; i < n * pipelines; i++)
+            counts[i] =
+                ls_stage_plan_updated(plan, plan->pp_rank, i % pipelines, c, i / pipelines).count;
         st = open_feed(s, c, counts, n);
     }
-    for (int i = 0; i < lines && counts; i++)
+    for (int i = 0; i < pipelines && counts; i++)
         counts[i] = ls_stage_plan_tied_part(plan, i).count;
     if (st == LS_OK && has_tied_head(x, plan->chunks - 1))
         st = open_feed(s, plan->chunks, counts, 1);
@@ -108,7 +109,7 @@ static ls_status open_feeds(ls_step *s)
 ls_status ls_pipeline_open_parts(ls_step *step)
 {
     ls_step *s = step;
-    ls_pipeline *x = s->line;
+    ls_pipeline *x = s->pipeline;
     int64_t all = s->args.model->trained;
     ls_status st = LS_OK;
 
@@ -139,7 +140,7 @@ out:
 
 void ls_pipeline_close_parts(ls_step *step)
 {
-    ls_pipeline *x = step->line;
+    ls_pipeline *x = step->pipeline;
 
     for (int i = 0; i <= LS_STAGE_PLAN_CHUNKS; i++)
         ls_ordered_feed_close(x->flow.feeds[i]);
@@ -170,7 +171,7 @@ static ls_stage_plan_range all_of(const ls_pipeline *x, const ls_pipeline_flight
         *own_out = own_of(x, x->flow.chunk, f->bucket);
         return bucket_of(x, x->flow.chunk, f->bucket);
     }
-    *own_out = ls_stage_plan_tied_part(plan, plan->line);
+    *own_out = ls_stage_plan_tied_part(plan, plan->pipeline);
     own_out->first -= plan->tied.first;
     return (ls_stage_plan_range){0, plan->tied.count};
 }
@@ -203,7 +204,7 @@ static void look(ls_pipeline *x)
 /* The oldest flight has arrived: to the own sum, and its pages are dropped, with all above them. */
 static ls_status end_oldest(ls_step *s)
 {
-    ls_pipeline *x = s->line;
+    ls_pipeline *x = s->pipeline;
     const ls_pipeline_flight *f = &x->flow.up[x->flow.ended % LS_STAGE_PLAN_AHEAD];
     bool head = f->bucket == HEAD;
     const int64_t size = sizeof(float);
@@ -234,7 +235,7 @@ out:
 
 static ls_status start_flight(ls_step *s, int bucket)
 {
-    ls_pipeline *x = s->line;
+    ls_pipeline *x = s->pipeline;
     ls_pipeline_flight f = {.bucket = bucket};
     ls_stage_plan_range own, all = all_of(x, &f, &own);
     float *at = flow_at(x, &f, all.first);
@@ -264,7 +265,7 @@ out:
 
 ls_status ls_pipeline_give_end(ls_step *step)
 {
-    ls_pipeline *x = step->line;
+    ls_pipeline *x = step->pipeline;
     ls_status st = LS_OK;
 
     if (!ls_pipeline_is_parted(x))
@@ -280,7 +281,7 @@ out:
 
 ls_status ls_pipeline_give_begin(ls_step *step, const ls_pp_schedule_op *op, int place)
 {
-    ls_pipeline *x = step->line;
+    ls_pipeline *x = step->pipeline;
     bool second = op->what == LS_PP_SCHEDULE_WEIGHT;
     ls_status st;
 
@@ -291,7 +292,7 @@ ls_status ls_pipeline_give_begin(ls_step *step, const ls_pp_schedule_op *op, int
     x->flow.round = op->micro;
     x->flow.place = place;
     x->flow.half = op->what == LS_PP_SCHEDULE_INPUT;
-    x->flow.next = ls_stage_plan_buckets(&x->plan, x->plan.post, op->chunk) - 1;
+    x->flow.next = ls_stage_plan_buckets(&x->plan, x->plan.pp_rank, op->chunk) - 1;
     x->flow.tied = !second && has_tied_head(x, op->chunk);
     x->flow.empty = x->parts[op->micro].count == 0;
 out:
@@ -300,7 +301,7 @@ out:
 
 static ls_status give(ls_step *s, int64_t from)
 {
-    ls_pipeline *x = s->line;
+    ls_pipeline *x = s->pipeline;
     ls_status st = LS_OK;
 
     if (x->flow.tied) {
@@ -350,7 +351,7 @@ static bool has(uint64_t set, int bucket)
 /* What a unit of the chunk at hand reads. */
 static uint64_t reads(const ls_step *s, int64_t unit)
 {
-    const ls_pipeline *x = s->line;
+    const ls_pipeline *x = s->pipeline;
     int bucket = (int)((unit - x->plan.chunk[x->fetch.chunk].unit) / x->plan.per);
     bool head = unit == s->args.model->shape.L + 1 && has_tied_head(x, x->fetch.chunk);
 
@@ -360,14 +361,14 @@ static uint64_t reads(const ls_step *s, int64_t unit)
 static ls_stage_plan_range weights_of(const ls_pipeline *x, int bucket,
                                       ls_stage_plan_range *own_out)
 {
-    *own_out = bucket == TIED ? ls_stage_plan_tied_part(&x->plan, x->plan.line)
+    *own_out = bucket == TIED ? ls_stage_plan_tied_part(&x->plan, x->plan.pipeline)
                               : own_of(x, x->fetch.chunk, bucket);
     return bucket == TIED ? x->plan.tied : bucket_of(x, x->fetch.chunk, bucket);
 }
 
 static ls_status start(ls_step *s, uint64_t wanted)
 {
-    ls_pipeline *x = s->line;
+    ls_pipeline *x = s->pipeline;
     int64_t size = ls_dtype_bytes(s->type);
     const char *kept = s->copy ? s->copy : s->state_memory[0];
     ls_status st = LS_OK;
@@ -385,14 +386,14 @@ static ls_status start(ls_step *s, uint64_t wanted)
                                       .out = s->shards.window.base + all.first * size},
                            &x->fetch.requests[b]);
         x->fetch.coming |= st == LS_OK ? (uint64_t)1 << b : 0;
-        x->flow.sent_bytes += own.count * (x->plan.lines - 1) * size;
+        x->flow.sent_bytes += own.count * (x->plan.pipelines - 1) * size;
     }
     return st;
 }
 
 static ls_status settle(ls_step *s, uint64_t wanted)
 {
-    ls_pipeline *x = s->line;
+    ls_pipeline *x = s->pipeline;
     ls_status st = LS_OK;
 
     for (int b = 0; b <= TIED && st == LS_OK; b++)
@@ -413,7 +414,7 @@ static ls_status settle(ls_step *s, uint64_t wanted)
  * the chunk go, and apart from them those of a tied embedding, which lie far below. */
 static ls_status drop(ls_step *s, uint64_t kept)
 {
-    ls_pipeline *x = s->line;
+    ls_pipeline *x = s->pipeline;
     ls_window *w = &s->shards.window;
     int64_t size = ls_dtype_bytes(s->type), first = w->bytes, end = 0, tied = 0;
     ls_status st = settle(s, x->fetch.coming & ~kept);
@@ -440,7 +441,7 @@ static ls_status drop(ls_step *s, uint64_t kept)
  * read in backward. */
 static ls_status fetch_unit(ls_step *s, int64_t unit)
 {
-    ls_pipeline *x = s->line;
+    ls_pipeline *x = s->pipeline;
     const ls_stage_plan_chunk *chunk = &x->plan.chunk[x->fetch.chunk];
     int64_t next = ls_min_i64(unit + 1, chunk->unit + chunk->units - 1);
     ls_status st;
@@ -459,7 +460,7 @@ out:
 void ls_pipeline_need(void *context, int64_t unit)
 {
     ls_step *s = context;
-    const ls_pipeline *x = s->line;
+    const ls_pipeline *x = s->pipeline;
     const ls_stage_plan_chunk *chunk = &x->plan.chunk[x->fetch.chunk];
 
     if (s->status != LS_OK || unit < chunk->unit || unit >= chunk->unit + chunk->units)
@@ -473,7 +474,7 @@ void ls_pipeline_need(void *context, int64_t unit)
 
 void ls_pipeline_fetch_begin(ls_step *step, int chunk, ls_pp_schedule_what what)
 {
-    ls_pipeline *x = step->line;
+    ls_pipeline *x = step->pipeline;
 
     if (x->plan.zero < 3)
         return;
@@ -487,7 +488,7 @@ ls_status ls_pipeline_fetch_end(ls_step *step)
 {
     ls_status st = ls_step_trouble(step);
 
-    if (step->line->plan.zero == 3 && st == LS_OK)
+    if (step->pipeline->plan.zero == 3 && st == LS_OK)
         st = drop(step, 0);
     return st;
 }
@@ -498,7 +499,7 @@ ls_status ls_pipeline_fetch_end(ls_step *step)
 void ls_pipeline_walk(ls_step *step, int chunk, ls_pp_schedule_what what)
 {
     const ls_model *model = step->args.model;
-    const ls_pipeline *x = step->line;
+    const ls_pipeline *x = step->pipeline;
     int64_t first = x->plan.chunk[chunk].unit, end = first + x->plan.chunk[chunk].units;
     bool sharded = x->plan.zero == 3, gives = what != LS_PP_SCHEDULE_WEIGHT;
 

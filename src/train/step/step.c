@@ -38,7 +38,7 @@ ls_status ls_step_split(ls_step *step, const ls_ordered_run *runs, int64_t leave
     ls_calls_set(&s->args.calls, runs[rank], leaves, &s->now);
     if (ls_step_is_ep(s))
         ls_step_expert_split(s, runs);
-    if (s->line)
+    if (s->pipeline)
         return ls_pipeline_split(s, runs);
     return s->args.dp && !ls_step_is_ep(s) ? ls_dp_split(s->args.dp, runs, leaves) : LS_OK;
 }
@@ -220,7 +220,7 @@ ls_status ls_step_trouble(const ls_step *s)
 /* Time that was spent in moves of tensors inside of passes. */
 static int64_t moves_ns(const ls_step *s)
 {
-    const ls_mp_group *const all[] = {s->args.tensor, s->args.far, s->args.ring};
+    const ls_mp_group *const all[] = {s->args.tensor, s->args.ep_group, s->args.cp_group};
     int64_t ns = 0;
 
     for (size_t i = 0; i < LS_COUNT(all); i++)
@@ -233,9 +233,9 @@ void ls_step_lap(ls_step *s, ls_step_clock *clock, ls_step_time part)
     int64_t waited_ns = moves_ns(s);
 
     ls_step_clock_lap(clock, part);
-    clock->parts_ns[part] -= waited_ns - s->team.waited_ns;
-    clock->parts_ns[LS_TIME_EXCHANGE] += waited_ns - s->team.waited_ns;
-    s->team.waited_ns = waited_ns;
+    clock->parts_ns[part] -= waited_ns - s->mp_group.waited_ns;
+    clock->parts_ns[LS_TIME_EXCHANGE] += waited_ns - s->mp_group.waited_ns;
+    s->mp_group.waited_ns = waited_ns;
 }
 
 /* For tests: a bit of a gradient changes by itself (LINESHAFT_FAULT=train.flip.gradient.R.S: on
@@ -247,7 +247,7 @@ static void flip_gradient(ls_step *s, int64_t from)
 
     snprintf(point, sizeof point, "train.flip.gradient.%d.%lld", s->args.rank,
              (long long)s->done + 1);
-    if (from == 0 && !s->apart && LS_FAULT(point))
+    if (from == 0 && !s->discrete && LS_FAULT(point))
         ((unsigned char *)s->grads[s->last.top > 0 ? s->last.top - 1 : 0])[2] ^= 0x40;
 #else
     (void)s;
@@ -268,7 +268,7 @@ static void exchange_from(void *context, int64_t from)
     merge(s, s->last.top, s->last.merges, from, s->last.from);
     s->last.from = from;
     ls_step_clock_lap(s->clock, LS_TIME_REDUCE);
-    if (ls_step_host_stages(s) && !s->turns) {
+    if (ls_step_host_stages(s) && !s->page_reuse) {
         ls_step_host_stage_from(s, from, (int)ls_max_i64(1, s->last.top - s->last.merges));
         return;
     }
@@ -276,7 +276,7 @@ static void exchange_from(void *context, int64_t from)
         return;
     buffers_of(s, buffers);
     s->status =
-        s->turns ? ls_step_host_zero_from(s, from) : ls_dp_sum_from(s->args.dp, buffers, from);
+        s->page_reuse ? ls_step_host_zero_from(s, from) : ls_dp_sum_from(s->args.dp, buffers, from);
     if (s->status != LS_OK)
         s->why = *ls_err_last();
     ls_step_clock_lap(s->clock, LS_TIME_EXCHANGE);
@@ -334,16 +334,16 @@ static void gradients(ls_step *s, ls_step_state *host_state, ls_step_clock *cloc
     }
 }
 
-ls_status ls_step_add_residual(ls_step *step, const float *owed)
+ls_status ls_step_add_residual(ls_step *step, const float *residual)
 {
     ls_step *s = step;
-    int64_t bytes = s->args.model->trained * (int64_t)sizeof *owed;
+    int64_t bytes = s->args.model->trained * (int64_t)sizeof *residual;
     ls_device *device = ls_stream_device(s->args.stream);
-    ls_status st = ls_device_alloc(device, bytes, "debts of an earlier exchange", &s->owed);
+    ls_status st = ls_device_alloc(device, bytes, "debts of an earlier exchange", &s->residual);
 
     if (st != LS_OK)
         return st;
-    ls_stream_copy_in(s->args.stream, s->owed, owed, bytes);
+    ls_stream_copy_in(s->args.stream, s->residual, residual, bytes);
     return ls_step_await(s);
 }
 
@@ -356,13 +356,14 @@ static ls_status pay(ls_step *s)
         ls_mesh_part own = ls_step_own(s, b);
         float *sum = (float *)s->grads[0] + own.first;
         if (own.count > 0)
-            s->args.kernels->add(
-                s->args.stream,
-                &(ls_add){.a = sum, .b = (float *)s->owed + own.first, .out = sum, .n = own.count});
+            s->args.kernels->add(s->args.stream, &(ls_add){.a = sum,
+                                                           .b = (float *)s->residual + own.first,
+                                                           .out = sum,
+                                                           .n = own.count});
     }
     st = ls_step_await(s);
-    ls_device_free(ls_stream_device(s->args.stream), s->owed);
-    s->owed = NULL;
+    ls_device_free(ls_stream_device(s->args.stream), s->residual);
+    s->residual = NULL;
     return st;
 }
 
@@ -394,7 +395,7 @@ static ls_status sum_with_others(ls_step *s, ls_step_clock *clock)
     }
     LS_TRY(st, ls_dp_sum_end(s->args.dp, buffers), out);
 out:
-    if (s->owed && st == LS_OK)
+    if (s->residual && st == LS_OK)
         st = pay(s);
     ls_step_clock_lap(clock, s->args.dp ? LS_TIME_EXCHANGE : LS_TIME_REDUCE);
     return st;
@@ -427,7 +428,7 @@ static ls_status gradients_in_rounds(ls_step *s, ls_step_state *host_state, ls_s
         ls_pass_call call = ls_step_call(s, &p, 0);
         call.complete = exchange_from;
         s->last.merges = 0;
-        if (s->turns)
+        if (s->page_reuse)
             ls_step_host_zero_round(s, round);
         else
             ls_dp_round(s->args.dp, round, &s->grad_window, s->own_grad);
@@ -442,10 +443,12 @@ static ls_status gradients_in_rounds(ls_step *s, ls_step_state *host_state, ls_s
         }
         LS_TRY(st, ls_step_trouble(s), out);
         LS_TRY(st, ls_fault_pass(LS_FAULT_AT_REDUCE), out);
-        LS_TRY(st, s->turns ? ls_step_host_zero_end(s) : ls_dp_sum_end(s->args.dp, buffers), out);
+        LS_TRY(st, s->page_reuse ? ls_step_host_zero_end(s) : ls_dp_sum_end(s->args.dp, buffers),
+               out);
         ls_step_clock_lap(clock, LS_TIME_EXCHANGE);
     }
-    if (s->turns && !ls_step_has_mp_group(s)) /* else what a team has parts of is added up first */
+    if (s->page_reuse &&
+        !ls_step_has_mp_group(s)) /* else what a team has parts of is added up first */
         ls_step_host_zero_bring(s);
 out:
     return st;
@@ -457,8 +460,8 @@ static ls_status all_gradients(ls_step *s, ls_step_state *host_state, ls_step_cl
     ls_status st;
 
     s->clock = clock;
-    s->team.waited_ns = moves_ns(s);
-    if (s->line) {
+    s->mp_group.waited_ns = moves_ns(s);
+    if (s->pipeline) {
         st = ls_pipeline_gradients(s, host_state, clock);
     } else if (ls_step_parts(s)) {
         st = gradients_in_rounds(s, host_state, clock);
@@ -508,10 +511,10 @@ static ls_status losses(ls_step *s, ls_step_clock *clock)
     memset(sums, 0, (size_t)(calls->leaves + calls->ranks) * sizeof *sums);
     ls_stream_copy_out(s->args.stream, sums + calls->first, s->sums, own * (int64_t)sizeof(double));
     ls_stream_copy_out(s->args.stream, s->host_norm, s->norm, sizeof *s->host_norm);
-    if (s->apart)
+    if (s->discrete)
         ls_step_clock_lap(clock, LS_TIME_OPTIMIZER); /* queued, as all before it */
     LS_TRY(st, ls_step_await(s), out);
-    if (s->apart && !sharers)
+    if (s->discrete && !sharers)
         ls_step_clock_lap(clock,
                           LS_TIME_BACKWARD); /* of the device; ranks have waited for it before */
     if (!sharers)
@@ -651,7 +654,7 @@ ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequ
                                    .need = ls_step_divides(step) ? ls_step_need : NULL,
                                    .context = step};
         copy_windows(step, windows, done, B);
-        if (step->line)
+        if (step->pipeline)
             LS_TRY(st, ls_pipeline_forward(step, &call), out);
         else
             ls_pass_loss(step->pass, &call);
@@ -719,7 +722,7 @@ ls_status ls_step_weights_changed(ls_step *step)
     const ls_step *s = step;
 
     ls_packed_weights_changed(s->args.packs);
-    if (s->line)
+    if (s->pipeline)
         ls_pipeline_changed(step);
     else if (s->copy && !ls_step_shards(s))
         renew_copy(s, 0, 0, s->args.model->flat);

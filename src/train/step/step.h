@@ -39,13 +39,13 @@ typedef struct ls_step_args {
     ls_stream *stream;
     ls_stream *side; /* for copies beside it, where ranks cannot reach the device's memory */
     ls_calls calls;
-    ls_dp *dp;           /* NULL: alone, or alone with this part of the model */
-    ls_mp_group *tensor; /* mesh.tp: the ranks that have parts of tensors; NULL: they are whole */
-    ls_mp_group *far;    /* mesh.ep: the ranks that divide experts; NULL: nobody does */
-    ls_comm *team;       /* with both: all that have the model together, by far ranks */
-    ls_mp_group
-        *ring;  /* those that share sequences (train/session/cp_group.h); NULL: it has whole ones */
-    ls_dp *all; /* mesh.ep: who shares the batch; NULL: those of dp do */
+    ls_dp *dp;             /* NULL: alone, or alone with this part of the model */
+    ls_mp_group *tensor;   /* mesh.tp: the ranks that have parts of tensors; NULL: they are whole */
+    ls_mp_group *ep_group; /* mesh.ep: the ranks that divide experts; NULL: nobody does */
+    ls_comm *mp_group;     /* with both: all that have the model together, by far ranks */
+    ls_mp_group *
+        cp_group; /* those that share sequences (train/session/cp_group.h); NULL: it has whole ones */
+    ls_dp *all;   /* mesh.ep: who shares the batch; NULL: those of dp do */
     ls_packed_weights *packs; /* of these weights, told of every change; NULL: none */
     const char *offload_to;   /* device.offload: disk: the folder for the moments */
     void *const *kept;        /* state of an earlier step of the same model, or part of it
@@ -157,7 +157,7 @@ ls_status ls_step_deal(ls_step *step, const float *whole, float *part);
 
 /* Add these (model->trained elements, host memory, read before it returns) to the sum of gradients
  * of the next step, and only of that one. */
-ls_status ls_step_add_residual(ls_step *step, const float *owed);
+ls_status ls_step_add_residual(ls_step *step, const float *residual);
 
 /* Steps that are in weights and moments, as far as this step has made them: the number of the last
  * one plus 1. -1: none since it was opened; LS_STEP_TORN: some of it is in them. */

@@ -36,7 +36,7 @@ struct ls_step {
     } offload;             /* [1] and [2] are used, as in state_memory */
     void *copy;            /* owned: w as rows read it; NULL in fp32, where that is w */
     ls_dtype type;
-    bool apart;                    /* the device has a memory of its own: work is done later */
+    bool discrete;                 /* the device has a memory of its own: work is done later */
     void *grads[LS_ORDERED_ROOTS]; /* calls.buffers of them */
     int64_t own;                   /* trained elements that this rank updates, packed (mesh.h) */
     float *own_grad;               /* owned: zero 2 and 3: the sum of their gradients */
@@ -70,7 +70,7 @@ struct ls_step {
         } legs[LS_MESH_BUCKETS + 1];
         int n, buckets; /* legs so far in this step, buckets that are complete in them, */
         int64_t end;    /* elements from here on */
-    } travel;           /* where ranks cannot reach the device's memory (host_stage.c) */
+    } host_stage;       /* where ranks cannot reach the device's memory (host_stage.c) */
     struct {
         ls_step_replay state;
         struct {
@@ -99,7 +99,7 @@ struct ls_step {
         int64_t *cut;   /* owned: of which block each is */
         int64_t n_cut, most_cut;
         int64_t waited_ns; /* in moves of tensors, as far as clocks know of it */
-    } team;                /* mesh.tp, mesh.ep (model_groups.c) */
+    } mp_group;            /* mesh.tp, mesh.ep (model_groups.c) */
     struct {
         int64_t rounds; /* calls of who has most, of those that divide experts */
         ls_collectives_span
@@ -110,7 +110,7 @@ struct ls_step {
             *parts; /* owned, n_parts: with ZeRO what this rank updates (layout/expert_zero.h);
                               * NULL: what equals divide */
         int n_parts;
-    } far; /* mesh.ep (far.c, model_groups.c) */
+    } ep_group; /* mesh.ep (far.c, model_groups.c) */
     struct {
         int64_t ready;                /* the step whose gradient and norm are here; -1: none */
         int64_t heard;                /* steps of which the losses of all ranks were heard, */
@@ -122,8 +122,8 @@ struct ls_step {
     ls_err_record why;                /* unless it is LS_OK */
     ls_status (*wait)(void *context); /* before the update; NULL: nobody reads the state */
     void *wait_context;
-    void *owed;  /* owned: added to the next sum of gradients; NULL: nothing */
-    void *small; /* owned: everything below */
+    void *residual; /* owned: added to the next sum of gradients; NULL: nothing */
+    void *small;    /* owned: everything below */
     int32_t *tokens, *targets, *start;
     float *losses;
     double *sums; /* of losses: per leaf in a step, per sequence in validation */
@@ -148,14 +148,15 @@ struct ls_step {
         int64_t number;           /* of this step; */
         ls_status status;         /* what was found */
     } blame;
-    struct ls_step_host_zero *turns; /* owned: zero 2 and 3 where it travels (host_stage_zero.c) */
+    struct ls_step_host_zero
+        *page_reuse; /* owned: zero 2 and 3 where it travels (host_stage_zero.c) */
     struct ls_replica_pair
         *trust; /* owned: what is kept for another rank (replica_pair.h); NULL: nothing */
     struct ls_pipeline
-        *line;    /* owned: where ranks have parts of the layers (pipeline.h): then the state
+        *pipeline; /* owned: where ranks have parts of the layers (pipeline.h): then the state
                            * is its own, and pass is that of the chunk at hand; NULL: not so */
-    void *work;   /* owned: what lamb or muon need beside the moments; NULL: nothing */
-    ls_lamb lamb; /* with its lists in there */
+    void *work;    /* owned: what lamb or muon need beside the moments; NULL: nothing */
+    ls_lamb lamb;  /* with its lists in there */
     struct {
         ls_adamw_span *spans; /* matrices, or the parts of them that this rank has */
         int64_t n_spans, n;
@@ -250,13 +251,13 @@ static inline bool ls_step_shards(const ls_step *step)
  * all. */
 static inline bool ls_step_has_mp_group(const ls_step *step)
 {
-    return step->args.tensor || step->args.far;
+    return step->args.tensor || step->args.ep_group;
 }
 static inline ls_comm *ls_step_group(const ls_step *step) /* all of them */
 {
-    return step->args.team
-               ? step->args.team
-               : ls_mp_group_comm(step->args.tensor ? step->args.tensor : step->args.far);
+    return step->args.mp_group
+               ? step->args.mp_group
+               : ls_mp_group_comm(step->args.tensor ? step->args.tensor : step->args.ep_group);
 }
 ls_status ls_step_open_group(ls_step *step);
 void ls_step_close_group(ls_step *step);
@@ -293,7 +294,7 @@ void ls_step_expert_serve(ls_step *step, bool backward,
  * back. */
 ls_status ls_step_open_expert(ls_step *step);
 ls_status ls_step_expert_spread(ls_step *step);
-ls_status ls_step_expert_carry(ls_step *step, float *moments, float *plane, bool back);
+ls_status ls_step_expert_carry(ls_step *step, float *moments, float *mesh_slice, bool back);
 ls_status ls_step_trouble(const ls_step *step); /* in an exchange inside of a pass, so far */
 
 /* Who shares the batch with this rank; NULL: nobody. */

@@ -59,7 +59,7 @@ static void free_shared(ls_step *s, bool shared, void *memory)
 }
 
 /* Other ranks own the same parts, and read this one's sums. */
-static bool has_twins(const ls_step *s)
+static bool has_shard_replicas(const ls_step *s)
 {
     return s->args.dp && ls_mesh_shard_groups(&ls_dp_about(s->args.dp)->mesh) > 1;
 }
@@ -76,8 +76,8 @@ static ls_status alloc_parted(ls_step *s, int64_t elements)
     LS_TRY(st, ls_window_open(&s->grad_window, elements * size, "gradients"), out);
     s->grads[0] = s->grad_window.base;
     LS_TRY(st,
-           alloc_shared(s, has_twins(s), ls_dp_sum_elements(ls_dp_about(s->args.dp)) * size,
-                        "gradients", &memory),
+           alloc_shared(s, has_shard_replicas(s),
+                        ls_dp_sum_elements(ls_dp_about(s->args.dp)) * size, "gradients", &memory),
            out);
     s->own_grad = memory;
     if (ls_step_shards(s))
@@ -190,7 +190,7 @@ static ls_status alloc_whole(ls_step *s)
             LS_TRY(st, alloc_moment(s, i, bytes, names[i]), out);
         else
             LS_TRY(st, alloc_shared(s, shared, bytes, names[0], &s->state_memory[0]), out);
-        bool own = i == 0 || ls_step_divides(s) || s->far.parts;
+        bool own = i == 0 || ls_step_divides(s) || s->ep_group.parts;
         bytes = (own ? moments : ls_optim_seconds(s->args.run, model)) * (int64_t)sizeof(float);
     }
     bytes = ls_optim_work_of(s->args.run, model).bytes;
@@ -212,7 +212,7 @@ static ls_status alloc_state(ls_step *s)
     ls_status st = LS_OK;
 
     LS_TRY(st, alloc_offload(s), out);
-    if (!s->line)
+    if (!s->pipeline)
         LS_TRY(st, alloc_whole(s), out);
     LS_TRY(st, ls_device_alloc(device, ls_memory_step_bytes(model, calls), "batch", &s->small),
            out);
@@ -240,12 +240,14 @@ static ls_status stage_tensors(ls_step *s)
         ls_memory_step_pass(s->args.run, s->args.model, s->args.kernels, &s->args.calls);
     ls_status st = LS_OK;
 
-    if (s->apart && s->args.tensor)
+    if (s->discrete && s->args.tensor)
         LS_TRY(st, ls_mp_group_stage(s->args.tensor, s->args.stream, ls_pass_place(&pass)), out);
-    if (s->apart && s->args.ring)
-        LS_TRY(st, ls_mp_group_stage(s->args.ring, s->args.stream, ls_pass_cp_place(&pass)), out);
-    if (s->apart && s->args.far)
-        LS_TRY(st, ls_mp_group_stage(s->args.far, s->args.stream, ls_pass_ep_place(&pass)), out);
+    if (s->discrete && s->args.cp_group)
+        LS_TRY(st, ls_mp_group_stage(s->args.cp_group, s->args.stream, ls_pass_cp_place(&pass)),
+               out);
+    if (s->discrete && s->args.ep_group)
+        LS_TRY(st, ls_mp_group_stage(s->args.ep_group, s->args.stream, ls_pass_ep_place(&pass)),
+               out);
 out:
     return st;
 }
@@ -261,9 +263,9 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
     s->now = args->calls;
     s->done = s->vote.ready = -1;
     s->loss_scale = 1;
-    s->far.rounds = ls_max_i64(1, args->calls.rounds);
+    s->ep_group.rounds = ls_max_i64(1, args->calls.rounds);
     s->type = ls_memory_type(args->run);
-    s->apart = !ls_device_describe(ls_stream_device(args->stream)).host_memory;
+    s->discrete = !ls_device_describe(ls_stream_device(args->stream)).host_memory;
     LS_TRY(st, stage_tensors(s), out);
     LS_TRY(st, ls_pipeline_open(s), out);
     LS_TRY(st, ls_step_open_expert(s), out);
@@ -281,9 +283,9 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
     pass.stream = args->stream;
     pass.packs = args->packs;
     pass.collectives = args->tensor ? ls_mp_group_collectives(args->tensor) : NULL;
-    pass.far = args->far ? ls_mp_group_collectives(args->far) : NULL;
-    pass.ring.collectives = args->ring ? ls_mp_group_collectives(args->ring) : NULL;
-    if (!s->line)
+    pass.ep_group = args->ep_group ? ls_mp_group_collectives(args->ep_group) : NULL;
+    pass.cp_group.collectives = args->cp_group ? ls_mp_group_collectives(args->cp_group) : NULL;
+    if (!s->pipeline)
         LS_TRY(st, ls_pass_open(&s->pass, &pass), out);
     if (args->kept && ls_step_shares(s)) {
         ls_stream_copy(args->stream, s->state_memory[0], args->kept[0],
@@ -312,7 +314,7 @@ ls_status ls_step_keep(ls_step *step, void *kept_out[3])
     void *w = s->state_memory[0];
     ls_status st = LS_OK;
 
-    if (s->line) {
+    if (s->pipeline) {
         ls_pipeline_keep(s, kept_out);
         return LS_OK;
     }
@@ -352,18 +354,18 @@ void ls_step_close(ls_step *step)
     ls_step_close_host_stage(step);
     ls_window_close(&step->grad_window);
     ls_window_close(&step->shards.window);
-    free_shared(step, has_twins(step), step->own_grad);
+    free_shared(step, has_shard_replicas(step), step->own_grad);
     ls_step_close_muon(step);
     ls_step_close_group(step);
     ls_device_free(device, step->work);
-    ls_device_free(device, step->owed);
+    ls_device_free(device, step->residual);
     free_shared(step, ls_step_shards(step), step->copy);
     ls_device_free(device, step->small);
     ls_device_host_free(device, step->staging,
                         ls_memory_staging_bytes(step->args.model, &step->args.calls));
     ls_mp_group_unstage(step->args.tensor);
-    ls_mp_group_unstage(step->args.ring);
-    ls_mp_group_unstage(step->args.far);
+    ls_mp_group_unstage(step->args.cp_group);
+    ls_mp_group_unstage(step->args.ep_group);
     ls_mem_free(step);
 }
 

@@ -14,12 +14,12 @@
 
 int ls_step_sums(const ls_step *s)
 {
-    return s->line ? ls_pipeline_owns(s) : ls_step_divides(s) ? ls_dp_buckets(s->args.dp) : 1;
+    return s->pipeline ? ls_pipeline_owns(s) : ls_step_divides(s) ? ls_dp_buckets(s->args.dp) : 1;
 }
 
 ls_mesh_part ls_step_sum(const ls_step *s, int bucket)
 {
-    if (s->line)
+    if (s->pipeline)
         return ls_pipeline_own(s, bucket);
     return ls_step_divides(s) ? ls_dp_own(s->args.dp, bucket)
                               : (ls_mesh_part){.count = s->args.model->trained};
@@ -27,12 +27,12 @@ ls_mesh_part ls_step_sum(const ls_step *s, int bucket)
 
 int ls_step_buckets(const ls_step *s)
 {
-    return s->far.parts ? s->far.n_parts : ls_step_sums(s);
+    return s->ep_group.parts ? s->ep_group.n_parts : ls_step_sums(s);
 }
 
 ls_mesh_part ls_step_own(const ls_step *s, int bucket)
 {
-    return s->far.parts ? s->far.parts[bucket] : ls_step_sum(s, bucket);
+    return s->ep_group.parts ? s->ep_group.parts[bucket] : ls_step_sum(s, bucket);
 }
 
 /* What a part has of elements first .. end-1; false: nothing. */
@@ -132,7 +132,7 @@ static ls_status open_adamw(ls_step *s)
             ls_mesh_part chunk = chunk_of(s, own, at);
             chunk.packed = ls_step_place(s, chunk.first); /* of its weights */
             n += ls_step_spans(s->args.run, s->args.model, chunk, ls_step_shards(s),
-                               !ls_step_divides(s) && !s->far.parts, spans + n);
+                               !ls_step_divides(s) && !s->ep_group.parts, spans + n);
             s->first_span[++k] = n;
         }
     }
@@ -154,7 +154,7 @@ ls_status ls_step_open_optimizer(ls_step *s)
 
 const float *ls_step_own_gradient(const ls_step *s, ls_mesh_part own)
 {
-    if (s->line)
+    if (s->pipeline)
         return ls_pipeline_gradient(s, own.first);
     return ls_step_parts(s) ? s->own_grad + ls_step_place(s, own.first)
                             : (const float *)s->grads[0] + own.first;
@@ -191,7 +191,7 @@ static void put_back(ls_step *s, int i, ls_mesh_part part, const float *from)
 static void optimize(ls_step *s, ls_mesh_part part, const int64_t *first)
 {
     /* Then others have parts of the copy. */
-    bool whole = (ls_step_shares(s) && !ls_step_shards(s)) || s->far.parts;
+    bool whole = (ls_step_shares(s) && !ls_step_shards(s)) || s->ep_group.parts;
     int64_t gap = ls_step_shards(s) ? part.first - ls_step_place(s, part.first) : 0;
 
     if (first[1] == first[0])
@@ -257,7 +257,7 @@ ls_status ls_step_norm(ls_step *s)
 
     if (ls_step_has_mp_group(s))
         return ls_step_group_norm(s, &norm);
-    if (s->line)
+    if (s->pipeline)
         return ls_pipeline_norm(s, &norm);
     if (ls_step_divides(s))
         return norm_with_others(s, &norm);
@@ -269,9 +269,9 @@ ls_status ls_step_complete(ls_step *s)
 {
     ls_status st = LS_OK;
 
-    if (s->line)
+    if (s->pipeline)
         return ls_pipeline_spread(s);
-    if (s->far.parts)
+    if (s->ep_group.parts)
         LS_TRY(st, ls_step_expert_spread(s), out);
     if (ls_step_divides(s))
         st = ls_step_gather(s, s->state_memory[0]);
@@ -296,12 +296,12 @@ ls_status ls_step_update(ls_step *s, ls_step_clock *clock)
         ls_step_adamw(s);
     ls_replica_pair_update(s);
     s->vote.made = true;
-    if (s->line) {
+    if (s->pipeline) {
         ls_step_clock_lap(clock, LS_TIME_OPTIMIZER);
         LS_TRY(st, ls_pipeline_spread(s), out);
         ls_step_clock_lap(clock, LS_TIME_EXCHANGE);
     }
-    if (s->far.parts) {
+    if (s->ep_group.parts) {
         ls_step_clock_lap(clock, LS_TIME_OPTIMIZER);
         LS_TRY(st, ls_step_expert_spread(s), out);
         ls_step_clock_lap(clock, LS_TIME_EXCHANGE);

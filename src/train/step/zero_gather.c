@@ -36,7 +36,7 @@ static ls_status start(ls_step *s, ls_zero_units_set wanted)
 
     for (int b = 0; b < ls_dp_buckets(s->args.dp) && st == LS_OK; b++)
         if (has(wanted & ~(s->shards.coming | s->shards.there), b)) {
-            st = s->turns
+            st = s->page_reuse
                      ? ls_step_host_zero_fetch(s, b)
                      : ls_dp_fetch(s->args.dp, b, s->type, own_weights(s), s->shards.window.base);
             s->shards.coming |= st == LS_OK ? (ls_zero_units_set)1 << b : 0;
@@ -68,8 +68,8 @@ static ls_status settle_some(ls_step *s, ls_zero_units_set wanted, bool dropped)
         if (has(wanted & s->shards.coming, b)) {
             st = ls_fault_pass(LS_FAULT_AT_GATHER);
             if (st == LS_OK)
-                st = s->turns && ls_step_shards(s) ? ls_step_host_zero_fetched(s, b, !dropped)
-                                                   : ls_dp_fetched(s->args.dp, b);
+                st = s->page_reuse && ls_step_shards(s) ? ls_step_host_zero_fetched(s, b, !dropped)
+                                                        : ls_dp_fetched(s->args.dp, b);
             s->shards.coming &= ~((ls_zero_units_set)1 << b);
             s->shards.there |= (ls_zero_units_set)1 << b;
             if (st == LS_OK && s->copy && !ls_step_shards(s))
@@ -108,7 +108,7 @@ static ls_status drop(ls_step *s, ls_zero_units_set unwanted)
     for (int b = 0; b < ls_dp_buckets(s->args.dp) && st == LS_OK; b++)
         if (has(unwanted & s->shards.there, b)) {
             ls_mesh_part bucket = ls_mesh_bucket(&a->mesh, a->trained, b);
-            if (!s->turns)
+            if (!s->page_reuse)
                 ls_window_drop(&s->shards.window, bucket.first * size,
                                ls_round_up(bucket.each * ls_mesh_shard_ranks(&a->mesh) * size,
                                            LS_WINDOW_PAGE));
@@ -160,7 +160,7 @@ void ls_step_need(void *context, int64_t unit)
 
 ls_status ls_step_forget(ls_step *s)
 {
-    if (s->turns)
+    if (s->page_reuse)
         ls_step_host_zero_changed(s);
     return ls_step_shards(s) ? drop(s, ~(ls_zero_units_set)0) : ls_step_settle(s);
 }
@@ -171,7 +171,7 @@ void ls_step_put(ls_step *step, int64_t first, int64_t count, const float *value
     const int64_t size = sizeof *values;
     float *w = s->state_memory[0];
 
-    if (s->line) {
+    if (s->pipeline) {
         ls_pipeline_put(s, first, count, values);
         return;
     }
@@ -191,7 +191,7 @@ void ls_step_put(ls_step *step, int64_t first, int64_t count, const float *value
 
 void ls_step_idle(ls_step *step)
 {
-    if (step->line)
+    if (step->pipeline)
         ls_pipeline_serve(step);
     else if (ls_step_is_ep(step))
         ls_step_expert_serve(step, false, NULL);
