@@ -4,6 +4,8 @@ A line of ROWS is a name, a model and words: KEY=VALUE for --set, and
   n=4                 ranks
   lab=2               hosts of a lab, among which the ranks are
   plan=10:KILL:1      what happens to ranks (tests/train_and_kill.py); heals=memory: where the last of the lost ones came from
+  drill=...           and when they meet again (docs/guide/failures.md)
+  device.isa=avx512 pairs=emulate-amx   products of bf16 as AVX512_BF16 or AMX make them (LINESHAFT_BF16), in plain C: other bits than without them
   |                   the run stops here, and goes on with the words behind it instead of those before it
 """
 import argparse
@@ -58,6 +60,8 @@ generic               llama      device.isa=generic
 bf16                  gpt2       precision=bf16
 bf16-llama            llama      precision=bf16
 bf16-olmoe            olmoe      precision=bf16
+bf16-avx512           gpt2       precision=bf16 device.isa=avx512 pairs=emulate-avx512
+bf16-amx              olmoe      precision=bf16 device.isa=avx512 pairs=emulate-amx
 bf16-stochastic       gpt2       precision=bf16 train.rounding=stochastic
 fp16                  gpt2       precision=fp16 device.isa=reference
 fp16-dropped          gpt2       precision=fp16 device.isa=reference train.loss_scale=16777216 train.loss_scale_interval=3
@@ -122,6 +126,7 @@ zero1-lamb            gpt2       n=3 mesh.zero=1 train.optimizer=lamb
 zero1-muon            gpt2       n=3 mesh.zero=1 train.optimizer=muon train.adamw_lr=1e-3 train.momentum=0.9
 dp-muon               llama      n=2 train.optimizer=muon
 zero1-bf16            gpt2       n=3 mesh.zero=1 precision=bf16
+zero1-bf16-avx512     gpt2       n=3 mesh.zero=1 precision=bf16 device.isa=avx512 pairs=emulate-avx512
 zero2-stochastic      gpt2       n=3 mesh.zero=2 precision=bf16 train.rounding=stochastic
 zero3-stochastic      gpt2       n=3 mesh.zero=3 precision=bf16 train.rounding=stochastic
 zero1-offload         gpt2       n=2 mesh.zero=1 device.offload=disk
@@ -172,6 +177,7 @@ tp2-rows-full         qwen3      mesh.tp=2 mesh.sp=false train.recompute=full
 tp2-selective         gpt2       mesh.tp=2 train.recompute=selective
 tp2-experts           mixtral    mesh.tp=2
 tp2-bf16              gpt2       n=4 mesh.tp=2 precision=bf16 train.rounding=stochastic
+tp2-bf16-amx          gpt2       mesh.tp=2 precision=bf16 device.isa=avx512 pairs=emulate-amx
 tp2-lora              lora-llama mesh.tp=2 lora.rank=4
 tp2-freeze            gpt2       n=4 mesh.tp=2 train.freeze=["*wte*","*h.0.*","*ln_*"]
 tp2-ramp              gpt2       n=4 mesh.tp=2 batch.ramp=6 batch.ramp_from=2
@@ -354,9 +360,9 @@ def prepare(program, work):
 def part(program, folder, words):
     """One part of a run, until it stops; what it had to do with an incident is checked."""
     own = {key: value for key, value in (word.split("=", 1) for word in words)}
-    n, lab, plan, heals, drill = (own.pop(key, None) for key in ("n", "lab", "plan", "heals", "drill"))
+    n, lab, plan, heals, drill, pairs = (own.pop(key, None) for key in ("n", "lab", "plan", "heals", "drill", "pairs"))
     sets = [word for key, value in own.items() for word in ("--set", f"{key}={value}")]
-    env = dict(os.environ, LINESHAFT=program, **({"LINESHAFT_DRILL": drill} if drill else {}))
+    env = dict(os.environ, LINESHAFT=program, LINESHAFT_BF16=pairs or "off", **({"LINESHAFT_DRILL": drill} if drill else {}))
     if plan:
         killer = f"{ROOT}/tests/train_and_kill.py"
         done = subprocess.run([sys.executable, killer, "out", n, plan, *sets], cwd=folder, env=env, capture_output=True, text=True)
@@ -424,10 +430,11 @@ def main():
     args = parser.parse_args()
     program, table, bad, left, told = os.path.abspath(os.environ["LINESHAFT"]), table_of(args.table), 0, 0, 0
     hosts = subprocess.run([program, "lab", "--nodes", "1", "--", "true"], capture_output=True).returncode == 0
+    wide = "avx512bw" in open("/proc/cpuinfo").read()
     chosen = [(name, run) for name, run in rows() if not args.filter or any(word in name for word in args.filter)]
     prepare(program, args.work)
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        can = [hosts or "lab=" not in run for _, run in chosen]
+        can = [(hosts or "lab=" not in run) and (wide or "isa=avx512" not in run) for _, run in chosen]
         runs = [pool.submit(row, program, args.work, *one) if able else None for one, able in zip(chosen, can)]
         for (name, run), future in zip(chosen, runs):
             if not future:
@@ -444,7 +451,7 @@ def main():
     if args.record:
         lines = [[name] + table[name] for name, _ in rows() if name in table]
         write(args.table, "".join("\t".join(line) + "\n" for line in [COLUMNS] + lines))
-    print(f"{told} rows, {bad} differ" + (f"; {left} left out: no hosts of a lab here" if left else ""))
+    print(f"{told} rows, {bad} differ" + (f"; {left} left out: no hosts of a lab or no AVX-512 here" if left else ""))
     sys.exit(bad > 0)
 
 

@@ -8,8 +8,8 @@
 # same table: LINESHAFT_DEVICE_ISA=generic bench/weights_hash.sh. Rows in fast mode are here only where their order is fixed too.
 #   --record     write the table instead, or the rows that FILTER chooses
 #   FILTER="str ..."  only rows whose name has one of these in it   JOBS=2   LINESHAFT=PROGRAM   TABLE=FILE
-# Ends with 1 when a row differs or fails. Rows that need hosts of a lab are left out, and counted, where there can be none. About a
-# minute; no figure of speed.
+# Ends with 1 when a row differs or fails. Rows that need hosts of a lab, or AVX-512, are left out, and counted, where there is none.
+# About a minute on two cores; no figure of speed.
 set -eu
 cd "$(dirname "$0")/.."
 if [ -z "${LINESHAFT:-}" ]; then
