@@ -2,10 +2,10 @@
 
 A line of ROWS is a name, a model and words: KEY=VALUE for --set, and
   n=4                 ranks
-  lab=2               hosts of a lab, among which the ranks are
+  lab=2               hosts of a lab, each with n ranks
   plan=10:KILL:1      what happens to ranks (tests/train_and_kill.py); heals=memory: where the last of the lost ones came from
   drill=...           and when they meet again (docs/guide/failures.md)
-  device.isa=avx512 pairs=emulate-amx   products of bf16 as AVX512_BF16 or AMX make them (LINESHAFT_BF16), in plain C: other bits than without them
+  pairs=emulate-amx   products of bf16 as AVX512_BF16 or AMX make them (LINESHAFT_BF16), in plain C: other bits than without them
   |                   the run stops here, and goes on with the words behind it instead of those before it
 """
 import argparse
@@ -251,6 +251,8 @@ hosts-int8            gpt2       lab=2 n=2 train.reduce=fast exchange.compress=i
 hosts-int8-zero1      gpt2       lab=2 n=4 train.reduce=fast exchange.compress=int8 mesh.zero=1
 hosts-topk            gpt2       lab=2 n=2 train.reduce=fast exchange.compress=topk exchange.topk=0.05
 hosts-int8-goes-on    gpt2       lab=2 n=2 train.reduce=fast exchange.compress=int8 train.steps=5 | lab=2 n=2 train.reduce=fast exchange.compress=int8
+hosts-int8-pays       gpt2       lab=2 train.reduce=fast exchange.compress=int8 train.steps=5 | n=3 train.reduce=fast exchange.compress=int8
+hosts-topk-zero1      gpt2       lab=2 n=2 train.reduce=fast exchange.compress=topk train.steps=5 | lab=2 n=1 train.reduce=fast exchange.compress=topk mesh.zero=1
 
 # Runs that stop and go on, also on another mesh.
 goes-on               gpt2       train.steps=4 | train.steps=10
@@ -426,12 +428,16 @@ def main():
     parser.add_argument("--table", required=True)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--record", action="store_true")
+    parser.add_argument("--exact", action="store_true", help="the names of rows, and not parts of them")
     parser.add_argument("filter", nargs="*")
     args = parser.parse_args()
     program, table, bad, left, told = os.path.abspath(os.environ["LINESHAFT"]), table_of(args.table), 0, 0, 0
     hosts = subprocess.run([program, "lab", "--nodes", "1", "--", "true"], capture_output=True).returncode == 0
     wide = "avx512bw" in open("/proc/cpuinfo").read()
-    chosen = [(name, run) for name, run in rows() if not args.filter or any(word in name for word in args.filter)]
+    named = lambda name: name in args.filter if args.exact else any(word in name for word in args.filter)
+    chosen = [(name, run) for name, run in rows() if not args.filter or named(name)]
+    if len(chosen) < (len(args.filter) if args.exact else 1):
+        sys.exit(f"there are no rows of these names: {args.filter}")
     prepare(program, args.work)
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         can = [(hosts or "lab=" not in run) and (wide or "isa=avx512" not in run) for _, run in chosen]

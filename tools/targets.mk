@@ -20,7 +20,7 @@ DEPS += libucx-dev libcurl4-openssl-dev
 TEST_DEPS += libucx-dev libucx0 iproute2 libcurl4-openssl-dev etcd-server etcd-client
 
 .PHONY: help deps test-deps test check format format-check layers headers shell-check clang asan model \
-  tsan fuzz faults examples conformance clean demo
+  tsan fuzz faults hashes examples conformance clean demo
 ## make            the program, ./lineshaft
 ## make demo       install what is missing, build, train a small model, let it talk
 ## make test       install what is missing, build, run all tests
@@ -123,6 +123,12 @@ faults:
 	@$(MAKE) --no-print-directory MODE=release lineshaft
 	@$(MAKE) --no-print-directory MODE=test build/test/lineshaft build/test/lineshaft-test
 	@sh tools/faults.sh $(QUICK)
+
+## make hashes     compare the bits of 261 small runs with tests/golden/weights_hash.tsv; FILTER=str: only
+##                 rows whose name contains str
+hashes:
+	@$(MAKE) --no-print-directory MODE=release build/release/lineshaft
+	@bench/weights_hash.sh
 
 ## make examples   run every example for a few steps
 examples:
