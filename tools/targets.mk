@@ -19,7 +19,7 @@ UNRANDOM := setarch -R true 2>/dev/null && set -- setarch -R;
 DEPS += libucx-dev libcurl4-openssl-dev
 TEST_DEPS += libucx-dev libucx0 iproute2 libcurl4-openssl-dev etcd-server etcd-client
 
-.PHONY: help deps test-deps test check format format-check layers headers shell-check clang asan model \
+.PHONY: help deps test-deps test check format format-check layers headers shell-check links clang asan model \
   tsan fuzz faults hashes examples conformance clean demo
 ## make            the program, ./lineshaft
 ## make demo       install what is missing, build, train a small model, let it talk
@@ -59,7 +59,7 @@ test: test-deps
 
 ##
 ## make check      everything below: what .ci/run adds to the tests
-check: format-check layers headers shell-check
+check: format-check layers headers shell-check links
 	@$(MAKE) --no-print-directory clang
 	@$(MAKE) --no-print-directory asan
 	@$(MAKE) --no-print-directory tsan
@@ -85,6 +85,10 @@ shell-check:
 	@find . \( -name build -o -name .git -o -name runs \) -prune -o \
 	  \( -name '*.sh' -o -path ./.ci/run \) -print0 | sort -z | xargs -0 shellcheck -S warning
 	@echo "shellcheck: ok"
+
+## make links      relative links and anchors in *.md lead somewhere
+links:
+	@sh tools/links.sh
 
 ## make clang      build with clang and -Werror, apart from the usual build
 clang:
