@@ -1,5 +1,6 @@
 #!/bin/sh
-# links.sh -- every relative link in *.md leads to a file that exists, and every #anchor to a heading of it.
+# links.sh [--paths] -- every relative link in *.md leads to a file that exists, and every #anchor to a heading of it.
+# --paths: every source file that a page names (src/..., tests/..., bench/..., tools/..., examples/...) exists, too.
 #
 # Anchors are made as GitHub makes them: the heading in lower case without punctuation, blanks as hyphens, -1, -2 ... behind
 # one that is there already. Links inside code blocks and to other sites are not looked at.
@@ -68,6 +69,15 @@ while read -r file number target; do
         ;;
     esac
 done <"$work/links"
+if [ "${1:-}" = --paths ]; then
+    xargs grep -noE '\b(src|tests|bench|tools|examples)/[A-Za-z0-9_./-]+\.(c|h|sh|py|cu|cuh|yaml|md)\b' <"$work/files" >"$work/paths" || true
+    while IFS=: read -r file number path; do
+        count=$((count + 1))
+        [ -e "$path" ] && continue
+        echo "$file:$number: there is no \"$path\""
+        bad=$((bad + 1))
+    done <"$work/paths"
+fi
 if [ "$bad" -gt 0 ]; then
     echo "links: $bad of $count are dead"
     exit 1
