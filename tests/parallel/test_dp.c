@@ -561,7 +561,7 @@ static int64_t sent_by(ls_comm *comm)
     return sent;
 }
 
-/* What docs/guide/parallel.md says, and headers. */
+/* What docs/guide/parallel/zero.md says, and headers. */
 static void check_sent(int64_t sent, int64_t want_bytes)
 {
     LS_CHECK(sent >= want_bytes);

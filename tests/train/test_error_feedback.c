@@ -168,7 +168,7 @@ static void write_text(void)
     LS_CHECK_EQ(fclose(f), 0);
 }
 
-/* The stated bounds: docs/guide/parallel.md. */
+/* The stated bounds: docs/guide/parallel/data.md. */
 LS_TEST_SECONDS(compressed_runs_stay_near_plain_ones, 120)
 {
     static const struct {

@@ -1,4 +1,4 @@
-/* succession.pml -- who may make the next view when the coordinator's node is gone or cut off, for spin. The rules
+/* failover.pml -- who may make the next view when the coordinator's node is gone or cut off, for spin. The rules
  * of src/cluster/quorum.c.
  *
  * Three nodes; a cut divides them, heals and divides them again; the first coordinator is node 0. Or NODES=5, of which
