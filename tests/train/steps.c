@@ -52,8 +52,8 @@ static int64_t most_weights, most_gradients;
 
 static void look(void)
 {
-    if (watched && watched->shards.window.base)
-        most_weights = ls_max_i64(most_weights, ls_window_held(&watched->shards.window));
+    if (watched && watched->zero_gather.window.base)
+        most_weights = ls_max_i64(most_weights, ls_window_held(&watched->zero_gather.window));
     if (watched && watched->grad_window.base)
         most_gradients = ls_max_i64(most_gradients, ls_window_held(&watched->grad_window));
 }

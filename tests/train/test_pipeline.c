@@ -175,7 +175,7 @@ static void check_tied(const rank *r)
     LS_CHECK(first);
     if (x->plan.pp_rank == 0)
         memcpy(first, w + tied.first, (size_t)tied.count * sizeof *first);
-    LS_CHECK_OK(ls_comm_run(x->along,
+    LS_CHECK_OK(ls_comm_run(x->pipeline_comm,
                             &(ls_coll){.kind = LS_COLL_BROADCAST,
                                        .type = LS_F32,
                                        .count = tied.count,
@@ -522,7 +522,7 @@ static void counted_parts(ls_world *w, ls_comm *comm)
         if (x->fetch.most > gathered || x->fetch.most < gathered * 9 / 10 - two)
             ls_test_fail(__FILE__, __LINE__, "%s: rank %d has %lld of weights, expected %lld",
                          k->name, r.mesh.rank, (long long)x->fetch.most, (long long)gathered);
-        LS_CHECK_EQ(ls_window_held(&r.step->shards.window), 0);
+        LS_CHECK_EQ(ls_window_held(&r.step->zero_gather.window), 0);
         close_rank(&r, comm);
     }
 }

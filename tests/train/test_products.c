@@ -168,9 +168,9 @@ static void open_exchange(rank *r)
     if (r->ep_group) {
         ls_dp_args numbers = {.comm = r->mesh_slice, .mesh = r->mesh, .leaves = 1, .trained = 1};
         numbers.mesh.zero = numbers.mesh.cp = 0;
-        LS_CHECK_OK(ls_dp_open(&r->args.all, &numbers));
+        LS_CHECK_OK(ls_dp_open(&r->args.batch_dp, &numbers));
     }
-    r->args.tensor = r->tensor;
+    r->args.tp_group = r->tensor;
     r->args.ep_group = r->ep_group;
     r->args.cp_group = r->cp_group;
     r->args.mp_group = r->mp_group;
@@ -219,7 +219,7 @@ static void close_rank(rank *r, ls_comm *comm)
     if (comm)
         LS_CHECK_OK(ls_comm_run(comm, &(ls_coll){.kind = LS_COLL_BARRIER}, INT64_MAX));
     ls_dp_close(r->args.dp);
-    ls_dp_close(r->args.all);
+    ls_dp_close(r->args.batch_dp);
     ls_mp_group_close(r->tensor);
     ls_mp_group_close(r->ep_group);
     ls_mp_group_close(r->cp_group);

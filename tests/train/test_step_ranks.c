@@ -206,13 +206,13 @@ static void late(ls_world *w, ls_comm *comm)
         run_step(&r, 0);
         /* The step has ended, and nobody has waited for what others have updated. */
         ls_zero_units_set all = ((ls_zero_units_set)1 << ls_dp_buckets(r.args.dp)) - 1;
-        LS_CHECK(ls_dp_buckets(r.args.dp) > 4 && r.step->shards.coming == all);
+        LS_CHECK(ls_dp_buckets(r.args.dp) > 4 && r.step->zero_gather.coming == all);
         run_step(&r, 1); /* forward has read all of them; then they are on their way once more */
-        LS_CHECK(r.step->shards.coming == all);
+        LS_CHECK(r.step->zero_gather.coming == all);
         ls_step_need(r.step, 0);
-        LS_CHECK_EQ(r.step->shards.coming, all & ~ls_zero_units_buckets(&r.model, &r.mesh, 0));
+        LS_CHECK_EQ(r.step->zero_gather.coming, all & ~ls_zero_units_buckets(&r.model, &r.mesh, 0));
         LS_CHECK_OK(ls_step_settle(r.step));
-        LS_CHECK_EQ(r.step->shards.coming, 0);
+        LS_CHECK_EQ(r.step->zero_gather.coming, 0);
         /* And all ranks have the same. */
         double sum[2] = {0, 0};
         const float *x = ls_step_state_arrays(r.step).w;

@@ -94,7 +94,7 @@ ls_status ls_replica_pair_open(ls_step *step)
     struct ls_replica_pair *t = s->trust = ls_mem_alloc(sizeof *t);
     if (!t)
         return LS_ENOMEM;
-    t->comm = plan ? s->pipeline->across : ls_dp_about(s->args.dp)->comm;
+    t->comm = plan ? s->pipeline->stage_comm : ls_dp_about(s->args.dp)->comm;
     t->ward = plan ? plan->ward : ls_replica_moments_of(mesh, mesh->rank);
     t->buddy = plan ? plan->buddy : ls_replica_moments_buddy(mesh, mesh->rank);
     LS_TRY(st, list(s, ls_comm_rank(t->comm), &t->own, &t->n_own), out);

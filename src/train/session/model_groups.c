@@ -384,7 +384,7 @@ static ls_comm *slice_of(const ls_step *s)
 {
     if (!s->pipeline)
         return NULL;
-    return s->pipeline->plan.divides ? ls_dp_about(s->args.dp)->comm : s->pipeline->along;
+    return s->pipeline->plan.divides ? ls_dp_about(s->args.dp)->comm : s->pipeline->pipeline_comm;
 }
 
 /* Where this rank's squares are among those of all; returns how many these are. */
@@ -519,7 +519,7 @@ static ls_status sum_range(ls_step *s, float *x, ls_stage_plan_range r, ls_comm 
         int n;
         ls_comm *divided;
     } both[] = {{s->args.ep_group, s->ep_group.spans, s->ep_group.n, NULL},
-                {s->args.tensor, s->mp_group.spans, s->mp_group.n, divided}};
+                {s->args.tp_group, s->mp_group.spans, s->mp_group.n, divided}};
     bool packed = !s->pipeline && ls_step_parts(s);
     parted own = {.step = s, .x = x, .ask = ls_step_sum_piece};
     const ls_mp_group_keeper keeper = {.copy = copy_parted, .context = &own};
@@ -569,17 +569,17 @@ static ls_status sum_partials(ls_step *s)
 
     if (!x) {
         st = sum_range(s,
-                       s->page_reuse      ? s->host_stage.buffers[0]
+                       s->host_zero       ? s->host_stage.buffers[0]
                        : ls_step_parts(s) ? s->own_grad
                                           : s->grads[0],
                        all, ls_step_divides(s) ? ls_dp_group(s->args.dp) : NULL);
-        if (s->page_reuse)
+        if (s->host_zero)
             ls_step_host_zero_bring(s);
         return st;
     }
     for (int c = 0; c < x->plan.chunks && st == LS_OK; c++)
         st = sum_range(s, ls_pipeline_grad(x, c, 0), x->plan.chunk[c].own,
-                       x->plan.divides ? x->across : NULL);
+                       x->plan.divides ? x->stage_comm : NULL);
     return st;
 }
 

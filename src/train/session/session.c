@@ -647,8 +647,8 @@ static ls_status open_sums(ls_session *s, ls_step_args *step)
         LS_TRY(st, open_exchange(s), out);
     LS_TRY(st, ls_model_groups_open_sums(s), out);
     step->dp = s->mesh.independent ? NULL : ls_mesh_mp(&s->mesh) > 1 ? s->sums : s->dp;
-    step->all = s->mesh.ep < 2 ? NULL : s->sharers ? s->sharers : s->dp;
-    step->tensor = s->tensor;
+    step->batch_dp = s->mesh.ep < 2 ? NULL : s->sharers ? s->sharers : s->dp;
+    step->tp_group = s->tensor;
     step->ep_group = s->ep_group;
     step->mp_group = s->mp_group;
     step->cp_group = s->cp_group;

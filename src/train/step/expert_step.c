@@ -26,7 +26,7 @@ enum { CARRY_S = 600 };
 void ls_step_expert_split(ls_step *step, const ls_ordered_run *runs)
 {
     ls_step *s = step;
-    const ls_mesh *mesh = &ls_dp_about(s->args.all)->mesh;
+    const ls_mesh *mesh = &ls_dp_about(s->args.batch_dp)->mesh;
     int64_t most = 1, first = mesh->rank / mesh->ep * mesh->ep;
 
     for (int64_t r = first; r < first + mesh->ep; r++)

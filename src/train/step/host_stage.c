@@ -207,7 +207,7 @@ ls_status ls_step_gather(ls_step *s, float *whole)
 
     if (!ls_step_host_stages(s))
         return ls_dp_gather(s->args.dp, whole);
-    if (s->page_reuse)
+    if (s->host_zero)
         return ls_step_host_zero_gather(s, whole);
     for (int b = 0; b < ls_dp_buckets(s->args.dp); b++) {
         ls_mesh_part own = ls_dp_own(s->args.dp, b);

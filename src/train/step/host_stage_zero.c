@@ -65,14 +65,14 @@ out:
 
 static ls_status open_weights(ls_step *s, const ls_dp_args *dp, int64_t page)
 {
-    struct ls_step_host_zero *x = s->page_reuse;
+    struct ls_step_host_zero *x = s->host_zero;
     static const char what[] = "weights on their way";
     int64_t size = ls_dtype_bytes(s->type);
     ls_page_reuse page_reuse = ls_page_reuse_weights(s->args.model, dp, size, page);
     int64_t bytes = ls_round_up(ls_dp_own_elements(dp) * size, 4096);
     ls_status st;
 
-    LS_TRY(st, open_window(s, &s->shards.window, &page_reuse, "weights"), out);
+    LS_TRY(st, open_window(s, &s->zero_gather.window, &page_reuse, "weights"), out);
     LS_TRY(st, ls_dp_alloc(s->args.dp, bytes, what, &x->own), out);
     x->own_locked = ls_device_host_lock(device_of(s), x->own, bytes, what) == LS_OK;
     if (!x->own_locked)
@@ -93,7 +93,7 @@ ls_status ls_step_open_host_zero(ls_step *step)
     const ls_dp_args *dp = ls_dp_about(s->args.dp);
     int64_t page = ls_device_describe(device_of(s)).window_page;
     ls_page_reuse page_reuse = ls_page_reuse_gradient(s->args.model, dp, page);
-    struct ls_step_host_zero *x = s->page_reuse = ls_mem_alloc(sizeof *x);
+    struct ls_step_host_zero *x = s->host_zero = ls_mem_alloc(sizeof *x);
     void *memory;
     ls_status st;
 
@@ -121,7 +121,7 @@ out:
 
 void ls_step_close_host_zero(ls_step *step)
 {
-    struct ls_step_host_zero *x = step->page_reuse;
+    struct ls_step_host_zero *x = step->host_zero;
 
     if (!x)
         return;
@@ -131,19 +131,19 @@ void ls_step_close_host_zero(ls_step *step)
         ls_device_host_unlock(device_of(step), x->own);
     ls_dp_free(step->args.dp, x->own);
     ls_device_window_close(device_of(step), step->grad_window.base);
-    ls_device_window_close(device_of(step), step->shards.window.base);
+    ls_device_window_close(device_of(step), step->zero_gather.window.base);
     ls_device_free(device_of(step), step->own_grad);
-    step->grad_window = step->shards.window = (ls_window){.base = NULL};
+    step->grad_window = step->zero_gather.window = (ls_window){.base = NULL};
     step->own_grad = NULL;
     ls_mem_free(x);
-    step->page_reuse = NULL;
+    step->host_zero = NULL;
 }
 
 /* --- gradients -------------------------------------------------------------------------------- */
 
 void ls_step_host_zero_round(ls_step *step, int round)
 {
-    struct ls_step_host_zero *x = step->page_reuse;
+    struct ls_step_host_zero *x = step->host_zero;
 
     x->queued = x->begun = 0;
     ls_dp_round_of_places(step->args.dp, round, x->places, step->host_stage.buffers[0]);
@@ -152,7 +152,7 @@ void ls_step_host_zero_round(ls_step *step, int round)
 /* Legs whose copy is queued, up to a number: when it is there, their sum is started. */
 static ls_status begin_until(ls_step *s, int end)
 {
-    struct ls_step_host_zero *x = s->page_reuse;
+    struct ls_step_host_zero *x = s->host_zero;
     ls_status st = LS_OK;
 
     for (; x->begun < end; x->begun++) {
@@ -166,7 +166,7 @@ out:
 ls_status ls_step_host_zero_from(ls_step *step, int64_t from)
 {
     ls_step *s = step;
-    struct ls_step_host_zero *x = s->page_reuse;
+    struct ls_step_host_zero *x = s->host_zero;
     int legs = ls_dp_legs(s->args.dp);
     ls_status st;
 
@@ -191,7 +191,7 @@ ls_status ls_step_host_zero_end(ls_step *step)
 {
     ls_status st;
 
-    LS_TRY(st, begin_until(step, step->page_reuse->queued), out);
+    LS_TRY(st, begin_until(step, step->host_zero->queued), out);
     st = ls_dp_sum_end(step->args.dp, NULL);
 out:
     return st;
@@ -210,7 +210,7 @@ void ls_step_host_zero_bring(ls_step *step)
 /* A bucket of the whole from its owners: the own part to its place, the others' to the device. */
 static ls_status gather_from(ls_step *s, int b, const float *whole)
 {
-    struct ls_step_host_zero *x = s->page_reuse;
+    struct ls_step_host_zero *x = s->host_zero;
     const ls_dp_args *a = ls_dp_about(s->args.dp);
     ls_mesh_part own = ls_dp_own(s->args.dp, b), all = ls_mesh_bucket(&a->mesh, a->trained, b);
     int place = b % LS_DP_AHEAD;
@@ -233,7 +233,7 @@ static ls_status gathered(ls_step *s, int b, float *whole)
     ls_status st = ls_dp_fetched(s->args.dp, b);
 
     if (st == LS_OK)
-        ls_staging_give(s->page_reuse->grads, b % LS_DP_AHEAD, 0, whole + all.first,
+        ls_staging_give(s->host_zero->grads, b % LS_DP_AHEAD, 0, whole + all.first,
                         all.count * (int64_t)sizeof *whole);
     return st;
 }
@@ -255,13 +255,13 @@ out:
 
 void ls_step_host_zero_changed(ls_step *step)
 {
-    step->page_reuse->stale = true;
+    step->host_zero->stale = true;
 }
 
 /* The own weights, where others read them. */
 static ls_status renew(ls_step *s)
 {
-    struct ls_step_host_zero *x = s->page_reuse;
+    struct ls_step_host_zero *x = s->host_zero;
     int64_t n = ls_dp_own_elements(ls_dp_about(s->args.dp));
 
     if (!x->stale)
@@ -275,7 +275,7 @@ static ls_status renew(ls_step *s)
 ls_status ls_step_host_zero_fetch(ls_step *step, int bucket)
 {
     ls_step *s = step;
-    struct ls_step_host_zero *x = s->page_reuse;
+    struct ls_step_host_zero *x = s->host_zero;
     ls_mesh_part own = ls_dp_own(s->args.dp, bucket);
     int place = 0;
     ls_status st;
@@ -298,7 +298,7 @@ out:
 ls_status ls_step_host_zero_fetched(ls_step *step, int bucket, bool wanted)
 {
     ls_step *s = step;
-    struct ls_step_host_zero *x = s->page_reuse;
+    struct ls_step_host_zero *x = s->host_zero;
     const ls_dp_args *a = ls_dp_about(s->args.dp);
     ls_mesh_part all = ls_mesh_bucket(&a->mesh, a->trained, bucket);
     int64_t size = ls_dtype_bytes(s->type);
@@ -310,7 +310,7 @@ ls_status ls_step_host_zero_fetched(ls_step *step, int bucket, bool wanted)
     LS_BUG_IF(place == x->n, "bucket %d does not come", bucket);
     x->taken[place] = 0;
     if (st == LS_OK && wanted) {
-        ls_staging_give(x->weights, place, 0, s->shards.window.base + all.first * size,
+        ls_staging_give(x->weights, place, 0, s->zero_gather.window.base + all.first * size,
                         all.count * size);
         ls_staging_mark(x->weights, place);
     }

@@ -72,7 +72,9 @@ static ls_status await_send(ls_pipeline *x, uint64_t number)
         return LS_OK;
     x->sends[at].number = 0;
     st = ls_pipeline_begin_sends(x);
-    return st != LS_OK ? st : ls_comm_wait(x->along, x->sends[at].request, ls_pipeline_deadline());
+    return st != LS_OK
+               ? st
+               : ls_comm_wait(x->pipeline_comm, x->sends[at].request, ls_pipeline_deadline());
 }
 
 /* place: where it passes through the host, if it does. */
@@ -93,7 +95,7 @@ static ls_status start_send(ls_step *s, const ls_pp_schedule_op *op, const void 
     if (x->host_stage.messages)
         ls_pipeline_send_later(x, &coll, place, at);
     else
-        LS_TRY(st, ls_comm_start(x->along, &coll, &x->sends[at].request), out);
+        LS_TRY(st, ls_comm_start(x->pipeline_comm, &coll, &x->sends[at].request), out);
     x->sends[at].number = number;
     x->sent_bytes += coll.count * ls_dtype_bytes(coll.type);
     *number_out = number;
@@ -134,7 +136,7 @@ static ls_status free_gradient(ls_pipeline *x, bool wait, int *buffer_out)
         int at = (int)(x->gradient[first].sent % LS_PIPELINE_SENDS);
         bool done = x->sends[at].number != x->gradient[first].sent;
         if (!done)
-            LS_TRY(st, ls_comm_test(x->along, x->sends[at].request, &done), out);
+            LS_TRY(st, ls_comm_test(x->pipeline_comm, x->sends[at].request, &done), out);
         if (!done)
             return LS_OK;
         if (x->sends[at].number == x->gradient[first].sent)
@@ -187,7 +189,7 @@ static ls_status pp_rank(ls_step *s, const ls_pp_schedule_op *op, bool must, boo
     if (x->host_stage.messages)
         LS_TRY(st, ls_pipeline_room(x, place_at(x, buffer, op->back), &memory), out);
     LS_TRY(st,
-           ls_comm_start(x->along,
+           ls_comm_start(x->pipeline_comm,
                          &(ls_coll){.kind = LS_COLL_RECV,
                                     .type = s->type,
                                     .count = count_of(s, op->micro, op->back),
@@ -245,7 +247,7 @@ static ls_status await_input(ls_step *s, int i, bool back, ls_step_clock *clock)
 
     LS_TRY(st, pp_rank_receives(s, receive_of(x, i, op, back)), out);
     LS_TRY(st, ls_pipeline_begin_sends(x), out); /* or who is waited for may wait for them */
-    LS_TRY(st, ls_comm_wait(x->along, item->in[back], ls_pipeline_deadline()), out);
+    LS_TRY(st, ls_comm_wait(x->pipeline_comm, item->in[back], ls_pipeline_deadline()), out);
     x->posted--;
     int buffer = back ? item->gradient : item->stream;
     if (x->host_stage.messages)
@@ -534,7 +536,7 @@ static ls_status move(ls_step *s, const ls_pass_call *call, ls_coll_kind kind, v
     const ls_pipeline *x = s->pipeline;
     int pp_ranks = x->plan.pp_ranks, by = kind == LS_COLL_SEND ? 1 : pp_ranks - 1;
 
-    return ls_pipeline_run(s, x->along,
+    return ls_pipeline_run(s, x->pipeline_comm,
                            &(ls_coll){.kind = kind,
                                       .type = s->type,
                                       .count = ls_pass_stream(s->args.model, call->B * call->T),

@@ -95,11 +95,11 @@ ls_status ls_pipeline_open_travel(ls_step *step)
         places += x->plan.chunk[c].slots;
     }
     LS_TRY(st,
-           ls_staging_open(&x->host_stage.messages, x->along, s->args.stream, places,
+           ls_staging_open(&x->host_stage.messages, x->pipeline_comm, s->args.stream, places,
                            x->gradient_bytes, "streams on their way"),
            out);
     LS_TRY(st,
-           ls_staging_open(&x->host_stage.pieces, x->along, s->args.stream, 1, PIECE_BYTES,
+           ls_staging_open(&x->host_stage.pieces, x->pipeline_comm, s->args.stream, 1, PIECE_BYTES,
                            "a part of the model on its way"),
            out);
     for (int i = 0; i <= LS_STAGE_PLAN_CHUNKS; i++)
@@ -176,7 +176,7 @@ ls_status ls_pipeline_begin_sends(ls_pipeline *pipeline)
                                 ls_pipeline_deadline()),
                out);
         LS_TRY(st,
-               ls_comm_start(x->along, &x->host_stage.waiting[i].coll,
+               ls_comm_start(x->pipeline_comm, &x->host_stage.waiting[i].coll,
                              &x->sends[x->host_stage.waiting[i].send].request),
                out);
     }

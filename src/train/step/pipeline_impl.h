@@ -37,8 +37,8 @@ typedef struct ls_pipeline_flight {
 struct ls_pipeline {
     ls_stage_plan plan;
     ls_mesh mesh;
-    ls_comm *along;  /* owned, as all that follows: the ranks of the line, by posts */
-    ls_comm *across; /* those of the post, by lines; NULL: there is one line */
+    ls_comm *pipeline_comm; /* owned, as all that follows: the ranks of the line, by posts */
+    ls_comm *stage_comm;    /* those of the post, by lines; NULL: there is one line */
     ls_pass *passes[LS_STAGE_PLAN_CHUNKS];
     ls_packed_weights *packs[LS_STAGE_PLAN_CHUNKS]; /* NULL: none */
     ls_dp *sums[LS_STAGE_PLAN_CHUNKS + 1]; /* across: of each chunk; of the head's part of a tied

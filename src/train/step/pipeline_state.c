@@ -53,7 +53,7 @@ static int64_t grad_end(const ls_step *s, ls_stage_plan_range own, bool divides)
 {
     ls_dp_args dp = ls_stage_plan_sum(s->args.run, &s->pipeline->mesh, own.count, divides);
 
-    return own.first + (s->pipeline->across && own.count > 0 ? ls_dp_elements(&dp) : own.count);
+    return own.first + (s->pipeline->stage_comm && own.count > 0 ? ls_dp_elements(&dp) : own.count);
 }
 
 static ls_status open_grad(const ls_step *s, ls_window *window, ls_stage_plan_range own,
@@ -140,12 +140,12 @@ static ls_status open_sums(ls_step *s)
     bool tied = ls_pipeline_is_tied(x) && ls_stage_plan_is_last(plan);
     ls_status st = LS_OK;
 
-    for (int i = 0; i < plan->chunks + tied && x->across && !ls_pipeline_is_parted(x); i++) {
+    for (int i = 0; i < plan->chunks + tied && x->stage_comm && !ls_pipeline_is_parted(x); i++) {
         bool head = i == plan->chunks;
         ls_dp_args dp = ls_stage_plan_sum(s->args.run, &x->mesh,
                                           head ? plan->tied.count : plan->chunk[i].own.count,
                                           plan->divides && !head);
-        dp.comm = x->across;
+        dp.comm = x->stage_comm;
         if (dp.trained > 0)
             LS_TRY(st, ls_dp_open(&x->sums[i], &dp), out);
     }
@@ -163,7 +163,7 @@ static ls_status open_passes(ls_step *s)
                                                &s->args.calls, &x->plan.chunk[c]);
         ls_packed_weights_args packs;
         pass.stream = s->args.stream;
-        pass.collectives = s->args.tensor ? ls_mp_group_collectives(s->args.tensor) : NULL;
+        pass.collectives = s->args.tp_group ? ls_mp_group_collectives(s->args.tp_group) : NULL;
         pass.cp_group.collectives =
             s->args.cp_group ? ls_mp_group_collectives(s->args.cp_group) : NULL;
         pass.ep_group = s->args.ep_group ? ls_mp_group_collectives(s->args.ep_group) : NULL;
@@ -224,9 +224,9 @@ ls_status ls_pipeline_open(ls_step *step)
     *x = (ls_pipeline){.mesh = *mesh, .most = ls_stage_plan_micros(run, mesh, &s->args.calls)};
     LS_TRY(st, ls_stage_plan_init(&x->plan, run, s->args.model, mesh, x->most, run->batch.ramp > 0),
            out);
-    LS_TRY(st, open_comm(s, mesh, true, &x->along), out);
+    LS_TRY(st, open_comm(s, mesh, true, &x->pipeline_comm), out);
     if (ls_mesh_pipelines(mesh) > 1)
-        LS_TRY(st, open_comm(s, mesh, false, &x->across), out);
+        LS_TRY(st, open_comm(s, mesh, false, &x->stage_comm), out);
     LS_TRY(st, open_state(s), out);
     LS_TRY(st, open_sums(s), out);
     LS_TRY(st, ls_pipeline_open_parts(s), out);
@@ -264,8 +264,8 @@ void ls_pipeline_close(ls_step *step)
     for (int i = 0; i <= LS_STAGE_PLAN_CHUNKS; i++)
         ls_dp_close(x->sums[i]);
     ls_pipeline_close_parts(s);
-    ls_comm_close(x->across);
-    ls_comm_close(x->along);
+    ls_comm_close(x->stage_comm);
+    ls_comm_close(x->pipeline_comm);
     ls_device_free(ls_stream_device(s->args.stream), x->memory);
     ls_mem_free(x->parts);
     ls_mem_free(x->items);
@@ -434,7 +434,7 @@ static ls_status begin_there(ls_step *s)
     ls_pipeline *x = s->pipeline;
     ls_status st = LS_OK;
 
-    if (!x->host_stage.messages || !x->across)
+    if (!x->host_stage.messages || !x->stage_comm)
         return LS_OK;
     LS_TRY(st, ls_step_await(s), out);
     for (int i = x->plan.chunks; i >= 0; i--)
@@ -546,7 +546,7 @@ static ls_status send_head(ls_step *s)
     float *head = ls_pipeline_head(x, 0);
     ls_status st;
 
-    st = ls_pipeline_run(s, x->along,
+    st = ls_pipeline_run(s, x->pipeline_comm,
                          &(ls_coll){.kind = last ? LS_COLL_SEND : LS_COLL_RECV,
                                     .type = LS_F32,
                                     .count = tied.count,
@@ -605,7 +605,7 @@ static ls_status add_up(const ls_step *s, float *numbers, int64_t n)
     const ls_pipeline *x = s->pipeline;
 
     return ls_pipeline_run(
-        s, x->plan.divides ? ls_dp_about(s->args.dp)->comm : x->along,
+        s, x->plan.divides ? ls_dp_about(s->args.dp)->comm : x->pipeline_comm,
         &(ls_coll){
             .kind = LS_COLL_ALL_REDUCE, .type = LS_F32, .count = n, .in = numbers, .out = numbers});
 }
@@ -754,7 +754,7 @@ static ls_status tell_across(const ls_step *s, int pipeline, ls_stage_plan_range
 {
     if (r.count == 0)
         return LS_OK;
-    return ls_pipeline_run(s, s->pipeline->across,
+    return ls_pipeline_run(s, s->pipeline->stage_comm,
                            &(ls_coll){.kind = LS_COLL_BROADCAST,
                                       .type = LS_F32,
                                       .count = r.count,
@@ -774,7 +774,7 @@ static ls_status gather_across(const ls_step *s, float *array)
         for (int b = 0; b < ls_stage_plan_buckets(&x->plan, x->plan.pp_rank, c); b++) {
             ls_stage_plan_range all = range_of(s, array, x->plan.pp_rank, c, b);
             LS_TRY(st,
-                   ls_comm_run(x->across,
+                   ls_comm_run(x->stage_comm,
                                &(ls_coll){.kind = LS_COLL_ALL_GATHER,
                                           .type = LS_F32,
                                           .count = all.count,
@@ -837,7 +837,7 @@ ls_status ls_pipeline_deal(ls_step *step, const float *whole, float *array)
     ls_status st = LS_OK;
 
     LS_TRY(st, carry_all(step, false, whole, array), out);
-    for (int c = 0; c < x->plan.chunks && x->across && !parts; c++)
+    for (int c = 0; c < x->plan.chunks && x->stage_comm && !parts; c++)
         LS_TRY(st,
                tell_across(step, 0,
                            is_moment(step, array) ? x->plan.chunk[c].own : x->plan.chunk[c].weights,
@@ -860,7 +860,7 @@ ls_status ls_pipeline_complete(ls_step *step, float *array)
     int64_t sent = 0;
     ls_status st = LS_OK;
 
-    if (x->across && !is_divided(step, array))
+    if (x->stage_comm && !is_divided(step, array))
         LS_TRY(st, gather_across(step, array), out);
     if (!is_moment(step, array))
         st = copy_tied(step, &sent);

@@ -68,7 +68,7 @@ static ls_status open_feed(ls_step *s, int i, const int64_t *counts, int buckets
     ls_mesh_split(&pp_rank, s->args.calls.leaves, runs);
     (void)ls_calls_feed(s->args.run, &pp_rank, rounds, merges);
     st = ls_ordered_feed_open(&x->flow.feeds[i],
-                              &(ls_ordered_feed_args){.comm = x->across,
+                              &(ls_ordered_feed_args){.comm = x->stage_comm,
                                                       .runs = runs,
                                                       .leaves = s->now.leaves,
                                                       .counts = counts,
@@ -131,7 +131,7 @@ ls_status ls_pipeline_open_parts(ls_step *step)
         LS_TRY(st, open_feeds(s), out);
     if (x->plan.zero == 3) /* closed by the step */
         LS_TRY(st,
-               ls_window_open(&s->shards.window, s->args.model->flat * ls_dtype_bytes(s->type),
+               ls_window_open(&s->zero_gather.window, s->args.model->flat * ls_dtype_bytes(s->type),
                               "weights"),
                out);
 out:
@@ -220,7 +220,7 @@ static ls_status end_oldest(ls_step *s)
                                    ls_pipeline_deadline()),
                out);
     } else {
-        LS_TRY(st, ls_comm_wait(x->across, f->request, ls_pipeline_deadline()), out);
+        LS_TRY(st, ls_comm_wait(x->stage_comm, f->request, ls_pipeline_deadline()), out);
         if (x->flow.round > 0)
             ls_combine_two(LS_F32, sum, arrived, sum, own.count);
         else
@@ -248,7 +248,7 @@ static ls_status start_flight(ls_step *s, int bucket)
         LS_TRY(st, ls_ordered_feed_start(feed_of(x, &f), part_of(&f), x->flow.round, at), out);
     else
         LS_TRY(st,
-               ls_comm_start(x->across,
+               ls_comm_start(x->stage_comm,
                              &(ls_coll){.kind = LS_COLL_REDUCE_SCATTER,
                                         .type = LS_F32,
                                         .count = all.count,
@@ -378,12 +378,12 @@ static ls_status start(ls_step *s, uint64_t wanted)
         if (!has(wanted & ~(x->fetch.coming | x->fetch.there), b))
             continue;
         all = weights_of(x, b, &own);
-        st = ls_comm_start(x->across,
+        st = ls_comm_start(x->stage_comm,
                            &(ls_coll){.kind = LS_COLL_ALL_GATHER,
                                       .type = s->type,
                                       .count = all.count,
                                       .in = kept + own.first * size,
-                                      .out = s->shards.window.base + all.first * size},
+                                      .out = s->zero_gather.window.base + all.first * size},
                            &x->fetch.requests[b]);
         x->fetch.coming |= st == LS_OK ? (uint64_t)1 << b : 0;
         x->flow.sent_bytes += own.count * (x->plan.pipelines - 1) * size;
@@ -400,12 +400,12 @@ static ls_status settle(ls_step *s, uint64_t wanted)
         if (has(wanted & x->fetch.coming, b)) {
             st = ls_fault_pass(LS_FAULT_AT_GATHER);
             if (st == LS_OK)
-                st = ls_comm_wait(x->across, x->fetch.requests[b], ls_pipeline_deadline());
+                st = ls_comm_wait(x->stage_comm, x->fetch.requests[b], ls_pipeline_deadline());
             x->fetch.coming &= ~((uint64_t)1 << b);
             x->fetch.there |= (uint64_t)1 << b;
         }
 #ifdef LS_FAULTS /* for tests */
-    x->fetch.most = ls_max_i64(x->fetch.most, ls_window_held(&s->shards.window));
+    x->fetch.most = ls_max_i64(x->fetch.most, ls_window_held(&s->zero_gather.window));
 #endif
     return st;
 }
@@ -415,7 +415,7 @@ static ls_status settle(ls_step *s, uint64_t wanted)
 static ls_status drop(ls_step *s, uint64_t kept)
 {
     ls_pipeline *x = s->pipeline;
-    ls_window *w = &s->shards.window;
+    ls_window *w = &s->zero_gather.window;
     int64_t size = ls_dtype_bytes(s->type), first = w->bytes, end = 0, tied = 0;
     ls_status st = settle(s, x->fetch.coming & ~kept);
 

@@ -220,7 +220,7 @@ ls_status ls_step_trouble(const ls_step *s)
 /* Time that was spent in moves of tensors inside of passes. */
 static int64_t moves_ns(const ls_step *s)
 {
-    const ls_mp_group *const all[] = {s->args.tensor, s->args.ep_group, s->args.cp_group};
+    const ls_mp_group *const all[] = {s->args.tp_group, s->args.ep_group, s->args.cp_group};
     int64_t ns = 0;
 
     for (size_t i = 0; i < LS_COUNT(all); i++)
@@ -268,7 +268,7 @@ static void exchange_from(void *context, int64_t from)
     merge(s, s->last.top, s->last.merges, from, s->last.from);
     s->last.from = from;
     ls_step_clock_lap(s->clock, LS_TIME_REDUCE);
-    if (ls_step_host_stages(s) && !s->page_reuse) {
+    if (ls_step_host_stages(s) && !s->host_zero) {
         ls_step_host_stage_from(s, from, (int)ls_max_i64(1, s->last.top - s->last.merges));
         return;
     }
@@ -276,7 +276,7 @@ static void exchange_from(void *context, int64_t from)
         return;
     buffers_of(s, buffers);
     s->status =
-        s->page_reuse ? ls_step_host_zero_from(s, from) : ls_dp_sum_from(s->args.dp, buffers, from);
+        s->host_zero ? ls_step_host_zero_from(s, from) : ls_dp_sum_from(s->args.dp, buffers, from);
     if (s->status != LS_OK)
         s->why = *ls_err_last();
     ls_step_clock_lap(s->clock, LS_TIME_EXCHANGE);
@@ -428,7 +428,7 @@ static ls_status gradients_in_rounds(ls_step *s, ls_step_state *host_state, ls_s
         ls_pass_call call = ls_step_call(s, &p, 0);
         call.complete = exchange_from;
         s->last.merges = 0;
-        if (s->page_reuse)
+        if (s->host_zero)
             ls_step_host_zero_round(s, round);
         else
             ls_dp_round(s->args.dp, round, &s->grad_window, s->own_grad);
@@ -443,11 +443,11 @@ static ls_status gradients_in_rounds(ls_step *s, ls_step_state *host_state, ls_s
         }
         LS_TRY(st, ls_step_trouble(s), out);
         LS_TRY(st, ls_fault_pass(LS_FAULT_AT_REDUCE), out);
-        LS_TRY(st, s->page_reuse ? ls_step_host_zero_end(s) : ls_dp_sum_end(s->args.dp, buffers),
+        LS_TRY(st, s->host_zero ? ls_step_host_zero_end(s) : ls_dp_sum_end(s->args.dp, buffers),
                out);
         ls_step_clock_lap(clock, LS_TIME_EXCHANGE);
     }
-    if (s->page_reuse &&
+    if (s->host_zero &&
         !ls_step_has_mp_group(s)) /* else what a team has parts of is added up first */
         ls_step_host_zero_bring(s);
 out:
@@ -475,7 +475,7 @@ static ls_status all_gradients(ls_step *s, ls_step_state *host_state, ls_step_cl
         st = sum_with_others(s, clock);
     }
     s->clock = NULL;
-    if (st == LS_OK && s->shards.coming &&
+    if (st == LS_OK && s->zero_gather.coming &&
         !ls_step_shards(s)) { /* it had no call that reads them */
         st = ls_step_settle(s);
         ls_step_clock_lap(clock, LS_TIME_EXCHANGE);

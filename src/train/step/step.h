@@ -40,12 +40,12 @@ typedef struct ls_step_args {
     ls_stream *side; /* for copies beside it, where ranks cannot reach the device's memory */
     ls_calls calls;
     ls_dp *dp;             /* NULL: alone, or alone with this part of the model */
-    ls_mp_group *tensor;   /* mesh.tp: the ranks that have parts of tensors; NULL: they are whole */
+    ls_mp_group *tp_group; /* mesh.tp: the ranks that have parts of tensors; NULL: they are whole */
     ls_mp_group *ep_group; /* mesh.ep: the ranks that divide experts; NULL: nobody does */
     ls_comm *mp_group;     /* with both: all that have the model together, by far ranks */
     ls_mp_group *
         cp_group; /* those that share sequences (train/session/cp_group.h); NULL: it has whole ones */
-    ls_dp *all;   /* mesh.ep: who shares the batch; NULL: those of dp do */
+    ls_dp *batch_dp;          /* mesh.ep: who shares the batch; NULL: those of dp do */
     ls_packed_weights *packs; /* of these weights, told of every change; NULL: none */
     const char *offload_to;   /* device.offload: disk: the folder for the moments */
     void *const *kept;        /* state of an earlier step of the same model, or part of it

@@ -58,7 +58,7 @@ struct ls_step {
         ls_window window;                /* the weights, as far as they are there */
         ls_zero_units_set coming, there; /* buckets */
         int64_t unit;                    /* that was asked for last */
-    } shards;                            /* zero 3; coming also with zero 1 and 2 */
+    } zero_gather;                       /* zero 3; coming also with zero 1 and 2 */
     struct {
         float *buffers[LS_ORDERED_ROOTS]; /* owned, host: as many as grads */
         bool locked[LS_ORDERED_ROOTS];
@@ -149,7 +149,7 @@ struct ls_step {
         ls_status status;         /* what was found */
     } blame;
     struct ls_step_host_zero
-        *page_reuse; /* owned: zero 2 and 3 where it travels (host_stage_zero.c) */
+        *host_zero; /* owned: zero 2 and 3 where it travels (host_stage_zero.c) */
     struct ls_replica_pair
         *trust; /* owned: what is kept for another rank (replica_pair.h); NULL: nothing */
     struct ls_pipeline
@@ -251,13 +251,13 @@ static inline bool ls_step_shards(const ls_step *step)
  * all. */
 static inline bool ls_step_has_mp_group(const ls_step *step)
 {
-    return step->args.tensor || step->args.ep_group;
+    return step->args.tp_group || step->args.ep_group;
 }
 static inline ls_comm *ls_step_group(const ls_step *step) /* all of them */
 {
     return step->args.mp_group
                ? step->args.mp_group
-               : ls_mp_group_comm(step->args.tensor ? step->args.tensor : step->args.ep_group);
+               : ls_mp_group_comm(step->args.tp_group ? step->args.tp_group : step->args.ep_group);
 }
 ls_status ls_step_open_group(ls_step *step);
 void ls_step_close_group(ls_step *step);
@@ -282,7 +282,7 @@ void ls_step_lap(ls_step *step, ls_step_clock *clock, ls_step_time part);
  * call. */
 static inline bool ls_step_is_ep(const ls_step *step)
 {
-    return step->args.all != NULL;
+    return step->args.batch_dp != NULL;
 }
 void ls_step_expert_split(ls_step *step, const ls_ordered_run *runs);
 ls_status ls_step_expert_gradients(ls_step *step, ls_step_state *host_state, ls_step_clock *clock);
@@ -300,7 +300,7 @@ ls_status ls_step_trouble(const ls_step *step); /* in an exchange inside of a pa
 /* Who shares the batch with this rank; NULL: nobody. */
 static inline ls_dp *ls_step_sharers(const ls_step *step)
 {
-    return step->args.all ? step->args.all : step->args.dp;
+    return step->args.batch_dp ? step->args.batch_dp : step->args.dp;
 }
 
 /* What other ranks read passes through host memory: the device has a memory of its own. */
@@ -365,9 +365,9 @@ ls_status ls_step_spread(ls_step *step);
 /* The weights as a pass reads them. */
 static inline const void *ls_step_read(const ls_step *step)
 {
-    return step->shards.window.base ? step->shards.window.base
-           : step->copy             ? step->copy
-                                    : step->state_memory[0];
+    return step->zero_gather.window.base ? step->zero_gather.window.base
+           : step->copy                  ? step->copy
+                                         : step->state_memory[0];
 }
 
 /* Buckets of parameters that this rank updates apart from each other, and what it has of each: all

@@ -82,7 +82,7 @@ static ls_status alloc_parted(ls_step *s, int64_t elements)
     s->own_grad = memory;
     if (ls_step_shards(s))
         LS_TRY(st,
-               ls_window_open(&s->shards.window,
+               ls_window_open(&s->zero_gather.window,
                               ls_dp_elements(ls_dp_about(s->args.dp)) * ls_dtype_bytes(s->type),
                               "weights"),
                out);
@@ -240,8 +240,8 @@ static ls_status stage_tensors(ls_step *s)
         ls_memory_step_pass(s->args.run, s->args.model, s->args.kernels, &s->args.calls);
     ls_status st = LS_OK;
 
-    if (s->discrete && s->args.tensor)
-        LS_TRY(st, ls_mp_group_stage(s->args.tensor, s->args.stream, ls_pass_place(&pass)), out);
+    if (s->discrete && s->args.tp_group)
+        LS_TRY(st, ls_mp_group_stage(s->args.tp_group, s->args.stream, ls_pass_place(&pass)), out);
     if (s->discrete && s->args.cp_group)
         LS_TRY(st, ls_mp_group_stage(s->args.cp_group, s->args.stream, ls_pass_cp_place(&pass)),
                out);
@@ -282,7 +282,7 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
     ls_pass_args pass = ls_memory_step_pass(args->run, args->model, args->kernels, &args->calls);
     pass.stream = args->stream;
     pass.packs = args->packs;
-    pass.collectives = args->tensor ? ls_mp_group_collectives(args->tensor) : NULL;
+    pass.collectives = args->tp_group ? ls_mp_group_collectives(args->tp_group) : NULL;
     pass.ep_group = args->ep_group ? ls_mp_group_collectives(args->ep_group) : NULL;
     pass.cp_group.collectives = args->cp_group ? ls_mp_group_collectives(args->cp_group) : NULL;
     if (!s->pipeline)
@@ -353,7 +353,7 @@ void ls_step_close(ls_step *step)
     ls_step_close_host_zero(step);
     ls_step_close_host_stage(step);
     ls_window_close(&step->grad_window);
-    ls_window_close(&step->shards.window);
+    ls_window_close(&step->zero_gather.window);
     free_shared(step, has_shard_replicas(step), step->own_grad);
     ls_step_close_muon(step);
     ls_step_close_group(step);
@@ -363,7 +363,7 @@ void ls_step_close(ls_step *step)
     ls_device_free(device, step->small);
     ls_device_host_free(device, step->staging,
                         ls_memory_staging_bytes(step->args.model, &step->args.calls));
-    ls_mp_group_unstage(step->args.tensor);
+    ls_mp_group_unstage(step->args.tp_group);
     ls_mp_group_unstage(step->args.cp_group);
     ls_mp_group_unstage(step->args.ep_group);
     ls_mem_free(step);

@@ -35,11 +35,11 @@ static ls_status start(ls_step *s, ls_zero_units_set wanted)
     ls_status st = LS_OK;
 
     for (int b = 0; b < ls_dp_buckets(s->args.dp) && st == LS_OK; b++)
-        if (has(wanted & ~(s->shards.coming | s->shards.there), b)) {
-            st = s->page_reuse
-                     ? ls_step_host_zero_fetch(s, b)
-                     : ls_dp_fetch(s->args.dp, b, s->type, own_weights(s), s->shards.window.base);
-            s->shards.coming |= st == LS_OK ? (ls_zero_units_set)1 << b : 0;
+        if (has(wanted & ~(s->zero_gather.coming | s->zero_gather.there), b)) {
+            st = s->host_zero ? ls_step_host_zero_fetch(s, b)
+                              : ls_dp_fetch(s->args.dp, b, s->type, own_weights(s),
+                                            s->zero_gather.window.base);
+            s->zero_gather.coming |= st == LS_OK ? (ls_zero_units_set)1 << b : 0;
         }
     return st;
 }
@@ -65,13 +65,13 @@ static ls_status settle_some(ls_step *s, ls_zero_units_set wanted, bool dropped)
     ls_status st = LS_OK;
 
     for (int b = 0; b < ls_dp_buckets(s->args.dp) && st == LS_OK; b++)
-        if (has(wanted & s->shards.coming, b)) {
+        if (has(wanted & s->zero_gather.coming, b)) {
             st = ls_fault_pass(LS_FAULT_AT_GATHER);
             if (st == LS_OK)
-                st = s->page_reuse && ls_step_shards(s) ? ls_step_host_zero_fetched(s, b, !dropped)
-                                                        : ls_dp_fetched(s->args.dp, b);
-            s->shards.coming &= ~((ls_zero_units_set)1 << b);
-            s->shards.there |= (ls_zero_units_set)1 << b;
+                st = s->host_zero && ls_step_shards(s) ? ls_step_host_zero_fetched(s, b, !dropped)
+                                                       : ls_dp_fetched(s->args.dp, b);
+            s->zero_gather.coming &= ~((ls_zero_units_set)1 << b);
+            s->zero_gather.there |= (ls_zero_units_set)1 << b;
             if (st == LS_OK && s->copy && !ls_step_shards(s))
                 renew_copy(s, b);
         }
@@ -85,7 +85,7 @@ static ls_status settle(ls_step *s, ls_zero_units_set wanted)
 
 ls_status ls_step_settle(ls_step *s)
 {
-    return s->shards.coming ? settle(s, ~(ls_zero_units_set)0) : LS_OK;
+    return s->zero_gather.coming ? settle(s, ~(ls_zero_units_set)0) : LS_OK;
 }
 
 ls_status ls_step_spread(ls_step *s)
@@ -94,7 +94,7 @@ ls_status ls_step_spread(ls_step *s)
 
     for (int b = 0; b < ls_dp_buckets(s->args.dp) && st == LS_OK; b++) {
         st = ls_dp_gather_start(s->args.dp, b, s->state_memory[0]);
-        s->shards.coming |= st == LS_OK ? (ls_zero_units_set)1 << b : 0;
+        s->zero_gather.coming |= st == LS_OK ? (ls_zero_units_set)1 << b : 0;
     }
     return st;
 }
@@ -106,13 +106,13 @@ static ls_status drop(ls_step *s, ls_zero_units_set unwanted)
     ls_status st = settle_some(s, unwanted, true);
 
     for (int b = 0; b < ls_dp_buckets(s->args.dp) && st == LS_OK; b++)
-        if (has(unwanted & s->shards.there, b)) {
+        if (has(unwanted & s->zero_gather.there, b)) {
             ls_mesh_part bucket = ls_mesh_bucket(&a->mesh, a->trained, b);
-            if (!s->page_reuse)
-                ls_window_drop(&s->shards.window, bucket.first * size,
+            if (!s->host_zero)
+                ls_window_drop(&s->zero_gather.window, bucket.first * size,
                                ls_round_up(bucket.each * ls_mesh_shard_ranks(&a->mesh) * size,
                                            LS_WINDOW_PAGE));
-            s->shards.there &= ~((ls_zero_units_set)1 << b);
+            s->zero_gather.there &= ~((ls_zero_units_set)1 << b);
         }
     return st;
 }
@@ -122,7 +122,7 @@ static ls_status fetch_unit(ls_step *s, int64_t unit)
 {
     const ls_model *model = s->args.model;
     const ls_mesh *mesh = &ls_dp_about(s->args.dp)->mesh;
-    int64_t next = ls_zero_units_next(model, unit == 0 ? -1 : s->shards.unit, unit);
+    int64_t next = ls_zero_units_next(model, unit == 0 ? -1 : s->zero_gather.unit, unit);
     ls_zero_units_set now = ls_zero_units_buckets(model, mesh, unit);
     ls_zero_units_set soon = now | ls_zero_units_buckets(model, mesh, next);
     ls_status st;
@@ -139,10 +139,10 @@ out:
 void ls_step_need(void *context, int64_t unit)
 {
     ls_step *s = context;
-    bool back = unit > 0 && unit <= s->shards.unit, shards = ls_step_shards(s);
+    bool back = unit > 0 && unit <= s->zero_gather.unit, shards = ls_step_shards(s);
 
-    if (s->status != LS_OK || (!shards && !s->shards.coming)) {
-        s->shards.unit = unit;
+    if (s->status != LS_OK || (!shards && !s->zero_gather.coming)) {
+        s->zero_gather.unit = unit;
         return;
     }
     if (s->clock)
@@ -151,7 +151,7 @@ void ls_step_need(void *context, int64_t unit)
         shards
             ? fetch_unit(s, unit)
             : settle(s, ls_zero_units_buckets(s->args.model, &ls_dp_about(s->args.dp)->mesh, unit));
-    s->shards.unit = unit;
+    s->zero_gather.unit = unit;
     if (s->status != LS_OK)
         s->why = *ls_err_last();
     if (s->clock)
@@ -160,7 +160,7 @@ void ls_step_need(void *context, int64_t unit)
 
 ls_status ls_step_forget(ls_step *s)
 {
-    if (s->page_reuse)
+    if (s->host_zero)
         ls_step_host_zero_changed(s);
     return ls_step_shards(s) ? drop(s, ~(ls_zero_units_set)0) : ls_step_settle(s);
 }
