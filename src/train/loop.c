@@ -204,12 +204,13 @@ static ls_status one_step(loop *l)
     ls_session *s = &l->s;
     ls_step_result result;
     const ls_batch *batch;
-    double lr = ls_lr_schedule_lr(s->run, s->step_number, s->total_steps);
+    double lr = ls_lr_schedule_lr(s->run, s->step_number, s->progress.total_steps);
     ls_status st = LS_OK;
 
     ls_fault_reach(s->step_number + 1, s->args.view.plan.generation);
     LS_TRY(st, ls_fault_pass(LS_FAULT_AT_LOAD), out);
-    LS_TRY(st, ls_loader_next(s->loader, ls_time_now_ns() + BATCH_WAIT_S * LS_NS_PER_S, &batch),
+    LS_TRY(st,
+           ls_loader_next(s->data.loader, ls_time_now_ns() + BATCH_WAIT_S * LS_NS_PER_S, &batch),
            out);
     if (s->args.comm)
         ls_comm_set_step(s->args.comm, s->step_number + 1); /* for who asks where this rank is */
@@ -222,9 +223,9 @@ static ls_status one_step(loop *l)
                           .targets = batch->targets,
                           .start = batch->start,
                           .counted = batch->counted};
-    if (s->local_sgd)
+    if (s->sync.local_sgd)
         part = ls_local_sgd_session_batch(s, &part);
-    if (s->param_server)
+    if (s->sync.param_server)
         LS_TRY(st, ls_param_server_session_begin(s, &part, &l->clock), out);
     l->loss_scale = s->scaler.on ? s->scaler.scale : 0;
     ls_step_scale_loss(s->step, s->scaler.scale);
@@ -234,11 +235,11 @@ static ls_status one_step(loop *l)
         tell_overflow(s);
     if (!result.finite && !overflow)
         LS_TRY(st, handle_nonfinite(l), out);
-    if (s->param_server)
+    if (s->sync.param_server)
         LS_TRY(st, ls_param_server_session_push(s, &result, &l->clock), out);
     if (result.finite)
-        s->loss = result.loss;
-    s->last = result;
+        s->progress.loss = result.loss;
+    s->progress.last = result;
     s->step_number++;
     l->steps_here++;
     l->steps_in_view++;
@@ -250,10 +251,10 @@ static ls_status one_step(loop *l)
         note_foreign(l);
     if (l->steps_in_view == 2 && s->args.comm && !s->mesh.independent)
         LS_TRY(st, settle_ways(s), out);
-    if (s->local_sgd)
-        LS_TRY(st, ls_local_sgd_session_step(s, &s->last, &l->clock), out);
-    if (s->param_server)
-        LS_TRY(st, ls_param_server_session_meet(s, &s->last, &l->clock), out);
+    if (s->sync.local_sgd)
+        LS_TRY(st, ls_local_sgd_session_step(s, &s->progress.last, &l->clock), out);
+    if (s->sync.param_server)
+        LS_TRY(st, ls_param_server_session_meet(s, &s->progress.last, &l->clock), out);
 out:
     return st;
 }
@@ -271,13 +272,13 @@ static ls_status judge(loop *l)
     ls_session *s = &l->s;
     ls_status st = LS_OK;
 
-    if (s->local_sgd)
+    if (s->sync.local_sgd)
         ls_local_sgd_session_show(s, true);
-    if (s->param_server)
+    if (s->sync.param_server)
         LS_TRY(st, ls_param_server_session_gather(s), out);
     LS_TRY(st, ls_eval_loss(&l->eval, s), out);
     LS_TRY(st, ls_eval_sample(&l->eval, s, s->run->eval.sample_tokens), out);
-    if (s->local_sgd)
+    if (s->sync.local_sgd)
         ls_local_sgd_session_show(s, false);
     ls_step_clock_lap(&l->clock, LS_TIME_EVAL);
 out:
@@ -292,13 +293,13 @@ static ls_status after_step(loop *l, bool last)
 
     if (due(l, s->run->eval.every) || last)
         LS_TRY(st, judge(l), out);
-    if (due(l, s->run->checkpoint.every) && !last && s->saved_step != s->step_number) {
-        if (s->local_sgd)
+    if (due(l, s->run->checkpoint.every) && !last && s->save.saved_step != s->step_number) {
+        if (s->sync.local_sgd)
             ls_local_sgd_session_save_begin(s);
-        if (s->param_server)
+        if (s->sync.param_server)
             LS_TRY(st, ls_param_server_session_hold(s), out);
         st = ls_save_begin(s);
-        if (s->param_server)
+        if (s->sync.param_server)
             st = ls_param_server_session_release(s, st);
         if (st != LS_OK)
             goto out;
@@ -325,7 +326,7 @@ static ls_status agree(loop *l)
 
     l->stop = asked[0] > 0;
     l->over = asked[1] > 0;
-    s->seconds = seconds;
+    s->progress.seconds = seconds;
     if (st == LS_OK && asked[2] > 0 && !l->stop)
         st = ls_fail(LS_EPEER, "others have come");
     return st;
@@ -345,13 +346,13 @@ static const char *reason_to_stop(const loop *l)
 
     if (l->stop)
         return "interrupt";
-    if (s->total_steps && s->step_number >= s->total_steps)
+    if (s->progress.total_steps && s->step_number >= s->progress.total_steps)
         return run->train.tokens && (!run->train.steps || s->step_number < run->train.steps)
                    ? "tokens"
                    : "steps";
     if (l->over)
         return "seconds";
-    if (run->train.target_loss > 0 && s->val_loss <= run->train.target_loss)
+    if (run->train.target_loss > 0 && s->progress.val_loss <= run->train.target_loss)
         return "target_loss";
     return NULL;
 }
@@ -359,7 +360,7 @@ static const char *reason_to_stop(const loop *l)
 static void tell_step(loop *l)
 {
     ls_session *s = &l->s;
-    const ls_step_result *r = &s->last;
+    const ls_step_result *r = &s->progress.last;
     int64_t sequences = ls_ramp_sequences(s->run, s->step_number - 1);
     int64_t tokens = sequences * s->model.shape.T, seen = tokens_after(s, s->step_number);
     double tokens_per_s;
@@ -368,21 +369,22 @@ static void tell_step(loop *l)
     tokens_per_s = (double)tokens / ((double)ls_step_clock_wall_ns(&l->clock) / 1e9);
     note_speed(l, tokens_per_s);
     l->told = s->step_number;
-    ls_session_emit(s, &(ls_event){.kind = LS_EVENT_STEP,
-                                   .step = {.step = s->step_number,
-                                            .total_steps = s->total_steps,
-                                            .loss = r->loss,
-                                            .lr = r->lr,
-                                            .grad_norm = r->grad_norm,
-                                            .tokens_per_s = tokens_per_s,
-                                            .skipped = !r->finite,
-                                            .loss_scale = l->loss_scale,
-                                            .overflows = s->scaler.overflows,
-                                            .tokens = seen,
-                                            .sequences = sequences,
-                                            .step_tokens = tokens,
-                                            .tokens_left = tokens_after(s, s->total_steps) - seen,
-                                            .clock = &l->clock}});
+    ls_session_emit(
+        s, &(ls_event){.kind = LS_EVENT_STEP,
+                       .step = {.step = s->step_number,
+                                .total_steps = s->progress.total_steps,
+                                .loss = r->loss,
+                                .lr = r->lr,
+                                .grad_norm = r->grad_norm,
+                                .tokens_per_s = tokens_per_s,
+                                .skipped = !r->finite,
+                                .loss_scale = l->loss_scale,
+                                .overflows = s->scaler.overflows,
+                                .tokens = seen,
+                                .sequences = sequences,
+                                .step_tokens = tokens,
+                                .tokens_left = tokens_after(s, s->progress.total_steps) - seen,
+                                .clock = &l->clock}});
 }
 
 /* What several ranks have must be the same: now and then, and before it is saved. */
@@ -392,7 +394,7 @@ static ls_status compare(loop *l, bool ends)
     ls_status st;
 
     ls_sdc_compare_suffer(&l->s);
-    if (!l->s.sdc_compare || run->heal.compare == 0 ||
+    if (!l->s.sdc.compare || run->heal.compare == 0 ||
         (!ends && !due(l, run->heal.compare) && !due(l, run->checkpoint.every)))
         return LS_OK;
     st = ls_sdc_compare_compare(&l->s);
@@ -419,9 +421,9 @@ out:
 /* Whether ranks do something together after the step that was done last. */
 static bool they_meet(const ls_session *s)
 {
-    return s->local_sgd      ? ls_local_sgd_session_meets(s)
-           : s->param_server ? ls_param_server_session_meets(s)
-                             : true;
+    return s->sync.local_sgd      ? ls_local_sgd_session_meets(s)
+           : s->sync.param_server ? ls_param_server_session_meets(s)
+                                  : true;
 }
 
 /* Before the first step of a process: whether there is anything to do. */
@@ -454,7 +456,7 @@ static ls_status go_on(loop *l)
 
     l->met = plan->met;
     if (l->steps_here == 0) /* the others have trained before this process came */
-        l->begun_ns -= (int64_t)(s->seconds * 1e9);
+        l->begun_ns -= (int64_t)(s->progress.seconds * 1e9);
     if (s->mesh.rank > 0)
         l->told = s->step_number;
     else if (plan->first_new)
@@ -496,8 +498,8 @@ out:
 /* Of ranks that share a card the first one watches it. */
 static bool watches_card(const ls_session *s)
 {
-    for (int r = 0; r < s->mesh.rank && s->cards; r++)
-        if (ls_session_same_card(&s->cards[r], &s->cards[s->mesh.rank]))
+    for (int r = 0; r < s->mesh.rank && s->gpu.cards; r++)
+        if (ls_session_same_card(&s->gpu.cards[r], &s->gpu.cards[s->mesh.rank]))
             return false;
     return s->discrete;
 }
@@ -604,8 +606,8 @@ static ls_status summarise(loop *l)
                                    .tokens = tokens_after(s, s->step_number),
                                    .seconds = seconds,
                                    .tokens_per_s = speed,
-                                   .loss = s->loss,
-                                   .val_loss = s->val_loss,
+                                   .loss = s->progress.loss,
+                                   .val_loss = s->progress.val_loss,
                                    .mfu = mfu,
                                    .peak_flops = peak,
                                    .peak_bytes = peak_bytes,
@@ -622,7 +624,7 @@ static ls_status summarise(loop *l)
                                    .pushes = param_server.pushes,
                                    .push_bytes = param_server.bytes,
                                    .ahead = param_server.ahead,
-                                   .buddy_bytes = ls_replica_copy_sent(s->buddy) +
+                                   .buddy_bytes = ls_replica_copy_sent(s->recovery.copy) +
                                                   ls_replica_pair_sent(s->step),
                                    .weights_hash = hash,
                                    .stopped_by = l->stopped_by}});
@@ -666,16 +668,16 @@ static ls_status run_view(loop *l, const ls_session_args *args)
     LS_TRY(st, train(l), out);
     watch_end(l);
     ls_profiling_finish(&l->s);
-    if (l->s.local_sgd)
+    if (l->s.sync.local_sgd)
         LS_TRY(st, ls_local_sgd_session_save_final(&l->s), out);
-    if (l->s.param_server)
+    if (l->s.sync.param_server)
         LS_TRY(st, ls_param_server_session_gather(&l->s), out);
     if (l->stop)
         LS_TRY(st, ls_preempt_save(&l->s, l->unsaved), out);
     else
         LS_TRY(st, ls_save_final(&l->s), out);
     LS_TRY(st, summarise(l), out);
-    if (l->s.param_server)
+    if (l->s.sync.param_server)
         LS_TRY(st, ls_param_server_session_end(&l->s), out);
     st = part(l);
 out:
@@ -688,8 +690,11 @@ static ls_status rejoin(loop *l, ls_session_args *args)
     ls_status st;
 
     if (!l->opened)
-        l->s = (ls_session){
-            .args = *args, .lock_fd = -1, .events_fd = -1, .step_number = -1, .kept_step = -1};
+        l->s = (ls_session){.args = *args,
+                            .folder.lock_fd = -1,
+                            .folder.events_fd = -1,
+                            .step_number = -1,
+                            .recovery.kept_step = -1};
     st = ls_recover_rejoin(&l->s, l->met);
     args->comm = l->s.args.comm;
     args->view = l->s.args.view;
@@ -709,7 +714,7 @@ ls_status ls_loop_run(const ls_session_args *args)
     l->stride = 1;
     ls_step_clock_begin(&l->clock);
     ls_eval_init(&l->eval);
-    l->s = (ls_session){.lock_fd = -1, .events_fd = -1, .kept_step = -1};
+    l->s = (ls_session){.folder.lock_fd = -1, .folder.events_fd = -1, .recovery.kept_step = -1};
     while ((st = run_view(l, &now)) != LS_OK && now.rejoin && ls_recover_can(st)) {
         LS_TRY(st, rejoin(l, &now), out);
         if (now.view.dismissed)

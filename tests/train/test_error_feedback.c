@@ -81,7 +81,7 @@ static void add_up_saved(const ls_session *s, double out[2])
     int n = 0;
 
     LS_CHECK(rows && all);
-    LS_CHECK_OK(ls_ckpt_find(s->store, -1, &ckpt, NULL));
+    LS_CHECK_OK(ls_ckpt_find(s->save.store, -1, &ckpt, NULL));
     for (int v = 0; v < 9; v++) {
         char kind[16];
         bool there = false;
@@ -108,11 +108,12 @@ static void look(const ls_session_args *args, told *t)
     LS_CHECK_OK(ls_error_feedback_collect(&s));
     if (s.mesh.rank == 0) {
         add_up_saved(&s, t->residual);
-        if (s.feedbacks)
-            add_up(s.feedbacks, ls_error_feedback_vectors(&s), s.model.trained, t->residual + 2);
+        if (s.feedback.vectors)
+            add_up(s.feedback.vectors, ls_error_feedback_vectors(&s), s.model.trained,
+                   t->residual + 2);
         else
             add_up(s.step->residual, 1, s.model.trained, t->residual + 2);
-    } else if (!s.feedbacks && ls_error_feedback_vectors(&s) == 0) {
+    } else if (!s.feedback.vectors && ls_error_feedback_vectors(&s) == 0) {
         LS_CHECK(s.step->residual != NULL); /* every rank adds it to what it updates */
     }
     ls_session_close(&s);

@@ -1341,7 +1341,7 @@ static void agree(ls_world *w, ls_comm *comm)
         {{LS_RECOMPUTE_NONE, LS_RECOMPUTE_SELECTIVE}, LS_RECOMPUTE_SELECTIVE, {-1, 2}, 2},
         {{LS_RECOMPUTE_FULL, LS_RECOMPUTE_SELECTIVE}, LS_RECOMPUTE_FULL, {1, 4}, 1},
     };
-    ls_session s = {.mp_group = comm, .model = {.shape = {.L = 4}}};
+    ls_session s = {.groups.model_comm = comm, .model = {.shape = {.L = 4}}};
 
     (void)w;
     for (size_t i = 0; i < LS_COUNT(rows); i++) {

@@ -29,7 +29,7 @@ enum { REVIVE_S = 600 };
  * replica_zero.h keeps them; moments that are not in the device's memory go with their step. */
 static bool keeps(const ls_session *s)
 {
-    return s->step && !ls_mesh_divides(&s->mesh) && !s->mesh.independent && s->step_there &&
+    return s->step && !ls_mesh_divides(&s->mesh) && !s->mesh.independent && s->recovery.has_state &&
            s->run->device.offload == LS_OFFLOAD_NONE;
 }
 
@@ -38,10 +38,10 @@ static void keep_state(ls_session *s)
 {
     int64_t done = s->step ? ls_step_done(s->step) : -1;
 
-    if (s->kept[0])
+    if (s->recovery.kept[0])
         return;
-    s->kept_step = -1;
-    if (s->distrusted) {
+    s->recovery.kept_step = -1;
+    if (s->sdc.distrusted) {
         ls_replica_zero_drop(s);
         ls_replica_parts_drop(s);
         return;
@@ -56,8 +56,8 @@ static void keep_state(ls_session *s)
     }
     if (!keeps(s) || done == LS_STEP_TORN)
         return;
-    if (ls_step_keep(s->step, s->kept) == LS_OK)
-        s->kept_step = done < 0 ? s->step_number : done;
+    if (ls_step_keep(s->step, s->recovery.kept) == LS_OK)
+        s->recovery.kept_step = done < 0 ? s->step_number : done;
     else
         ls_log(LS_LOG_WARN, "this rank cannot keep its state: %s", ls_err_last()->text);
 }
@@ -66,36 +66,36 @@ static void shed(ls_session *s)
 {
     if (s->stream) /* a team's fails with the team */
         ls_stream_revive(s->stream, ls_time_now_ns() + REVIVE_S * LS_NS_PER_S);
-    ls_loader_close(s->loader);
+    ls_loader_close(s->data.loader);
     if (ls_save_copied(s) != LS_OK) /* what is saved in the background is read until then */
         ls_log(LS_LOG_WARN, "a save is not done with the state: %s", ls_err_last()->text);
     ls_sharded_save_close(s);
     ls_batch_slice_close(s);
-    ls_decode_close(s->decode);
-    ls_pass_close(s->sample_pass);
+    ls_decode_close(s->samples.decode);
+    ls_pass_close(s->samples.pass);
     ls_local_sgd_session_close(s);
     ls_param_server_session_close(s);
     keep_state(s);
     ls_sdc_replay_close(s);
     ls_step_close(s->step);
-    ls_replica_copy_close(s->buddy);
+    ls_replica_copy_close(s->recovery.copy);
     ls_packed_weights_close(s->packs);
     ls_dp_close(s->dp);
     ls_model_groups_close(s);
     ls_cp_group_close(s);
     ls_mem_free(s->places);
-    s->loader = NULL;
-    s->share = (ls_batch_slice){.set = NULL};
-    s->decode = NULL;
-    s->sample_pass = NULL;
+    s->data.loader = NULL;
+    s->data.slice = (ls_batch_slice){.set = NULL};
+    s->samples.decode = NULL;
+    s->samples.pass = NULL;
     s->step = NULL;
-    s->buddy = NULL;
-    s->step_there = false;
+    s->recovery.copy = NULL;
+    s->recovery.has_state = false;
     s->packs = NULL;
     s->dp = NULL;
     s->places = NULL;
-    ls_mem_free(s->cards);
-    s->cards = NULL;
+    ls_mem_free(s->gpu.cards);
+    s->gpu.cards = NULL;
 }
 
 bool ls_recover_regroups(const ls_session *session, int64_t steps_in_view)
@@ -134,15 +134,15 @@ ls_status ls_recover_rejoin(ls_session *session, int64_t met)
     ls_session *s = session;
     ls_err_record why = *ls_err_last();
 
-    s->met = met;
+    s->progress.met = met;
     shed(s);
-    s->distrusted = false;
+    s->sdc.distrusted = false;
     ls_status st = ls_fault_pass(LS_FAULT_AT_REPORT);
     if (st != LS_OK)
         return st;
     ls_err_adopt(&why);
-    s->repaired = "replica";
-    const ls_view_report report = {.have = s->kept_step,
+    s->recovery.source = "replica";
+    const ls_view_report report = {.have = s->recovery.kept_step,
                                    .reached = s->step_number,
                                    .met = met,
                                    .part = ls_replica_parts_part(s) + 1,
@@ -166,36 +166,37 @@ ls_status ls_recover_spread(ls_session *session)
     void *const arrays[] = {live.w, live.m, live.v};
     const int64_t elements[] = {s->model.flat, s->model.trained,
                                 ls_optim_seconds(s->run, &s->model)};
-    place p = {.loss = s->loss,
-               .val_loss = s->val_loss,
-               .seconds = s->seconds,
-               .last = s->last,
+    place p = {.loss = s->progress.loss,
+               .val_loss = s->progress.val_loss,
+               .seconds = s->progress.seconds,
+               .last = s->progress.last,
                .scaler = s->scaler,
-               .nonfinite_step = s->nonfinite_step};
+               .nonfinite_step = s->progress.nonfinite_step};
     ls_status st = LS_OK;
 
     ls_fault_reach(plan->base, plan->generation);
     LS_TRY(st, ls_fault_pass(LS_FAULT_AT_TRANSFER), out);
-    s->step_there = s->step_there && (!plan->spread || s->step_number == plan->base);
-    bool whole = !s->hoard && !ls_replica_parts_serves(s);
+    s->recovery.has_state =
+        s->recovery.has_state && (!plan->spread || s->step_number == plan->base);
+    bool whole = !s->recovery.zero && !ls_replica_parts_serves(s);
     for (int k = 0; k < 3 && plan->spread && s->dp && whole; k++)
         LS_TRY(st,
                ls_step_tell(s->step, plan->source, arrays[k], elements[k] * (int64_t)sizeof(float)),
                out);
     if (s->dp)
         LS_TRY(st, ls_dp_tell(s->dp, plan->source, &p, sizeof p), out);
-    s->loss = p.loss;
-    s->val_loss = p.val_loss;
-    s->seconds = p.seconds;
-    s->last = p.last;
+    s->progress.loss = p.loss;
+    s->progress.val_loss = p.val_loss;
+    s->progress.seconds = p.seconds;
+    s->progress.last = p.last;
     s->scaler = p.scaler;
-    s->nonfinite_step = p.nonfinite_step;
-    if (s->hoard)
+    s->progress.nonfinite_step = p.nonfinite_step;
+    if (s->recovery.zero)
         LS_TRY(st, ls_replica_zero_restore(s, p.last.finite), out);
     if (ls_replica_parts_serves(s))
         LS_TRY(st, ls_replica_parts_restore(s), out);
     s->step_number = plan->base;
-    s->step_there = true;
+    s->recovery.has_state = true;
 out:
     return st;
 }
@@ -245,7 +246,7 @@ void ls_recover_tell(ls_session *session)
                                   .source = memory               ? "memory"
                                             : s->step_number > 0 ? "checkpoint"
                                                                  : "start",
-                                  .from = memory               ? s->repaired
+                                  .from = memory               ? s->recovery.source
                                           : s->step_number > 0 ? "disk"
                                                                : "start",
                                   .redone = memory ? 0 : done_again(s),
@@ -262,7 +263,7 @@ void ls_recover_tell(ls_session *session)
                          plan->restarted && plan->lost ? ", went on without another" : "",
                          plan->ranks, plan->ranks == 1 ? " goes on" : "s go on",
                          (long long)s->step_number, memory ? "the memory of a " : "",
-                         memory               ? s->repaired
+                         memory               ? s->recovery.source
                          : s->step_number > 0 ? "the last checkpoint"
                                               : "the start");
     if (came)

@@ -88,27 +88,27 @@ bool ls_replica_parts_serves(const ls_session *s)
 
 bool ls_replica_parts_keeps(const ls_session *s)
 {
-    return ls_replica_parts_serves(s) && s->step && s->step_there && !s->discrete &&
+    return ls_replica_parts_serves(s) && s->step && s->recovery.has_state && !s->discrete &&
            ls_replicas_knows(s->run) && s->offload == LS_OFFLOAD_NONE &&
            s->run->train.optimizer == LS_OPTIMIZER_ADAMW;
 }
 
 int ls_replica_parts_part(const ls_session *s)
 {
-    return s->estate ? (int)s->estate->about.part : -1;
+    return s->recovery.parts ? (int)s->recovery.parts->about.part : -1;
 }
 
 static struct ls_replica_parts *estate_of(ls_session *s)
 {
-    if (!s->estate && (s->estate = ls_mem_alloc(sizeof *s->estate)))
-        s->estate->about = (entry){.part = -1, .ward = -1};
-    return s->estate;
+    if (!s->recovery.parts && (s->recovery.parts = ls_mem_alloc(sizeof *s->recovery.parts)))
+        s->recovery.parts->about = (entry){.part = -1, .ward = -1};
+    return s->recovery.parts;
 }
 
 /* What is kept, but not what is known of the state that a step has. */
 static void let_go(ls_session *s)
 {
-    struct ls_replica_parts *e = s->estate;
+    struct ls_replica_parts *e = s->recovery.parts;
 
     for (int i = 0; i < ARRAYS; i++) {
         ls_window window = {.base = e->state[i], .bytes = e->bytes};
@@ -131,7 +131,7 @@ static void let_go(ls_session *s)
 
 void ls_replica_parts_drop(ls_session *session)
 {
-    struct ls_replica_parts *e = session->estate;
+    struct ls_replica_parts *e = session->recovery.parts;
 
     if (!e)
         return;
@@ -139,12 +139,12 @@ void ls_replica_parts_drop(ls_session *session)
     ls_mem_free(e->records);
     ls_mem_free(e->sources);
     ls_mem_free(e);
-    session->estate = NULL;
+    session->recovery.parts = NULL;
 }
 
 int64_t ls_replica_parts_bytes(const ls_session *s)
 {
-    const struct ls_replica_parts *e = s->estate;
+    const struct ls_replica_parts *e = s->recovery.parts;
     int64_t all = 0;
 
     for (int i = 0; i < ARRAYS && e && e->state[0]; i++) {
@@ -218,8 +218,8 @@ static void count_step(ls_session *s, int64_t heard, const ls_step_result *resul
     if (heard != s->step_number + 1)
         return;
     (void)ls_loss_scaler_step(&s->scaler, isfinite(result->loss), result->finite);
-    s->loss = result->finite ? result->loss : s->loss;
-    s->last = *result;
+    s->progress.loss = result->finite ? result->loss : s->progress.loss;
+    s->progress.last = *result;
     s->step_number = heard;
 }
 
@@ -266,7 +266,7 @@ static ls_status describe(ls_session *s, struct ls_replica_parts *e)
                        .done = done,
                        .heard = ls_max_i64(done, step->vote.heard),
                        .ready = ready,
-                       .last = s->last};
+                       .last = s->progress.last};
 out:
     return st;
 }
@@ -341,7 +341,7 @@ static int find_sources(const record *records, int ranks, const entry *best, int
 /* The update that this rank had not heard of when it lost the others. */
 static ls_status catch_up(ls_session *s, const entry *best)
 {
-    struct ls_replica_parts *e = s->estate;
+    struct ls_replica_parts *e = s->recovery.parts;
     ls_adamw_span *spans = NULL;
     const float *gradient = e->gradient;
     float *w = e->state[0], *m = e->state[1], *v = e->state[2];
@@ -382,7 +382,7 @@ out:
 static ls_status decide(ls_session *s, int ranks)
 {
     ls_view_plan *view = &s->args.view.plan;
-    struct ls_replica_parts *e = s->estate;
+    struct ls_replica_parts *e = s->recovery.parts;
     entry best = find_best(e->records, ranks);
 
     if (best.part < 0 || best.parts != ls_replicas_parts(&s->mesh))
@@ -413,7 +413,7 @@ static ls_status decide(ls_session *s, int ranks)
         view->met--; /* what it did last may not have been finished (cluster/member/view.c) */
     for (int part = 0; part < best.parts; part++)
         if (e->records[e->sources[part]].about.part != part)
-            s->repaired = "buddy";
+            s->recovery.source = "buddy";
     e->view = best.view;
     e->descent = best.descent;
     e->bucket = best.bucket;
@@ -437,7 +437,7 @@ ls_status ls_replica_parts_choose(ls_session *session)
     ls_mem_free(e->records);
     e->records = ls_mem_array((size_t)ranks, sizeof *e->records);
     LS_TRY(st, e->records ? LS_OK : LS_ENOMEM, out);
-    e->records[me] = (record){.about = e->about, .met = s->met};
+    e->records[me] = (record){.about = e->about, .met = s->progress.met};
     LS_TRY(st,
            ls_comm_run(s->args.comm,
                        &(ls_coll){.kind = LS_COLL_ALL_GATHER,
@@ -456,34 +456,35 @@ out:
 
 int64_t ls_replica_parts_bucket(const ls_session *session, int64_t proposed)
 {
-    const struct ls_replica_parts *e = session->estate;
+    const struct ls_replica_parts *e = session->recovery.parts;
 
     return e && e->bucket > 0 && ls_recover_in_memory(session) ? e->bucket : proposed;
 }
 
 static bool has_own(const ls_session *s)
 {
-    const struct ls_replica_parts *e = s->estate;
+    const struct ls_replica_parts *e = s->recovery.parts;
 
     return e && e->about.part >= 0 && e->about.part == ls_replicas_part(&s->mesh, s->mesh.rank);
 }
 
 void *const *ls_replica_parts_lend(const ls_session *session)
 {
-    return ls_recover_in_memory(session) && has_own(session) ? session->estate->state : NULL;
+    return ls_recover_in_memory(session) && has_own(session) ? session->recovery.parts->state
+                                                             : NULL;
 }
 
 void ls_replica_parts_lent(ls_session *session)
 {
     ls_session *s = session;
-    struct ls_replica_parts *e = s->estate;
+    struct ls_replica_parts *e = s->recovery.parts;
 
     if (!ls_replica_parts_lend(s))
         return;
     e->lent = true;
     memset(e->state, 0, sizeof e->state);
     s->step_number = e->about.done;
-    s->step_there = true;
+    s->recovery.has_state = true;
 }
 
 /* Pieces of an array between two ranks, one of which this is; moments: by their places there. */
@@ -506,7 +507,7 @@ static ls_status pass_pieces(ls_session *s, const ls_mesh_part *pieces, int n, b
  * it for another. */
 static ls_status carry(ls_session *s, int from, int to, bool ward)
 {
-    struct ls_replica_parts *e = s->estate;
+    struct ls_replica_parts *e = s->recovery.parts;
     bool sends = s->mesh.rank == from, kept = sends && !e->lent;
     const ls_coll coll = {
         .kind = sends ? LS_COLL_SEND : LS_COLL_RECV, .type = LS_F32, .peer = sends ? to : from};
@@ -530,7 +531,7 @@ static ls_status carry(ls_session *s, int from, int to, bool ward)
 ls_status ls_replica_parts_restore(ls_session *session)
 {
     ls_session *s = session;
-    struct ls_replica_parts *e = s->estate;
+    struct ls_replica_parts *e = s->recovery.parts;
     const ls_view_plan *plan = &s->args.view.plan;
     entry best = find_best(e->records, plan->ranks);
     ls_status st = LS_OK;

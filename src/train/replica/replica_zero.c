@@ -82,21 +82,21 @@ void ls_replica_zero_drop(ls_session *session)
 {
     ls_session *s = session;
 
-    if (!s->hoard)
+    if (!s->recovery.zero)
         return;
     for (int i = 0; i < HOARDS; i++)
-        drop_one(s, &s->hoard->hoards[i]);
-    ls_mem_free(s->hoard->sources);
-    ls_mem_free(s->hoard);
-    s->hoard = NULL;
+        drop_one(s, &s->recovery.zero->hoards[i]);
+    ls_mem_free(s->recovery.zero->sources);
+    ls_mem_free(s->recovery.zero);
+    s->recovery.zero = NULL;
 }
 
 int64_t ls_replica_zero_bytes(const ls_session *s)
 {
     int64_t n = 0;
 
-    for (int i = 0; i < HOARDS && s->hoard; i++) {
-        const hoard *h = &s->hoard->hoards[i];
+    for (int i = 0; i < HOARDS && s->recovery.zero; i++) {
+        const hoard *h = &s->recovery.zero->hoards[i];
         for (int p = 0; p < HELD; p++)
             for (int k = 0; k < ARRAYS; k++)
                 n += (!!h->parts[p][k] + !!h->later[p][k]) *
@@ -159,7 +159,7 @@ out:
  * come, what they are then. */
 static ls_status keep_redo(ls_session *s, hoard *h)
 {
-    ls_replica_copy *b = s->buddy;
+    ls_replica_copy *b = s->recovery.copy;
     ls_step *step = s->step;
     ls_status st = LS_OK;
 
@@ -199,14 +199,14 @@ static void count_step(ls_session *s, const ls_replica_copy *b)
     if (b->voted != s->step_number + 1)
         return;
     (void)ls_loss_scaler_step(&s->scaler, isfinite(b->result.loss), b->result.finite);
-    s->loss = b->result.loss;
-    s->last = b->result;
+    s->progress.loss = b->result.loss;
+    s->progress.last = b->result;
     s->step_number = b->voted;
 }
 
 static ls_status keep_divided(ls_session *s, hoard *h)
 {
-    ls_replica_copy *b = s->buddy;
+    ls_replica_copy *b = s->recovery.copy;
     ls_status st;
 
     h->about = (entry){.generation = s->args.view.plan.generation,
@@ -244,12 +244,12 @@ static ls_status keep_whole(ls_session *s, hoard *h)
 
 static bool is_divided(const ls_session *s)
 {
-    return s->buddy && s->buddy->begun;
+    return s->recovery.copy && s->recovery.copy->begun;
 }
 
 static bool is_whole(const ls_session *s)
 {
-    return s->step && s->step_there && !s->dp && !s->discrete &&
+    return s->step && s->recovery.has_state && !s->dp && !s->discrete &&
            s->run->train.optimizer != LS_OPTIMIZER_MUON && s->offload == LS_OFFLOAD_NONE &&
            ls_step_done(s->step) != LS_STEP_TORN;
 }
@@ -263,20 +263,21 @@ bool ls_replica_zero_would(const ls_session *session)
 void ls_replica_zero_keep(ls_session *session)
 {
     ls_session *s = session;
-    bool divided = is_divided(s), sure = divided && s->buddy->confirmed, whole = is_whole(s);
+    bool divided = is_divided(s), sure = divided && s->recovery.copy->confirmed,
+         whole = is_whole(s);
     ls_status st = LS_OK;
 
     if (!s->step || (!divided && !whole))
         return; /* what was kept before stays */
     if (sure || whole)
         ls_replica_zero_drop(s);
-    if (!s->hoard)
-        s->hoard = ls_mem_alloc(sizeof *s->hoard);
-    if (!s->hoard) {
+    if (!s->recovery.zero)
+        s->recovery.zero = ls_mem_alloc(sizeof *s->recovery.zero);
+    if (!s->recovery.zero) {
         st = LS_ENOMEM;
         goto out;
     }
-    struct ls_replica_zero *all = s->hoard;
+    struct ls_replica_zero *all = s->recovery.zero;
     if (all->hoards[0].about.generation) { /* what it came with is not superseded yet */
         hoard *used = all->chosen ? all->chosen : &all->hoards[0], *other;
         other = used == &all->hoards[0] ? &all->hoards[1] : &all->hoards[0];
@@ -345,7 +346,7 @@ static entry sum_up(const record *records, int ranks, uint64_t generation)
 static ls_status decide(ls_session *s, const record *records, int ranks)
 {
     ls_view_plan *view = &s->args.view.plan;
-    struct ls_replica_zero *all = s->hoard;
+    struct ls_replica_zero *all = s->recovery.zero;
     ls_status st = LS_OK;
     int *sources = NULL;
 
@@ -377,7 +378,7 @@ static ls_status decide(ls_session *s, const record *records, int ranks)
         const entry *e = entry_of(records, all->sources[seat], all->plan.generation);
         if (e && e->seats[WARD] == seat &&
             ls_replica_copy_elements(&all->plan.cut, s->model.trained, seat) > 0)
-            s->repaired = "buddy";
+            s->recovery.source = "buddy";
     }
     for (int r = ranks - 1; r >= 0 && view->base >= 0; r--) {
         const entry *e = entry_of(records, r, all->plan.generation);
@@ -404,19 +405,19 @@ ls_status ls_replica_zero_choose(ls_session *session)
     if (s->run->train.optimizer == LS_OPTIMIZER_MUON && ls_mesh_ranks(&s->mesh) == 1)
         return LS_OK; /* one rank has second moments in another order: from the checkpoint */
     int ranks = ls_comm_ranks(s->args.comm), me = ls_comm_rank(s->args.comm);
-    if (!s->hoard)
-        s->hoard = ls_mem_alloc(sizeof *s->hoard);
+    if (!s->recovery.zero)
+        s->recovery.zero = ls_mem_alloc(sizeof *s->recovery.zero);
     records = ls_mem_array((size_t)ranks, sizeof *records);
-    if (!s->hoard || !records) {
+    if (!s->recovery.zero || !records) {
         st = LS_ENOMEM;
         goto out;
     }
-    ls_mem_free(s->hoard->sources);
-    s->hoard->sources = NULL;
-    s->hoard->plan = (entry){.generation = 0};
+    ls_mem_free(s->recovery.zero->sources);
+    s->recovery.zero->sources = NULL;
+    s->recovery.zero->plan = (entry){.generation = 0};
     for (int i = 0; i < HOARDS; i++)
-        records[me].hoards[i] = s->hoard->hoards[i].about;
-    records[me].met = s->met;
+        records[me].hoards[i] = s->recovery.zero->hoards[i].about;
+    records[me].met = s->progress.met;
     LS_TRY(st,
            ls_comm_run(s->args.comm,
                        &(ls_coll){.kind = LS_COLL_ALL_GATHER,
@@ -472,7 +473,7 @@ static ls_status advance(ls_session *s, hoard *h, bool updated)
 {
     ls_status st = LS_OK;
 
-    h->about.done = h->about.voted = s->hoard->plan.voted;
+    h->about.done = h->about.voted = s->recovery.zero->plan.voted;
     h->about.ready = false;
     if (!updated)
         return LS_OK;
@@ -495,7 +496,7 @@ static ls_status catch_up(ls_session *s, hoard *h, bool updated)
 {
     ls_status st = LS_OK;
 
-    if (h->about.done == s->hoard->plan.voted)
+    if (h->about.done == s->recovery.zero->plan.voted)
         return LS_OK;
     if (h->redoes)
         return advance(s, h, updated);
@@ -522,7 +523,7 @@ static ls_status catch_up(ls_session *s, hoard *h, bool updated)
         ls_mem_free(spans);
         LS_TRY(st, st, out);
     }
-    h->about.done = h->about.voted = s->hoard->plan.voted;
+    h->about.done = h->about.voted = s->recovery.zero->plan.voted;
     h->about.ready = false;
 out:
     return st;
@@ -533,10 +534,10 @@ static ls_status move_all(ls_session *s, const float *const **held)
     ls_step_arrays live = ls_step_state_arrays(s->step);
     float *const arrays[STATE] = {live.w, live.m, live.v};
     const ls_reshard_args args = {.comm = s->args.comm,
-                                  .from = s->hoard->plan.cut,
+                                  .from = s->recovery.zero->plan.cut,
                                   .to = &s->mesh,
                                   .trained = s->model.trained,
-                                  .sources = s->hoard->sources};
+                                  .sources = s->recovery.zero->sources};
     int64_t sent, all = 0;
     ls_status st = LS_OK;
 
@@ -559,12 +560,12 @@ out:
 /* The update that the states came from before of: by all ranks, with the gradients of then. */
 static ls_status make_again(ls_session *s, const float *const *gradients)
 {
-    const hoard *h = s->hoard->chosen;
+    const hoard *h = s->recovery.zero->chosen;
     const ls_reshard_args args = {.comm = s->args.comm,
-                                  .from = s->hoard->plan.cut,
+                                  .from = s->recovery.zero->plan.cut,
                                   .to = &s->mesh,
                                   .trained = s->model.trained,
-                                  .sources = s->hoard->sources};
+                                  .sources = s->recovery.zero->sources};
     ls_replica_redo_numbers numbers = {.norm = {.bad_block = -1}};
     int64_t sent;
     ls_step_clock clock;
@@ -590,7 +591,7 @@ out:
 /* Whether the parts that are gone on with are from before an update: the same on all ranks. */
 static bool is_pending(const ls_session *s)
 {
-    const entry *plan = &s->hoard->plan;
+    const entry *plan = &s->recovery.zero->plan;
 
     return ls_replica_redo_serves(s->run) && (plan->done < plan->voted || plan->pending);
 }
@@ -598,7 +599,7 @@ static bool is_pending(const ls_session *s)
 ls_status ls_replica_zero_restore(ls_session *session, bool updated)
 {
     ls_session *s = session;
-    struct ls_replica_zero *all = s->hoard;
+    struct ls_replica_zero *all = s->recovery.zero;
     int seats = ls_reshard_seats(&all->plan.cut);
     const float **held = ls_mem_array((size_t)(ARRAYS * seats), sizeof *held);
     const float *const *kinds[STATE] = {held, held + seats, held + 2 * (ptrdiff_t)seats};

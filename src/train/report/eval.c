@@ -14,7 +14,7 @@ static bool stop_asked(const ls_session *s)
 
 static int64_t validation_sequences(const ls_session *s)
 {
-    int64_t all = ls_corpus_validation_windows(s->corpus, s->model.shape.T);
+    int64_t all = ls_corpus_validation_windows(s->data.corpus, s->model.shape.T);
     int64_t want = s->run->eval.sequences;
 
     return ls_min_i64(all, want == LS_RUN_AUTO ? VALIDATION_AUTO : want);
@@ -50,15 +50,15 @@ void ls_eval_release(ls_eval *eval)
 static ls_status read_windows(const ls_eval *e, const ls_session *s, int64_t first, int64_t B,
                               int64_t n, ls_step_batch *windows_out)
 {
-    int64_t T = s->model.shape.T, all = ls_corpus_validation_windows(s->corpus, T);
+    int64_t T = s->model.shape.T, all = ls_corpus_validation_windows(s->data.corpus, T);
     int32_t *tokens = e->windows, *targets = tokens + B * T, *start = targets + B * T;
-    bool isolate = ls_corpus_isolates(s->corpus);
+    bool isolate = ls_corpus_isolates(s->data.corpus);
     ls_status st = LS_OK;
 
     for (int64_t i = 0; i < B; i++) {
         int64_t index = ls_sample_order_spread(all, n, first + i);
         LS_TRY(st,
-               ls_corpus_validation(s->corpus, index, T, tokens + i * T, targets + i * T,
+               ls_corpus_validation(s->data.corpus, index, T, tokens + i * T, targets + i * T,
                                     isolate ? start + i * T : NULL),
                out);
     }
@@ -123,10 +123,11 @@ ls_status ls_eval_loss(ls_eval *eval, ls_session *session)
         LS_TRY(st, ls_dp_numbers(s->dp, LS_F64, losses, n + 1), out);
     for (int64_t i = 0; i < n; i++)
         total += losses[i];
-    s->val_loss = total / (losses[n] > 0 ? losses[n] : 1);
+    s->progress.val_loss = total / (losses[n] > 0 ? losses[n] : 1);
     ls_session_emit(
-        s, &(ls_event){.kind = LS_EVENT_EVAL,
-                       .eval = {.step = s->step_number, .sequences = n, .val_loss = s->val_loss}});
+        s, &(ls_event){
+               .kind = LS_EVENT_EVAL,
+               .eval = {.step = s->step_number, .sequences = n, .val_loss = s->progress.val_loss}});
 out:
     return st;
 }
@@ -149,19 +150,22 @@ ls_status ls_eval_sample(ls_eval *eval, ls_session *session, int64_t count)
         return st;
     ls_tokens_init(&ids);
     ls_str_clear(&eval->sample);
-    LS_TRY(st, ls_tokenizer_encode(s->tokenizer, prompt, strlen(prompt), LS_ENCODE_TEMPLATE, &ids),
+    LS_TRY(st,
+           ls_tokenizer_encode(s->data.tokenizer, prompt, strlen(prompt), LS_ENCODE_TEMPLATE, &ids),
            out);
     int64_t n = ids.count, first = n;
     LS_TRY(st, ls_tokens_reserve(&ids, count), out);
-    ls_decode_forget(s->decode); /* the weights have changed */
+    ls_decode_forget(s->samples.decode); /* the weights have changed */
     for (int64_t i = 0; i < count && !stop_asked(s); i++, n++) {
         LS_TRY(st,
-               ls_decode_next(s->decode, weights, ids.ids, n, &sampling, (uint64_t)i, &ids.ids[n]),
+               ls_decode_next(s->samples.decode, weights, ids.ids, n, &sampling, (uint64_t)i,
+                              &ids.ids[n]),
                out);
-        if (ids.ids[n] == ls_tokenizer_separator(s->tokenizer))
+        if (ids.ids[n] == ls_tokenizer_separator(s->data.tokenizer))
             break; /* the model ended its document */
     }
-    LS_TRY(st, ls_tokenizer_decode(s->tokenizer, ids.ids + first, n - first, &eval->sample), out);
+    LS_TRY(st, ls_tokenizer_decode(s->data.tokenizer, ids.ids + first, n - first, &eval->sample),
+           out);
     ls_session_emit(s, &(ls_event){.kind = LS_EVENT_SAMPLE,
                                    .sample = {.step = s->step_number,
                                               .prompt = prompt,

@@ -103,12 +103,12 @@ void ls_profiling_close(ls_session *session)
 static void plan(ls_session *s)
 {
     ls_profiling *p = &s->profiling;
-    int64_t steps = s->args.profile_steps, remain = s->total_steps - s->step_number;
+    int64_t steps = s->args.profile_steps, remain = s->progress.total_steps - s->step_number;
 
     p->planned = true;
     p->left = steps;
     p->warm = LS_PROFILING_WARM;
-    if (s->total_steps > 0)
+    if (s->progress.total_steps > 0)
         p->warm = ls_max_i64(0, ls_min_i64(LS_PROFILING_WARM, remain - steps));
 }
 

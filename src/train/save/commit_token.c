@@ -34,7 +34,7 @@ static ls_status may_commit(void *context, const ls_ckpt_info *info)
 
 bool ls_commit_token_waits(const ls_session *session)
 {
-    struct ls_commit_token *g = session->commit_token;
+    struct ls_commit_token *g = session->save.commit_token;
     int64_t asked_ns = g ? atomic_load(&g->asked_ns) : 0;
 
     return asked_ns > 0 && ls_time_now_ns() - asked_ns > PROMPT_MS * LS_NS_PER_MS;
@@ -82,17 +82,19 @@ ls_status ls_commit_token_open(ls_session *session)
 
     if (s->run->heal.quorum != LS_HEAL_ETCD)
         return LS_OK;
-    struct ls_commit_token *g = s->commit_token = ls_mem_alloc(sizeof *g);
+    struct ls_commit_token *g = s->save.commit_token = ls_mem_alloc(sizeof *g);
     if (!g)
         return LS_ENOMEM;
     LS_TRY(st, read_run_lease(g, s->args.view.run_lease), out);
     LS_TRY(st, ls_etcd_open(&g->etcd, urls->items, urls->count), out);
     g->use = (ls_run_lease_use){.etcd = g->etcd, .run = g->run, .id = g->id};
-    LS_TRY(st, ls_run_lease_claim(&g->use, s->generation, ls_time_now_ns() + WAIT_S * LS_NS_PER_S),
+    LS_TRY(st,
+           ls_run_lease_claim(&g->use, s->save.generation, ls_time_now_ns() + WAIT_S * LS_NS_PER_S),
            out);
-    s->generation = g->use.generation; /* above that of the folder, which is checked as before */
-    ls_ckpt_set_token(s->store, may_commit, g);
-    ls_log(LS_LOG_INFO, "etcd: generation %lld of run %s", (long long)s->generation, g->run);
+    s->save.generation =
+        g->use.generation; /* above that of the folder, which is checked as before */
+    ls_ckpt_set_token(s->save.store, may_commit, g);
+    ls_log(LS_LOG_INFO, "etcd: generation %lld of run %s", (long long)s->save.generation, g->run);
 out:
     if (st != LS_OK)
         ls_commit_token_close(s);
@@ -101,9 +103,9 @@ out:
 
 void ls_commit_token_close(ls_session *session)
 {
-    if (!session->commit_token)
+    if (!session->save.commit_token)
         return;
-    ls_etcd_close(session->commit_token->etcd);
-    ls_mem_free(session->commit_token);
-    session->commit_token = NULL;
+    ls_etcd_close(session->save.commit_token->etcd);
+    ls_mem_free(session->save.commit_token);
+    session->save.commit_token = NULL;
 }

@@ -12,7 +12,7 @@ int ls_error_feedback_vectors(const ls_session *session)
 
 static float *vector(const ls_session *s, int v)
 {
-    return s->feedbacks + v * s->model.trained;
+    return s->feedback.vectors + v * s->model.trained;
 }
 
 static bool has_sum(const ls_session *s)
@@ -22,8 +22,8 @@ static bool has_sum(const ls_session *s)
 
 static void forget(ls_session *s)
 {
-    memset(s->feedbacks, 0,
-           (size_t)(ls_error_feedback_vectors(s) * s->model.trained) * sizeof *s->feedbacks);
+    memset(s->feedback.vectors, 0,
+           (size_t)(ls_error_feedback_vectors(s) * s->model.trained) * sizeof *s->feedback.vectors);
 }
 
 /* In host memory: the host adds them up, and a checkpoint is written from it. */
@@ -44,20 +44,20 @@ ls_status ls_error_feedback_open(ls_session *session)
 
     if (n == 0)
         return LS_OK;
-    s->feedback_kinds = ls_mem_array((size_t)n, sizeof *s->feedback_kinds);
-    if (!s->feedback_kinds)
+    s->feedback.kinds = ls_mem_array((size_t)n, sizeof *s->feedback.kinds);
+    if (!s->feedback.kinds)
         return ls_fail(LS_ENOMEM, "no memory for the names of what %d nodes owe", s->mesh.nodes);
     LS_TRY(st, alloc_feedbacks(s, n * s->model.trained * (int64_t)sizeof(float), &memory), out);
-    s->feedbacks = memory;
+    s->feedback.vectors = memory;
     forget(s);
     for (int v = 0; v < n; v++) {
         bool sum = v == s->mesh.nodes;
-        int at = s->n_tensors + s->n_feedbacks;
-        snprintf(s->feedback_kinds[v], sizeof s->feedback_kinds[v], sum ? "owed.sum" : "owed.%d",
+        int at = s->snapshot.n_rows + s->feedback.n_rows;
+        snprintf(s->feedback.kinds[v], sizeof s->feedback.kinds[v], sum ? "owed.sum" : "owed.%d",
                  v);
-        (void)ls_save_rows(&s->model, s->feedback_kinds[v], vector(s, v), s->shadows + at);
-        s->n_feedbacks +=
-            ls_save_rows(&s->model, s->feedback_kinds[v], vector(s, v), s->tensors + at);
+        (void)ls_save_rows(&s->model, s->feedback.kinds[v], vector(s, v), s->snapshot.rows + at);
+        s->feedback.n_rows +=
+            ls_save_rows(&s->model, s->feedback.kinds[v], vector(s, v), s->snapshot.live_rows + at);
     }
 out:
     return st;
@@ -66,22 +66,22 @@ out:
 void ls_error_feedback_close(ls_session *session)
 {
     if (session->discrete)
-        ls_device_host_free(session->device, session->feedbacks,
+        ls_device_host_free(session->device, session->feedback.vectors,
                             ls_error_feedback_vectors(session) * session->model.trained *
-                                (int64_t)sizeof *session->feedbacks);
+                                (int64_t)sizeof *session->feedback.vectors);
     else
-        ls_device_free(session->device, session->feedbacks);
-    ls_mem_free(session->feedback_kinds);
-    ls_mem_free(session->unpaid);
-    session->feedbacks = NULL;
-    session->feedback_kinds = NULL;
-    session->unpaid = NULL;
+        ls_device_free(session->device, session->feedback.vectors);
+    ls_mem_free(session->feedback.kinds);
+    ls_mem_free(session->feedback.unpaid);
+    session->feedback.vectors = NULL;
+    session->feedback.kinds = NULL;
+    session->feedback.unpaid = NULL;
 }
 
 ls_status ls_error_feedback_collect(ls_session *session)
 {
     return ls_error_feedback_vectors(session)
-               ? ls_dp_collect_residuals(session->dp, session->feedbacks)
+               ? ls_dp_collect_residuals(session->dp, session->feedback.vectors)
                : LS_OK;
 }
 
@@ -142,7 +142,7 @@ static ls_status load_feedbacks(ls_session *s, const ls_ckpt *ckpt, int nodes, b
     ls_status st = LS_OK;
 
     for (int v = 0; v < nodes && nodes == s->mesh.nodes && sum == has_sum(s); v++)
-        LS_TRY(st, load_vector(s, ckpt, s->feedback_kinds[v], vector(s, v)), out);
+        LS_TRY(st, load_vector(s, ckpt, s->feedback.kinds[v], vector(s, v)), out);
     if (nodes != s->mesh.nodes || sum != has_sum(s))
         LS_TRY(st, load_sum(s, ckpt, nodes + (sum && !keeps), nodes, vector(s, 0), vector(s, 1)),
                out);
@@ -160,7 +160,7 @@ static ls_status load_unpaid(ls_session *s, const ls_ckpt *ckpt, int nodes, bool
 
     if (!two)
         return ls_fail(LS_ENOMEM, "no memory for what an earlier exchange owed");
-    s->unpaid = two;
+    s->feedback.unpaid = two;
     st = load_sum(s, ckpt, nodes + sum, nodes, two, two + s->model.trained);
     if (st == LS_OK)
         ls_log(LS_LOG_INFO, "what %d nodes owed is added to the gradient of the next step", nodes);
@@ -175,18 +175,19 @@ ls_status ls_error_feedback_load(ls_session *session, int64_t step)
     bool sum;
     ls_status st;
 
-    LS_TRY(st, ls_ckpt_find(s->store, step, &ckpt, NULL), out);
+    LS_TRY(st, ls_ckpt_find(s->save.store, step, &ckpt, NULL), out);
     count_vectors(ckpt, &nodes, &sum);
     if (nodes == 0)
         goto out;
-    st = s->feedbacks ? load_feedbacks(s, ckpt, nodes, sum) : load_unpaid(s, ckpt, nodes, sum);
+    st = s->feedback.vectors ? load_feedbacks(s, ckpt, nodes, sum)
+                             : load_unpaid(s, ckpt, nodes, sum);
     if (st == LS_EDATA) { /* weights and moments are whole: what is owed is the lesser part */
         ls_log(LS_LOG_WARN, "what was owed at step %lld is dropped: %s", (long long)step,
                ls_err_last()->text);
-        if (s->feedbacks)
+        if (s->feedback.vectors)
             forget(s);
-        ls_mem_free(s->unpaid);
-        s->unpaid = NULL;
+        ls_mem_free(s->feedback.unpaid);
+        s->feedback.unpaid = NULL;
         st = LS_OK;
     }
 out:
@@ -198,23 +199,23 @@ ls_status ls_error_feedback_share(ls_session *session)
 {
     ls_session *s = session;
     int64_t bytes = s->model.trained * (int64_t)sizeof(float);
-    unsigned char word = s->unpaid != NULL;
+    unsigned char word = s->feedback.unpaid != NULL;
     ls_status st = LS_OK;
 
     if (ls_error_feedback_vectors(s))
-        return ls_dp_deal_residuals(s->dp, s->feedbacks);
+        return ls_dp_deal_residuals(s->dp, s->feedback.vectors);
     if (s->dp)
         LS_TRY(st, ls_dp_tell(s->dp, 0, &word, sizeof word), out);
     if (!word)
         goto out;
-    if (!s->unpaid)
-        s->unpaid = ls_mem_array((size_t)s->model.trained, sizeof *s->unpaid);
-    LS_TRY(st, s->unpaid ? LS_OK : LS_ENOMEM, out);
+    if (!s->feedback.unpaid)
+        s->feedback.unpaid = ls_mem_array((size_t)s->model.trained, sizeof *s->feedback.unpaid);
+    LS_TRY(st, s->feedback.unpaid ? LS_OK : LS_ENOMEM, out);
     if (s->dp)
-        LS_TRY(st, ls_dp_tell(s->dp, 0, s->unpaid, bytes), out);
-    st = ls_step_add_residual(s->step, s->unpaid);
+        LS_TRY(st, ls_dp_tell(s->dp, 0, s->feedback.unpaid, bytes), out);
+    st = ls_step_add_residual(s->step, s->feedback.unpaid);
 out:
-    ls_mem_free(s->unpaid);
-    s->unpaid = NULL;
+    ls_mem_free(s->feedback.unpaid);
+    s->feedback.unpaid = NULL;
     return st;
 }

@@ -21,11 +21,11 @@ enum { RECORD_BYTES = 1 << 20 };
 static bool fits(const ls_session *s, double *needs_out, double *left_out)
 {
     int64_t by_ns = s->args.stop_by ? s->args.stop_by() : 0;
-    bool busy = s->parts ? ls_sharded_save_busy(s) : s->writing_step >= 0;
+    bool busy = s->save.sharded ? ls_sharded_save_busy(s) : s->save.writing_step >= 0;
     int saves = busy ? 2 : 1; /* one that is under way comes first */
 
     *left_out = (double)(by_ns - ls_time_now_ns()) / 1e9;
-    *needs_out = s->slowest_save_s > 0 ? saves * s->slowest_save_s * MARGIN + EXTRA_S : 0;
+    *needs_out = s->save.slowest_s > 0 ? saves * s->save.slowest_s * MARGIN + EXTRA_S : 0;
     return by_ns == 0 || *needs_out <= *left_out;
 }
 
@@ -37,7 +37,7 @@ ls_status ls_preempt_save(ls_session *session, char why_out[LS_PREEMPT_WHY])
 
     why_out[0] = '\0';
     if (s->mesh.rank == 0)
-        skip = s->saved_step != s->step_number && !fits(s, &needs, &left);
+        skip = s->save.saved_step != s->step_number && !fits(s, &needs, &left);
     if (s->dp)
         LS_TRY(st, ls_dp_numbers(s->dp, LS_F64, &skip, 1), out);
     if (skip == 0) {
@@ -50,9 +50,9 @@ ls_status ls_preempt_save(ls_session *session, char why_out[LS_PREEMPT_WHY])
         (size_t)snprintf(why_out, LS_PREEMPT_WHY,
                          "step %lld is not saved: that takes about %.1f s, and %.1f s were left; ",
                          (long long)s->step_number, needs, left > 0 ? left : 0);
-    if (s->saved_step >= 0)
+    if (s->save.saved_step >= 0)
         snprintf(why_out + n, LS_PREEMPT_WHY - n, "the checkpoint of step %lld is whole",
-                 (long long)s->saved_step);
+                 (long long)s->save.saved_step);
     else
         snprintf(why_out + n, LS_PREEMPT_WHY - n, "there is no checkpoint yet");
 out:
@@ -90,7 +90,7 @@ ls_status ls_preempt_done(const ls_session *session)
 
     ls_str_init(&line);
     ls_str_init(&event);
-    ls_str_append_bytes(&event, s->line.p, strcspn(s->line.p, "\n"));
+    ls_str_append_bytes(&event, s->folder.line.p, strcspn(s->folder.line.p, "\n"));
     LS_TRY(st, ls_str_status(&event), out);
     LS_TRY(st, settings_hash(s->args.run, hex), out);
     ls_json_begin(&j, &line);

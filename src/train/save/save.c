@@ -55,27 +55,27 @@ ls_status ls_save_open(ls_session *session)
     if (s->args.fresh)
         LS_TRY(st, put_aside(dir), out);
     int most = (KINDS + ls_error_feedback_vectors(s)) * ls_model_groups_whole(s)->n_params;
-    s->tensors = ls_mem_array((size_t)most, sizeof *s->tensors);
-    s->shadows = ls_mem_array((size_t)most, sizeof *s->shadows);
-    if (!s->tensors || !s->shadows) {
+    s->snapshot.live_rows = ls_mem_array((size_t)most, sizeof *s->snapshot.live_rows);
+    s->snapshot.rows = ls_mem_array((size_t)most, sizeof *s->snapshot.rows);
+    if (!s->snapshot.live_rows || !s->snapshot.rows) {
         st = LS_ENOMEM;
         goto out;
     }
-    s->n_tensors = ls_save_fill_rows(s, s->tensors, arrays);
+    s->snapshot.n_rows = ls_save_fill_rows(s, s->snapshot.live_rows, arrays);
     LS_TRY(st, ls_error_feedback_open(s), out);
-    LS_TRY(st, ls_ckpt_open(&s->store, dir, true), out);
-    LS_TRY(st, ls_signing_store(s->run, s->store), out);
-    LS_TRY(st, ls_save_mirror(s, s->store), out);
-    LS_TRY(st, ls_ckpt_claim(s->store, &s->generation), out);
+    LS_TRY(st, ls_ckpt_open(&s->save.store, dir, true), out);
+    LS_TRY(st, ls_signing_store(s->run, s->save.store), out);
+    LS_TRY(st, ls_save_mirror(s, s->save.store), out);
+    LS_TRY(st, ls_ckpt_claim(s->save.store, &s->save.generation), out);
     LS_TRY(st, ls_commit_token_open(s), out);
     if (!s->discrete)
         LS_TRY(st, ls_save_open_snapshot(s), out);
     if (s->run->checkpoint.every == 0 || ls_mesh_saves_parts(&s->mesh))
         goto out;
-    LS_TRY(st, ls_ckpt_writer_create(&s->writer, s->store, NULL), out);
+    LS_TRY(st, ls_ckpt_writer_create(&s->save.writer, s->save.store, NULL), out);
     if (s->discrete) {
-        LS_TRY(st, ls_stream_create(&s->copies, s->device), out);
-        LS_TRY(st, ls_event_create(&s->updated, s->device), out);
+        LS_TRY(st, ls_stream_create(&s->snapshot.stream, s->device), out);
+        LS_TRY(st, ls_event_create(&s->snapshot.updated, s->device), out);
     }
 out:
     return st;
@@ -86,15 +86,15 @@ void ls_save_close(ls_session *session)
     ls_session *s = session;
 
     ls_sharded_save_close(s);
-    ls_ckpt_writer_free(s->writer);
-    ls_ckpt_close(s->store);
+    ls_ckpt_writer_free(s->save.writer);
+    ls_ckpt_close(s->save.store);
     ls_commit_token_close(s);
-    ls_event_free(s->updated);
-    ls_stream_free(s->copies);
+    ls_event_free(s->snapshot.updated);
+    ls_stream_free(s->snapshot.stream);
     ls_save_close_snapshot(s);
     ls_error_feedback_close(s);
-    ls_mem_free(s->tensors);
-    ls_mem_free(s->shadows);
+    ls_mem_free(s->snapshot.live_rows);
+    ls_mem_free(s->snapshot.rows);
 }
 
 ls_ckpt_info ls_save_info(ls_session *s)
@@ -102,31 +102,31 @@ ls_ckpt_info ls_save_info(ls_session *s)
     char scaler[LS_LOSS_SCALER_TEXT];
 
     ls_loss_scaler_write(&s->scaler, scaler);
-    snprintf(s->extra, sizeof s->extra, "%s%s", s->data_hash, scaler);
+    snprintf(s->save.extra, sizeof s->save.extra, "%s%s", s->data.hash, scaler);
     return (ls_ckpt_info){.step = s->step_number,
                           .cursor = ls_ramp_samples(s->run, s->step_number),
                           .tokens = ls_ramp_samples(s->run, s->step_number) * s->model.shape.T,
-                          .generation = s->generation,
+                          .generation = s->save.generation,
                           .seed = (uint64_t)s->run->train.seed,
-                          .loss = s->loss,
-                          .val_loss = s->val_loss,
+                          .loss = s->progress.loss,
+                          .val_loss = s->progress.val_loss,
                           .run_name = s->run->name,
                           .mesh = s->mesh_text,
-                          .config = s->config.p,
-                          .extra = s->extra};
+                          .config = s->folder.config.p,
+                          .extra = s->save.extra};
 }
 
 void ls_save_saved(ls_session *s, int64_t step, const ls_ckpt_saved *saved)
 {
-    s->saved_step = step;
-    if (saved->bytes_written > 0 && saved->seconds > s->slowest_save_s)
-        s->slowest_save_s = saved->seconds;
+    s->save.saved_step = step;
+    if (saved->bytes_written > 0 && saved->seconds > s->save.slowest_s)
+        s->save.slowest_s = saved->seconds;
     ls_session_emit(s, &(ls_event){.kind = LS_EVENT_CHECKPOINT,
                                    .checkpoint = {.step = step,
                                                   .bytes_written = saved->bytes_written,
                                                   .bytes_reused = saved->bytes_reused,
                                                   .seconds = saved->seconds,
-                                                  .waited_ms = (double)s->waited_ns / 1e6,
+                                                  .waited_ms = (double)s->save.waited_ns / 1e6,
                                                   .path = saved->path,
                                                   .writers = saved->writers,
                                                   .most_bytes = saved->most_bytes}});
@@ -159,7 +159,7 @@ static ls_status copy_to_mirror(const ls_session *s, int64_t step)
 
     LS_TRY(st, ls_ckpt_open(&to, s->run->checkpoint.mirror, true), out);
     LS_TRY(st, ls_signing_store(s->run, to), out);
-    LS_TRY(st, ls_ckpt_find(s->store, step, &ckpt, NULL), out);
+    LS_TRY(st, ls_ckpt_find(s->save.store, step, &ckpt, NULL), out);
     LS_TRY(st, ls_ckpt_copy(ckpt, to, &copied), out);
     LS_TRY(st, ls_ckpt_prune_by(to, &kept, NULL), out);
 out:
@@ -173,7 +173,7 @@ ls_ckpt_pruning ls_save_kept(const ls_session *session)
     return (ls_ckpt_pruning){.keep = session->run->checkpoint.keep,
                              .keep_every = session->run->checkpoint.keep_every,
                              .least = 2, /* the newest may turn out to be damaged */
-                             .like = session->store};
+                             .like = session->save.store};
 }
 
 void ls_save_tidy(const ls_session *s, int64_t step)
@@ -184,16 +184,16 @@ void ls_save_tidy(const ls_session *s, int64_t step)
         ls_log(LS_LOG_WARN, "step %lld has no copy in \"%s\": %s", (long long)step,
                s->run->checkpoint.mirror, ls_err_last()->text);
     /* The state is safe; failing to tidy up must not look like failing to save. */
-    if (ls_ckpt_prune_by(s->store, &kept, NULL) != LS_OK)
+    if (ls_ckpt_prune_by(s->save.store, &kept, NULL) != LS_OK)
         ls_log(LS_LOG_WARN, "cannot remove old checkpoints: %s", ls_err_last()->text);
 }
 
 /* A background save ended, well or badly. */
 static void tell_ended(ls_session *s, ls_status st, const ls_ckpt_saved *saved)
 {
-    int64_t step = s->writing_step;
+    int64_t step = s->save.writing_step;
 
-    s->writing_step = -1;
+    s->save.writing_step = -1;
     if (st == LS_OK)
         ls_save_saved(s, step, saved);
     else
@@ -207,17 +207,17 @@ static ls_status await_save(ls_session *s, bool prompt)
     ls_ckpt_saved saved;
     bool done = false;
 
-    if (!s->writer || s->writing_step < 0)
+    if (!s->save.writer || s->save.writing_step < 0)
         return LS_OK;
     if (ls_save_copied(s) != LS_OK)
         return LS_EDEADLINE;
-    if (s->writing_step < 0)
+    if (s->save.writing_step < 0)
         return LS_OK;
     if (LS_FAULT("train.writer_wait"))
         return ls_fail(LS_EDEADLINE, "the save of step %lld is still running",
-                       (long long)s->writing_step);
-    ls_status st = prompt ? ls_commit_token_await(s, s->writer, until_ns, &done, &saved)
-                          : ls_ckpt_writer_wait(s->writer, until_ns, &done, &saved);
+                       (long long)s->save.writing_step);
+    ls_status st = prompt ? ls_commit_token_await(s, s->save.writer, until_ns, &done, &saved)
+                          : ls_ckpt_writer_wait(s->save.writer, until_ns, &done, &saved);
     if (!done)
         return st;
     tell_ended(s, st, &saved);
@@ -234,16 +234,16 @@ ls_status ls_save_leave(ls_session *session)
     ls_session *s = session;
     ls_status st = LS_OK;
 
-    if (!s->store)
+    if (!s->save.store)
         return LS_OK;
     LS_TRY(st, ls_save_await(s), out);
     ls_save_close(s);
-    s->writer = NULL;
-    s->store = NULL;
-    s->copies = NULL;
-    s->updated = NULL;
-    s->tensors = s->shadows = NULL;
-    s->writing_step = -1;
+    s->save.writer = NULL;
+    s->save.store = NULL;
+    s->snapshot.stream = NULL;
+    s->snapshot.updated = NULL;
+    s->snapshot.live_rows = s->snapshot.rows = NULL;
+    s->save.writing_step = -1;
 out:
     return st;
 }
@@ -256,7 +256,7 @@ ls_status ls_save_again(ls_session *session)
     LS_TRY(st, ls_save_leave(s), out);
     LS_TRY(st, ls_save_open(s), out);
     if (s->args.view.plan.base >= 0) /* nothing will be loaded */
-        LS_TRY(st, ls_save_newest_step(s->store, &s->saved_step), out);
+        LS_TRY(st, ls_save_newest_step(s->save.store, &s->save.saved_step), out);
 out:
     return st;
 }
@@ -277,26 +277,26 @@ static ls_status agree_to_save(ls_session *s, bool *saves)
 static ls_status save_copy(void *context, ls_ckpt_saved *saved_out)
 {
     ls_session *s = context;
-    ls_status st =
-        ls_ckpt_save(s->store, &s->writing, s->shadows, s->n_tensors + s->n_feedbacks, saved_out);
+    ls_status st = ls_ckpt_save(s->save.store, &s->save.writing, s->snapshot.rows,
+                                s->snapshot.n_rows + s->feedback.n_rows, saved_out);
 
     if (st == LS_OK)
-        ls_save_tidy(s, s->writing.step);
+        ls_save_tidy(s, s->save.writing.step);
     return st;
 }
 
 static void start_writer(ls_session *s, bool copies)
 {
-    const ls_ckpt_job job = {.step = s->writing.step,
+    const ls_ckpt_job job = {.step = s->save.writing.step,
                              .copy = copies ? ls_save_copy_here : NULL,
                              .work = save_copy,
                              .context = s};
 
-    if (ls_ckpt_writer_run(s->writer, &job, 0) == LS_OK) {
-        s->writing_step = s->writing.step;
+    if (ls_ckpt_writer_run(s->save.writer, &job, 0) == LS_OK) {
+        s->save.writing_step = s->save.writing.step;
     } else {
-        s->writing_step = -1;
-        ls_save_unsaved(s, s->writing.step);
+        s->save.writing_step = -1;
+        ls_save_unsaved(s, s->save.writing.step);
     }
 }
 
@@ -304,19 +304,19 @@ static ls_status await_copy(ls_session *s)
 {
     int64_t until_ns = ls_time_now_ns() + WRITER_WAIT_S * LS_NS_PER_S;
 
-    if (s->parts)
+    if (s->save.sharded)
         return ls_sharded_save_copied(s);
-    if (s->copying) {
-        s->copying = false;
-        if (ls_stream_sync(s->copies, until_ns) == LS_OK) {
+    if (s->snapshot.copying) {
+        s->snapshot.copying = false;
+        if (ls_stream_sync(s->snapshot.stream, until_ns) == LS_OK) {
             start_writer(s, false);
         } else {
-            s->writing_step = -1;
-            ls_save_unsaved(s, s->writing.step);
+            s->save.writing_step = -1;
+            ls_save_unsaved(s, s->save.writing.step);
         }
         return LS_OK;
     }
-    return s->writer ? ls_ckpt_writer_copied(s->writer, until_ns) : LS_OK;
+    return s->save.writer ? ls_ckpt_writer_copied(s->save.writer, until_ns) : LS_OK;
 }
 
 ls_status ls_save_copied(ls_session *session)
@@ -324,7 +324,7 @@ ls_status ls_save_copied(ls_session *session)
     int64_t begun_ns = ls_time_now_ns();
     ls_status st = await_copy(session);
 
-    session->waited_ns += ls_time_now_ns() - begun_ns;
+    session->save.waited_ns += ls_time_now_ns() - begun_ns;
     return st;
 }
 
@@ -334,14 +334,14 @@ static ls_status begin_alone(ls_session *s)
 {
     ls_status st = LS_OK;
 
-    s->writing = ls_save_info(s);
+    s->save.writing = ls_save_info(s);
     if (s->discrete && s->mesh.ranks < 2) {
-        ls_event_record(s->updated, s->stream);
-        ls_stream_wait(s->copies, s->updated);
-        ls_save_copy_out(s, s->copies, KINDS);
-        s->copying = true;
-        s->writing_step = s->step_number;
-    } else if (s->local_sgd || s->staged) {
+        ls_event_record(s->snapshot.updated, s->stream);
+        ls_stream_wait(s->snapshot.stream, s->snapshot.updated);
+        ls_save_copy_out(s, s->snapshot.stream, KINDS);
+        s->snapshot.copying = true;
+        s->save.writing_step = s->step_number;
+    } else if (s->sync.local_sgd || s->snapshot.staged) {
         st = ls_save_take_snapshot(s, KINDS);
         if (st == LS_OK && s->mesh.rank == 0)
             start_writer(s, false);
@@ -362,7 +362,7 @@ static ls_status begin(ls_session *s)
     ls_status st = LS_OK;
 
     ls_step_before_update(s->step, wait_for_copy, s);
-    if (s->parts) {
+    if (s->save.sharded) {
         LS_TRY(st, ls_step_settle(s->step), out);
         return ls_sharded_save_begin(s);
     }
@@ -383,7 +383,7 @@ ls_status ls_save_begin(ls_session *session)
     int64_t begun_ns = ls_time_now_ns();
     ls_status st = begin(session);
 
-    session->waited_ns = ls_time_now_ns() - begun_ns;
+    session->save.waited_ns = ls_time_now_ns() - begun_ns;
     return st;
 }
 
@@ -392,11 +392,11 @@ ls_status ls_save_poll(ls_session *session)
     ls_ckpt_saved saved;
     bool done = false;
 
-    if (session->parts)
+    if (session->save.sharded)
         return ls_sharded_save_poll(session);
-    if (!session->writer || session->writing_step < 0 || session->copying)
+    if (!session->save.writer || session->save.writing_step < 0 || session->snapshot.copying)
         return LS_OK;
-    ls_status st = ls_ckpt_writer_poll(session->writer, &done, &saved);
+    ls_status st = ls_ckpt_writer_poll(session->save.writer, &done, &saved);
     if (done)
         tell_ended(session, st, &saved);
     return LS_OK;
@@ -412,27 +412,29 @@ ls_status ls_save_final(ls_session *session)
     bool first = s->mesh.rank == 0, saves = true;
 
     ls_err_doing("saving step %lld", (long long)s->step_number);
-    if (s->parts) {
+    if (s->save.sharded) {
         LS_TRY(st, ls_step_settle(s->step), out);
         st = ls_sharded_save_final(s);
         goto out;
     }
     if (first) {
         LS_TRY(st, ls_save_await(s), out);
-        saves = s->saved_step != s->step_number;
-        if (saves && s->staged)
+        saves = s->save.saved_step != s->step_number;
+        if (saves && s->snapshot.staged)
             LS_TRY(st, ls_save_open_snapshot(s), out);
     }
     LS_TRY(st, agree_to_save(s, &saves), out);
-    if (saves && s->staged)
+    if (saves && s->snapshot.staged)
         LS_TRY(st, ls_save_take_snapshot(s, KINDS), out);
     if (saves)
         LS_TRY(st, ls_error_feedback_collect(s), out);
     if (!saves || !first)
         goto out;
     info = ls_save_info(s);
-    s->waited_ns = 0; /* no step comes after it */
-    LS_TRY(st, ls_ckpt_save(s->store, &info, s->tensors, s->n_tensors + s->n_feedbacks, &saved),
+    s->save.waited_ns = 0; /* no step comes after it */
+    LS_TRY(st,
+           ls_ckpt_save(s->save.store, &info, s->snapshot.live_rows,
+                        s->snapshot.n_rows + s->feedback.n_rows, &saved),
            out);
     ls_save_saved(s, s->step_number, &saved);
     ls_save_tidy(s, s->step_number);

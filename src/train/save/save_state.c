@@ -85,9 +85,9 @@ void ls_save_live(const ls_session *s, void *arrays_out[KINDS])
 {
     ls_step_arrays live = ls_step_state_arrays(s->step);
 
-    arrays_out[0] = s->local_sgd ? ls_local_sgd_session_common(s) : live.w;
-    arrays_out[1] = s->param_server ? ls_param_server_session_moments(s, 1) : live.m;
-    arrays_out[2] = s->param_server ? ls_param_server_session_moments(s, 2) : live.v;
+    arrays_out[0] = s->sync.local_sgd ? ls_local_sgd_session_common(s) : live.w;
+    arrays_out[1] = s->sync.param_server ? ls_param_server_session_moments(s, 1) : live.m;
+    arrays_out[2] = s->sync.param_server ? ls_param_server_session_moments(s, 2) : live.v;
 }
 
 int64_t ls_save_elements(const ls_session *s, int kind)
@@ -115,20 +115,21 @@ ls_status ls_save_open_snapshot(ls_session *s)
 
     for (int k = 0; k < KINDS; k++) {
         int64_t bytes = kept_bytes(s, k);
-        if (s->snapshot[k] || bytes == 0)
+        if (s->snapshot.arrays[k] || bytes == 0)
             continue;
         if (s->discrete)
-            LS_TRY(st, ls_device_host_alloc(s->device, bytes, what, &s->snapshot[k]), out);
+            LS_TRY(st, ls_device_host_alloc(s->device, bytes, what, &s->snapshot.arrays[k]), out);
         else if (on_disk(s, k))
-            LS_TRY(st, ls_spill_open(&s->spills[k], ls_session_offload_to(s), bytes, what), out);
+            LS_TRY(st, ls_spill_open(&s->snapshot.spills[k], ls_session_offload_to(s), bytes, what),
+                   out);
         else
-            LS_TRY(st, ls_device_alloc(s->device, bytes, what, &s->snapshot[k]), out);
+            LS_TRY(st, ls_device_alloc(s->device, bytes, what, &s->snapshot.arrays[k]), out);
         if (on_disk(s, k))
-            s->snapshot[k] = s->spills[k].base;
+            s->snapshot.arrays[k] = s->snapshot.spills[k].base;
     }
-    (void)ls_save_fill_rows(s, s->shadows, s->snapshot);
-    if (s->staged)
-        (void)ls_save_fill_rows(s, s->tensors, s->snapshot);
+    (void)ls_save_fill_rows(s, s->snapshot.rows, s->snapshot.arrays);
+    if (s->snapshot.staged)
+        (void)ls_save_fill_rows(s, s->snapshot.live_rows, s->snapshot.arrays);
 out:
     return st;
 }
@@ -137,12 +138,12 @@ void ls_save_close_snapshot(ls_session *s)
 {
     for (int k = 0; k < KINDS; k++) {
         if (s->discrete)
-            ls_device_host_free(s->device, s->snapshot[k], kept_bytes(s, k));
+            ls_device_host_free(s->device, s->snapshot.arrays[k], kept_bytes(s, k));
         else if (on_disk(s, k))
-            ls_spill_close(&s->spills[k]);
+            ls_spill_close(&s->snapshot.spills[k]);
         else
-            ls_device_free(s->device, s->snapshot[k]);
-        s->snapshot[k] = NULL;
+            ls_device_free(s->device, s->snapshot.arrays[k]);
+        s->snapshot.arrays[k] = NULL;
     }
 }
 
@@ -155,8 +156,8 @@ bool ls_save_divided(const ls_session *s, int kind)
 static void rest(ls_session *s)
 {
     for (int k = 0; k < KINDS; k++)
-        if (s->spills[k].base)
-            ls_spill_drop(&s->spills[k], 0, s->spills[k].bytes);
+        if (s->snapshot.spills[k].base)
+            ls_spill_drop(&s->snapshot.spills[k], 0, s->snapshot.spills[k].bytes);
     ls_step_rest(s->step);
 }
 
@@ -189,9 +190,9 @@ void ls_save_copy_out(ls_session *s, ls_stream *stream, int n)
     ls_save_live(s, arrays);
     for (int k = 0; k < n; k++)
         if (on_host(s, k))
-            copy_on_host(s, k, s->snapshot[k], arrays[k]);
+            copy_on_host(s, k, s->snapshot.arrays[k], arrays[k]);
         else
-            ls_stream_copy_out(stream, s->snapshot[k], arrays[k], state_bytes(s, k));
+            ls_stream_copy_out(stream, s->snapshot.arrays[k], arrays[k], state_bytes(s, k));
 }
 
 ls_status ls_save_take_snapshot(ls_session *s, int n)
@@ -205,17 +206,17 @@ ls_status ls_save_take_snapshot(ls_session *s, int n)
     for (int k = 0; k < n; k++)
         if (ls_save_divided(s, k))
             LS_TRY(st,
-                   s->mesh.independent ? ls_dp_collect(s->dp, arrays[k], s->snapshot[k])
-                                       : ls_step_collect(s->step, arrays[k], s->snapshot[k]),
+                   s->mesh.independent ? ls_dp_collect(s->dp, arrays[k], s->snapshot.arrays[k])
+                                       : ls_step_collect(s->step, arrays[k], s->snapshot.arrays[k]),
                    out);
         else if (s->mesh.rank > 0)
             continue;
         else if (on_host(s, k))
-            copy_on_host(s, k, s->snapshot[k], arrays[k]);
+            copy_on_host(s, k, s->snapshot.arrays[k], arrays[k]);
         else if (s->discrete)
-            ls_stream_copy_out(s->stream, s->snapshot[k], arrays[k], state_bytes(s, k));
+            ls_stream_copy_out(s->stream, s->snapshot.arrays[k], arrays[k], state_bytes(s, k));
         else
-            ls_stream_copy(s->stream, s->snapshot[k], arrays[k], state_bytes(s, k));
+            ls_stream_copy(s->stream, s->snapshot.arrays[k], arrays[k], state_bytes(s, k));
     LS_TRY(st, ls_stream_sync(s->stream, ls_time_now_ns() + WRITER_WAIT_S * LS_NS_PER_S), out);
     rest(s);
 out:
@@ -245,10 +246,10 @@ static void *copy_share(void *context)
         int64_t end =
             c->index + 1 < c->of ? state_bytes(s, k) / c->of * (c->index + 1) : state_bytes(s, k);
         if (!on_disk(s, k))
-            memcpy((char *)s->snapshot[k] + first, (const char *)arrays[k] + first,
+            memcpy((char *)s->snapshot.arrays[k] + first, (const char *)arrays[k] + first,
                    (size_t)(end - first));
         else if (c->index == 0)
-            copy_on_host(s, k, s->snapshot[k], arrays[k]);
+            copy_on_host(s, k, s->snapshot.arrays[k], arrays[k]);
     }
     return NULL;
 }
@@ -280,11 +281,11 @@ static ls_status send_loaded(ls_session *s)
     void *arrays[KINDS];
 
     ls_save_live(s, arrays);
-    for (int k = 0; k < KINDS && s->staged; k++)
+    for (int k = 0; k < KINDS && s->snapshot.staged; k++)
         if (!ls_save_divided(s, k) && on_host(s, k))
-            copy_on_host(s, k, arrays[k], s->snapshot[k]);
+            copy_on_host(s, k, arrays[k], s->snapshot.arrays[k]);
         else if (!ls_save_divided(s, k))
-            ls_stream_copy_in(s->stream, arrays[k], s->snapshot[k], state_bytes(s, k));
+            ls_stream_copy_in(s->stream, arrays[k], s->snapshot.arrays[k], state_bytes(s, k));
     return ls_stream_sync(s->stream, ls_time_now_ns() + 600 * LS_NS_PER_S);
 }
 
@@ -299,22 +300,24 @@ ls_status ls_save_share(ls_session *session)
 {
     ls_session *s = session;
     void *arrays[KINDS];
-    place p = {s->step_number, s->newest_step, s->saved_step, s->loss, s->val_loss, s->scaler};
+    place p = {s->step_number,   s->save.newest_step,  s->save.saved_step,
+               s->progress.loss, s->progress.val_loss, s->scaler};
     ls_status st;
 
     ls_save_live(s, arrays);
     LS_TRY(st, ls_dp_tell(s->dp, 0, &p, sizeof p), out);
     s->step_number = p.step;
-    s->newest_step = p.newest;
-    s->saved_step = p.saved;
-    s->loss = p.loss;
-    s->val_loss = p.val_loss;
+    s->save.newest_step = p.newest;
+    s->save.saved_step = p.saved;
+    s->progress.loss = p.loss;
+    s->progress.val_loss = p.val_loss;
     s->scaler = p.scaler;
-    for (int k = 0; k < KINDS && p.step > 0 && !s->parts; k++) /* else each has read its own */
+    for (int k = 0; k < KINDS && p.step > 0 && !s->save.sharded;
+         k++) /* else each has read its own */
         if (ls_save_divided(s, k))
             LS_TRY(st,
-                   s->mesh.independent ? ls_dp_deal(s->dp, s->snapshot[k], arrays[k])
-                                       : ls_step_deal(s->step, s->snapshot[k], arrays[k]),
+                   s->mesh.independent ? ls_dp_deal(s->dp, s->snapshot.arrays[k], arrays[k])
+                                       : ls_step_deal(s->step, s->snapshot.arrays[k], arrays[k]),
                    out);
         else
             LS_TRY(st,
@@ -350,7 +353,7 @@ static ls_status check_same_run(const ls_session *s, const ls_ckpt_info *info)
                      s->run->out, (int)diff.len - 1, diff.p); /* without the last line end */
         ls_err_hint("Restore them, choose another out: folder, or start anew with --fresh (earlier "
                     "checkpoints are put aside, not removed).");
-    } else if (info->extra[0] && strncmp(info->extra, s->data_hash, strlen(s->data_hash)) != 0) {
+    } else if (info->extra[0] && strncmp(info->extra, s->data.hash, strlen(s->data.hash)) != 0) {
         st = ls_fail(LS_EDATA,
                      "the checkpoint in \"%s\" was trained on other text: its files have changed",
                      s->run->out);
@@ -383,7 +386,7 @@ static ls_status check_newest(const ls_session *s, bool *found_out)
     ls_status st = LS_OK;
 
     ls_str_init(&passed);
-    LS_TRY(st, ls_ckpt_find(s->store, -1, &newest, &passed), out);
+    LS_TRY(st, ls_ckpt_find(s->save.store, -1, &newest, &passed), out);
     *found_out = newest != NULL;
     if (newest)
         st = check_same_run(s, ls_ckpt_about(newest));
@@ -399,13 +402,16 @@ static ls_status load(ls_session *s, ls_ckpt_info *info_out, bool *found_out)
 {
     ls_status st = LS_OK;
 
-    if (s->parts)
+    if (s->save.sharded)
         return ls_sharded_save_load(s, info_out, found_out);
-    if (s->staged)
+    if (s->snapshot.staged)
         LS_TRY(st, ls_save_open_snapshot(s), out);
-    LS_TRY(st, ls_ckpt_load_newest(s->store, s->tensors, s->n_tensors, info_out, found_out), out);
-    s->loaded = ls_ckpt_last_read(s->store);
-    s->loaded_most = s->loaded.bytes;
+    LS_TRY(st,
+           ls_ckpt_load_newest(s->save.store, s->snapshot.live_rows, s->snapshot.n_rows, info_out,
+                               found_out),
+           out);
+    s->loaded.read = ls_ckpt_last_read(s->save.store);
+    s->loaded.most_bytes = s->loaded.read.bytes;
     if (*found_out)
         st = send_loaded(s);
 out:
@@ -419,12 +425,12 @@ ls_status ls_save_resume(ls_session *session)
     bool first = s->mesh.rank == 0, found = false;
     ls_status st = LS_OK;
 
-    if (!first && !s->parts)
+    if (!first && !s->save.sharded)
         return LS_OK;
     ls_err_doing("looking for a checkpoint to resume from");
     if (first)
         LS_TRY(st, check_newest(s, &found), out);
-    if (found || s->parts)
+    if (found || s->save.sharded)
         LS_TRY(st, load(s, &info, &found), out);
     if (!found || !first)
         goto out;
@@ -437,11 +443,11 @@ ls_status ls_save_resume(ls_session *session)
     ls_signing_tell(s->run, &info);
     LS_TRY(st, ls_loss_scaler_read(&s->scaler, info.extra), out);
     LS_TRY(st, ls_error_feedback_load(s, info.step), out);
-    LS_TRY(st, ls_save_newest_step(s->store, &s->newest_step), out);
+    LS_TRY(st, ls_save_newest_step(s->save.store, &s->save.newest_step), out);
     s->step_number = info.step;
-    s->saved_step = info.step;
-    s->loss = info.loss;
-    s->val_loss = info.val_loss;
+    s->save.saved_step = info.step;
+    s->progress.loss = info.loss;
+    s->progress.val_loss = info.val_loss;
 out:
     ls_err_done();
     return st;
@@ -473,17 +479,17 @@ ls_status ls_save_whole_weights(ls_session *session, const void **weights_out)
         return ls_step_settle(s->step);
     }
     LS_TRY(st, take_weights(s), out);
-    *weights_out = s->snapshot[0];
+    *weights_out = s->snapshot.arrays[0];
     if (type == LS_F32 || s->mesh.rank > 0)
         goto out;
     /* In the place of the moments, which the next save fetches anew. */
     s->kernels->cast(s->stream, &(ls_cast){.from_type = LS_F32,
                                            .to_type = type,
-                                           .from = s->snapshot[0],
-                                           .to = s->snapshot[1],
+                                           .from = s->snapshot.arrays[0],
+                                           .to = s->snapshot.arrays[1],
                                            .n = ls_model_groups_whole(s)->flat,
                                            .rounding = ls_step_rounding(s->run, 0)});
-    *weights_out = s->snapshot[1];
+    *weights_out = s->snapshot.arrays[1];
 out:
     return st;
 }
@@ -494,11 +500,11 @@ ls_status ls_save_weights_hash(ls_session *session, char hex_out[33])
     ls_status st = LS_OK;
 
     LS_TRY(st, ls_step_settle(session->step), out);
-    if ((session->staged && first) || ls_save_divided(session, 0))
+    if ((session->snapshot.staged && first) || ls_save_divided(session, 0))
         LS_TRY(st, take_weights(session), out);
     if (first)
-        st = ls_ckpt_weights_hash(session->tensors, ls_model_groups_whole(session)->n_params,
-                                  hex_out);
+        st = ls_ckpt_weights_hash(session->snapshot.live_rows,
+                                  ls_model_groups_whole(session)->n_params, hex_out);
 out:
     return st;
 }

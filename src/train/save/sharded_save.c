@@ -73,22 +73,22 @@ struct ls_sharded_save {
 /* Debts have been collected on the first rank, in memory of their own. */
 static int add_feedbacks(const ls_session *s, ls_ckpt_part *parts)
 {
-    for (int i = 0; i < s->n_feedbacks; i++) {
-        const ls_ckpt_tensor *t = &s->shadows[s->n_tensors + i];
+    for (int i = 0; i < s->feedback.n_rows; i++) {
+        const ls_ckpt_tensor *t = &s->snapshot.rows[s->snapshot.n_rows + i];
         parts[i] = (ls_ckpt_part){.of = *t};
         memcpy(parts[i].shape, t->shape, sizeof t->shape);
     }
-    return s->n_feedbacks;
+    return s->feedback.n_rows;
 }
 
 static ls_status list_parts(ls_session *s)
 {
-    struct ls_sharded_save *p = s->parts;
+    struct ls_sharded_save *p = s->save.sharded;
     ls_status st;
 
     LS_TRY(st, ls_tensor_boxes_read(s, &p->wants, &p->n_wants), out);
-    LS_TRY(st, ls_tensor_boxes_written(s, s->n_feedbacks, &p->live, &p->n), out);
-    p->copies = ls_mem_array((size_t)(p->n + s->n_feedbacks), sizeof *p->copies);
+    LS_TRY(st, ls_tensor_boxes_written(s, s->feedback.n_rows, &p->live, &p->n), out);
+    p->copies = ls_mem_array((size_t)(p->n + s->feedback.n_rows), sizeof *p->copies);
     LS_TRY(st, p->copies ? LS_OK : LS_ENOMEM, out);
     if (p->memory)
         ls_tensor_boxes_pack(p->live, p->n, p->memory, p->copies);
@@ -107,7 +107,7 @@ ls_status ls_sharded_save_open(ls_session *session)
 
     if (!ls_mesh_saves_parts(&s->mesh))
         return LS_OK;
-    struct ls_sharded_save *p = s->parts = ls_mem_alloc(sizeof *p);
+    struct ls_sharded_save *p = s->save.sharded = ls_mem_alloc(sizeof *p);
     if (!p)
         return LS_ENOMEM;
     ls_str_init(&p->report);
@@ -115,7 +115,7 @@ ls_status ls_sharded_save_open(ls_session *session)
     /* The first rank has made the folder; nobody looks for it before. */
     LS_TRY(st, ls_dp_tell(s->dp, 0, &(char){0}, 1), out);
     snprintf(dir, sizeof dir, "%s/checkpoints", s->run->out);
-    p->store = s->store;
+    p->store = s->save.store;
     if (s->mesh.rank > 0) {
         LS_TRY(st, ls_ckpt_open(&p->store, dir, false), out);
         LS_TRY(st, ls_signing_store(s->run, p->store), out);
@@ -135,7 +135,7 @@ out:
 void ls_sharded_save_close(ls_session *session)
 {
     ls_session *s = session;
-    struct ls_sharded_save *p = s->parts;
+    struct ls_sharded_save *p = s->save.sharded;
 
     if (!p)
         return;
@@ -153,7 +153,7 @@ void ls_sharded_save_close(ls_session *session)
     ls_mem_free(p->texts);
     ls_mem_free(p->reports);
     ls_mem_free(p);
-    s->parts = NULL;
+    s->save.sharded = NULL;
 }
 
 /* --- loading ------------------------------------------------------------------------------------
@@ -163,13 +163,13 @@ void ls_sharded_save_close(ls_session *session)
  * seen here. */
 static ls_status load_own(ls_session *s, int64_t step)
 {
-    const struct ls_sharded_save *p = s->parts;
+    const struct ls_sharded_save *p = s->save.sharded;
     ls_ckpt *ckpt = NULL;
     ls_status st;
 
     LS_TRY(st, ls_ckpt_await(p->store, step, ls_time_now_ns() + SEEN_WAIT_S * LS_NS_PER_S, &ckpt),
            out);
-    LS_TRY(st, ls_ckpt_load_parts(ckpt, p->wants, p->n_wants, &s->loaded), out);
+    LS_TRY(st, ls_ckpt_load_parts(ckpt, p->wants, p->n_wants, &s->loaded.read), out);
 out:
     ls_ckpt_free(ckpt);
     return st;
@@ -211,11 +211,11 @@ static ls_status load_together(ls_session *s, int64_t step, bool *damaged_out)
 
     LS_TRY(st, states ? LS_OK : LS_ENOMEM, out);
     states[s->mesh.rank] = own == LS_OK ? 0 : own == LS_EDATA || own == LS_EIO ? 1 : 2;
-    states[ranks + s->mesh.rank] = own == LS_OK ? (double)s->loaded.bytes : 0;
+    states[ranks + s->mesh.rank] = own == LS_OK ? (double)s->loaded.read.bytes : 0;
     LS_TRY(st, ls_dp_numbers(s->dp, LS_F64, states, 2 * ranks), out);
-    s->loaded_most = 0;
+    s->loaded.most_bytes = 0;
     for (int r = 0; r < ranks; r++)
-        s->loaded_most = ls_max_i64(s->loaded_most, (int64_t)states[ranks + r]);
+        s->loaded.most_bytes = ls_max_i64(s->loaded.most_bytes, (int64_t)states[ranks + r]);
     int worst = who(states, ranks, 2);
     *damaged_out = worst < 0 && who(states, ranks, 1) >= 0;
     if (worst < 0)
@@ -280,7 +280,7 @@ ls_status ls_sharded_save_load(ls_session *session, ls_ckpt_info *info_out, bool
 
     *found_out = false;
     if (s->mesh.rank == 0)
-        LS_TRY(st, ls_ckpt_search_open(&search, s->store), out);
+        LS_TRY(st, ls_ckpt_search_open(&search, s->save.store), out);
     for (bool damaged = true; damaged;) {
         LS_TRY(st, next_step(s, search, &ckpt, &step), out);
         if (step < 0)
@@ -305,9 +305,9 @@ out:
 
 static ls_ckpt_writing writing(const ls_session *s)
 {
-    return (ls_ckpt_writing){.step = s->parts->info.step,
+    return (ls_ckpt_writing){.step = s->save.sharded->info.step,
                              .writers = s->mesh.ranks,
-                             .manifest_bytes = (int64_t)s->config.len + 4096};
+                             .manifest_bytes = (int64_t)s->folder.config.len + 4096};
 }
 
 /* For tests: whether this rank's turn has come to suffer this. */
@@ -328,7 +328,7 @@ static bool suffers(const ls_session *s, const char *what)
 /* What is hashed of the live state: another rank's share of what all have, and the weights. */
 static ls_status look(ls_session *s)
 {
-    struct ls_sharded_save *p = s->parts;
+    struct ls_sharded_save *p = s->save.sharded;
     const ls_ckpt_writing how = writing(s);
     ls_status st = LS_OK;
 
@@ -339,7 +339,7 @@ static ls_status look(ls_session *s)
                ls_ckpt_write_parts(NULL, &how, p->shard_replicas, p->n_shard_replicas, &p->seen),
                out);
     if (s->mesh.rank == 0 && !ls_save_divided(s, 0))
-        st = ls_ckpt_weights_hash(s->tensors, s->model.n_params, p->info.weights_hash);
+        st = ls_ckpt_weights_hash(s->snapshot.live_rows, s->model.n_params, p->info.weights_hash);
 out:
     return st;
 }
@@ -348,16 +348,16 @@ out:
 static ls_status copy(void *context)
 {
     ls_session *s = context;
-    struct ls_sharded_save *p = s->parts;
+    struct ls_sharded_save *p = s->save.sharded;
 
-    ls_tensor_boxes_copy(p->live, p->copies, p->n - s->n_feedbacks);
+    ls_tensor_boxes_copy(p->live, p->copies, p->n - s->feedback.n_rows);
     ls_status st = ls_fault_pass(LS_FAULT_AT_SAVE_COPY);
     return st == LS_OK ? look(s) : st;
 }
 
 static ls_status write_parts(ls_session *s, const ls_ckpt_part *parts)
 {
-    struct ls_sharded_save *p = s->parts;
+    struct ls_sharded_save *p = s->save.sharded;
     const ls_ckpt_writing how = writing(s);
 
     if (suffers(s, "part"))
@@ -370,15 +370,15 @@ static ls_status write_copies(void *context, ls_ckpt_saved *saved_out)
     ls_session *s = context;
 
     *saved_out = (ls_ckpt_saved){.seconds = 0}; /* told with the commit */
-    return write_parts(s, s->parts->copies);
+    return write_parts(s, s->save.sharded->copies);
 }
 
 static ls_status commit(void *context, ls_ckpt_saved *saved_out)
 {
     ls_session *s = context;
-    struct ls_sharded_save *p = s->parts;
+    struct ls_sharded_save *p = s->save.sharded;
     int64_t begun_ns = ls_time_now_ns();
-    ls_status st = ls_ckpt_commit(s->store, &p->info, p->reports, p->n_reports,
+    ls_status st = ls_ckpt_commit(s->save.store, &p->info, p->reports, p->n_reports,
                                   begun_ns + SEEN_WAIT_S * LS_NS_PER_S, saved_out);
 
     if (st == LS_OK) {
@@ -399,7 +399,7 @@ static void own_begun(struct ls_sharded_save *p, ls_status st)
 
 static ls_status prepare(ls_session *s)
 {
-    struct ls_sharded_save *p = s->parts;
+    struct ls_sharded_save *p = s->save.sharded;
 
     p->info = ls_save_info(s);
     p->begun_ns = ls_time_now_ns();
@@ -412,7 +412,7 @@ static ls_status prepare(ls_session *s)
 /* How a rank's part stands: 0 is under way, 1 written, 2 failed. */
 static int own_state(ls_session *s, bool wait)
 {
-    struct ls_sharded_save *p = s->parts;
+    struct ls_sharded_save *p = s->save.sharded;
     int64_t until_ns = wait ? ls_time_now_ns() + LS_SAVE_WAIT_S * LS_NS_PER_S : 0;
     bool done = false;
     ls_status st;
@@ -435,7 +435,7 @@ static int own_state(ls_session *s, bool wait)
 /* The reports of all, to the first rank. numbers: for each rank its state and two lengths. */
 static ls_status gather_reports(ls_session *s, const double *numbers)
 {
-    struct ls_sharded_save *p = s->parts;
+    struct ls_sharded_save *p = s->save.sharded;
     int ranks = s->mesh.ranks;
     bool first = s->mesh.rank == 0;
     int64_t *counts = ls_mem_array((size_t)ranks, sizeof *counts), all = 0;
@@ -489,7 +489,7 @@ out:
  * nothing: then every rank's record says why. */
 static ls_status join(ls_session *s, bool wait, bool *all_out, bool *failed_out)
 {
-    struct ls_sharded_save *p = s->parts;
+    struct ls_sharded_save *p = s->save.sharded;
     int ranks = s->mesh.ranks, me = s->mesh.rank, state = own_state(s, wait);
     double *numbers = ls_mem_array(3 * (size_t)ranks, sizeof *numbers);
     ls_status st = LS_OK;
@@ -529,7 +529,7 @@ typedef enum patience { GLANCE, PROMPT, PATIENT } patience;
 /* First rank: the end of a commit in the background. */
 static void poll_commit(ls_session *s, patience how)
 {
-    struct ls_sharded_save *p = s->parts;
+    struct ls_sharded_save *p = s->save.sharded;
     int64_t until_ns = ls_time_now_ns() + LS_SAVE_WAIT_S * LS_NS_PER_S;
     ls_ckpt_saved saved;
     bool done = false;
@@ -548,7 +548,7 @@ static void poll_commit(ls_session *s, patience how)
 
 static ls_status poll_save(ls_session *s, patience how)
 {
-    struct ls_sharded_save *p = s->parts;
+    struct ls_sharded_save *p = s->save.sharded;
     bool all = false, failed = false, first = s->mesh.rank == 0;
     ls_status st = LS_OK;
 
@@ -580,13 +580,13 @@ ls_status ls_sharded_save_poll(ls_session *session)
 
 bool ls_sharded_save_busy(const ls_session *session)
 {
-    return session->parts->phase != IDLE;
+    return session->save.sharded->phase != IDLE;
 }
 
 /* Nobody has a save under way. */
 static ls_status all_idle(ls_session *s, bool *idle_out)
 {
-    double busy = s->parts->phase != IDLE || LS_FAULT("train.writer_wait");
+    double busy = s->save.sharded->phase != IDLE || LS_FAULT("train.writer_wait");
     ls_status st = ls_dp_numbers(s->dp, LS_F64, &busy, 1);
 
     *idle_out = busy == 0;
@@ -600,14 +600,14 @@ static void make_room(ls_session *s)
 
     for (int k = 0; k < KINDS; k++)
         bytes += ls_save_elements(s, k) * (int64_t)sizeof(float);
-    if (ls_ckpt_make_room(s->store, bytes) != LS_OK)
+    if (ls_ckpt_make_room(s->save.store, bytes) != LS_OK)
         ls_log(LS_LOG_WARN, "cannot remove leftovers: %s", ls_err_last()->text);
 }
 
 ls_status ls_sharded_save_begin(ls_session *session)
 {
     ls_session *s = session;
-    struct ls_sharded_save *p = s->parts;
+    struct ls_sharded_save *p = s->save.sharded;
     bool idle = false;
     ls_status st = LS_OK;
 
@@ -637,7 +637,7 @@ out:
 
 ls_status ls_sharded_save_copied(ls_session *session)
 {
-    const struct ls_sharded_save *p = session->parts;
+    const struct ls_sharded_save *p = session->save.sharded;
 
     return p->writer
                ? ls_ckpt_writer_copied(p->writer, ls_time_now_ns() + LS_SAVE_WAIT_S * LS_NS_PER_S)
@@ -651,7 +651,7 @@ static ls_status save_now(ls_session *s)
 
     LS_TRY(st, prepare(s), out);
     LS_TRY(st, look(s), out);
-    LS_TRY(st, write_parts(s, s->parts->live), out);
+    LS_TRY(st, write_parts(s, s->save.sharded->live), out);
 out:
     return st;
 }
@@ -659,7 +659,7 @@ out:
 ls_status ls_sharded_save_final(ls_session *session)
 {
     ls_session *s = session;
-    struct ls_sharded_save *p = s->parts;
+    struct ls_sharded_save *p = s->save.sharded;
     bool all, failed, idle = false;
     unsigned char saves;
     ls_ckpt_saved saved;
@@ -672,12 +672,12 @@ ls_status ls_sharded_save_final(ls_session *session)
                      (long long)p->info.step);
         goto out;
     }
-    saves = s->saved_step != s->step_number;
+    saves = s->save.saved_step != s->step_number;
     LS_TRY(st, ls_dp_tell(s->dp, 0, &saves, 1), out);
     if (!saves)
         goto out;
     LS_TRY(st, ls_error_feedback_collect(s), out);
-    s->waited_ns = 0; /* no step comes after it */
+    s->save.waited_ns = 0; /* no step comes after it */
     p->running = false;
     own_begun(p, save_now(s));
     p->phase = IDLE;

@@ -34,13 +34,13 @@ struct ls_sdc_compare {
 ls_status ls_sdc_compare_open(ls_session *session)
 {
     ls_session *s = session;
-    struct ls_sdc_compare *v = s->sdc_compare;
+    struct ls_sdc_compare *v = s->sdc.compare;
     size_t n = (size_t)ls_mesh_ranks(&s->mesh);
 
     if (s->mesh.ranks < 2 || s->mesh.independent || !ls_mesh_whole(&s->mesh))
         return LS_OK;
     if (!v)
-        v = s->sdc_compare = ls_mem_alloc(sizeof *v);
+        v = s->sdc.compare = ls_mem_alloc(sizeof *v);
     if (!v)
         return LS_ENOMEM;
     ls_mem_free(v->now);
@@ -55,7 +55,7 @@ ls_status ls_sdc_compare_open(ls_session *session)
 
 void ls_sdc_compare_close(ls_session *session)
 {
-    struct ls_sdc_compare *v = session->sdc_compare;
+    struct ls_sdc_compare *v = session->sdc.compare;
 
     if (!v)
         return;
@@ -64,7 +64,7 @@ void ls_sdc_compare_close(ls_session *session)
     ls_mem_free(v->host);
     ls_mem_free(v->before.lines);
     ls_mem_free(v);
-    session->sdc_compare = NULL;
+    session->sdc.compare = NULL;
 }
 
 /* --- hashes ----------------------------------------------------------------------------------- */
@@ -80,9 +80,9 @@ static ls_status add(const ls_session *s, ls_hash_stream *stream, const float *x
     }
     for (int64_t at = 0; at < n && st == LS_OK; at += CHUNK) {
         int64_t some = ls_min_i64(CHUNK, n - at);
-        ls_stream_copy_out(s->stream, s->sdc_compare->host, x + at, some * (int64_t)sizeof *x);
+        ls_stream_copy_out(s->stream, s->sdc.compare->host, x + at, some * (int64_t)sizeof *x);
         st = ls_stream_sync(s->stream, ls_time_now_ns() + WAIT_S * LS_NS_PER_S);
-        ls_hash_add(stream, s->sdc_compare->host, (size_t)some * sizeof *x);
+        ls_hash_add(stream, s->sdc.compare->host, (size_t)some * sizeof *x);
     }
     return st;
 }
@@ -126,20 +126,20 @@ static ls_status hash_own(const ls_session *s, line *own)
                hash_arrays(s, parts, (const int64_t[]){part, part, part}, w ? 3 : 2,
                            &own->hashes[OWN]),
                out);
-    if (!s->buddy || !s->buddy->sends)
+    if (!s->recovery.copy || !s->recovery.copy->sends)
         goto out;
-    float *const *old = s->buddy->redo.old; /* the copy is of before the last update, too */
-    if (s->buddy->redo.on && moments)
+    float *const *old = s->recovery.copy->redo.old; /* the copy is of before the last update, too */
+    if (s->recovery.copy->redo.on && moments)
         LS_TRY(st,
                hash_arrays(s,
                            (const float *const[]){old[LS_REPLICA_COPY_M], old[LS_REPLICA_COPY_V]},
                            (const int64_t[]){part, part}, 2, &own->hashes[OWN]),
                out);
-    float *const *c = s->buddy->copy;
+    float *const *c = s->recovery.copy->copy;
     const float *const copies[] = {w ? c[LS_REPLICA_COPY_W] : c[LS_REPLICA_COPY_M],
                                    w ? c[LS_REPLICA_COPY_M] : c[LS_REPLICA_COPY_V],
                                    c[LS_REPLICA_COPY_V]};
-    part = ls_mesh_own(&s->mesh, trained, s->buddy->ward);
+    part = ls_mesh_own(&s->mesh, trained, s->recovery.copy->ward);
     st = hash_arrays(s, copies, (const int64_t[]){part, part, part}, w ? 3 : 2, &own->hashes[COPY]);
 out:
     return st;
@@ -159,7 +159,7 @@ static bool comparable(const ls_session *s, int kind, int a, int b)
  */
 static bool judge(const ls_session *s, int kind, bool *odd, bool *equal)
 {
-    const struct ls_sdc_compare *v = s->sdc_compare;
+    const struct ls_sdc_compare *v = s->sdc.compare;
     bool clear = true;
 
     for (int r = 0; r < v->ranks; r++) {
@@ -187,7 +187,7 @@ static bool judge(const ls_session *s, int kind, bool *odd, bool *equal)
 /* A rank's own parts and their copy are two: who of them is right cannot be told. */
 static bool judge_copies(const ls_session *s, bool *equal)
 {
-    const struct ls_sdc_compare *v = s->sdc_compare;
+    const struct ls_sdc_compare *v = s->sdc.compare;
     bool clear = true;
 
     for (int r = 0; r < v->ranks && ls_replica_peers_send(&s->mesh); r++)
@@ -201,7 +201,7 @@ static bool judge_copies(const ls_session *s, bool *equal)
  * How many those are; 0 also when all had, because the steps before were spoiled for all. */
 static int look_back(const ls_session *s)
 {
-    struct ls_sdc_compare *v = s->sdc_compare;
+    struct ls_sdc_compare *v = s->sdc.compare;
     int n = 0;
 
     memset(v->odd, 0, (size_t)v->ranks * sizeof *v->odd);
@@ -223,7 +223,7 @@ static int look_back(const ls_session *s)
 
 static void remember(const ls_session *s)
 {
-    struct ls_sdc_compare *v = s->sdc_compare;
+    struct ls_sdc_compare *v = s->sdc.compare;
     size_t n = (size_t)v->ranks;
 
     ls_mem_free(v->before.lines);
@@ -255,7 +255,7 @@ ls_status ls_sdc_compare_accuse(const ls_session *session, int rank, const char 
 
 static ls_status accuse_odd(const ls_session *s, const char *why)
 {
-    const struct ls_sdc_compare *v = s->sdc_compare;
+    const struct ls_sdc_compare *v = s->sdc.compare;
     int who = 0;
 
     if (v->odd[s->mesh.rank])
@@ -282,7 +282,7 @@ static ls_status doubt(ls_session *s)
 ls_status ls_sdc_compare_compare(ls_session *session)
 {
     ls_session *s = session;
-    struct ls_sdc_compare *v = s->sdc_compare;
+    struct ls_sdc_compare *v = s->sdc.compare;
     bool equal = true, clear = true;
     char why[160];
     ls_status st;
@@ -304,7 +304,7 @@ ls_status ls_sdc_compare_compare(ls_session *session)
     clear = judge(s, OWN, v->odd, &equal) && clear;
     clear = judge_copies(s, &equal) && clear;
     if (!equal) {
-        s->distrusted = true;
+        s->sdc.distrusted = true;
         snprintf(why, sizeof why,
                  "its weights or moments are not those of the others after step "
                  "%lld",
@@ -333,7 +333,9 @@ static void flip(const ls_session *s, const char *what, int kind)
     if (s->discrete || !LS_FAULT(point) || ls_step_settle(s->step) != LS_OK)
         return;
     ls_step_arrays live = ls_step_state_arrays(s->step);
-    float *x = kind == COMMON ? live.w : kind == OWN ? live.m : s->buddy->copy[LS_REPLICA_COPY_M];
+    float *x = kind == COMMON ? live.w
+               : kind == OWN  ? live.m
+                              : s->recovery.copy->copy[LS_REPLICA_COPY_M];
     ((unsigned char *)x)[2] ^= 0x40; /* an upper bit of the mantissa */
 }
 #endif
@@ -343,7 +345,7 @@ void ls_sdc_compare_suffer(ls_session *session)
 #ifdef LS_FAULTS
     flip(session, "weight", COMMON);
     flip(session, "moment", OWN);
-    if (session->buddy)
+    if (session->recovery.copy)
         flip(session, "copy", COPY);
 #else
     (void)session;

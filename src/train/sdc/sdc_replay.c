@@ -80,16 +80,16 @@ out:
 
 static void close_memory(ls_session *s)
 {
-    ls_device_free(s->device, s->again->window);
-    ls_device_free(s->device, s->again->grad);
-    s->again->window = NULL;
-    s->again->grad = NULL;
+    ls_device_free(s->device, s->sdc.replay->window);
+    ls_device_free(s->device, s->sdc.replay->grad);
+    s->sdc.replay->window = NULL;
+    s->sdc.replay->grad = NULL;
 }
 
 /* The sequences of some leaves of the step that runs. */
 static ls_status read_windows(const ls_session *s, const some *which)
 {
-    const struct ls_sdc_replay *a = s->again;
+    const struct ls_sdc_replay *a = s->sdc.replay;
     int64_t T = s->model.shape.T, leaf = s->run->batch.leaf;
     int64_t position = ls_ramp_samples(s->run, s->step_number) + which->first * leaf;
     ls_status st = LS_OK;
@@ -98,7 +98,7 @@ static ls_status read_windows(const ls_session *s, const some *which)
         ls_sample sample = ls_sample_order_at(&a->order, position + b);
         int32_t *at = a->window + b * T;
         LS_TRY(st,
-               ls_corpus_window(s->corpus, sample.source, sample.first, T, at, at + a->tokens,
+               ls_corpus_window(s->data.corpus, sample.source, sample.first, T, at, at + a->tokens,
                                 a->isolate ? at + 2 * a->tokens : NULL),
                out);
     }
@@ -109,7 +109,7 @@ out:
 /* The gradient and the losses of a call, from the weights of before the update. */
 static ls_status make(ls_session *s, const some *which, ls_hash *hash_out)
 {
-    struct ls_sdc_replay *a = s->again;
+    struct ls_sdc_replay *a = s->sdc.replay;
     ls_step *step = s->step;
     ls_step_state before = *step->state;
     int64_t all = ls_pass_grad_elements(&s->model, true);
@@ -159,10 +159,10 @@ ls_status ls_sdc_replay_open(ls_session *session)
 
     if (!can(s))
         return LS_OK;
-    a = s->again = ls_mem_alloc(sizeof *a);
+    a = s->sdc.replay = ls_mem_alloc(sizeof *a);
     if (!a)
         return LS_ENOMEM;
-    a->isolate = s->run->data.isolate || ls_corpus_isolates(s->corpus);
+    a->isolate = s->run->data.isolate || ls_corpus_isolates(s->data.corpus);
     a->most = ls_mem_array((size_t)s->mesh.ranks, sizeof *a->most);
     if (!a->most)
         return LS_ENOMEM;
@@ -173,9 +173,10 @@ ls_status ls_sdc_replay_open(ls_session *session)
         ls_calls_plan(s->run, &other, &calls);
         a->most[r] = calls.most;
     }
-    LS_TRY(st,
-           ls_corpus_order(s->corpus, (uint64_t)s->run->train.seed, s->model.shape.T, &a->order),
-           out);
+    LS_TRY(
+        st,
+        ls_corpus_order(s->data.corpus, (uint64_t)s->run->train.seed, s->model.shape.T, &a->order),
+        out);
     if (s->run->heal.replay > 0)
         st = open_memory(s, a);
 out:
@@ -186,12 +187,12 @@ void ls_sdc_replay_close(ls_session *session)
 {
     ls_session *s = session;
 
-    if (!s->again)
+    if (!s->sdc.replay)
         return;
     close_memory(s);
-    ls_mem_free(s->again->most);
-    ls_mem_free(s->again);
-    s->again = NULL;
+    ls_mem_free(s->sdc.replay->most);
+    ls_mem_free(s->sdc.replay);
+    s->sdc.replay = NULL;
 }
 
 /* --- a leaf now and then ---------------------------------------------------------------------- */
@@ -201,7 +202,7 @@ static int next_able(const ls_session *s, int after, int64_t count, int but)
 {
     for (int k = 1; k < s->mesh.ranks; k++) {
         int r = (after + k) % s->mesh.ranks;
-        if (r != but && s->again->most[r] >= count)
+        if (r != but && s->sdc.replay->most[r] >= count)
             return r;
     }
     return -1;
@@ -210,7 +211,7 @@ static int next_able(const ls_session *s, int after, int64_t count, int but)
 /* The call of a rank that a leaf is in. */
 static some call_of(const ls_session *s, int rank, int64_t leaf)
 {
-    ls_ordered_run run = s->share.set[rank];
+    ls_ordered_run run = s->data.slice.set[rank];
     ls_calls calls = s->step->now;
     some which = {.owner = rank, .first = run.first};
 
@@ -225,7 +226,7 @@ static int owner_of(const ls_session *s, int64_t leaf)
 {
     int r = 0;
 
-    while (leaf >= s->share.set[r].first + s->share.set[r].count)
+    while (leaf >= s->data.slice.set[r].first + s->data.slice.set[r].count)
         r++;
     return r;
 }
@@ -236,7 +237,7 @@ static ls_status make_and_tell(ls_session *s, int rank, ls_hash *hash_out)
     ls_status st = LS_OK;
 
     if (s->mesh.rank == rank)
-        LS_TRY(st, make(s, &s->again->drawn, hash_out), out);
+        LS_TRY(st, make(s, &s->sdc.replay->drawn, hash_out), out);
     st = ls_dp_tell(s->dp, rank, hash_out, sizeof *hash_out);
 out:
     return st;
@@ -245,7 +246,7 @@ out:
 /* Who is wrong; -1: cannot be told. */
 static ls_status find_wrong(ls_session *s, ls_hash owners, ls_hash helpers, int *wrong_out)
 {
-    const struct ls_sdc_replay *a = s->again;
+    const struct ls_sdc_replay *a = s->sdc.replay;
     int third = next_able(s, a->helper, a->drawn.count, a->drawn.owner);
     ls_hash again, other;
     ls_status st;
@@ -267,7 +268,7 @@ out:
 static ls_status check(void *context)
 {
     ls_session *s = context;
-    const struct ls_sdc_replay *a = s->again;
+    const struct ls_sdc_replay *a = s->sdc.replay;
     long long first = (long long)a->drawn.first + 1, step = (long long)s->step_number + 1;
     ls_hash owners = ls_step_leaf_hash(s->step), helpers = {.hi = 0};
     char why[200];
@@ -300,13 +301,14 @@ out:
 ls_status ls_sdc_replay_begin(ls_session *session)
 {
     ls_session *s = session;
-    struct ls_sdc_replay *a = s->again;
+    struct ls_sdc_replay *a = s->sdc.replay;
     int64_t every = s->run->heal.replay, number = s->step_number;
 
     if (!a || every == 0 || (number + 1) % every != 0)
         return LS_OK;
     ls_rng_key key = ls_rng_derive((uint64_t)s->run->train.seed, 0x616761696e, (uint64_t)number);
-    int64_t leaf = (int64_t)(ls_rng_philox(key, 0, 0, 0, 0).v[0] % (uint64_t)s->share.set_leaves);
+    int64_t leaf =
+        (int64_t)(ls_rng_philox(key, 0, 0, 0, 0).v[0] % (uint64_t)s->data.slice.set_leaves);
     a->drawn = call_of(s, owner_of(s, leaf), leaf);
     a->helper = next_able(s, a->drawn.owner, a->drawn.count, -1);
     if (a->helper < 0) /* nobody has room for a call of that size */
@@ -331,8 +333,8 @@ static bool all_finite(const float *x, int64_t n)
 /* Whether all leaves of a rank give finite numbers here. */
 static ls_status try_rank(ls_session *s, int rank, bool *finite_out)
 {
-    const struct ls_sdc_replay *a = s->again;
-    ls_ordered_run run = s->share.set[rank];
+    const struct ls_sdc_replay *a = s->sdc.replay;
+    ls_ordered_run run = s->data.slice.set[rank];
     bool all = !s->step->spoiled;
     ls_status st = LS_OK;
     ls_hash hash;
@@ -397,21 +399,21 @@ out:
 ls_status ls_sdc_replay_nonfinite(ls_session *session)
 {
     ls_session *s = session;
-    bool lent = s->again && !s->again->grad;
+    bool lent = s->sdc.replay && !s->sdc.replay->grad;
     double *flags = NULL;
     ls_status st = LS_OK;
 
-    if (!s->again || !s->args.rejoin || s->nonfinite_step == s->step_number)
+    if (!s->sdc.replay || !s->args.rejoin || s->progress.nonfinite_step == s->step_number)
         return LS_OK;
     flags = ls_mem_array((size_t)s->mesh.ranks, sizeof *flags);
     if (!flags)
         return LS_ENOMEM;
     if (lent)
-        LS_TRY(st, open_memory(s, s->again), out);
+        LS_TRY(st, open_memory(s, s->sdc.replay), out);
     LS_TRY(st, ls_sdc_compare_compare(s), out);
     st = try_elsewhere(s, flags);
     if (st != LS_OK)
-        s->nonfinite_step = s->step_number;
+        s->progress.nonfinite_step = s->step_number;
 out:
     if (lent)
         close_memory(s);

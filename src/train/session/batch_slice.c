@@ -19,7 +19,7 @@ static const double AGAIN = 1.25; /* so much slower or faster than reported: rep
 ls_status ls_batch_slice_open(ls_session *session)
 {
     ls_session *s = session;
-    ls_batch_slice *x = &s->share;
+    ls_batch_slice *x = &s->data.slice;
     size_t n = (size_t)ls_model_groups_mesh(s)->ranks;
     bool there = true;
     ls_status st;
@@ -41,7 +41,7 @@ ls_status ls_batch_slice_open(ls_session *session)
 
 void ls_batch_slice_close(ls_session *session)
 {
-    ls_batch_slice *x = &session->share;
+    ls_batch_slice *x = &session->data.slice;
 
     for (int i = 0; i < LS_BATCH_SLICE_AHEAD; i++)
         ls_mem_free(x->runs[i]);
@@ -55,14 +55,14 @@ void ls_batch_slice_close(ls_session *session)
 ls_loader_slice ls_batch_slice_slice(void *context, int64_t step)
 {
     ls_session *s = context;
-    ls_ordered_run *runs = s->share.runs[step % LS_BATCH_SLICE_AHEAD];
+    ls_ordered_run *runs = s->data.slice.runs[step % LS_BATCH_SLICE_AHEAD];
     int64_t leaves = ls_calls_leaves(s->run, step), leaf = ls_calls_leaf(s->run);
 
     const ls_mesh *mesh = ls_model_groups_mesh(s);
     int64_t pieces = leaves * ls_mesh_cp(mesh);
 
     ls_mesh_split(mesh, pieces, runs);
-    s->share.leaves[step % LS_BATCH_SLICE_AHEAD] = pieces;
+    s->data.slice.leaves[step % LS_BATCH_SLICE_AHEAD] = pieces;
     ls_ordered_run own = ls_mesh_cp_leaves(mesh, mesh->rank, runs[mesh->rank]);
     return (ls_loader_slice){.position = ls_ramp_samples(s->run, step),
                              .sequences = leaves * leaf,
@@ -72,7 +72,7 @@ ls_loader_slice ls_batch_slice_slice(void *context, int64_t step)
 
 ls_status ls_batch_slice_begin(ls_session *session)
 {
-    ls_batch_slice *x = &session->share;
+    ls_batch_slice *x = &session->data.slice;
     int at = (int)(session->step_number % LS_BATCH_SLICE_AHEAD);
     size_t bytes = (size_t)ls_model_groups_mesh(session)->ranks * sizeof *x->set;
 
@@ -88,7 +88,7 @@ ls_status ls_batch_slice_begin(ls_session *session)
 ls_event_balance ls_batch_slice_about(ls_session *session)
 {
     ls_session *s = session;
-    ls_batch_slice *x = &s->share;
+    ls_batch_slice *x = &s->data.slice;
     ls_ordered_run runs[LS_MESH_RANKS];
     const ls_mesh *mesh = ls_model_groups_mesh(s);
     int64_t leaf = ls_calls_leaf(s->run);
@@ -127,7 +127,7 @@ static void tell_straggler(ls_session *s, const ls_event_balance *now, int rank)
 static void tell_stragglers(ls_session *s, const ls_event_balance *now)
 {
     for (int r = 0; r < now->ranks; r++) {
-        double ratio = now->slices[r].ratio, *told = &s->share.told[r];
+        double ratio = now->slices[r].ratio, *told = &s->data.slice.told[r];
         if (ratio < SLOW) {
             *told = 0;
         } else if (*told == 0 || ratio > AGAIN * *told || ratio < *told / AGAIN) {
@@ -140,7 +140,7 @@ static void tell_stragglers(ls_session *s, const ls_event_balance *now)
 void ls_batch_slice_note(ls_session *session)
 {
     ls_session *s = session;
-    ls_batch_slice *x = &s->share;
+    ls_batch_slice *x = &s->data.slice;
     bool changed;
 
     if (ls_model_groups_mesh(s)->ranks == 1 || s->mesh.independent ||

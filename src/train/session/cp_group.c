@@ -43,18 +43,18 @@ ls_status ls_cp_group_open(ls_session *session)
     warn_of_nodes(s);
     for (int i = 0; i < cp; i++)
         list[i] = ls_mesh_cp_peer(&s->mesh, s->mesh.rank, i);
-    LS_TRY(st, ls_comm_sub(s->args.comm, list, cp, deadline(), &s->circle), out);
-    LS_TRY(st, ls_mp_group_open(&s->cp_group, s->circle, 1), out);
+    LS_TRY(st, ls_comm_sub(s->args.comm, list, cp, deadline(), &s->groups.cp_comm), out);
+    LS_TRY(st, ls_mp_group_open(&s->groups.cp, s->groups.cp_comm, 1), out);
 out:
     return st;
 }
 
 void ls_cp_group_close(ls_session *session)
 {
-    ls_mp_group_close(session->cp_group);
-    ls_comm_close(session->circle);
-    session->cp_group = NULL;
-    session->circle = NULL;
+    ls_mp_group_close(session->groups.cp);
+    ls_comm_close(session->groups.cp_comm);
+    session->groups.cp = NULL;
+    session->groups.cp_comm = NULL;
 }
 
 /* How much is recomputed as one number: none, selective in 1 .. L blocks, full in 1 .. L. */

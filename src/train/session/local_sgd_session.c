@@ -46,7 +46,7 @@ static bool delayed(const ls_session *s)
 /* The first replica's moments are in the run's checkpoint; the momentum is the same on all. */
 static void list_kinds(ls_session *s)
 {
-    ls_local_sgd_session *o = s->local_sgd;
+    ls_local_sgd_session *o = s->sync.local_sgd;
     ls_step_arrays live = ls_step_state_arrays(s->step);
 
     if (s->mesh.rank == 0) {
@@ -66,7 +66,7 @@ static void list_kinds(ls_session *s)
 
 static ls_status open_rows(ls_session *s)
 {
-    ls_local_sgd_session *o = s->local_sgd;
+    ls_local_sgd_session *o = s->sync.local_sgd;
     size_t n = (size_t)(KINDS * s->model.n_params);
     int shadows = 0;
     ls_status st = LS_OK;
@@ -100,7 +100,7 @@ ls_status ls_local_sgd_session_open(ls_session *session)
 
     if (!o)
         return LS_ENOMEM;
-    s->local_sgd = o;
+    s->sync.local_sgd = o;
     o->saved_step = -1;
     ls_calls_plan(s->run, &s->mesh, &calls);
     o->own = calls.sequences;
@@ -114,7 +114,7 @@ out:
 
 void ls_local_sgd_session_close(ls_session *session)
 {
-    ls_local_sgd_session *o = session->local_sgd;
+    ls_local_sgd_session *o = session->sync.local_sgd;
 
     if (!o)
         return;
@@ -126,7 +126,7 @@ void ls_local_sgd_session_close(ls_session *session)
     ls_mem_free(o->rows);
     ls_mem_free(o->shadows);
     ls_mem_free(o);
-    session->local_sgd = NULL;
+    session->sync.local_sgd = NULL;
 }
 
 static int64_t state_bytes(const ls_session *s)
@@ -143,7 +143,7 @@ static void folder_of(const ls_session *s, char out[PATH_MAX])
  * byte of it is used: it would lie over what stands in for it. */
 static ls_status load_own(ls_session *s, const char *dir)
 {
-    ls_local_sgd_session *o = s->local_sgd;
+    ls_local_sgd_session *o = s->sync.local_sgd;
     ls_ckpt_store *store = NULL;
     ls_ckpt *found = NULL;
     int damaged = 0;
@@ -189,7 +189,7 @@ static ls_status resume(ls_session *s)
 ls_status ls_local_sgd_session_start(ls_session *session)
 {
     ls_session *s = session;
-    ls_local_sgd *local = s->local_sgd->local;
+    ls_local_sgd *local = s->sync.local_sgd->local;
     float *w = ls_step_state_arrays(s->step).w, *common = ls_local_sgd_common(local);
     size_t bytes = (size_t)state_bytes(s);
     ls_status st = LS_OK;
@@ -208,7 +208,7 @@ out:
 
 float *ls_local_sgd_session_common(const ls_session *session)
 {
-    return ls_local_sgd_common(session->local_sgd->local);
+    return ls_local_sgd_common(session->sync.local_sgd->local);
 }
 
 /* --- steps -------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ float *ls_local_sgd_session_common(const ls_session *session)
 
 ls_step_batch ls_local_sgd_session_batch(ls_session *session, const ls_step_batch *batch)
 {
-    ls_local_sgd_session *o = session->local_sgd;
+    ls_local_sgd_session *o = session->sync.local_sgd;
     ls_step_batch own = *batch;
 
     o->counted = ls_corpus_counted(batch->targets, o->own * session->model.shape.T);
@@ -226,7 +226,7 @@ ls_step_batch ls_local_sgd_session_batch(ls_session *session, const ls_step_batc
 
 static bool is_last(const ls_session *s)
 {
-    return s->total_steps && s->step_number >= s->total_steps;
+    return s->progress.total_steps && s->step_number >= s->progress.total_steps;
 }
 
 bool ls_local_sgd_session_meets(const ls_session *session)
@@ -238,7 +238,7 @@ bool ls_local_sgd_session_meets(const ls_session *session)
 
 static ls_status begin(ls_session *s)
 {
-    ls_local_sgd_session *o = s->local_sgd;
+    ls_local_sgd_session *o = s->sync.local_sgd;
     ls_status st = ls_local_sgd_begin(o->local, ls_step_state_arrays(s->step).w, (double)o->tokens);
 
     o->tokens = 0;
@@ -248,7 +248,7 @@ static ls_status begin(ls_session *s)
 
 static ls_status end(ls_session *s)
 {
-    ls_status st = ls_local_sgd_end(s->local_sgd->local, ls_step_state_arrays(s->step).w);
+    ls_status st = ls_local_sgd_end(s->sync.local_sgd->local, ls_step_state_arrays(s->step).w);
 
     return st == LS_OK ? ls_step_weights_changed(s->step) : st;
 }
@@ -256,7 +256,7 @@ static ls_status end(ls_session *s)
 static ls_status exchange(ls_session *s)
 {
     int64_t n = s->step_number, every = s->run->local.steps, delay = s->run->local.delay;
-    ls_local_sgd *local = s->local_sgd->local;
+    ls_local_sgd *local = s->sync.local_sgd->local;
     ls_status st = LS_OK;
 
     LS_TRY(st, ls_local_sgd_poll(local), out);
@@ -275,7 +275,7 @@ ls_status ls_local_sgd_session_step(ls_session *session, ls_step_result *result,
                                     ls_step_clock *clock)
 {
     ls_session *s = session;
-    ls_local_sgd_session *o = s->local_sgd;
+    ls_local_sgd_session *o = s->sync.local_sgd;
     double mean[2] = {result->finite ? result->loss * (double)o->counted : 0,
                       result->finite ? (double)o->counted : 0};
     ls_status st = LS_OK;
@@ -286,7 +286,7 @@ ls_status ls_local_sgd_session_step(ls_session *session, ls_step_result *result,
     if (ls_local_sgd_session_meets(s)) {
         LS_TRY(st, ls_dp_numbers(s->dp, LS_F64, mean, 2), out);
         if (mean[1] > 0)
-            s->loss = result->loss = mean[0] / mean[1];
+            s->progress.loss = result->loss = mean[0] / mean[1];
     }
 out:
     ls_step_clock_lap(clock, LS_TIME_EXCHANGE);
@@ -295,7 +295,7 @@ out:
 
 void ls_local_sgd_session_show(ls_session *session, bool common)
 {
-    ls_local_sgd *local = session->local_sgd->local;
+    ls_local_sgd *local = session->sync.local_sgd->local;
     float *w = ls_step_state_arrays(session->step).w;
     size_t bytes = (size_t)state_bytes(session);
 
@@ -309,7 +309,7 @@ void ls_local_sgd_session_show(ls_session *session, bool common)
 
 int64_t ls_local_sgd_session_exchanges(const ls_session *session, int64_t *bytes_out)
 {
-    const ls_local_sgd_session *o = session->local_sgd;
+    const ls_local_sgd_session *o = session->sync.local_sgd;
 
     *bytes_out = o ? o->exchanges * ls_local_sgd_sends(ls_local_sgd_about(o->local)) : 0;
     return o ? o->exchanges : 0;
@@ -320,7 +320,7 @@ int64_t ls_local_sgd_session_exchanges(const ls_session *session, int64_t *bytes
 
 static ls_status open_store(ls_session *s)
 {
-    ls_local_sgd_session *o = s->local_sgd;
+    ls_local_sgd_session *o = s->sync.local_sgd;
     ls_ckpt_pruning kept = ls_save_kept(s);
     char dir[PATH_MAX];
     ls_status st = LS_OK;
@@ -342,10 +342,10 @@ static ls_ckpt_info info_now(const ls_session *s)
 {
     return (ls_ckpt_info){.step = s->step_number,
                           .cursor = s->step_number * s->run->batch.sequences,
-                          .tokens = s->local_sgd->tokens,
+                          .tokens = s->sync.local_sgd->tokens,
                           .seed = (uint64_t)s->run->train.seed,
-                          .loss = s->loss,
-                          .val_loss = s->val_loss,
+                          .loss = s->progress.loss,
+                          .val_loss = s->progress.val_loss,
                           .run_name = s->run->name,
                           .mesh = s->mesh_text};
 }
@@ -363,7 +363,7 @@ static ls_status await_writer(ls_local_sgd_session *o)
 void ls_local_sgd_session_save_begin(ls_session *session)
 {
     ls_session *s = session;
-    ls_local_sgd_session *o = s->local_sgd;
+    ls_local_sgd_session *o = s->sync.local_sgd;
     ls_ckpt_info info = info_now(s);
     ls_status st = LS_OK;
 
@@ -383,7 +383,7 @@ out:
 ls_status ls_local_sgd_session_save_final(ls_session *session)
 {
     ls_session *s = session;
-    ls_local_sgd_session *o = s->local_sgd;
+    ls_local_sgd_session *o = s->sync.local_sgd;
     const ls_ckpt_pruning kept = ls_save_kept(s);
     ls_ckpt_info info = info_now(s);
     ls_status st = LS_OK;

@@ -84,7 +84,7 @@ ls_status ls_mesh_agree_mesh(ls_session *session)
     ls_tune tune;
     ls_mesh_choice_facts facts = {.ranks = ls_mesh_ranks(&s->mesh),
                                   .per_node = per_node(&s->mesh),
-                                  .vocab = ls_tokenizer_vocab(s->tokenizer),
+                                  .vocab = ls_tokenizer_vocab(s->data.tokenizer),
                                   .kernels = s->kernels,
                                   .discrete = s->discrete,
                                   .heals = s->args.rejoin != NULL};
@@ -98,10 +98,10 @@ ls_status ls_mesh_agree_mesh(ls_session *session)
     facts.combine_ns_per_byte = rounded(tune.combine_ns_per_byte);
     LS_TRY(st, agree(s, &facts), out);
     facts.gflops = ls_mesh_choice_gflops(s->kernels, facts.threads);
-    LS_TRY(st, ls_mesh_choice_make(s->run, &facts, &s->choice), out);
-    s->chosen = s->args.view.plan.generation;
+    LS_TRY(st, ls_mesh_choice_make(s->run, &facts, &s->auto_mesh.choice), out);
+    s->auto_mesh.view = s->args.view.plan.generation;
     s->fitted = *s->run;
-    ls_mesh_choice_apply(&s->choice, 0, &s->fitted);
+    ls_mesh_choice_apply(&s->auto_mesh.choice, 0, &s->fitted);
     s->run = &s->fitted;
 out:
     return st;
@@ -123,9 +123,9 @@ static ls_status gather(const ls_session *s, record *records)
 {
     record *own = &records[ls_comm_rank(s->args.comm)];
 
-    if (s->choice.count > 0) {
-        *own = (record){.view = s->chosen, .ranks = s->choice.facts.ranks};
-        memcpy(own->value, s->choice.rows[0].value, sizeof own->value);
+    if (s->auto_mesh.choice.count > 0) {
+        *own = (record){.view = s->auto_mesh.view, .ranks = s->auto_mesh.choice.facts.ranks};
+        memcpy(own->value, s->auto_mesh.choice.rows[0].value, sizeof own->value);
     }
     return ls_comm_run(s->args.comm,
                        &(ls_coll){.kind = LS_COLL_ALL_GATHER,
@@ -150,14 +150,14 @@ ls_status ls_mesh_agree_recall(ls_session *session, bool *other_out)
         LS_TRY(st, gather(s, records), out);
     for (int r = 0; r < ranks; r++)
         best = records[r].view > best.view ? records[r] : best;
-    if (best.view > s->chosen) {
-        *other_out = s->choice.count > 0;
-        ls_mesh_choice_release(&s->choice);
-        LS_TRY(st, ls_mesh_choice_adopt(best.value, (int)best.ranks, &s->choice), out);
-        s->chosen = best.view;
+    if (best.view > s->auto_mesh.view) {
+        *other_out = s->auto_mesh.choice.count > 0;
+        ls_mesh_choice_release(&s->auto_mesh.choice);
+        LS_TRY(st, ls_mesh_choice_adopt(best.value, (int)best.ranks, &s->auto_mesh.choice), out);
+        s->auto_mesh.view = best.view;
     }
-    if (s->choice.count > 0 && s->args.comm && ls_comm_rank(s->args.comm) == 0) {
-        ls_mesh_choice_row now = s->choice.rows[0];
+    if (s->auto_mesh.choice.count > 0 && s->args.comm && ls_comm_rank(s->args.comm) == 0) {
+        ls_mesh_choice_row now = s->auto_mesh.choice.rows[0];
         ls_mesh_choice_name(&now, ranks);
         ls_log(LS_LOG_INFO, "mesh: auto keeps its mesh: %s", now.mesh);
     }
@@ -168,9 +168,10 @@ out:
 
 void ls_mesh_agree_tell(ls_session *session)
 {
-    bool whole = session->choice.count > 0 && session->choice.facts.per_node > 0;
+    bool whole =
+        session->auto_mesh.choice.count > 0 && session->auto_mesh.choice.facts.per_node > 0;
 
     if (whole && ls_session_is_first(session))
-        ls_session_emit(session,
-                        &(ls_event){.kind = LS_EVENT_MESH, .mesh = {.choice = &session->choice}});
+        ls_session_emit(session, &(ls_event){.kind = LS_EVENT_MESH,
+                                             .mesh = {.choice = &session->auto_mesh.choice}});
 }

@@ -51,22 +51,22 @@ static int64_t deadline(void)
 
 const ls_model *ls_model_groups_whole(const ls_session *session)
 {
-    return session->whole.params ? &session->whole : &session->model;
+    return session->groups.whole.params ? &session->groups.whole : &session->model;
 }
 
 const ls_mesh *ls_model_groups_mesh(const ls_session *session)
 {
-    return session->mesh.tp > 1 ? &session->mp_groups : &session->mesh;
+    return session->mesh.tp > 1 ? &session->groups.tp_slice : &session->mesh;
 }
 
 const ls_mesh *ls_model_groups_plane(const ls_session *session)
 {
-    return ls_mesh_mp(&session->mesh) > 1 ? &session->replicas : &session->mesh;
+    return ls_mesh_mp(&session->mesh) > 1 ? &session->groups.replicas : &session->mesh;
 }
 
 ls_comm *ls_model_groups_alike(const ls_session *session)
 {
-    return ls_mesh_mp(&session->mesh) > 1 ? session->same_part : session->args.comm;
+    return ls_mesh_mp(&session->mesh) > 1 ? session->groups.replica_comm : session->args.comm;
 }
 
 bool ls_model_groups_speaks(const ls_session *session)
@@ -78,7 +78,7 @@ ls_status ls_model_groups_models(ls_session *session)
 {
     ls_session *s = session;
     int tp = ls_mesh_tp(&s->mesh), ep = ls_mesh_ep(&s->mesh);
-    int64_t vocab = ls_tokenizer_vocab(s->tokenizer);
+    int64_t vocab = ls_tokenizer_vocab(s->data.tokenizer);
     ls_model_split split = {.rank = s->mesh.rank % tp,
                             .ranks = tp,
                             .ep_rank = s->mesh.rank / tp % ep,
@@ -87,8 +87,8 @@ ls_status ls_model_groups_models(ls_session *session)
     ls_status st = LS_OK;
 
     ls_model_release(&s->model);
-    if (tp * ep > 1 && !s->whole.params) /* else a save may still read its names */
-        LS_TRY(st, ls_model_init(&s->whole, s->run, vocab), out);
+    if (tp * ep > 1 && !s->groups.whole.params) /* else a save may still read its names */
+        LS_TRY(st, ls_model_init(&s->groups.whole, s->run, vocab), out);
     st = ls_model_init_split(&s->model, s->run, vocab, split);
 out:
     return st;
@@ -117,22 +117,23 @@ static void warn_of_nodes(const ls_session *s)
 /* Stages of ZeRO that divide nothing here: no other rank has the same experts, and layers. */
 static void warn_of_zero(const ls_session *s)
 {
-    bool pipeline = ls_mesh_pp(&s->replicas) > 1;
+    bool pipeline = ls_mesh_pp(&s->groups.replicas) > 1;
 
-    if (s->run->mesh.zero > 1 && s->mesh.ep > 1 && ls_mesh_pipelines(&s->replicas) < 2 &&
+    if (s->run->mesh.zero > 1 && s->mesh.ep > 1 && ls_mesh_pipelines(&s->groups.replicas) < 2 &&
         ls_session_is_first(s))
         ls_log(LS_LOG_WARN,
                "mesh.zero: %lld divides no more than %d does: ranks that have the same %sexperts "
                "divide gradients and weights, and here each has others (mesh.ep: %d of %d)",
                (long long)s->run->mesh.zero, pipeline ? 0 : 1, pipeline ? "layers and " : "",
-               s->mesh.ep, ls_mesh_pipelines(&s->mp_groups));
+               s->mesh.ep, ls_mesh_pipelines(&s->groups.tp_slice));
 }
 
 /* What ranks with parts of tensors exchange, and those that divide experts: all of the ranks that
  * have the model together, or in each case some. */
 static ls_status open_tensors(ls_session *s)
 {
-    int tp = ls_mesh_tp(&s->mesh), ep = ls_mesh_ep(&s->mesh), me = ls_comm_rank(s->mp_group);
+    int tp = ls_mesh_tp(&s->mesh), ep = ls_mesh_ep(&s->mesh),
+        me = ls_comm_rank(s->groups.model_comm);
     int list[LS_MESH_RANKS];
     bool both = tp > 1 && ep > 1;
     ls_status st = LS_OK;
@@ -140,18 +141,22 @@ static ls_status open_tensors(ls_session *s)
     for (int i = 0; i < tp && both; i++)
         list[i] = me / tp * tp + i;
     if (both)
-        LS_TRY(st, ls_comm_sub(s->mp_group, list, tp, deadline(), &s->beside[0]), out);
+        LS_TRY(st, ls_comm_sub(s->groups.model_comm, list, tp, deadline(), &s->groups.tp_comm),
+               out);
     for (int i = 0; i < ep && both; i++)
         list[i] = i * tp + me % tp;
     if (both)
-        LS_TRY(st, ls_comm_sub(s->mp_group, list, ep, deadline(), &s->beside[1]), out);
+        LS_TRY(st, ls_comm_sub(s->groups.model_comm, list, ep, deadline(), &s->groups.ep_comm),
+               out);
     if (tp > 1)
         LS_TRY(st,
-               ls_mp_group_open(&s->tensor, both ? s->beside[0] : s->mp_group,
+               ls_mp_group_open(&s->groups.tp, both ? s->groups.tp_comm : s->groups.model_comm,
                                 s->model.split.kv_copies),
                out);
     if (ep > 1)
-        LS_TRY(st, ls_mp_group_open(&s->ep_group, both ? s->beside[1] : s->mp_group, 1), out);
+        LS_TRY(st,
+               ls_mp_group_open(&s->groups.ep, both ? s->groups.ep_comm : s->groups.model_comm, 1),
+               out);
 out:
     return st;
 }
@@ -160,11 +165,11 @@ out:
  * its equals. */
 static ls_status agree_on_bucket(ls_session *s)
 {
-    double most = (double)s->replicas.bucket;
+    double most = (double)s->groups.replicas.bucket;
     ls_status st = LS_OK;
 
     if (s->mesh.ep > 1)
-        st = ls_comm_run(s->mp_group,
+        st = ls_comm_run(s->groups.model_comm,
                          &(ls_coll){.kind = LS_COLL_ALL_REDUCE,
                                     .op = LS_COLL_MAX,
                                     .type = LS_F64,
@@ -172,7 +177,7 @@ static ls_status agree_on_bucket(ls_session *s)
                                     .in = &most,
                                     .out = &most},
                          deadline());
-    s->replicas.bucket = (int64_t)most;
+    s->groups.replicas.bucket = (int64_t)most;
     return st;
 }
 
@@ -189,18 +194,20 @@ ls_status ls_model_groups_open(ls_session *session)
     warn_of_zero(s);
     for (int i = 0; i < mp_group; i++)
         list[i] = rank / mp_group * mp_group + i;
-    LS_TRY(st, ls_comm_sub(s->args.comm, list, mp_group, deadline(), &s->mp_group), out);
+    LS_TRY(st, ls_comm_sub(s->args.comm, list, mp_group, deadline(), &s->groups.model_comm), out);
     for (int i = 0; i < mp_groups; i++)
         list[i] = i * mp_group + rank % mp_group;
     if (mp_groups > 1)
-        LS_TRY(st, ls_comm_sub(s->args.comm, list, mp_groups, deadline(), &s->same_part), out);
+        LS_TRY(st, ls_comm_sub(s->args.comm, list, mp_groups, deadline(), &s->groups.replica_comm),
+               out);
     LS_TRY(st, open_tensors(s), out);
     if (mp_groups > 1 && s->mesh.pp < 2) {
-        s->replicas.bucket = ls_dp_bucket_blocks(
-            s->same_part, &s->replicas,
-            s->mesh.ep > 1 ? s->model.trained : s->whole.trained / mp_group, s->run->mesh.bucket);
+        s->groups.replicas.bucket = ls_dp_bucket_blocks(
+            s->groups.replica_comm, &s->groups.replicas,
+            s->mesh.ep > 1 ? s->model.trained : s->groups.whole.trained / mp_group,
+            s->run->mesh.bucket);
         LS_TRY(st, agree_on_bucket(s), out);
-        s->replicas.bucket = ls_replica_parts_bucket(s, s->replicas.bucket);
+        s->groups.replicas.bucket = ls_replica_parts_bucket(s, s->groups.replicas.bucket);
     }
 out:
     return st;
@@ -215,12 +222,12 @@ ls_status ls_model_groups_agree(ls_session *session)
     double much = level == LS_RECOMPUTE_NONE ? 0 : (double)(blocks == LS_RUN_AUTO ? L : blocks);
     ls_status st;
 
-    if (!s->mp_group)
+    if (!s->groups.model_comm)
         return LS_OK;
     if (level == LS_RECOMPUTE_FULL)
         much += (double)L;
     LS_TRY(st,
-           ls_comm_run(s->mp_group,
+           ls_comm_run(s->groups.model_comm,
                        &(ls_coll){.kind = LS_COLL_ALL_REDUCE,
                                   .op = LS_COLL_MAX,
                                   .type = LS_F64,
@@ -261,20 +268,23 @@ ls_status ls_model_groups_open_sums(ls_session *session)
     int tp = ls_mesh_tp(&s->mesh), list[LS_MESH_RANKS];
     ls_status st = LS_OK;
 
-    if (s->same_part) {
-        ls_dp_args dp = ls_memory_dp(s->run, &s->model, &s->replicas);
-        dp.comm = s->same_part;
-        LS_TRY(st, ls_model_groups_open_dp(&s->sums, s->run, dp), out);
+    if (s->groups.replica_comm) {
+        ls_dp_args dp = ls_memory_dp(s->run, &s->model, &s->groups.replicas);
+        dp.comm = s->groups.replica_comm;
+        LS_TRY(st, ls_model_groups_open_dp(&s->groups.replica_dp, s->run, dp), out);
     }
     if (s->mesh.ep < 2 || tp == 1)
         goto out;
-    for (int i = 0; i < s->mp_groups.ranks; i++)
+    for (int i = 0; i < s->groups.tp_slice.ranks; i++)
         list[i] = i * tp + s->mesh.rank % tp;
-    LS_TRY(st, ls_comm_sub(s->args.comm, list, s->mp_groups.ranks, deadline(), &s->mesh_slice),
+    LS_TRY(st,
+           ls_comm_sub(s->args.comm, list, s->groups.tp_slice.ranks, deadline(),
+                       &s->groups.slice_comm),
            out);
-    ls_dp_args numbers = {.comm = s->mesh_slice, .mesh = s->mp_groups, .leaves = 1, .trained = 1};
+    ls_dp_args numbers = {
+        .comm = s->groups.slice_comm, .mesh = s->groups.tp_slice, .leaves = 1, .trained = 1};
     numbers.mesh.zero = numbers.mesh.cp = 0;
-    st = ls_dp_open(&s->sharers, &numbers);
+    st = ls_dp_open(&s->groups.slice_dp, &numbers);
 out:
     return st;
 }
@@ -283,18 +293,19 @@ void ls_model_groups_close(ls_session *session)
 {
     ls_session *s = session;
 
-    ls_dp_close(s->sums);
-    ls_dp_close(s->sharers);
-    ls_mp_group_close(s->tensor);
-    ls_mp_group_close(s->ep_group);
-    for (int i = 0; i < 2; i++)
-        ls_comm_close(s->beside[i]);
-    ls_comm_close(s->mesh_slice);
-    ls_comm_close(s->same_part);
-    ls_comm_close(s->mp_group);
-    s->sums = s->sharers = NULL;
-    s->tensor = s->ep_group = NULL;
-    s->beside[0] = s->beside[1] = s->mesh_slice = s->same_part = s->mp_group = NULL;
+    ls_dp_close(s->groups.replica_dp);
+    ls_dp_close(s->groups.slice_dp);
+    ls_mp_group_close(s->groups.tp);
+    ls_mp_group_close(s->groups.ep);
+    ls_comm_close(s->groups.tp_comm);
+    ls_comm_close(s->groups.ep_comm);
+    ls_comm_close(s->groups.slice_comm);
+    ls_comm_close(s->groups.replica_comm);
+    ls_comm_close(s->groups.model_comm);
+    s->groups.replica_dp = s->groups.slice_dp = NULL;
+    s->groups.tp = s->groups.ep = NULL;
+    s->groups.tp_comm = s->groups.ep_comm = s->groups.slice_comm = s->groups.replica_comm =
+        s->groups.model_comm = NULL;
 }
 
 /* --- the norm --------------------------------------------------------------------------------- */

@@ -40,7 +40,7 @@ static bool together(const ls_session *s)
 static ls_status find_norm(const ls_session *s, const ls_param_server_update *u,
                            const ls_step_state *state, ls_norm_result *norm_out)
 {
-    ls_param_server_session *c = s->param_server;
+    ls_param_server_session *c = s->sync.param_server;
     int64_t n = s->model.trained, blocks = (n + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
     ls_norm2 part = {.x = u->grad,
                      .partials = c->partials + c->own.first / LS_NORM_BLOCK,
@@ -66,8 +66,8 @@ static ls_status update(void *context, const ls_param_server_update *u,
                         ls_param_server_result *result_out)
 {
     const ls_session *s = context;
-    ls_param_server_session *c = s->param_server;
-    double lr = ls_lr_schedule_lr(s->run, u->step, s->total_steps);
+    ls_param_server_session *c = s->sync.param_server;
+    double lr = ls_lr_schedule_lr(s->run, u->step, s->progress.total_steps);
     ls_norm_result norm = {.factor = (float)u->scale, .bad_block = -1};
     ls_step_state state;
     ls_status st = LS_OK;
@@ -97,7 +97,7 @@ out:
 
 static ls_status open_server(ls_session *s)
 {
-    ls_param_server_session *c = s->param_server;
+    ls_param_server_session *c = s->sync.param_server;
     int64_t blocks = (s->model.trained + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
     ls_status st = LS_OK;
 
@@ -128,7 +128,7 @@ ls_status ls_param_server_session_open(ls_session *session)
 
     if (!c)
         return LS_ENOMEM;
-    s->param_server = c;
+    s->sync.param_server = c;
     ls_calls_plan(s->run, &s->mesh, &calls);
     *c = (ls_param_server_session){.own =
                                        ls_mesh_part_of(&s->mesh, s->model.trained, 0, s->mesh.rank),
@@ -153,7 +153,7 @@ out:
 
 void ls_param_server_session_close(ls_session *session)
 {
-    ls_param_server_session *c = session->param_server;
+    ls_param_server_session *c = session->sync.param_server;
 
     if (!c)
         return;
@@ -165,18 +165,18 @@ void ls_param_server_session_close(ls_session *session)
     ls_mem_free(c->spans);
     ls_mem_free(c->partials);
     ls_mem_free(c);
-    session->param_server = NULL;
+    session->sync.param_server = NULL;
 }
 
 float *ls_param_server_session_moments(const ls_session *session, int kind)
 {
-    return session->param_server->moments[kind - 1];
+    return session->sync.param_server->moments[kind - 1];
 }
 
 ls_status ls_param_server_session_start(ls_session *session)
 {
     ls_session *s = session;
-    ls_param_server_session *c = s->param_server;
+    ls_param_server_session *c = s->sync.param_server;
     const float *w = ls_step_state_arrays(s->step).w;
 
     LS_BUG_IF(s->model.flat != s->model.trained, "some weights are frozen");
@@ -194,7 +194,7 @@ ls_status ls_param_server_session_begin(ls_session *session, const ls_step_batch
                                         ls_step_clock *clock)
 {
     ls_session *s = session;
-    ls_param_server_session *c = s->param_server;
+    ls_param_server_session *c = s->sync.param_server;
     int64_t tokens = c->sequences * s->model.shape.T;
     ls_status st = LS_OK;
 
@@ -231,7 +231,7 @@ ls_status ls_param_server_session_push(ls_session *session, ls_step_result *resu
                                        ls_step_clock *clock)
 {
     ls_session *s = session;
-    ls_param_server_session *c = s->param_server;
+    ls_param_server_session *c = s->sync.param_server;
     double clip = s->run->train.clip;
     ls_param_server_push push = {.step = s->step_number,
                                  .grad = ls_step_gradient(s->step),
@@ -263,14 +263,14 @@ bool ls_param_server_session_meets(const ls_session *session)
     const ls_session *s = session;
 
     return together(s) || s->step_number % s->run->ps.meet == 0 ||
-           (s->total_steps && s->step_number >= s->total_steps);
+           (s->progress.total_steps && s->step_number >= s->progress.total_steps);
 }
 
 ls_status ls_param_server_session_meet(ls_session *session, ls_step_result *result,
                                        ls_step_clock *clock)
 {
     ls_session *s = session;
-    double share = result->finite ? s->param_server->share : 0;
+    double share = result->finite ? s->sync.param_server->share : 0;
     double mean[2] = {share > 0 ? result->loss * share : 0, share};
     ls_status st = LS_OK;
 
@@ -280,7 +280,7 @@ ls_status ls_param_server_session_meet(ls_session *session, ls_step_result *resu
     LS_TRY(st, ls_param_server_session_gather(s), out);
     LS_TRY(st, ls_dp_numbers(s->dp, LS_F64, mean, 2), out);
     if (mean[1] > 0)
-        s->loss = result->loss = mean[0] / mean[1];
+        s->progress.loss = result->loss = mean[0] / mean[1];
 out:
     ls_step_clock_lap(clock, LS_TIME_EXCHANGE);
     return st;
@@ -289,7 +289,7 @@ out:
 ls_status ls_param_server_session_gather(ls_session *session)
 {
     ls_session *s = session;
-    ls_param_server_session *c = s->param_server;
+    ls_param_server_session *c = s->sync.param_server;
     ls_status st = LS_OK;
 
     if (c->whole == s->step_number)
@@ -307,28 +307,28 @@ ls_status ls_param_server_session_hold(ls_session *session)
     ls_status st = ls_param_server_session_gather(session);
 
     if (st == LS_OK)
-        ls_param_server_hold(session->param_server->ps);
+        ls_param_server_hold(session->sync.param_server->ps);
     return st;
 }
 
 ls_status ls_param_server_session_release(ls_session *session, ls_status result)
 {
-    ls_param_server_release(session->param_server->ps);
+    ls_param_server_release(session->sync.param_server->ps);
     /* Nobody pushes before the moments of all servers were read. */
     return result != LS_OK ? result : ls_dp_numbers(session->dp, LS_F64, &(double){0}, 1);
 }
 
 ls_status ls_param_server_session_end(ls_session *session)
 {
-    return ls_param_server_end(session->param_server->ps);
+    return ls_param_server_end(session->sync.param_server->ps);
 }
 
 ls_param_server_session_counts ls_param_server_session_counted(const ls_session *session)
 {
     ls_param_server_counts n = {.pushes = 0};
 
-    if (session->param_server)
-        n = ls_param_server_counted(session->param_server->ps);
+    if (session->sync.param_server)
+        n = ls_param_server_counted(session->sync.param_server->ps);
     return (ls_param_server_session_counts){.pushes = n.pushes,
                                             .bytes = n.push_bytes + n.pull_bytes + n.answer_bytes,
                                             .ahead = n.ahead};

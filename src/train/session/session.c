@@ -70,7 +70,7 @@ static ls_status free_checkpoints(const ls_session *s)
     snprintf(path, sizeof path, "%s/checkpoints/lock", s->run->out);
     if (s->args.view.plan.generation <= 1 || !ls_file_exists(path))
         return LS_OK;
-    ls_status st = ls_run_folder_lock(path, s->holder, DIES_S * LS_NS_PER_S, &fd);
+    ls_status st = ls_run_folder_lock(path, s->folder.holder, DIES_S * LS_NS_PER_S, &fd);
     if (st == LS_OK)
         ls_file_unlock(fd);
     return st == LS_EBUSY ? LS_OK : st; /* not theirs: opening the store tells */
@@ -82,10 +82,10 @@ static ls_status open_folder(ls_session *s)
     char path[PATH_MAX];
     ls_status st = LS_OK;
 
-    s->made_folder = !ls_file_exists(out);
+    s->folder.made = !ls_file_exists(out);
     LS_TRY(st, ls_file_make_dirs(out), out_label);
     lock_path(s, path);
-    st = ls_run_folder_lock(path, s->holder, lock_patience_ns(s), &s->lock_fd);
+    st = ls_run_folder_lock(path, s->folder.holder, lock_patience_ns(s), &s->folder.lock_fd);
     if (st == LS_OK)
         st = free_checkpoints(s);
     if (st == LS_EBUSY) {
@@ -95,9 +95,9 @@ static ls_status open_folder(ls_session *s)
     }
     if (st != LS_OK)
         goto out_label;
-    ls_str_clear(&s->config);
-    ls_explain_yaml(s->run, &s->config);
-    LS_TRY(st, ls_str_status(&s->config), out_label);
+    ls_str_clear(&s->folder.config);
+    ls_explain_yaml(s->run, &s->folder.config);
+    LS_TRY(st, ls_str_status(&s->folder.config), out_label);
 out_label:
     return st;
 }
@@ -107,10 +107,10 @@ static ls_status leave_folder(ls_session *s)
 {
     ls_status st = ls_save_leave(s);
 
-    if (s->events_fd >= 0)
-        close(s->events_fd);
-    ls_file_unlock(s->lock_fd);
-    s->events_fd = s->lock_fd = -1;
+    if (s->folder.events_fd >= 0)
+        close(s->folder.events_fd);
+    ls_file_unlock(s->folder.lock_fd);
+    s->folder.events_fd = s->folder.lock_fd = -1;
     return st;
 }
 
@@ -119,8 +119,8 @@ static ls_status open_events(ls_session *s)
     char path[PATH_MAX];
 
     snprintf(path, sizeof path, "%s/events.jsonl", s->run->out);
-    s->events_fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    return s->events_fd < 0 ? ls_fail_sys(LS_EIO, "cannot write \"%s\"", path) : LS_OK;
+    s->folder.events_fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    return s->folder.events_fd < 0 ? ls_fail_sys(LS_EIO, "cannot write \"%s\"", path) : LS_OK;
 }
 
 /* A run that could not be opened takes its folder away again, unless something of value is in it:
@@ -153,7 +153,7 @@ static ls_status open_tokenizer(ls_session *s)
         ls_log(LS_LOG_INFO, "\"%s\" is gone: the tokenizer in \"%s\" is used", name, kept);
         name = kept;
     }
-    return ls_tokenizer_open(&s->tokenizer, name);
+    return ls_tokenizer_open(&s->data.tokenizer, name);
 }
 
 /* What needs neither files nor much memory, and can show that the settings cannot work. */
@@ -180,9 +180,9 @@ static ls_status open_data(ls_session *s)
     char cache[PATH_MAX];
 
     snprintf(cache, sizeof cache, "%s/%s", s->run->out, LS_CORPUS_CACHE);
-    ls_status st = ls_corpus_open(&s->corpus, s->run, s->tokenizer, cache);
+    ls_status st = ls_corpus_open(&s->data.corpus, s->run, s->data.tokenizer, cache);
     if (st == LS_OK)
-        ls_hash_hex(ls_corpus_hash(s->corpus), s->data_hash);
+        ls_hash_hex(ls_corpus_hash(s->data.corpus), s->data.hash);
     return st;
 }
 
@@ -191,7 +191,7 @@ static ls_loader_args loader_args(ls_session *s)
     ls_calls calls;
 
     ls_calls_plan(s->run, ls_model_groups_mesh(s), &calls);
-    return (ls_loader_args){.corpus = s->corpus,
+    return (ls_loader_args){.corpus = s->data.corpus,
                             .seed = (uint64_t)s->run->train.seed,
                             .T = s->run->model.context,
                             .sequences = ls_max_i64(1, calls.own * calls.leaf),
@@ -232,8 +232,8 @@ static void free_mesh(ls_session *s)
     s->fitted.mesh.dp = LS_RUN_AUTO;
     if (run->mesh.weights.count != ranks)
         s->fitted.mesh.weights.count = 0;
-    if (s->choice.count > 0)
-        ls_mesh_choice_apply(&s->choice, 0, &s->fitted);
+    if (s->auto_mesh.choice.count > 0)
+        ls_mesh_choice_apply(&s->auto_mesh.choice, 0, &s->fitted);
     s->run = &s->fitted;
 }
 
@@ -253,10 +253,10 @@ static ls_status place_replicas(ls_session *s)
             return LS_EUSAGE;
         }
     ls_mesh_place *places = s->places + s->mesh.ranks;
-    for (int r = 0; r < s->replicas.ranks; r++)
+    for (int r = 0; r < s->groups.replicas.ranks; r++)
         places[r].node = s->places[r * mp_group + first].node;
-    s->replicas.nodes = ls_mesh_places(places, s->replicas.ranks);
-    s->replicas.places = places;
+    s->groups.replicas.nodes = ls_mesh_places(places, s->groups.replicas.ranks);
+    s->groups.replicas.places = places;
     return LS_OK;
 }
 
@@ -265,7 +265,7 @@ static ls_status place_replicas(ls_session *s)
 static ls_status open_groups(ls_session *s)
 {
     bool mp_groups = ls_mesh_mp(&s->mesh) > 1;
-    ls_mesh *mesh = mp_groups ? &s->replicas : &s->mesh;
+    ls_mesh *mesh = mp_groups ? &s->groups.replicas : &s->mesh;
     ls_status st = mp_groups ? place_replicas(s) : LS_OK;
 
     if (st == LS_OK)
@@ -286,7 +286,7 @@ static void tell_mesh(ls_session *s)
         const char *name;
         int width;
     } axes[] = {{"pp", s->mesh.pp},
-                {"dp", ls_mesh_pipelines(&s->mp_groups) / ls_mesh_cp(&s->mesh)},
+                {"dp", ls_mesh_pipelines(&s->groups.tp_slice) / ls_mesh_cp(&s->mesh)},
                 {"cp", s->mesh.cp},
                 {"tp", s->mesh.tp},
                 {"ep", s->mesh.ep},
@@ -313,14 +313,14 @@ static ls_status open_mesh(ls_session *s)
     if (st == LS_OK)
         st = open_places(s);
     if (st == LS_OK)
-        s->replicas = ls_mesh_of_replicas(&s->mesh);
+        s->groups.replicas = ls_mesh_of_replicas(&s->mesh);
     if (st == LS_OK && s->mesh.zero > 0)
         st = open_groups(s);
     if (st == LS_OK)
         st = ls_replica_peers_choose(&s->mesh, s->run, s->args.rejoin != NULL);
-    s->replicas.buddies = s->mesh.buddies;
+    s->groups.replicas.buddies = s->mesh.buddies;
     if (st == LS_OK)
-        s->mp_groups = ls_mesh_slice(&s->mesh);
+        s->groups.tp_slice = ls_mesh_slice(&s->mesh);
     tell_mesh(s);
     if (st == LS_OK && s->mesh.rank > 0)
         s->args.profile_steps = 0; /* the first rank's profile is the one that is written */
@@ -330,9 +330,9 @@ static ls_status open_mesh(ls_session *s)
 static void drop_kept(ls_session *s)
 {
     for (int i = 0; i < 3; i++)
-        ls_device_free(s->device, s->kept[i]);
-    memset(s->kept, 0, sizeof s->kept);
-    s->kept_step = -1;
+        ls_device_free(s->device, s->recovery.kept[i]);
+    memset(s->recovery.kept, 0, sizeof s->recovery.kept);
+    s->recovery.kept_step = -1;
 }
 
 /* Everything that is kept of a state between two views. */
@@ -365,10 +365,10 @@ static ls_status choose_mesh(ls_session *s)
     if (!s->run->mesh.automatic)
         return LS_OK;
     LS_TRY(st, recall_mesh(s), out);
-    if (s->choice.count == 0)
+    if (s->auto_mesh.choice.count == 0)
         LS_TRY(st, ls_mesh_agree_mesh(s), out);
     ls_batch_slice_close(s);
-    s->share = (ls_batch_slice){.set = NULL};
+    s->data.slice = (ls_batch_slice){.set = NULL};
     ls_mem_free(s->places);
     s->places = NULL;
     LS_TRY(st, open_mesh(s), out);
@@ -391,7 +391,7 @@ static ls_status check_same_part(ls_session *s)
 
     LS_TRY(st, ls_explain_hash(s->run, &hash), out);
     ls_hash_hex(hash, first.run);
-    memcpy(first.data, s->data_hash, sizeof first.data);
+    memcpy(first.data, s->data.hash, sizeof first.data);
     own = first;
     LS_TRY(st,
            ls_comm_run(s->args.comm,
@@ -418,13 +418,13 @@ static ls_status open_data_together(ls_session *s)
     const ls_coll barrier = {.kind = LS_COLL_BARRIER};
     ls_status st = LS_OK;
 
-    if (ls_session_is_first(s) && !s->corpus)
+    if (ls_session_is_first(s) && !s->data.corpus)
         LS_TRY(st, open_data(s), out);
     if (s->mesh.ranks == 1)
         goto out;
     LS_TRY(st, ls_comm_run(s->args.comm, &barrier, ls_time_now_ns() + PREPARE_S * LS_NS_PER_S),
            out);
-    if (!s->corpus)
+    if (!s->data.corpus)
         LS_TRY(st, open_data(s), out);
     LS_TRY(st, check_same_part(s), out);
 out:
@@ -466,8 +466,8 @@ static ls_status look_for_folder(ls_session *s)
                "for all; on a file system that all hosts share each would write its part",
                blind, s->mesh.ranks, s->run->out);
     s->mesh.blind = blind > 0 || s->discrete || s->offload != LS_OFFLOAD_NONE;
-    s->staged = s->discrete || ls_mesh_parts_weights(&s->mesh) ||
-                (ls_mesh_divides(&s->mesh) && !ls_mesh_saves_parts(&s->mesh));
+    s->snapshot.staged = s->discrete || ls_mesh_parts_weights(&s->mesh) ||
+                         (ls_mesh_divides(&s->mesh) && !ls_mesh_saves_parts(&s->mesh));
 out:
     return st;
 }
@@ -528,11 +528,11 @@ static ls_status open_decode(ls_session *s, const ls_memory_args *memory)
     if (ls_memory_sample_pass(memory, &args)) {
         args.stream = s->stream;
         args.packs = ls_mesh_mp(&s->mesh) > 1 ? NULL : s->packs; /* those are of a part */
-        LS_TRY(st, ls_pass_open(&s->sample_pass, &args), out);
+        LS_TRY(st, ls_pass_open(&s->samples.pass, &args), out);
     }
     LS_TRY(st,
-           ls_decode_open(&s->decode, ls_model_groups_whole(s),
-                          s->sample_pass ? s->sample_pass : ls_step_pass(s->step), s->stream),
+           ls_decode_open(&s->samples.decode, ls_model_groups_whole(s),
+                          s->samples.pass ? s->samples.pass : ls_step_pass(s->step), s->stream),
            out);
 out:
     return st;
@@ -570,19 +570,19 @@ static int64_t kept_bytes(const ls_session *s)
 {
     int64_t n = s->model.flat + s->model.trained + ls_optim_seconds(s->run, &s->model);
 
-    return s->kept[0] ? n * (int64_t)sizeof(float)
-                      : ls_replica_zero_bytes(s) + ls_replica_parts_bytes(s);
+    return s->recovery.kept[0] ? n * (int64_t)sizeof(float)
+                               : ls_replica_zero_bytes(s) + ls_replica_parts_bytes(s);
 }
 
 /* The step has it now. */
 static void take_kept(ls_session *s)
 {
-    if (!s->kept[0])
+    if (!s->recovery.kept[0])
         return;
-    memset(s->kept, 0, sizeof s->kept);
-    s->step_number = s->kept_step;
-    s->kept_step = -1;
-    s->step_there = true;
+    memset(s->recovery.kept, 0, sizeof s->recovery.kept);
+    s->step_number = s->recovery.kept_step;
+    s->recovery.kept_step = -1;
+    s->recovery.has_state = true;
 }
 
 /* What of the program is touched after memory was planned: code of steps and saves, stacks of
@@ -620,14 +620,14 @@ static ls_memory_args memory_of(ls_session *s, const ls_device_info *info, int64
 
     if (!s->discrete) /* they have their own line */
         program -= (int64_t)info->threads * LS_STREAM_THREAD_BYTES;
-    program -= ls_corpus_present_bytes(s->corpus); /* so have shards */
+    program -= ls_corpus_present_bytes(s->data.corpus); /* so have shards */
     program += LATER_BYTES + (ls_session_is_first(s) ? FIRST_BYTES : 0);
     return (ls_memory_args){.run = s->run,
                             .mesh = ls_model_groups_mesh(s),
                             .model = &s->model,
                             .world = &s->mesh,
                             .whole = ls_model_groups_whole(s),
-                            .sums = ls_mesh_mp(&s->mesh) > 1 ? &s->replicas : NULL,
+                            .sums = ls_mesh_mp(&s->mesh) > 1 ? &s->groups.replicas : NULL,
                             .kernels = s->kernels,
                             .threads = info->threads,
                             .discrete = s->discrete,
@@ -635,7 +635,7 @@ static ls_memory_args memory_of(ls_session *s, const ls_device_info *info, int64
                             .fixed_bytes = info->fixed_bytes,
                             .program_bytes = program,
                             .loader_bytes = ls_loader_bytes(&loader),
-                            .mapped_bytes = ls_corpus_mapped_bytes(s->corpus)};
+                            .mapped_bytes = ls_corpus_mapped_bytes(s->data.corpus)};
 }
 
 /* What the step exchanges with other ranks, and with whom. */
@@ -646,23 +646,23 @@ static ls_status open_sums(ls_session *s, ls_step_args *step)
     if (s->mesh.ranks > 1)
         LS_TRY(st, open_exchange(s), out);
     LS_TRY(st, ls_model_groups_open_sums(s), out);
-    step->dp = s->mesh.independent ? NULL : ls_mesh_mp(&s->mesh) > 1 ? s->sums : s->dp;
-    step->batch_dp = s->mesh.ep < 2 ? NULL : s->sharers ? s->sharers : s->dp;
-    step->tp_group = s->tensor;
-    step->ep_group = s->ep_group;
-    step->mp_group = s->mp_group;
-    step->cp_group = s->cp_group;
+    step->dp = s->mesh.independent ? NULL : ls_mesh_mp(&s->mesh) > 1 ? s->groups.replica_dp : s->dp;
+    step->batch_dp = s->mesh.ep < 2 ? NULL : s->groups.slice_dp ? s->groups.slice_dp : s->dp;
+    step->tp_group = s->groups.tp;
+    step->ep_group = s->groups.ep;
+    step->mp_group = s->groups.model_comm;
+    step->cp_group = s->groups.cp;
     step->rank = s->mesh.rank;
     step->heals = s->args.rejoin != NULL;
     step->pushes = s->mesh.servers > 0;
     if (s->mesh.buddies && ls_mesh_whole(&s->mesh)) /* else replica_pair.h */
         LS_TRY(st,
-               ls_replica_copy_open(&s->buddy, &(ls_replica_copy_args){.run = s->run,
-                                                                       .model = &s->model,
-                                                                       .device = s->device,
-                                                                       .dp = s->dp}),
+               ls_replica_copy_open(&s->recovery.copy, &(ls_replica_copy_args){.run = s->run,
+                                                                               .model = &s->model,
+                                                                               .device = s->device,
+                                                                               .dp = s->dp}),
                out);
-    step->buddy = s->buddy;
+    step->buddy = s->recovery.copy;
 out:
     return st;
 }
@@ -674,7 +674,7 @@ static ls_status open_state(ls_session *s)
     ls_step_args step = {.model = &s->model,
                          .kernels = s->kernels,
                          .stream = s->stream,
-                         .side = s->side,
+                         .side = s->gpu.side,
                          .offload_to = ls_session_offload_to(s)};
     int64_t kept = kept_bytes(s), free_bytes;
     ls_status st;
@@ -690,7 +690,7 @@ static ls_status open_state(ls_session *s)
     LS_TRY(st, open_sums(s, &step), out);
     LS_TRY(st, open_packs(s, &memory, &step), out);
     step.pack = memory.pack;
-    step.kept = s->kept[0] ? s->kept : ls_replica_parts_lend(s);
+    step.kept = s->recovery.kept[0] ? s->recovery.kept : ls_replica_parts_lend(s);
     LS_TRY(st, ls_step_open(&s->step, &step), out);
     take_kept(s);
     ls_replica_parts_lent(s);
@@ -738,11 +738,11 @@ static ls_status begin_state(ls_session *s)
         LS_TRY(st, ls_error_feedback_share(s), out);
     if (s->step_number == 0)
         LS_TRY(st, ls_session_start_weights(s), out);
-    if (s->local_sgd)
+    if (s->sync.local_sgd)
         LS_TRY(st, ls_local_sgd_session_start(s), out);
-    if (s->param_server)
+    if (s->sync.param_server)
         LS_TRY(st, ls_param_server_session_start(s), out);
-    s->step_there = true;
+    s->recovery.has_state = true;
 out:
     return st;
 }
@@ -774,8 +774,8 @@ static ls_status assemble(ls_session *s)
     note_time("memory taken");
     LS_TRY(st, ls_recover_in_memory(s) ? go_on_with_state(s) : begin_state(s), out);
     LS_TRY(st, ls_step_weights_changed(s->step), out);
-    if (s->buddy)
-        LS_TRY(st, ls_replica_copy_begin(s->buddy, s->step, s->step_number), out);
+    if (s->recovery.copy)
+        LS_TRY(st, ls_replica_copy_begin(s->recovery.copy, s->step, s->step_number), out);
     LS_TRY(st, ls_replica_pair_begin(s->step), out);
     ls_replica_zero_drop(s);
     ls_replica_parts_begin(s);
@@ -783,14 +783,14 @@ static ls_status assemble(ls_session *s)
     LS_TRY(st, ls_sdc_replay_open(s), out);
     note_time("weights there");
     ls_loader_args loader = loader_args(s);
-    LS_TRY(st, ls_loader_open(&s->loader, &loader), out);
-    if (first && s->events_fd < 0) {
+    LS_TRY(st, ls_loader_open(&s->data.loader, &loader), out);
+    if (first && s->folder.events_fd < 0) {
         LS_TRY(st, keep_copies(s), out);
         LS_TRY(st, open_events(s), out);
     }
     LS_TRY(st, ls_session_tell(s), out);
     lock_path(s, path);
-    ls_run_folder_holder(path, s->holder);
+    ls_run_folder_holder(path, s->folder.holder);
     LS_TRY(st, ls_fault_pass(LS_FAULT_AT_READY), out);
     ls_heal_ready();
 out:
@@ -804,23 +804,23 @@ ls_status ls_session_open(ls_session *session, const ls_session_args *args)
 
     *s = (ls_session){.args = *args,
                       .run = args->run,
-                      .lock_fd = -1,
-                      .events_fd = -1,
-                      .newest_step = -1,
-                      .saved_step = -1,
-                      .writing_step = -1,
-                      .kept_step = -1,
-                      .nonfinite_step = -1,
-                      .repaired = "replica",
-                      .loss = (double)NAN,
-                      .val_loss = (double)NAN};
+                      .folder.lock_fd = -1,
+                      .folder.events_fd = -1,
+                      .save.newest_step = -1,
+                      .save.saved_step = -1,
+                      .save.writing_step = -1,
+                      .recovery.kept_step = -1,
+                      .progress.nonfinite_step = -1,
+                      .recovery.source = "replica",
+                      .progress.loss = (double)NAN,
+                      .progress.val_loss = (double)NAN};
     if (!args->rejoin)
         s->args.view.plan.base = -1;
     s->args.fresh = args->fresh && !args->view.begun;
-    ls_str_init(&s->config);
-    ls_str_init(&s->line);
+    ls_str_init(&s->folder.config);
+    ls_str_init(&s->folder.line);
     ls_err_doing("preparing run \"%s\"", s->run->name);
-    s->total_steps = ls_check_horizon(s->run);
+    s->progress.total_steps = ls_check_horizon(s->run);
     ls_loss_scaler_init(&s->scaler, s->run);
     LS_TRY(st, open_mesh(s), out);
     LS_TRY(st, ls_batch_slice_open(s), out);
@@ -837,7 +837,7 @@ ls_status ls_session_open(ls_session *session, const ls_session_args *args)
     LS_TRY(st, assemble(s), out);
 out:
     ls_err_done();
-    if (st != LS_OK && s->made_folder && s->lock_fd >= 0)
+    if (st != LS_OK && s->folder.made && s->folder.lock_fd >= 0)
         remove_folder(s);
     if (st != LS_OK)
         ls_session_close(s);
@@ -855,20 +855,20 @@ ls_status ls_session_regroup(ls_session *session)
     LS_TRY(st, ls_save_await(s), out); /* it reads the settings, which change now */
     LS_TRY(st, recall_mesh(s), out);
     LS_TRY(st, open_mesh(s), out);
-    if (!ls_session_is_first(s) && s->lock_fd >= 0)
+    if (!ls_session_is_first(s) && s->folder.lock_fd >= 0)
         LS_TRY(st, leave_folder(s), out);
     LS_TRY(st, ls_batch_slice_open(s), out);
     LS_TRY(st, ls_replica_parts_choose(s), out);
-    if (ls_mesh_mp(&s->mesh) > 1 || s->whole.params) /* its place may be another one */
+    if (ls_mesh_mp(&s->mesh) > 1 || s->groups.whole.params) /* its place may be another one */
         LS_TRY(st, ls_model_groups_models(s), out);
-    if (ls_session_is_first(s) && s->lock_fd < 0)
+    if (ls_session_is_first(s) && s->folder.lock_fd < 0)
         LS_TRY(st, open_folder(s), out);
     LS_TRY(st, ls_replica_zero_choose(s), out);
     if (!ls_recover_in_memory(s)) {
         drop_state(s);
         s->step_number = 0;
-        s->saved_step = s->newest_step = s->nonfinite_step = -1;
-        s->loss = s->val_loss = (double)NAN;
+        s->save.saved_step = s->save.newest_step = s->progress.nonfinite_step = -1;
+        s->progress.loss = s->progress.val_loss = (double)NAN;
     }
     LS_TRY(st, assemble(s), out);
 out:
@@ -880,38 +880,38 @@ void ls_session_close(ls_session *session)
 {
     ls_session *s = session;
 
-    ls_loader_close(s->loader);
+    ls_loader_close(s->data.loader);
     ls_batch_slice_close(s);
     ls_save_close(s);
-    ls_decode_close(s->decode);
-    ls_pass_close(s->sample_pass);
+    ls_decode_close(s->samples.decode);
+    ls_pass_close(s->samples.pass);
     ls_local_sgd_session_close(s);
     ls_param_server_session_close(s);
     ls_sdc_compare_close(s);
     ls_sdc_replay_close(s);
     ls_step_close(s->step);
-    ls_replica_copy_close(s->buddy);
+    ls_replica_copy_close(s->recovery.copy);
     drop_state(s);
     ls_packed_weights_close(s->packs);
     ls_dp_close(s->dp);
     ls_model_groups_close(s);
-    ls_mesh_choice_release(&s->choice);
+    ls_mesh_choice_release(&s->auto_mesh.choice);
     ls_cp_group_close(s);
     ls_mem_free(s->places);
-    ls_mem_free(s->cards);
+    ls_mem_free(s->gpu.cards);
     ls_model_release(&s->model);
-    ls_model_release(&s->whole);
-    ls_corpus_close(s->corpus);
-    ls_tokenizer_free(s->tokenizer);
+    ls_model_release(&s->groups.whole);
+    ls_corpus_close(s->data.corpus);
+    ls_tokenizer_free(s->data.tokenizer);
     ls_profiling_close(s);
-    ls_stream_free(s->side);
+    ls_stream_free(s->gpu.side);
     ls_stream_free(s->stream);
     if (!s->args.device)
         ls_device_close(s->device);
-    if (s->events_fd >= 0)
-        close(s->events_fd);
-    ls_file_unlock(s->lock_fd);
-    ls_str_release(&s->config);
-    ls_str_release(&s->line);
-    *s = (ls_session){.lock_fd = -1, .events_fd = -1, .kept_step = -1};
+    if (s->folder.events_fd >= 0)
+        close(s->folder.events_fd);
+    ls_file_unlock(s->folder.lock_fd);
+    ls_str_release(&s->folder.config);
+    ls_str_release(&s->folder.line);
+    *s = (ls_session){.folder.lock_fd = -1, .folder.events_fd = -1, .recovery.kept_step = -1};
 }

@@ -61,119 +61,184 @@ static inline bool ls_session_same_card(const ls_session_card *a, const ls_sessi
     return strcmp(a->host, b->host) == 0 && strcmp(a->bus_id, b->bus_id) == 0 && a->card == b->card;
 }
 
+/* What a session holds, one struct for each file that builds it and takes it down. */
+
+/* The run folder, which the first rank alone has (run_folder.c). */
+typedef struct ls_session_folder {
+    int lock_fd;                      /* run.lock; -1: not held */
+    char holder[LS_HF_FOLDER_HOLDER]; /* the process that had the lock in the last view */
+    bool made;                        /* the folder was not there before */
+    int events_fd;                    /* events.jsonl; -1: not open */
+    bool events_bad;                  /* it could not be written: a warning said so, once */
+    ls_str line;                      /* the event that is being written */
+    ls_str config;                    /* the resolved run file */
+} ls_session_folder;
+
+/* GPUs, and what goes beside the stream of the step (session_device.c). */
+typedef struct ls_session_gpu {
+    ls_stream *side;        /* for copies, where ranks cannot reach the device's memory */
+    ls_session_card *cards; /* of all ranks, owned; NULL: no GPU, or one rank */
+} ls_session_gpu;
+
+/* mesh: auto (mesh_agree.c): the first row is the mesh that the run has; else empty. */
+typedef struct ls_session_auto_mesh {
+    ls_mesh_choice choice;
+    uint64_t view; /* in which it was made */
+} ls_session_auto_mesh;
+
+/* Ranks that hold one model between them (mesh.tp, mesh.ep, mesh.cp) and ranks that hold the same
+ * part of it (model_groups.c, cp_group.c). Owned; NULL: there is no such group, or it has one rank. */
+typedef struct ls_session_groups {
+    ls_mesh tp_slice;          /* the mesh whose ranks are the tensor-parallel groups */
+    ls_mesh replicas;          /* the mesh of ranks that have the same part of the model */
+    ls_model whole;            /* the model of which the session's is a part; no params: the same */
+    ls_comm *model_comm;       /* the ranks that hold one model: mesh.tp x mesh.ep of them */
+    ls_comm *tp_comm;          /* with tp and ep both: of model_comm those that share tensors */
+    ls_comm *ep_comm;          /* likewise those that divide the experts */
+    ls_comm *slice_comm;       /* likewise all ranks of the same place in their tp groups */
+    ls_comm *replica_comm;     /* the ranks that have the same part */
+    ls_comm *cp_comm;          /* the ranks that share every sequence */
+    ls_mp_group *tp, *ep, *cp; /* what the model exchanges with them (parallel/mp_group.h) */
+    ls_dp *replica_dp;         /* sums among the ranks of replica_comm */
+    ls_dp *slice_dp;           /* numbers among the ranks of slice_comm; NULL: the session's dp */
+} ls_session_groups;
+
+/* What is trained on (session_data.c, batch_slice.c). */
+typedef struct ls_session_data {
+    ls_tokenizer *tokenizer;
+    ls_corpus *corpus;
+    ls_loader *loader;
+    ls_batch_slice slice;   /* of each batch, this rank's part */
+    char hash[LS_HASH_HEX]; /* of the tokens; saved, so that a resumed run knows them again */
+} ls_session_data;
+
+/* What writes text samples (report/eval.c). */
+typedef struct ls_session_samples {
+    ls_pass *pass; /* NULL: samples go through the step's own pass */
+    ls_decode *decode;
+} ls_session_samples;
+
+/* How far the run is, beside step_number (loop.c). */
+typedef struct ls_session_progress {
+    int64_t total_steps;    /* 0: no limit on steps */
+    double loss, val_loss;  /* last ones; NaN: none yet */
+    ls_step_result last;    /* of the step before */
+    double seconds;         /* that the run had trained then, since its ranks were started */
+    int64_t nonfinite_step; /* that was done again because of it; -1: none */
+    int64_t met;            /* the step after which this rank last did what falls due */
+} ls_session_progress;
+
+/* What lets a view go on with the state that ranks have in memory (train/replica). */
+typedef struct ls_session_recovery {
+    bool has_state;    /* the step's weights and moments are those of step_number, or more */
+    void *kept[3];     /* owned: weights and moments, between two steps (recover.h) */
+    int64_t kept_step; /* what they are of; -1: nothing is kept */
+    struct ls_replica_copy *copy;   /* copies at a peer (replica_copy.h); NULL: none */
+    struct ls_replica_zero *zero;   /* kept between two steps, with ZeRO (replica_zero.h) */
+    struct ls_replica_parts *parts; /* likewise of a part of a model (replica_parts.h) */
+    const char *source;             /* whose memory the view goes on with: "replica", "buddy" */
+} ls_session_recovery;
+
+/* Checks for silent data corruption (train/sdc). */
+typedef struct ls_session_sdc {
+    struct ls_sdc_compare *compare; /* ranks compare hashes; NULL: one rank */
+    struct ls_sdc_replay *replay;   /* a rank computes its gradient again; NULL: it does not */
+    bool distrusted;                /* the state may be corrupt and is not kept */
+} ls_session_sdc;
+
+/* Checkpoints: the store, its writer, and the newest save (save/save.c). */
+typedef struct ls_session_save {
+    ls_ckpt_store *store;
+    ls_ckpt_writer *writer;          /* NULL: saved only at the end */
+    struct ls_sharded_save *sharded; /* each rank writes its part; NULL: the first writes all */
+    struct ls_commit_token *commit_token;          /* asked before a commit; NULL: no etcd to ask */
+    char extra[LS_HASH_HEX + LS_LOSS_SCALER_TEXT]; /* kept in manifests: data.hash, scaler */
+    int64_t newest_step;  /* that had a manifest when resuming; above step_number: damaged ones */
+    int64_t saved_step;   /* newest step known to be saved, -1: none */
+    double slowest_s;     /* of the saves that this process made; 0: none */
+    int64_t writing_step; /* what the writer is at, -1: nothing */
+    ls_ckpt_info writing; /* about it */
+    int64_t waited_ns;    /* by the steps, for the save that was begun last */
+    int64_t generation;   /* of this group of ranks among those that have written here */
+} ls_session_save;
+
+/* The state that the writer reads, and how it gets there (save/save_state.c). */
+typedef struct ls_session_snapshot {
+    bool staged;     /* the whole state is in no rank's own memory, because it is on a GPU or ranks
+                        * have parts: it is saved and loaded through the snapshot */
+    void *arrays[3]; /* weights, m, v: host memory, or, with a CPU, memory of the device */
+    ls_spill spills[3];        /* offload disk: what of the snapshot lies in files: m, v */
+    ls_ckpt_tensor *live_rows; /* weights and moments, owned; bytes point at the live state, or,
+                                * staged, at the snapshot */
+    ls_ckpt_tensor *rows;      /* the same rows, pointing at the snapshot, owned */
+    int n_rows;
+    ls_stream *stream; /* GPU: what it comes through, beside the step's own work */
+    ls_event *updated; /* GPU: behind the update whose outcome is copied */
+    bool copying;      /* GPU: it comes now; the writer begins when it is there */
+} ls_session_snapshot;
+
+/* Residuals of a compressed exchange in checkpoints (save/error_feedback.c). */
+typedef struct ls_session_feedback {
+    float *vectors;    /* owned by the first rank, where the exchange compresses */
+    float *unpaid;     /* owned: a checkpoint's, where this run's exchange does not compress */
+    int n_rows;        /* of them, behind those of the snapshot */
+    char (*kinds)[16]; /* owned: "owed.0" ... */
+} ls_session_feedback;
+
+/* What was read to resume (save/save.c). */
+typedef struct ls_session_loaded {
+    ls_ckpt_read read;  /* by this rank */
+    int64_t most_bytes; /* by the rank that read most */
+} ls_session_loaded;
+
+/* How ranks with independent weights meet: at most one is there. */
+typedef struct ls_session_sync {
+    struct ls_local_sgd_session *local_sgd;       /* sync: local (local_sgd_session.c) */
+    struct ls_param_server_session *param_server; /* sync: ps (param_server_session.c) */
+} ls_session_sync;
+
 typedef struct ls_session {
     ls_session_args args;
     const ls_run *run; /* that of args, then fitted */
     ls_run fitted;     /* the run with what was left to us: size of calls, what is recomputed */
-    ls_mesh_choice
-        choice; /* mesh: auto (train/session/mesh_agree.h): the first row is the mesh; else empty */
-    uint64_t chosen; /* the view in which it was made */
+
+    /* This rank among the others. */
     ls_mesh mesh;
-    ls_mesh mp_groups;  /* mesh.tp (train/session/model_groups.h): as if each team was a rank */
-    ls_mesh replicas;   /* mesh.tp, mesh.ep: of those that have the same part of the model */
-    ls_model whole;     /* the model of which `model` is a part */
-    ls_comm *mp_group;  /* owned: the ranks that have it together */
-    ls_comm *same_part; /* owned: those with the same part; NULL: there are no others */
-    ls_comm *beside[2],
-        *mesh_slice; /* owned, with mesh.tp and mesh.ep both: of `team` those with parts
-                                 * of the same tensors, those that divide experts; and all ranks of
-                                 * the same place in their teams */
-    ls_mp_group *tensor,
-        *ep_group;   /* what ranks with parts of tensors exchange, and with experts */
-    ls_dp *sums;     /* what those with the same part do in a step; NULL: there are no others */
-    ls_dp *sharers;  /* what the ranks of `plane` tell each other; NULL: dp has it */
-    ls_comm *circle; /* owned: the ranks that share sequences (train/session/cp_group.h), */
-    ls_mp_group *cp_group; /* and what they exchange; NULL: this one has whole ones */
-    ls_batch_slice share;
     ls_mesh_place *places; /* of all ranks, owned */
-    ls_dp *dp;             /* what ranks exchange in a step; NULL: alone */
-    struct ls_local_sgd_session
-        *local_sgd; /* sync: local (train/session/local_sgd_session.h); NULL: not so */
-    struct ls_param_server_session
-        *param_server; /* sync: ps (train/session/param_server_session.h); NULL: not so */
-    int lock_fd;
-    char holder[LS_HF_FOLDER_HOLDER]; /* who had the run folder in the last view */
-    bool made_folder;                 /* the run folder was not there before */
+    char mesh_text[48];    /* "dp=2 zero=1", in checkpoints' manifests, for people */
+    ls_session_auto_mesh auto_mesh;
+    ls_session_groups groups;
+    ls_dp *dp; /* what ranks exchange in a step; NULL: one rank */
+    ls_session_sync sync;
+
+    /* Where it computes. */
     ls_device *device;
+    bool discrete;      /* the device's memory is not the host's */
+    ls_offload offload; /* where the step's moments lie */
     ls_stream *stream;
-    ls_stream *side;        /* for copies beside it, where ranks cannot reach the device's memory */
-    ls_session_card *cards; /* of all ranks, owned; NULL: no GPU, or alone */
     const ls_kernels *kernels;
-    ls_profiling profiling;
-    ls_tokenizer *tokenizer;
-    ls_corpus *corpus;
-    ls_model model;
+    ls_session_gpu gpu;
+
+    /* What it trains, on what. */
+    ls_model model; /* this rank's part of it */
     ls_ledger ledger;
     ls_packed_weights *packs; /* of the step's weights; NULL: none */
     ls_step *step;
     ls_loss_scaler scaler; /* of its loss */
-    char extra[LS_HASH_HEX +
-               LS_LOSS_SCALER_TEXT]; /* what a manifest keeps for us: data_hash, scaler */
-    ls_pass *sample_pass;            /* NULL: samples go through the step's own pass */
-    ls_decode *decode;
-    ls_loader *loader;
     int64_t step_number;   /* steps done */
-    int64_t total_steps;   /* 0: no limit on steps */
-    double loss, val_loss; /* last ones; NaN: none yet */
-    ls_step_result last;   /* of the step before */
-    double seconds;        /* that the run had trained then, since its ranks were started */
-    bool step_there;       /* the step's weights and moments are those of step_number, or more */
-    void *kept[3];     /* owned: weights and moments, between two steps (train/replica/recover.h) */
-    int64_t kept_step; /* what they are of; -1: nothing is kept */
-    struct ls_replica_copy
-        *buddy; /* copies of what ranks divide (train/replica/replica_copy.h); NULL: none */
-    struct ls_replica_zero *
-        hoard; /* what is kept of that between two steps (train/replica/replica_zero.h); NULL: none */
-    struct ls_replica_parts
-        *estate; /* likewise of a part of a model (train/replica/replica_parts.h); NULL: none */
-    const char *repaired; /* whose memory the view goes on with: "replica", "buddy" */
-    struct ls_sdc_compare
-        *sdc_compare;            /* what ranks compare (train/sdc/sdc_compare.h); NULL: alone */
-    struct ls_sdc_replay *again; /* what they make again (train/sdc/sdc_replay.h); NULL: nothing */
-    bool distrusted;             /* the state is not to be kept: it may be corrupt */
-    int64_t nonfinite_step;      /* that was done again because of it; -1: none */
-    int64_t met;                 /* the step after which this rank last did what falls due */
+    ls_session_progress progress;
+    ls_session_data data;
+    ls_session_samples samples;
 
-    /* checkpoints */
-    ls_ckpt_store *store;
-    ls_ckpt_writer *writer;  /* NULL: saved only at the end */
-    bool discrete;           /* the device's memory is not the host's */
-    bool staged;             /* the state as a whole is in nobody's own memory: apart, or ranks
-                              * have parts of it; it is saved and loaded through the snapshot */
-    ls_offload offload;      /* where the step's moments lie */
-    ls_spill spills[3];      /* offload disk: what of the snapshot lies in files: m, v */
-    void *snapshot[3];       /* that the writer reads: w, m, v; apart: host memory */
-    ls_ckpt_tensor *tensors; /* weights and moments, owned; bytes point at the live state, or,
-                              * staged, at the snapshot */
-    int n_tensors;
-    ls_ckpt_tensor *shadows; /* the same rows, pointing at the snapshot, owned */
-    float *feedbacks; /* owned by the first rank where the exchange owes (error_feedback.h) */
-    float *unpaid;    /* owned: owed by an exchange that this run does not have */
-    int n_feedbacks;  /* rows of them, behind those of tensors and shadows */
-    char (*feedback_kinds)[16];  /* owned: "owed.0" ... */
-    ls_str config;               /* the resolved run file */
-    char data_hash[LS_HASH_HEX]; /* of the tokens, saved to know them again */
-    int64_t newest_step;   /* that had a manifest when resuming; above step_number: damaged ones */
-    char mesh_text[48];    /* "dp=2 zero=1", for people who read a checkpoint's manifest */
-    int64_t saved_step;    /* newest step known to be saved, -1: none */
-    double slowest_save_s; /* of those that this process made; 0: none */
-    int64_t writing_step;  /* what the writer is at, -1: nothing */
-    ls_ckpt_read loaded;   /* what this rank has read to resume */
-    int64_t loaded_most;   /* bytes that the rank which read most has */
-    int64_t waited_ns;     /* the steps, for the save that was begun last */
-    ls_ckpt_info writing;  /* about it */
-    int64_t generation;    /* of this group of ranks among those that have written here */
-    struct ls_commit_token
-        *commit_token; /* asked before a commit (train/save/commit_token.h); NULL: nobody is */
-    ls_stream *copies; /* apart: what the snapshot comes through, beside the step's own work */
-    ls_event *updated; /* apart: behind the update whose outcome the copies are of */
-    bool copying;      /* apart: it does; the writer begins when it has come */
-    struct ls_sharded_save
-        *parts; /* what this rank writes, where each writes its own (sharded_save.h); NULL */
-
-    int events_fd;   /* events.jsonl */
-    bool events_bad; /* it could not be written; said once */
-    ls_str line;
+    /* What lasts. */
+    ls_session_folder folder;
+    ls_session_save save;
+    ls_session_snapshot snapshot;
+    ls_session_feedback feedback;
+    ls_session_loaded loaded;
+    ls_session_recovery recovery;
+    ls_session_sdc sdc;
+    ls_profiling profiling;
 } ls_session;
 
 ls_status ls_session_open(ls_session *session, const ls_session_args *args);

@@ -116,7 +116,7 @@ ls_status ls_session_open_device(ls_session *s)
         LS_TRY(st, check_windows(&s->mesh, &info), out);
     LS_TRY(st, ls_stream_create(&s->stream, s->device), out);
     if (s->discrete && s->mesh.ranks > 1)
-        LS_TRY(st, ls_stream_create(&s->side, s->device), out);
+        LS_TRY(st, ls_stream_create(&s->gpu.side, s->device), out);
 out:
     return st;
 }
@@ -130,8 +130,8 @@ ls_status ls_session_meet_cards(ls_session *s, const ls_device_info *info)
     int n = s->mesh.ranks;
     ls_status st;
 
-    s->cards = ls_mem_array((size_t)n, sizeof *s->cards);
-    if (!s->cards)
+    s->gpu.cards = ls_mem_array((size_t)n, sizeof *s->gpu.cards);
+    if (!s->gpu.cards)
         return ls_fail(LS_ENOMEM, "no memory for a table of %d ranks", n);
     gethostname(own.host, sizeof own.host - 1);
     snprintf(own.bus_id, sizeof own.bus_id, "%s", info->bus_id);
@@ -141,15 +141,15 @@ ls_status ls_session_meet_cards(ls_session *s, const ls_device_info *info)
                                   .type = LS_U8,
                                   .count = sizeof own,
                                   .in = &own,
-                                  .out = ls_session_is_first(s) ? s->cards : NULL},
+                                  .out = ls_session_is_first(s) ? s->gpu.cards : NULL},
                        deadline),
            out);
     st = ls_comm_run(s->args.comm,
                      &(ls_coll){.kind = LS_COLL_BROADCAST,
                                 .type = LS_U8,
                                 .count = n * (int64_t)sizeof own,
-                                .in = s->cards,
-                                .out = s->cards},
+                                .in = s->gpu.cards,
+                                .out = s->gpu.cards},
                      deadline);
 out:
     return st;
@@ -162,13 +162,13 @@ int64_t ls_session_share_of_card(const ls_session *s)
     int64_t least = INT64_MAX;
 
     for (int r = 0; r < s->mesh.ranks; r++) {
-        const ls_session_card *own = &s->cards[r];
+        const ls_session_card *own = &s->gpu.cards[r];
         int64_t users = 0, bytes = own->free_bytes;
         for (int k = 0; k < s->mesh.ranks; k++) {
-            if (!ls_session_same_card(&s->cards[k], own))
+            if (!ls_session_same_card(&s->gpu.cards[k], own))
                 continue;
             users++;
-            bytes = ls_min_i64(bytes, s->cards[k].free_bytes);
+            bytes = ls_min_i64(bytes, s->gpu.cards[k].free_bytes);
         }
         least = ls_min_i64(least, bytes / users);
     }

@@ -23,11 +23,12 @@ void ls_session_emit(ls_session *session, const ls_event *event)
      * reader that is slow loses nothing when this one is killed. */
     if (s->args.sink)
         s->args.sink(s->args.sink_context, event);
-    ls_str_clear(&s->line);
-    ls_event_json(event, &s->line);
-    ls_str_append_char(&s->line, '\n');
-    if (!s->events_bad && write(s->events_fd, s->line.p, s->line.len) != (ssize_t)s->line.len) {
-        s->events_bad = true; /* training goes on: losing the diary must not lose the run */
+    ls_str_clear(&s->folder.line);
+    ls_event_json(event, &s->folder.line);
+    ls_str_append_char(&s->folder.line, '\n');
+    if (!s->folder.events_bad && write(s->folder.events_fd, s->folder.line.p, s->folder.line.len) !=
+                                     (ssize_t)s->folder.line.len) {
+        s->folder.events_bad = true; /* training goes on: losing the diary must not lose the run */
         ls_log(LS_LOG_WARN, "cannot write \"%s/events.jsonl\": %s; events are no longer kept",
                s->run->out, strerror(errno));
     }
@@ -65,13 +66,13 @@ static int count_cards(const ls_session *s)
 {
     int n = 0;
 
-    for (int r = 0; r < s->mesh.ranks && s->cards; r++) {
+    for (int r = 0; r < s->mesh.ranks && s->gpu.cards; r++) {
         int k = 0;
-        while (k < r && !ls_session_same_card(&s->cards[k], &s->cards[r]))
+        while (k < r && !ls_session_same_card(&s->gpu.cards[k], &s->gpu.cards[r]))
             k++;
         n += k == r;
     }
-    return s->cards ? n : s->discrete;
+    return s->gpu.cards ? n : s->discrete;
 }
 
 static void emit_start(ls_session *s)
@@ -90,9 +91,9 @@ static void emit_start(ls_session *s)
     for (int i = 0; i < model->n_params; i++)
         if (model->params[i].trained >= 0)
             trained += model->params[i].count;
-    for (int i = 0; i < ls_corpus_sources(s->corpus); i++) {
-        train_tokens += ls_corpus_train_tokens(s->corpus, i);
-        validation_tokens += ls_corpus_validation_tokens(s->corpus, i);
+    for (int i = 0; i < ls_corpus_sources(s->data.corpus); i++) {
+        train_tokens += ls_corpus_train_tokens(s->data.corpus, i);
+        validation_tokens += ls_corpus_validation_tokens(s->data.corpus, i);
     }
     calls.sequences = s->run->batch.sequences; /* of all replicas */
     ls_session_emit(s,
@@ -132,10 +133,10 @@ static void emit_start(ls_session *s)
                                           .sync = sync->names[s->run->sync],
                                           .context = s->model.shape.T,
                                           .first_step = s->step_number,
-                                          .loaded_bytes = s->loaded.bytes,
-                                          .loaded_s = s->loaded.seconds,
-                                          .loaded_most = s->loaded_most,
-                                          .total_steps = s->total_steps,
+                                          .loaded_bytes = s->loaded.read.bytes,
+                                          .loaded_s = s->loaded.read.seconds,
+                                          .loaded_most = s->loaded.most_bytes,
+                                          .total_steps = s->progress.total_steps,
                                           .ledger = &s->ledger}});
 }
 
@@ -187,16 +188,17 @@ static ls_status emit_ranks(ls_session *s)
                                       .out = ls_session_is_first(s) ? all : NULL},
                            ls_time_now_ns() + LS_SESSION_MEET_S * LS_NS_PER_S),
                out);
-    s->share.hosts = ls_mem_array((size_t)n, sizeof *s->share.hosts);
-    LS_TRY(st, s->share.hosts ? LS_OK : LS_ENOMEM, out);
+    s->data.slice.hosts = ls_mem_array((size_t)n, sizeof *s->data.slice.hosts);
+    LS_TRY(st, s->data.slice.hosts ? LS_OK : LS_ENOMEM, out);
     for (int r = 0; r < n && ls_session_is_first(s); r++) {
-        memcpy(s->share.hosts[r], all[r].host, sizeof all[r].host);
-        ls_session_emit(s, &(ls_event){.kind = LS_EVENT_RANK,
-                                       .rank = {.rank = r,
-                                                .pid = all[r].pid,
-                                                .host = all[r].host,
-                                                .card = s->cards ? s->cards[r].card : -1,
-                                                .bus_id = s->cards ? s->cards[r].bus_id : ""}});
+        memcpy(s->data.slice.hosts[r], all[r].host, sizeof all[r].host);
+        ls_session_emit(
+            s, &(ls_event){.kind = LS_EVENT_RANK,
+                           .rank = {.rank = r,
+                                    .pid = all[r].pid,
+                                    .host = all[r].host,
+                                    .card = s->gpu.cards ? s->gpu.cards[r].card : -1,
+                                    .bus_id = s->gpu.cards ? s->gpu.cards[r].bus_id : ""}});
     }
 out:
     ls_mem_free(all);
@@ -208,11 +210,11 @@ static void emit_fallback(ls_session *s)
 {
     char text[160];
 
-    if (s->newest_step <= s->step_number)
+    if (s->save.newest_step <= s->step_number)
         return;
     snprintf(text, sizeof text,
              "the checkpoint of step %lld is damaged: %lld steps are done again from step %lld",
-             (long long)s->newest_step, (long long)(s->newest_step - s->step_number),
+             (long long)s->save.newest_step, (long long)(s->save.newest_step - s->step_number),
              (long long)s->step_number);
     ls_session_emit(s, &(ls_event){.kind = LS_EVENT_INCIDENT,
                                    .incident = {.step = s->step_number,
