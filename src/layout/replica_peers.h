@@ -10,7 +10,7 @@
  *     4 ranks on one node           buddy of 0 1 2 3 is 1 2 3 0
  *     ranks 0 1 | 2 3 on two nodes  buddy of 0 1 2 3 is 2 3 0 1
  *
- * With a pipeline (mesh.pp) the ranks of a post are such ranks, by their lines (plan/stage_plan.h); in
+ * With a pipeline (mesh.pp) the ranks of a post are such ranks, by their lines (layout/stage_plan.h); in
  * teams without one (mesh.tp, mesh.ep) those that have the same part (layout/replica_moments.h). With shard
  * groups (mesh.h) twins have the same parts, and nothing is sent. Pure arithmetic. */
 #pragma once

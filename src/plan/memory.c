@@ -13,9 +13,9 @@
 #include "parallel/mp_group.h"
 #include "layout/expert_zero.h"
 #include "optim/optim.h"
-#include "plan/stage_plan.h"
-#include "plan/ckpt_ranges.h"
-#include "plan/page_reuse.h"
+#include "plan/pipeline_memory.h"
+#include "layout/ckpt_ranges.h"
+#include "layout/page_reuse.h"
 #include "layout/zero_units.h"
 #include "layout/replica_moments.h"
 
@@ -58,11 +58,6 @@ ls_dtype ls_memory_type(const ls_run *run)
     bool wide = run->precision == LS_PRECISION_FP32 || run->precision == LS_PRECISION_TF32;
 
     return wide ? LS_F32 : run->precision == LS_PRECISION_FP16 ? LS_F16 : LS_BF16;
-}
-
-int64_t ls_memory_snapshot_seconds(const ls_run *run, const ls_model *model, const ls_mesh *mesh)
-{
-    return ls_mesh_divides(mesh) ? model->trained : ls_optim_seconds(run, model);
 }
 
 int64_t ls_memory_snapshot_bytes(const ls_run *run, const ls_model *model, const ls_mesh *mesh,
@@ -449,7 +444,7 @@ static void predict_state(const ls_memory_args *args, const ls_dp_args *dp, int6
     if (shards) {
         int64_t most = ls_zero_units_most(model, &dp->mesh) * ls_dtype_bytes(type);
         ls_page_reuse page_reuse =
-            ls_page_reuse_weights(model, dp, ls_dtype_bytes(type), ls_memory_page(args));
+            ls_page_reuse_weights(model, &dp->mesh, ls_dtype_bytes(type), ls_memory_page(args));
         ls_ledger_add(ledger, "gathered weights",
                       "a part of the model and the next one, of all ranks",
                       args->discrete ? ls_page_reuse_held(&page_reuse) : most);
@@ -489,7 +484,7 @@ static int64_t parted_staging(const ls_memory_args *args, const ls_dp_args *dp)
 
     if (dp->mesh.zero == 3)
         bytes += ls_round_up(ls_dp_own_elements(dp) * size, 4096) +
-                 ls_staging_bytes(ls_page_reuse_places(args->model, dp), each * size);
+                 ls_staging_bytes(ls_page_reuse_places(args->model, &dp->mesh), each * size);
     return bytes;
 }
 
@@ -505,7 +500,8 @@ static void predict_gradients(const ls_memory_args *args, const ls_calls *calls,
                                     ls_memory_grad_elements(model, calls, dp));
         int64_t own = ls_dp_sum_elements(dp);
         if (args->discrete) {
-            ls_page_reuse page_reuse = ls_page_reuse_gradient(model, dp, ls_memory_page(args));
+            ls_page_reuse page_reuse =
+                ls_page_reuse_gradient(model, &dp->mesh, dp->ordered, ls_memory_page(args));
             ls_ledger_add(ledger, "gradients", "own parts; of a call: a part of the model",
                           ls_round_up(own * size, 4096) + ls_page_reuse_held(&page_reuse));
             return;
@@ -692,7 +688,7 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
                       args->program_bytes);
     }
     if (ls_mesh_pp(args->mesh) > 1)
-        ls_stage_plan_predict(args, &calls, ledger_out);
+        ls_pipeline_memory_predict(args, &calls, ledger_out);
     else
         predict_whole(args, &calls, ledger_out);
     predict_mp(args, ledger_out);

@@ -111,10 +111,6 @@ enum { LS_MEMORY_CHUNK = 1 << 20 };
  * the weights of this type. */
 ls_dtype ls_memory_type(const ls_run *run);
 
-/* Elements of the second moments in that copy: as they lie in memory where one rank has all of
- * them, and in the order of the gradients where they are collected from several. */
-int64_t ls_memory_snapshot_seconds(const ls_run *run, const ls_model *model, const ls_mesh *mesh);
-
 /* Bytes of this rank's copy of a kind of the run's state as a whole (weights, first, second
  * moments); 0: it keeps none. Where one rank saves, it has one, to write checkpoints from while
  * training goes on; and always where the state does not lie in its own memory: in host memory where

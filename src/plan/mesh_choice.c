@@ -14,7 +14,7 @@
 #include "config/explain.h"
 #include "config/option.h"
 #include "layout/replica_peers.h"
-#include "plan/stage_plan.h"
+#include "layout/stage_plan.h"
 
 enum { BUCKET_BYTES = 4 << 20 }; /* about what ranks exchange at a time */
 

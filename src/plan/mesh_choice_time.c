@@ -22,7 +22,7 @@
 
 #include <math.h>
 #include "base/mem.h"
-#include "plan/stage_plan.h"
+#include "layout/stage_plan.h"
 
 /* What an update moves of an element, in bytes, and how fast a rank moves bytes. */
 static const double update_bytes = 28, update_ns = 0.1;

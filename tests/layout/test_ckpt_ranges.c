@@ -3,7 +3,8 @@
 #include "base/mem.h"
 #include "harness.h"
 #include "model/tiny.h"
-#include "plan/ckpt_ranges.h"
+#include "layout/ckpt_ranges.h"
+#include "plan/memory.h"
 
 enum { VOCAB = 67, MOST_RANKS = 16 };
 

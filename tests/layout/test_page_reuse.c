@@ -3,7 +3,7 @@
 #include "harness.h"
 #include "config/runfile.h"
 #include "plan/memory.h"
-#include "plan/page_reuse.h"
+#include "layout/page_reuse.h"
 
 enum { VOCAB = 300, MOST_PAGES = 4096 };
 
@@ -55,7 +55,7 @@ static void write_unit(const ls_model *m, const ls_page_reuse *t, const world *w
 
 static void walk_gradient(const ls_model *m, const ls_dp_args *dp, const world *w)
 {
-    ls_page_reuse t = ls_page_reuse_gradient(m, dp, w->page);
+    ls_page_reuse t = ls_page_reuse_gradient(m, &dp->mesh, dp->ordered, w->page);
     int64_t top = m->shape.L + 1, tied = m->shape.V * m->shape.C;
     int next = ls_mesh_buckets(&dp->mesh, dp->trained) - 1;
 
@@ -114,7 +114,7 @@ static void check(const world *w)
     walk_gradient(&model, &dp, w);
 
     /* Weights: of two units that follow each other no two pages are the same memory. */
-    ls_page_reuse t = ls_page_reuse_weights(&model, &dp, 2, w->page);
+    ls_page_reuse t = ls_page_reuse_weights(&model, &dp.mesh, 2, w->page);
     for (int64_t unit = 0; unit <= model.shape.L; unit++) {
         ls_zero_units_set two = ls_zero_units_buckets(&model, &mesh, unit) |
                                 ls_zero_units_buckets(&model, &mesh, unit + 1);
@@ -124,7 +124,7 @@ static void check(const world *w)
             if (two >> b & 1)
                 touch(&t, w, part.first, part.count, 2, 'w');
         }
-        LS_CHECK(__builtin_popcountll(two) <= ls_page_reuse_places(&model, &dp));
+        LS_CHECK(__builtin_popcountll(two) <= ls_page_reuse_places(&model, &dp.mesh));
     }
     if (w->layers > 8) /* what it is for */
         LS_CHECK(ls_page_reuse_held(&t) < t.bytes * 2 / 3);

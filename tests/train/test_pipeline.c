@@ -508,7 +508,7 @@ static void counted_parts(ls_world *w, ls_comm *comm)
         rank r;
         train_predicted(&r, k, comm, &ledger);
         const ls_pipeline *x = r.step->pipeline;
-        int64_t flow = ls_stage_plan_flow_bytes(&x->plan, &r.model), rest = held_by(x);
+        int64_t flow = ls_pipeline_memory_flow_bytes(&x->plan, &r.model), rest = held_by(x);
         int64_t gathered = ls_ledger_bytes(&ledger, "gathered weights");
         int64_t windows = in_windows(&ledger) - flow;
         const int64_t two = 2 * LS_WINDOW_PAGE;         /* at the ends */

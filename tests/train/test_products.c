@@ -667,7 +667,7 @@ static int64_t summed_bytes(const rank *r, bool padded)
         return 0;
     for (int c = 0; x && c < x->plan.chunks; c++) {
         int64_t own = x->plan.chunk[c].own.count;
-        dp = ls_stage_plan_sum(&r->run, &r->replicas, own, x->plan.divides);
+        dp = ls_pipeline_memory_sum(&r->run, &r->replicas, own, x->plan.divides);
         gathered += padded ? ls_dp_elements(&dp) : own;
     }
     if (x)

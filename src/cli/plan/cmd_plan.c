@@ -15,7 +15,7 @@
 #include "cli/term.h"
 #include "config/runfile.h"
 #include "data/tokenizer/tokenizer.h"
-#include "plan/stage_plan.h"
+#include "layout/stage_plan.h"
 
 /* A link between hosts, as in comm/cost.h's example: until the first byte is there, and what a
  * message takes of a port beside its bytes. */

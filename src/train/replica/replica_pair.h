@@ -3,7 +3,7 @@
  * With mesh.pp, mesh.tp or mesh.ep and mesh.zero: 1, or with mesh.pp and any, ranks that have the
  * same part of the model divide its moments, so nobody else has a rank's. Where ranks that die are
  * replaced (mesh.buddies), its buddy, another one of these, keeps them in trust: in the same array
- * as its own, in a pipeline at their indices (plan/stage_plan.h), otherwise behind the own ones
+ * as its own, in a pipeline at their indices (layout/stage_plan.h), otherwise behind the own ones
  * (layout/replica_moments.h); the weights are there anyway, but with mesh.zero: 3, which has them copied too. In
  * every step:
  *

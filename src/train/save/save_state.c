@@ -16,7 +16,7 @@
 #include "config/ramp.h"
 #include "config/runfile.h"
 #include "optim/optim.h"
-#include "plan/ckpt_ranges.h"
+#include "layout/ckpt_ranges.h"
 #include "train/session/param_server_session.h"
 #include "train/save/error_feedback.h"
 #include "train/session/local_sgd_session.h"

@@ -15,7 +15,7 @@
  *     m   0 0 0 0 1 1 1 1 0 0 0 0 1 1 1 1
  *
  * In a pipeline each rank writes a part of its layers, with teams of its part of the tensors; what
- * several have alike they share (plan/ckpt_ranges.h). A range is cut at the borders of tensors and
+ * several have alike they share (layout/ckpt_ranges.h). A range is cut at the borders of tensors and
  * rows, and becomes boxes of whole tensors (tensor_boxes.h). What the ranks of a plane have in common is
  * hashed by a second rank too, another one in each save: silent corruption that would go to disk
  * shows as different hashes, and nothing is committed. */
@@ -26,7 +26,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/time.h"
-#include "plan/ckpt_ranges.h"
+#include "layout/ckpt_ranges.h"
 #include "train/save/tensor_boxes.h"
 #include "train/save/error_feedback.h"
 #include "train/step/pipeline.h"

@@ -11,7 +11,7 @@
 #include "train/save/tensor_boxes.h"
 
 #include "base/mem.h"
-#include "plan/ckpt_ranges.h"
+#include "layout/ckpt_ranges.h"
 #include "train/step/pipeline.h"
 #include "train/save/save_impl.h"
 #include "train/session/model_groups.h"

@@ -1,6 +1,6 @@
 /* tensor_boxes.h -- what a rank has of the state, as parts of the tensors of a checkpoint.
  *
- * plan/ckpt_ranges.h says which elements of its arrays a rank writes and reads; here they become boxes
+ * layout/ckpt_ranges.h says which elements of its arrays a rank writes and reads; here they become boxes
  * of whole tensors, with names and places that do not depend on the mesh. */
 #pragma once
 #include "train/session/session.h"

@@ -24,7 +24,7 @@
 #include "hf/hf_copy.h"
 #include "layout/replica_peers.h"
 #include "optim/optim.h"
-#include "plan/stage_plan.h"
+#include "layout/stage_plan.h"
 #include "train/replica/replica_copy.h"
 #include "train/sdc/sdc_replay.h"
 #include "train/session/param_server_session.h"

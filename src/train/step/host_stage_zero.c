@@ -1,7 +1,7 @@
 /* host_stage_zero.c -- ZeRO 2 and 3 where the device has a memory of its own.
  *
  * Gradients of a call and, with ZeRO 3, weights lie in windows of the device whose pages take turns
- * (plan/page_reuse.h). What goes to other ranks passes through places in the host's memory
+ * (layout/page_reuse.h). What goes to other ranks passes through places in the host's memory
  * (parallel/staging.h), one for each bucket on its way. Sums of the own parts are made there, too,
  * and come to the device when the last round is over.
  *
@@ -68,7 +68,7 @@ static ls_status open_weights(ls_step *s, const ls_dp_args *dp, int64_t page)
     struct ls_step_host_zero *x = s->host_zero;
     static const char what[] = "weights on their way";
     int64_t size = ls_dtype_bytes(s->type);
-    ls_page_reuse page_reuse = ls_page_reuse_weights(s->args.model, dp, size, page);
+    ls_page_reuse page_reuse = ls_page_reuse_weights(s->args.model, &dp->mesh, size, page);
     int64_t bytes = ls_round_up(ls_dp_own_elements(dp) * size, 4096);
     ls_status st;
 
@@ -78,7 +78,7 @@ static ls_status open_weights(ls_step *s, const ls_dp_args *dp, int64_t page)
     if (!x->own_locked)
         ls_err_clear(); /* copies of it are right, too */
     x->stale = true;
-    x->n = ls_page_reuse_places(s->args.model, dp);
+    x->n = ls_page_reuse_places(s->args.model, &dp->mesh);
     LS_TRY(st,
            ls_staging_open(&x->weights, dp->comm, s->args.stream, x->n,
                            ls_dp_place_elements(dp) * size, what),
@@ -92,7 +92,7 @@ ls_status ls_step_open_host_zero(ls_step *step)
     ls_step *s = step;
     const ls_dp_args *dp = ls_dp_about(s->args.dp);
     int64_t page = ls_device_describe(device_of(s)).window_page;
-    ls_page_reuse page_reuse = ls_page_reuse_gradient(s->args.model, dp, page);
+    ls_page_reuse page_reuse = ls_page_reuse_gradient(s->args.model, &dp->mesh, dp->ordered, page);
     struct ls_step_host_zero *x = s->host_zero = ls_mem_alloc(sizeof *x);
     void *memory;
     ls_status st;

@@ -6,7 +6,7 @@
  * the indices of the whole model, and only the own pages are there. Every call is made by all ranks
  * of the run, at the same place. */
 #pragma once
-#include "plan/stage_plan.h"
+#include "plan/pipeline_memory.h"
 #include "train/step/step_impl.h"
 
 LS_C_BEGIN
@@ -45,7 +45,7 @@ int64_t ls_pipeline_rounds(const ls_step *step);
 /* Whether losses are computed here: the head is. */
 bool ls_pipeline_has_losses(const ls_step *step);
 
-/* What this rank updates: of every chunk, or bucket of it (plan/stage_plan.h), one after the other, as
+/* What this rank updates: of every chunk, or bucket of it (layout/stage_plan.h), one after the other, as
  * ls_step_own(); and where the gradient of its element `first` lies. */
 int ls_pipeline_owns(const ls_step *step);
 ls_mesh_part ls_pipeline_own(const ls_step *step, int i);

@@ -51,7 +51,7 @@ static ls_status open_comm(const ls_step *s, const ls_mesh *mesh, bool along, ls
 /* Elements of the window of a gradient: with lines, the room that their sum takes. */
 static int64_t grad_end(const ls_step *s, ls_stage_plan_range own, bool divides)
 {
-    ls_dp_args dp = ls_stage_plan_sum(s->args.run, &s->pipeline->mesh, own.count, divides);
+    ls_dp_args dp = ls_pipeline_memory_sum(s->args.run, &s->pipeline->mesh, own.count, divides);
 
     return own.first + (s->pipeline->stage_comm && own.count > 0 ? ls_dp_elements(&dp) : own.count);
 }
@@ -142,9 +142,9 @@ static ls_status open_sums(ls_step *s)
 
     for (int i = 0; i < plan->chunks + tied && x->stage_comm && !ls_pipeline_is_parted(x); i++) {
         bool head = i == plan->chunks;
-        ls_dp_args dp = ls_stage_plan_sum(s->args.run, &x->mesh,
-                                          head ? plan->tied.count : plan->chunk[i].own.count,
-                                          plan->divides && !head);
+        ls_dp_args dp = ls_pipeline_memory_sum(s->args.run, &x->mesh,
+                                               head ? plan->tied.count : plan->chunk[i].own.count,
+                                               plan->divides && !head);
         dp.comm = x->stage_comm;
         if (dp.trained > 0)
             LS_TRY(st, ls_dp_open(&x->sums[i], &dp), out);
@@ -159,15 +159,15 @@ static ls_status open_passes(ls_step *s)
     ls_status st = LS_OK;
 
     for (int c = 0; c < x->plan.chunks; c++) {
-        ls_pass_args pass = ls_stage_plan_pass(s->args.run, s->args.model, s->args.kernels,
-                                               &s->args.calls, &x->plan.chunk[c]);
+        ls_pass_args pass = ls_pipeline_memory_pass(s->args.run, s->args.model, s->args.kernels,
+                                                    &s->args.calls, &x->plan.chunk[c]);
         ls_packed_weights_args packs;
         pass.stream = s->args.stream;
         pass.collectives = s->args.tp_group ? ls_mp_group_collectives(s->args.tp_group) : NULL;
         pass.cp_group.collectives =
             s->args.cp_group ? ls_mp_group_collectives(s->args.cp_group) : NULL;
         pass.ep_group = s->args.ep_group ? ls_mp_group_collectives(s->args.ep_group) : NULL;
-        if (s->args.pack && x->plan.zero < 3 && ls_stage_plan_packs(&pass, &packs)) {
+        if (s->args.pack && x->plan.zero < 3 && ls_pipeline_memory_packs(&pass, &packs)) {
             packs.stream = s->args.stream;
             LS_TRY(st, ls_packed_weights_open(&x->packs[c], &packs), out);
             pass.packs = x->packs[c];
@@ -185,10 +185,10 @@ static ls_status open_buffers(ls_step *s)
     const ls_stage_plan *plan = &x->plan;
     const ls_calls *calls = &s->args.calls;
     size_t most = (size_t)x->most, cells = (size_t)plan->chunks * most;
-    int64_t bytes = ls_stage_plan_buffer_bytes(plan, s->args.run, s->args.model, calls);
+    int64_t bytes = ls_pipeline_memory_buffer_bytes(plan, s->args.run, s->args.model, calls);
     ls_status st;
 
-    x->stream_bytes = ls_stage_plan_stream_bytes(s->args.run, s->args.model, calls);
+    x->stream_bytes = ls_pipeline_memory_stream_bytes(s->args.run, s->args.model, calls);
     x->gradient_bytes = x->stream_bytes * ls_pass_border(s->args.model);
     x->edge_count = ls_stage_plan_edges(plan, NULL);
     x->parts = ls_mem_array(most, sizeof *x->parts);

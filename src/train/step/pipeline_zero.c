@@ -1,5 +1,5 @@
 /* pipeline_zero.c -- with ZeRO 2 and 3 in a pipeline: gradients that leave, and weights that come,
- * bucket by bucket (plan/stage_plan.h).
+ * bucket by bucket (layout/stage_plan.h).
  *
  * Gradients. Backward of a micro-batch makes them in a window, the flow, from the last bucket of a
  * chunk to the first. A bucket that is complete is summed over lines at once: in fast mode by

@@ -3,7 +3,7 @@
 #include "base/spill.h"
 #include "base/window.h"
 #include "parallel/staging.h"
-#include "plan/page_reuse.h"
+#include "layout/page_reuse.h"
 #include "layout/zero_units.h"
 #include "train/step/step.h"
 

@@ -16,7 +16,7 @@
  * To go on a rank reads what it needs: its range of the plane's, of which copies in a team are a
  * part like any other; the plane then completes what all of it have. Pure arithmetic. */
 #pragma once
-#include "plan/stage_plan.h"
+#include "layout/stage_plan.h"
 
 LS_C_BEGIN
 

@@ -1,15 +1,15 @@
 /* page_reuse.c -- see page_reuse.h. */
-#include "plan/page_reuse.h"
+#include "layout/page_reuse.h"
 
 #include "model/pass.h"
 
-static ls_mesh_part bucket_at(const ls_dp_args *dp, int64_t element)
+static ls_mesh_part bucket_at(const ls_model *model, const ls_mesh *mesh, int64_t element)
 {
-    int n = ls_mesh_buckets(&dp->mesh, dp->trained), b = 0;
+    int n = ls_mesh_buckets(mesh, model->trained), b = 0;
 
-    while (b + 1 < n && ls_mesh_bucket(&dp->mesh, dp->trained, b + 1).first <= element)
+    while (b + 1 < n && ls_mesh_bucket(mesh, model->trained, b + 1).first <= element)
         b++;
-    return ls_mesh_bucket(&dp->mesh, dp->trained, b);
+    return ls_mesh_bucket(mesh, model->trained, b);
 }
 
 /* A stretch of bytes is in use at a time: pages of it that take turns. */
@@ -21,9 +21,9 @@ static void stretch(ls_page_reuse *t, int64_t page, int64_t first, int64_t end)
 }
 
 /* Whether the head's part of a tied gradient is begun in the embedding's. */
-static bool begins_at_head(const ls_model *model, const ls_dp_args *dp)
+static bool begins_at_head(const ls_model *model, bool ordered)
 {
-    return model->shape.tied && !dp->ordered;
+    return model->shape.tied && !ordered;
 }
 
 /* The lowest element that backward of a unit writes: where it ends, or in the block below the bias
@@ -36,18 +36,20 @@ static int64_t lowest(const ls_model *model, int64_t unit)
     return bias >= 0 ? ls_min_i64(first, bias) : first;
 }
 
-ls_page_reuse ls_page_reuse_gradient(const ls_model *model, const ls_dp_args *dp, int64_t page)
+ls_page_reuse ls_page_reuse_gradient(const ls_model *model, const ls_mesh *mesh, bool ordered,
+                                     int64_t page)
 {
     const int64_t size = sizeof(float), top = model->shape.L + 1;
-    int64_t elements = ls_pass_grad_elements(model, dp->ordered);
+    int64_t elements = ls_pass_grad_elements(model, ordered);
     ls_page_reuse t = {.bytes = ls_round_up(elements * size, page)};
 
     t.end = elements > model->trained ? model->trained * size / page * page : t.bytes;
-    if (begins_at_head(model, dp))
+    if (begins_at_head(model, ordered))
         t.fixed = ls_min_i64(t.end, ls_round_up(ls_model_complete(model, 1) * size, page));
     for (int64_t unit = 1; unit <= top; unit++) {
         int64_t above = unit == top ? model->trained : ls_model_complete(model, unit + 1);
-        ls_mesh_part bucket = bucket_at(dp, above - 1); /* what is left of it waits for the rest */
+        ls_mesh_part bucket =
+            bucket_at(model, mesh, above - 1); /* what is left of it waits for the rest */
         /* The first block and the embedding leave together. */
         int64_t first = unit == 1 ? 0 : lowest(model, unit);
         stretch(&t, page, first * size, (bucket.first + bucket.count) * size);
@@ -55,7 +57,7 @@ ls_page_reuse ls_page_reuse_gradient(const ls_model *model, const ls_dp_args *dp
     return t;
 }
 
-ls_page_reuse ls_page_reuse_weights(const ls_model *model, const ls_dp_args *dp, int64_t size,
+ls_page_reuse ls_page_reuse_weights(const ls_model *model, const ls_mesh *mesh, int64_t size,
                                     int64_t page)
 {
     const int64_t top = model->shape.L + 1;
@@ -63,13 +65,13 @@ ls_page_reuse ls_page_reuse_weights(const ls_model *model, const ls_dp_args *dp,
 
     t.end = t.bytes;
     if (model->shape.tied) {
-        ls_mesh_part last = bucket_at(dp, ls_model_complete(model, 1) - 1);
+        ls_mesh_part last = bucket_at(model, mesh, ls_model_complete(model, 1) - 1);
         t.fixed = ls_min_i64(t.end, ls_round_up((last.first + last.count) * size, page));
     }
     for (int64_t unit = 0; unit < top; unit++) {
-        ls_mesh_part low = bucket_at(dp, ls_model_complete(model, unit));
+        ls_mesh_part low = bucket_at(model, mesh, ls_model_complete(model, unit));
         int64_t above = unit + 1 == top ? model->trained : ls_model_complete(model, unit + 2);
-        ls_mesh_part high = bucket_at(dp, above - 1);
+        ls_mesh_part high = bucket_at(model, mesh, above - 1);
         stretch(&t, page, low.first * size, (high.first + high.count) * size);
     }
     return t;
@@ -80,13 +82,13 @@ int64_t ls_page_reuse_held(const ls_page_reuse *page_reuse)
     return page_reuse->fixed + page_reuse->period + page_reuse->bytes - page_reuse->end;
 }
 
-int ls_page_reuse_places(const ls_model *model, const ls_dp_args *dp)
+int ls_page_reuse_places(const ls_model *model, const ls_mesh *mesh)
 {
     int most = 0;
 
     for (int64_t unit = 0; unit <= model->shape.L; unit++) {
-        ls_zero_units_set two = ls_zero_units_buckets(model, &dp->mesh, unit) |
-                                ls_zero_units_buckets(model, &dp->mesh, unit + 1);
+        ls_zero_units_set two =
+            ls_zero_units_buckets(model, mesh, unit) | ls_zero_units_buckets(model, mesh, unit + 1);
         int n = __builtin_popcountll(two);
         most = n > most ? n : most;
     }

@@ -10,7 +10,7 @@
  *      1      1    0..4   0..4                   nothing
  *      2      0    5..9   nothing                0..3 of its part
  *      3      1    5..9   5                      0..3 of its part */
-#include "plan/ckpt_ranges.h"
+#include "layout/ckpt_ranges.h"
 
 #include "base/mem.h"
 #include "layout/expert_zero.h"
@@ -36,9 +36,10 @@ bool ls_ckpt_ranges_divided(const ls_mesh *mesh_slice, int kind)
 int64_t ls_ckpt_ranges_array(const ls_run *run, const ls_model *model, const ls_mesh *mesh_slice,
                              int kind)
 {
-    return kind == 0   ? model->flat
-           : kind == 1 ? model->trained
-                       : ls_memory_snapshot_seconds(run, model, mesh_slice);
+    return kind == 0                     ? model->flat
+           : kind == 1                   ? model->trained
+           : ls_mesh_divides(mesh_slice) ? model->trained
+                                         : ls_optim_seconds(run, model);
 }
 
 int64_t ls_ckpt_ranges_place(const ls_run *run, const ls_model *model, const ls_mesh *mesh_slice,

@@ -23,8 +23,8 @@
  * micro-batches each chunk holds activations of, and how many streams and gradients that came from
  * other posts lie here at a time. Pure. */
 #pragma once
+#include "layout/calls.h"
 #include "layout/pp_schedule.h"
-#include "plan/memory.h"
 #include "layout/stage_split.h"
 
 LS_C_BEGIN
@@ -138,36 +138,12 @@ int64_t ls_stage_plan_sent_bytes(const ls_stage_plan *pipe, const ls_model *mode
 int64_t ls_stage_plan_across_bytes(const ls_stage_plan *pipe, const ls_model *model,
                                    const ls_run *run, const ls_calls *calls, ls_dtype type);
 
-/* --- memory: what is taken, and the ledger of it ---------------------------------------------- */
-
-/* The pass of a chunk; stream and packs are left out. And its packed weights; false: none. */
-ls_pass_args ls_stage_plan_pass(const ls_run *run, const ls_model *model, const ls_kernels *kernels,
-                                const ls_calls *calls, const ls_stage_plan_chunk *chunk);
-bool ls_stage_plan_packs(const ls_pass_args *pass, ls_packed_weights_args *packs_out);
-
-/* What lines sum of so many elements, as parts or as a whole; the communicator is left out. */
-ls_dp_args ls_stage_plan_sum(const ls_run *run, const ls_mesh *mesh, int64_t count, bool divides);
-
-/* Bytes of a stream of a micro-batch; and of all of them, their gradients and the edges. */
-int64_t ls_stage_plan_stream_bytes(const ls_run *run, const ls_model *model, const ls_calls *calls);
-int64_t ls_stage_plan_buffer_bytes(const ls_stage_plan *pipe, const ls_run *run,
-                                   const ls_model *model, const ls_calls *calls);
-
-/* With ZeRO 2 and 3: windows for gradients of a micro-batch; and the most bytes of them that are
- * there at a time, with those of a tied head. */
-int ls_stage_plan_flows(const ls_stage_plan *pipe);
-int64_t ls_stage_plan_flow_bytes(const ls_stage_plan *pipe, const ls_model *model);
-
-/* With ZeRO 3: the most bytes of gathered weights that are there at a time. */
-int64_t ls_stage_plan_gathered_bytes(const ls_stage_plan *pipe, const ls_model *model,
-                                     ls_dtype type);
-
 /* What a rank writes of a bucket to a checkpoint, and reads of it: of what all ranks of its post
  * have the part that ls_coll_range() gives it, and of what they divide its own. */
 ls_stage_plan_range ls_stage_plan_saved(const ls_stage_plan *pipe, int pp_rank, int pipeline,
                                         int chunk, int bucket, bool moments);
 
-/* The lines of the ledger that a pipeline changes. */
-void ls_stage_plan_predict(const ls_memory_args *args, const ls_calls *calls, ls_ledger *ledger);
+/* With ZeRO 2 and 3: windows for gradients of a micro-batch that are open at a time. */
+int ls_stage_plan_flows(const ls_stage_plan *pipe);
 
 LS_C_END

@@ -12,7 +12,6 @@
  * What is used at both ends of the walk is fixed: a tied embedding, which the head reads, and whose
  * gradient the head begins. */
 #pragma once
-#include "parallel/dp.h"
 #include "layout/zero_units.h"
 
 LS_C_BEGIN
@@ -26,14 +25,15 @@ typedef struct ls_page_reuse {
 } ls_page_reuse;
 
 /* The gradient of a call, of so many elements; and the weights, of so many bytes each. */
-ls_page_reuse ls_page_reuse_gradient(const ls_model *model, const ls_dp_args *dp, int64_t page);
-ls_page_reuse ls_page_reuse_weights(const ls_model *model, const ls_dp_args *dp, int64_t size,
+ls_page_reuse ls_page_reuse_gradient(const ls_model *model, const ls_mesh *mesh, bool ordered,
+                                     int64_t page);
+ls_page_reuse ls_page_reuse_weights(const ls_model *model, const ls_mesh *mesh, int64_t size,
                                     int64_t page);
 
 /* Bytes of memory behind it. */
 int64_t ls_page_reuse_held(const ls_page_reuse *page_reuse);
 
 /* Buckets of weights that come at a time, at most: places in the host's memory. */
-int ls_page_reuse_places(const ls_model *model, const ls_dp_args *dp);
+int ls_page_reuse_places(const ls_model *model, const ls_mesh *mesh);
 
 LS_C_END
