@@ -8,6 +8,7 @@
 #include "config/check.h"
 
 #include "config/check_impl.h"
+#include "config/families.h"
 #include "config/ramp.h"
 #include "config/value.h"
 #include <math.h>
@@ -132,18 +133,18 @@ void ls_check_follow(ls_run *run)
 static void resolve_model(ls_run *run)
 {
     ls_run_model *m = &run->model;
-    bool gpt2 = m->family == LS_FAMILY_GPT2;
+    const ls_family_row *row = ls_families_row(m->family);
 
     if (take_auto(run, "model.kv_heads"))
         m->kv_heads = m->heads;
     if (take_auto(run, "model.head_size"))
         m->head_size = m->width / m->heads;
     if (take_auto(run, "model.mlp"))
-        m->mlp = gpt2 ? 4 * m->width : ls_round_up((8 * m->width + 2) / 3, 64);
+        m->mlp = ls_families_is_gated(row) ? ls_round_up((8 * m->width + 2) / 3, 64) : 4 * m->width;
     if (take_auto(run, "model.norm_eps"))
-        m->norm_eps = gpt2 ? 1e-5 : 1e-6;
+        m->norm_eps = row->layer_norm ? 1e-5 : 1e-6;
     if (m->bias == LS_BIAS_AUTO) {
-        m->bias = gpt2 ? LS_BIAS_ALL : m->family == LS_FAMILY_QWEN2 ? LS_BIAS_QKV : LS_BIAS_NONE;
+        m->bias = row->bias;
         run->origins[ls_option_index(row_of("model.bias"))].automatic = true;
     }
     if (m->tied == LS_TIED_AUTO) {
@@ -253,23 +254,37 @@ static ls_status check_name(const ls_run *run)
     return LS_OK;
 }
 
+/* The same with the name of a family in the reason. */
+static ls_status LS_PRINTF(4, 5)
+    clash(const ls_run *run, const char *key, const char *other, const char *fmt, ...)
+{
+    char text[256];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    return ls_check_clash(run, key, other, text);
+}
+
 /* Settings that a family cannot have. */
 static ls_status check_family(const ls_run *run)
 {
     const ls_run_model *m = &run->model;
-    bool gpt2 = m->family == LS_FAMILY_GPT2;
+    const ls_family_row *row = ls_families_row(m->family);
+    bool learned = ls_families_learns_positions(row);
 
-    if (gpt2 && m->kv_heads != m->heads)
-        return ls_check_clash(run, "model.kv_heads", "model.family", "gpt2 has as many as heads");
-    if (gpt2 && m->rope_scaling != LS_ROPE_PLAIN)
-        return ls_check_clash(run, "model.rope_scaling", "model.family",
-                              "gpt2 learns its positions");
-    if (!gpt2 && m->head_size % 2)
+    if (row->kv_is_heads && m->kv_heads != m->heads)
+        return clash(run, "model.kv_heads", "model.family", "%s has as many as heads", row->name);
+    if (learned && m->rope_scaling != LS_ROPE_PLAIN)
+        return clash(run, "model.rope_scaling", "model.family", "%s learns its positions",
+                     row->name);
+    if (!learned && m->head_size % 2)
         return ls_check_clash(run, "model.head_size", "model.family",
                               "rotary positions turn pairs");
-    if (m->family == LS_FAMILY_OLMOE && m->heads * m->head_size != m->width)
-        return ls_check_clash(run, "model.head_size", "model.width",
-                              "the heads of olmoe fill its width");
+    if (!learned && row->head_sizes == LS_HEADS_FILL && m->heads * m->head_size != m->width)
+        return clash(run, "model.head_size", "model.width", "the heads of %s fill its width",
+                     row->name);
     if (m->heads % m->kv_heads)
         return ls_check_clash(run, "model.kv_heads", "model.heads", "they must divide the heads");
     if (m->rope_scaling == LS_ROPE_LLAMA3 && m->rope_low >= m->rope_high)
@@ -291,26 +306,29 @@ static ls_status check_no_experts(const ls_run *run)
                       : fabs(run->train.balance_loss - balance) > 0 ? "train.balance_loss"
                       : run->train.z_loss > 0                       ? "train.z_loss"
                                                                     : NULL;
+    char names[128];
 
-    return key ? ls_check_clash(run, key, "model.family",
-                                "only mixtral, qwen3_moe and olmoe have experts")
-               : LS_OK;
+    if (!key)
+        return LS_OK;
+    ls_families_list(true, names, sizeof names);
+    return clash(run, key, "model.family", "only %s have experts", names);
 }
 
 static ls_status check_experts(const ls_run *run)
 {
     const ls_run_model *m = &run->model;
+    const ls_family_row *row = ls_families_row(m->family);
 
-    if (!ls_family_is_mixture(m->family))
+    if (!ls_families_is_mixture(m->family))
         return check_no_experts(run);
     if (m->experts < 1)
         return ls_check_clash(run, "model.experts", "model.family", "it needs experts");
     if (m->experts_used > m->experts)
         return ls_check_clash(run, "model.experts_used", "model.experts",
                               "a token cannot go to more experts than there are");
-    if (m->family == LS_FAMILY_MIXTRAL && !m->experts_norm)
-        return ls_check_clash(run, "model.experts_norm", "model.family",
-                              "mixtral divides the weights of experts by their sum");
+    if (!row->experts.norm_key && !m->experts_norm)
+        return clash(run, "model.experts_norm", "model.family",
+                     "%s divides the weights of experts by their sum", row->name);
     if (m->bias == LS_BIAS_ALL || m->bias == LS_BIAS_MLP)
         return ls_check_clash(run, "model.bias", "model.experts", "experts have no biases");
     if (run->precision == LS_PRECISION_FP8)

@@ -11,6 +11,7 @@
  * only concern training by others (dropout of attention, caches, parallel plans) are passed over.
  * What a run takes of it is in hf_config_run.c, writing in hf_config_write.c. */
 #include "config/hf_config.h"
+#include "config/families.h"
 
 #include <jansson.h>
 #include <limits.h>
@@ -25,6 +26,7 @@ typedef struct reader {
     const char *name;
     ls_hf_config_config *to;
     ls_family family;
+    const ls_family_row *row; /* of that family */
 } reader;
 
 /* --- getters ---------------------------------------------------------------------------------- */
@@ -113,27 +115,14 @@ static ls_status get_bool(const reader *r, const char *key, bool preset, bool *o
 static ls_status refuse(const reader *r, const char *key, const char *what)
 {
     ls_status st = ls_fail(LS_EUSAGE, "%s: \"%s\": %s", r->name, key, what);
+    char names[128];
 
-    ls_err_hint("lineshaft builds gpt2, llama, mistral, qwen2, qwen3, mixtral, qwen3_moe and olmoe "
-                "models; docs/guide/models.md says which variants.");
+    ls_families_list(false, names, sizeof names);
+    ls_err_hint("lineshaft builds %s models; docs/guide/models.md says which variants.", names);
     return st;
 }
 
 /* --- what kind of model ----------------------------------------------------------------------- */
-
-static const struct {
-    const char *type, *head, *base; /* model_type, and its classes in transformers */
-    ls_family family;
-} families[] = {
-    {"gpt2", "GPT2LMHeadModel", "GPT2Model", LS_FAMILY_GPT2},
-    {"llama", "LlamaForCausalLM", "LlamaModel", LS_FAMILY_LLAMA},
-    {"mistral", "MistralForCausalLM", "MistralModel", LS_FAMILY_MISTRAL},
-    {"qwen2", "Qwen2ForCausalLM", "Qwen2Model", LS_FAMILY_QWEN2},
-    {"qwen3", "Qwen3ForCausalLM", "Qwen3Model", LS_FAMILY_QWEN3},
-    {"mixtral", "MixtralForCausalLM", "MixtralModel", LS_FAMILY_MIXTRAL},
-    {"qwen3_moe", "Qwen3MoeForCausalLM", "Qwen3MoeModel", LS_FAMILY_QWEN3_MOE},
-    {"olmoe", "OlmoeForCausalLM", "OlmoeModel", LS_FAMILY_OLMOE},
-};
 
 /* A name from the file that is safe to show. */
 static void clean(const char *text, char *out, size_t cap)
@@ -167,18 +156,19 @@ static ls_status read_family(reader *r)
                        "%s: \"model_type\" is missing: this is not the configuration of a "
                        "model",
                        r->name);
-    for (size_t i = 0; i < LS_COUNT(families); i++) {
-        bool by_class =
-            class && (strcmp(class, families[i].head) == 0 || strcmp(class, families[i].base) == 0);
-        if (type ? strcmp(type, families[i].type) != 0 : !by_class)
+    for (int i = 0; i < LS_FAMILIES; i++) {
+        const ls_family_row *row = ls_families_row((ls_family)i);
+        bool by_class = class && (!strcmp(class, row->causal) || !strcmp(class, row->base));
+        if (type ? strcmp(type, row->name) != 0 : !by_class)
             continue;
         if (class && !by_class) {
             clean(class, quoted, sizeof quoted);
             snprintf(text, sizeof text, "%s is not a model that continues text", quoted);
             return refuse(r, "architectures", text);
         }
-        r->family = families[i].family;
-        return ls_family_is_mixture(r->family) ? LS_OK : refuse_experts(r);
+        r->family = (ls_family)i;
+        r->row = row;
+        return ls_families_is_mixture(r->family) ? LS_OK : refuse_experts(r);
     }
     ls_status st = refuse_experts(r);
     if (st != LS_OK)
@@ -190,13 +180,27 @@ static ls_status read_family(reader *r)
     return refuse(r, type ? "model_type" : "architectures", text);
 }
 
+/* Whether a name is one of "a|b|c". */
+static bool is_among(const char *name, const char *names)
+{
+    size_t n = strlen(name);
+
+    for (const char *p = names;; p += strcspn(p, "|") + 1) {
+        size_t length = strcspn(p, "|");
+        if (n == length && memcmp(name, p, n) == 0)
+            return true;
+        if (p[length] == '\0')
+            return false;
+    }
+}
+
 /* What concerns all families. */
 static ls_status refuse_variants(const reader *r)
 {
     char key[64], quoted[64], text[128];
     const json_t *q = json_object_get(r->root, "quantization_config");
-    bool gpt2 = r->family == LS_FAMILY_GPT2, causal;
-    const json_t *act = find(r->root, gpt2 ? "activation_function" : "hidden_act", key, sizeof key);
+    const json_t *act = find(r->root, r->row->keys.act, key, sizeof key);
+    bool causal;
     ls_status st = get_bool(r, "is_causal", true, &causal);
 
     if (st != LS_OK)
@@ -214,34 +218,28 @@ static ls_status refuse_variants(const reader *r)
     const char *name = json_string_value(act);
     if (!name)
         return ls_fail(LS_EDATA, "%s: \"%s\" is not a name", r->name, key);
-    if (gpt2 ? !strcmp(name, "gelu_new") || !strcmp(name, "gelu_pytorch_tanh")
-             : !strcmp(name, "silu") || !strcmp(name, "swish"))
+    if (is_among(name, r->row->act))
         return LS_OK;
     clean(name, quoted, sizeof quoted);
-    snprintf(text, sizeof text, "the activation %s is not built for this family, only \"%s\"",
-             quoted, gpt2 ? "gelu_new" : "silu");
+    snprintf(text, sizeof text, "the activation %s is not built for this family, only \"%.*s\"",
+             quoted, (int)strcspn(r->row->act, "|"), r->row->act);
     return refuse(r, key, text);
 }
 
-static ls_status refuse_gpt2(const reader *r)
+/* What the family's row refuses. */
+static ls_status refuse_listed(const reader *r)
 {
-    static const struct {
-        const char *key;
-        bool ours;
-        const char *what;
-    } rows[] = {
-        {"scale_attn_weights", true, "attention without scaling is not built"},
-        {"scale_attn_by_inverse_layer_idx", false, "attention scaled by layer is not built"},
-        {"reorder_and_upcast_attn", false, "reordered attention is not built"},
-        {"add_cross_attention", false, "attention to another text is not built"},
-    };
     ls_status st = LS_OK;
 
-    for (size_t i = 0; i < LS_COUNT(rows) && st == LS_OK; i++) {
-        bool value;
-        st = get_bool(r, rows[i].key, rows[i].ours, &value);
-        if (st == LS_OK && value != rows[i].ours)
-            st = refuse(r, rows[i].key, rows[i].what);
+    for (const ls_family_refused *row = r->row->refused; row && row->key && st == LS_OK; row++) {
+        bool ours = row->unless == LS_REFUSED_UNLESS_TRUE, value = ours;
+        const json_t *given = json_object_get(r->root, row->key);
+        if (row->unless == LS_REFUSED_UNLESS_NULL)
+            value = ours != (given && !json_is_null(given));
+        else
+            st = get_bool(r, row->key, ours, &value);
+        if (st == LS_OK && value != ours)
+            st = refuse(r, row->key, row->what);
     }
     return st;
 }
@@ -252,30 +250,16 @@ static ls_status refuse_gpt2(const reader *r)
 static ls_status read_sizes(const reader *r)
 {
     ls_run_model *m = &r->to->model;
-    bool gpt2 = r->family == LS_FAMILY_GPT2;
-    static const int64_t contexts[] = {1024, 2048, 131072, 32768, 32768, 131072, 32768, 4096};
-    const char *mlp = gpt2                               ? "n_inner"
-                      : r->family == LS_FAMILY_QWEN3_MOE ? "moe_intermediate_size"
-                                                         : "intermediate_size";
+    const ls_family_keys *keys = &r->row->keys;
+    bool gated = ls_families_is_gated(r->row); /* else the MLP has a default */
     ls_status st;
 
     LS_TRY(st, get_int(r, "vocab_size", 2, 16777216, REQUIRED, &m->vocab), out);
-    LS_TRY(st,
-           get_int(r, gpt2 ? "hidden_size|n_embd" : "hidden_size", 1, 65536, REQUIRED, &m->width),
-           out);
-    LS_TRY(st,
-           get_int(r, gpt2 ? "num_hidden_layers|n_layer" : "num_hidden_layers", 1, 1000, REQUIRED,
-                   &m->layers),
-           out);
-    LS_TRY(st,
-           get_int(r, gpt2 ? "num_attention_heads|n_head" : "num_attention_heads", 1, 1024,
-                   REQUIRED, &m->heads),
-           out);
-    LS_TRY(st, get_int(r, mlp, 1, 1048576, gpt2 ? 4 * m->width : REQUIRED, &m->mlp), out);
-    LS_TRY(st,
-           get_int(r, gpt2 ? "max_position_embeddings|n_positions" : "max_position_embeddings", 1,
-                   1048576, contexts[r->family], &m->context),
-           out);
+    LS_TRY(st, get_int(r, keys->width, 1, 65536, REQUIRED, &m->width), out);
+    LS_TRY(st, get_int(r, keys->layers, 1, 1000, REQUIRED, &m->layers), out);
+    LS_TRY(st, get_int(r, keys->heads, 1, 1024, REQUIRED, &m->heads), out);
+    LS_TRY(st, get_int(r, keys->mlp, 1, 1048576, gated ? REQUIRED : 4 * m->width, &m->mlp), out);
+    LS_TRY(st, get_int(r, keys->context, 1, 1048576, r->row->context, &m->context), out);
     if (m->mlp > 1048576)
         st = ls_fail(LS_EDATA, "%s: 4 times \"n_embd\" is too large", r->name);
 out:
@@ -284,36 +268,34 @@ out:
 
 static ls_status read_heads(const reader *r)
 {
+    const ls_family_row *row = r->row;
     ls_run_model *m = &r->to->model;
-    bool gpt2 = r->family == LS_FAMILY_GPT2;
+    bool fill = row->head_sizes == LS_HEADS_FILL, learned = ls_families_learns_positions(row);
     /* Absent is not null: null means as many as heads. */
-    bool absent = !has(r->root, "num_key_value_heads"), olmoe = r->family == LS_FAMILY_OLMOE;
-    int64_t kv = !absent || gpt2 || olmoe || r->family == LS_FAMILY_LLAMA           ? m->heads
-                 : r->family == LS_FAMILY_MISTRAL || r->family == LS_FAMILY_MIXTRAL ? 8
-                 : r->family == LS_FAMILY_QWEN3_MOE                                 ? 4
-                                                                                    : 32;
-    int64_t size = m->width / m->heads;
+    bool absent = !has(r->root, "num_key_value_heads");
+    int64_t kv = absent && row->kv_heads ? row->kv_heads : m->heads;
+    int64_t size =
+        row->head_size && !has(r->root, "head_dim") ? row->head_size : m->width / m->heads;
+    char text[96];
     ls_status st;
 
-    if (r->family == LS_FAMILY_QWEN3 && !has(r->root, "head_dim"))
-        size = 128;
     LS_TRY(st, get_int(r, "head_dim", 1, 1024, size, &m->head_size), out);
     LS_TRY(st, get_int(r, "num_key_value_heads", 1, 1024, kv, &m->kv_heads), out);
     bool odd = m->width % m->heads != 0;
-    if (odd &&
-        (gpt2 || !has(r->root, "head_dim") || json_is_null(json_object_get(r->root, "head_dim"))))
+    bool said = has(r->root, "head_dim") && !json_is_null(json_object_get(r->root, "head_dim"));
+    if (odd && (fill || !said))
         return ls_fail(LS_EDATA, "%s: %lld heads do not divide a width of %lld", r->name,
                        (long long)m->heads, (long long)m->width);
     if (m->heads % m->kv_heads)
         return ls_fail(LS_EDATA, "%s: %lld heads of keys and values do not divide %lld heads",
                        r->name, (long long)m->kv_heads, (long long)m->heads);
-    if (gpt2 && m->head_size * m->heads != m->width)
-        return refuse(r, "head_dim", "gpt2 has heads that fill its width");
-    if (olmoe && m->head_size * m->heads != m->width)
-        return refuse(r, "head_dim", "olmoe has heads that fill its width");
-    if (gpt2 && m->kv_heads != m->heads)
-        return refuse(r, "num_key_value_heads", "gpt2 has as many as heads");
-    if (!gpt2 && m->head_size % 2)
+    snprintf(text, sizeof text, "%s has heads that fill its width", row->name);
+    if (fill && m->head_size * m->heads != m->width)
+        return refuse(r, "head_dim", text);
+    snprintf(text, sizeof text, "%s has as many as heads", row->name);
+    if (row->kv_is_heads && m->kv_heads != m->heads)
+        return refuse(r, "num_key_value_heads", text);
+    if (!learned && m->head_size % 2)
         return ls_fail(LS_EDATA, "%s: heads of %lld numbers cannot be turned in pairs", r->name,
                        (long long)m->head_size);
     if (m->head_size < 1 || m->head_size > 1024)
@@ -323,51 +305,36 @@ out:
     return st;
 }
 
+/* The family's own, and what keys add to it. */
+static ls_bias bias_of(const ls_family_row *row, bool attention, bool mlp)
+{
+    attention &= row->attention_bias_key;
+    mlp &= row->mlp_bias_key;
+    return attention && mlp ? LS_BIAS_ALL
+           : attention      ? LS_BIAS_ATTENTION
+           : mlp            ? LS_BIAS_MLP
+                            : row->bias;
+}
+
 static ls_status read_flags(const reader *r)
 {
     ls_run_model *m = &r->to->model;
-    bool gpt2 = r->family == LS_FAMILY_GPT2, tied, attention, mlp;
+    const ls_family_row *row = r->row;
+    bool tied, attention, mlp;
     ls_status st;
 
-    LS_TRY(st, get_bool(r, "tie_word_embeddings", gpt2, &tied), out);
+    LS_TRY(st, get_bool(r, "tie_word_embeddings", row->tied, &tied), out);
     LS_TRY(st, get_bool(r, "attention_bias", false, &attention), out);
     LS_TRY(st, get_bool(r, "mlp_bias", false, &mlp), out);
     m->tied = tied ? LS_TIED_YES : LS_TIED_NO;
-    switch (r->family) {
-    case LS_FAMILY_GPT2:
-        m->bias = LS_BIAS_ALL;
-        break;
-    case LS_FAMILY_LLAMA:
-        m->bias = attention && mlp ? LS_BIAS_ALL
-                  : attention      ? LS_BIAS_ATTENTION
-                  : mlp            ? LS_BIAS_MLP
-                                   : LS_BIAS_NONE;
-        break;
-    case LS_FAMILY_MISTRAL:
-    case LS_FAMILY_MIXTRAL:
-        m->bias = LS_BIAS_NONE;
-        break;
-    case LS_FAMILY_QWEN2:
-        m->bias = LS_BIAS_QKV;
-        break;
-    case LS_FAMILY_QWEN3:
-    case LS_FAMILY_QWEN3_MOE:
-    case LS_FAMILY_OLMOE:
-        m->bias = attention ? LS_BIAS_ATTENTION : LS_BIAS_NONE;
-        break;
-    }
-    LS_TRY(st,
-           get_num(r, r->root, gpt2 ? "layer_norm_epsilon" : "rms_norm_eps", 1e-30, 1,
-                   gpt2 || r->family == LS_FAMILY_MIXTRAL || r->family == LS_FAMILY_OLMOE ? 1e-5
-                                                                                          : 1e-6,
-                   &m->norm_eps),
-           out);
+    m->bias = bias_of(row, attention, mlp);
+    LS_TRY(st, get_num(r, r->root, row->keys.eps, 1e-30, 1, row->eps, &m->norm_eps), out);
     LS_TRY(st, get_num(r, r->root, "initializer_range", 0, 1, 0.02, &m->init_std), out);
     if (m->init_std == 0)
         m->init_std = 0.02; /* only new matrices are made with it, and they must differ */
     m->dropout = 0;
-    if (gpt2)
-        LS_TRY(st, get_num(r, r->root, "resid_pdrop", 0, 0.999999, 0.1, &m->dropout), out);
+    if (row->keys.dropout)
+        st = get_num(r, r->root, row->keys.dropout, 0, 0.999999, row->dropout, &m->dropout);
 out:
     return st;
 }
@@ -378,31 +345,22 @@ static ls_status read_experts(const reader *r)
 {
     ls_run_model *m = &r->to->model;
     const json_t *dense = json_object_get(r->root, "mlp_only_layers");
-    bool mixtral = r->family == LS_FAMILY_MIXTRAL, olmoe = r->family == LS_FAMILY_OLMOE;
-    const json_t *clip = json_object_get(r->root, "clip_qkv");
+    const ls_family_experts *row = &r->row->experts;
     int64_t every;
     ls_status st = LS_OK;
 
     m->experts_used = 2; /* as if nothing were said */
     m->experts_norm = true;
-    if (!ls_family_is_mixture(r->family))
+    if (row->n == 0)
         return LS_OK;
-    LS_TRY(st,
-           get_int(r, "num_local_experts|num_experts", 1, 1024,
-                   mixtral ? 8
-                   : olmoe ? 64
-                           : 128,
-                   &m->experts),
-           out);
-    LS_TRY(st, get_int(r, "num_experts_per_tok", 1, 64, mixtral ? 2 : 8, &m->experts_used), out);
+    LS_TRY(st, get_int(r, "num_local_experts|num_experts", 1, 1024, row->n, &m->experts), out);
+    LS_TRY(st, get_int(r, "num_experts_per_tok", 1, 64, row->used, &m->experts_used), out);
     if (m->experts_used > m->experts)
         return ls_fail(LS_EDATA, "%s: \"num_experts_per_tok\" is %lld, but there are %lld experts",
                        r->name, (long long)m->experts_used, (long long)m->experts);
-    if (mixtral)
+    if (!row->norm_key)
         return LS_OK;
     LS_TRY(st, get_bool(r, "norm_topk_prob", false, &m->experts_norm), out);
-    if (olmoe && clip && !json_is_null(clip))
-        return refuse(r, "clip_qkv", "queries, keys and values that are clipped are not built");
     LS_TRY(st, get_int(r, "decoder_sparse_step", 1, 1000000, 1, &every), out);
     if (every != 1)
         return refuse(r, "decoder_sparse_step", "experts in some layers only are not built");
@@ -473,10 +431,7 @@ static ls_status read_theta(const reader *r, const json_t *rope)
     if (top > 0 && inner > 0 && top != inner)
         return ls_fail(LS_EDATA, "%s: \"rope_theta\" is %.10g in one place and %.10g in another",
                        r->name, top, inner);
-    r->to->model.rope_theta = inner > 0                        ? inner
-                              : top > 0                        ? top
-                              : r->family == LS_FAMILY_MIXTRAL ? 1000000
-                                                               : 10000;
+    r->to->model.rope_theta = inner > 0 ? inner : top > 0 ? top : r->row->theta;
 out:
     return st;
 }
@@ -529,7 +484,7 @@ static ls_status read_rope(const reader *r)
     ls_run_model first;
     ls_status st;
 
-    if (r->family == LS_FAMILY_GPT2)
+    if (ls_families_learns_positions(r->row))
         return LS_OK;
     if (!old || json_is_null(old) || (json_is_object(old) && json_object_size(old) == 0))
         return read_rope_object(r, "rope_parameters");
@@ -574,29 +529,26 @@ static ls_status read_layer_types(const reader *r, const json_t *types, int64_t 
 static ls_status read_window(const reader *r)
 {
     ls_run_model *m = &r->to->model;
-    bool qwen = r->family == LS_FAMILY_QWEN2 || r->family == LS_FAMILY_QWEN3, use = true;
-    bool moe = r->family == LS_FAMILY_QWEN3_MOE, mixtral = r->family == LS_FAMILY_MIXTRAL;
+    const ls_family_row *row = r->row;
+    bool layers = row->window == LS_WINDOW_LAYERS, use = true;
     const json_t *types = json_object_get(r->root, "layer_types");
-    int64_t from = 0;
+    int64_t from = 0, size = has(r->root, "sliding_window") ? 0 : row->window_size;
     ls_status st = LS_OK;
 
-    if (!qwen && !moe && !mixtral && r->family != LS_FAMILY_MISTRAL)
+    if (row->window == LS_WINDOW_NONE)
         return LS_OK;
-    if (qwen || moe)
+    if (row->window != LS_WINDOW_PLAIN)
         LS_TRY(st, get_bool(r, "use_sliding_window", false, &use), out);
-    LS_TRY(st,
-           get_int(r, "sliding_window", 1, 1048576,
-                   has(r->root, "sliding_window") || mixtral ? 0 : 4096, &m->window),
-           out);
+    LS_TRY(st, get_int(r, "sliding_window", 1, 1048576, size, &m->window), out);
     if (!use)
         m->window = 0;
-    if (qwen && m->window)
+    if (layers && m->window)
         LS_TRY(st, get_int(r, "max_window_layers", 0, 1000000, 28, &from), out);
     if (types && !json_is_null(types)) {
         LS_TRY(st, read_layer_types(r, types, &from), out);
         if (m->window == 0 && from < m->layers)
             return refuse(r, "layer_types", "layers with a window, but no window is given");
-        if (m->window && from > 0 && !qwen)
+        if (m->window && from > 0 && !layers)
             return refuse(r, "layer_types", "this family has the window in all layers or none");
     }
     if (m->window == 0 || from >= m->layers)
@@ -697,8 +649,7 @@ static ls_status read_all(reader *r)
     LS_TRY(st, read_family(r), out);
     r->to->model.family = r->family;
     LS_TRY(st, refuse_variants(r), out);
-    if (r->family == LS_FAMILY_GPT2)
-        LS_TRY(st, refuse_gpt2(r), out);
+    LS_TRY(st, refuse_listed(r), out);
     LS_TRY(st, read_sizes(r), out);
     LS_TRY(st, read_heads(r), out);
     LS_TRY(st, read_flags(r), out);

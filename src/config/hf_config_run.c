@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "config/explain.h"
+#include "config/families.h"
 #include "config/value.h"
 
 /* Keys that say how to train, not what the model is. */
@@ -54,7 +55,8 @@ static ls_status check_context(const ls_run *run, const ls_hf_config_config *con
 {
     if (run->model.context <= config->model.context)
         return LS_OK;
-    if (config->model.family != LS_FAMILY_GPT2) { /* rotary positions can be extended by training */
+    if (!ls_families_learns_positions(ls_families_row(config->model.family))) {
+        /* rotary positions can be extended by training */
         ls_log(LS_LOG_WARN,
                "%s: model.context is %lld, but the imported model was made for %lld tokens (%s)",
                ls_explain_where(run, "model.context"), (long long)run->model.context,

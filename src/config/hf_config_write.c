@@ -6,12 +6,7 @@
 #include "config/hf_config.h"
 
 #include "base/json.h"
-
-static const char *const types[] = {"gpt2",  "llama",   "mistral",   "qwen2",
-                                    "qwen3", "mixtral", "qwen3_moe", "olmoe"};
-static const char *const classes[] = {
-    "GPT2LMHeadModel",  "LlamaForCausalLM",   "MistralForCausalLM",  "Qwen2ForCausalLM",
-    "Qwen3ForCausalLM", "MixtralForCausalLM", "Qwen3MoeForCausalLM", "OlmoeForCausalLM"};
+#include "config/families.h"
 
 static bool is_mixture(const ls_run_model *m)
 {
@@ -20,48 +15,34 @@ static bool is_mixture(const ls_run_model *m)
 
 static ls_status cannot(const ls_run_model *m, const char *what)
 {
-    ls_status st =
-        ls_fail(LS_EUSAGE, "transformers has no %s model with %s", types[m->family], what);
+    ls_status st = ls_fail(LS_EUSAGE, "transformers has no %s model with %s",
+                           ls_families_row(m->family)->name, what);
 
     ls_err_hint("The checkpoint stays usable here; only a Hugging Face folder cannot hold it.");
     return st;
 }
 
+/* Whether config.json of the family can say it. */
+static bool can_say_bias(const ls_family_row *row, ls_bias bias)
+{
+    return bias == row->bias || (row->attention_bias_key && bias == LS_BIAS_ATTENTION) ||
+           (row->mlp_bias_key && (bias == LS_BIAS_MLP || bias == LS_BIAS_ALL));
+}
+
 ls_status ls_hf_config_writable(const ls_run_model *m)
 {
-    bool qwen = m->family == LS_FAMILY_QWEN2 || m->family == LS_FAMILY_QWEN3;
-    bool divides = m->width % m->heads == 0, olmoe = m->family == LS_FAMILY_OLMOE;
+    const ls_family_row *row = ls_families_row(m->family);
 
-    if (m->window && !qwen && (!is_mixture(m) || olmoe) && m->family != LS_FAMILY_MISTRAL)
+    if (m->window && row->window == LS_WINDOW_NONE)
         return cannot(m, "a sliding window");
-    if (m->window && m->window_from && !qwen)
+    if (m->window && m->window_from && row->window != LS_WINDOW_LAYERS)
         return cannot(m, "a window in some layers only");
-    switch (m->family) {
-    case LS_FAMILY_GPT2:
-        if (m->bias != LS_BIAS_ALL)
-            return cannot(m, "layers without bias");
-        return m->head_size * m->heads == m->width ? LS_OK
-                                                   : cannot(m, "heads that do not fill its width");
-    case LS_FAMILY_LLAMA:
-        if (m->bias == LS_BIAS_QKV)
-            return cannot(m, "a bias on queries, keys and values only");
-        return divides ? LS_OK : cannot(m, "heads that do not divide its width");
-    case LS_FAMILY_MISTRAL:
-    case LS_FAMILY_MIXTRAL:
-        return m->bias == LS_BIAS_NONE ? LS_OK : cannot(m, "biases");
-    case LS_FAMILY_QWEN2:
-        return m->bias == LS_BIAS_QKV ? LS_OK
-                                      : cannot(m, "biases elsewhere than queries, keys and values");
-    case LS_FAMILY_OLMOE:
-        if (m->head_size * m->heads != m->width)
-            return cannot(m, "heads that do not fill its width");
-        return m->bias == LS_BIAS_NONE || m->bias == LS_BIAS_ATTENTION ? LS_OK
-                                                                       : cannot(m, "such biases");
-    case LS_FAMILY_QWEN3:
-    case LS_FAMILY_QWEN3_MOE:
-        return m->bias == LS_BIAS_NONE || m->bias == LS_BIAS_ATTENTION ? LS_OK
-                                                                       : cannot(m, "such biases");
-    }
+    if (!can_say_bias(row, m->bias))
+        return cannot(m, row->other_bias);
+    if (row->head_sizes == LS_HEADS_FILL && m->head_size * m->heads != m->width)
+        return cannot(m, "heads that do not fill its width");
+    if (row->head_sizes == LS_HEADS_DIVIDE && m->width % m->heads != 0)
+        return cannot(m, "heads that do not divide its width");
     return LS_OK;
 }
 
@@ -182,17 +163,19 @@ static void put_rope(ls_json *json, const ls_run_model *m)
 
 static void put_window(ls_json *json, const ls_run_model *m)
 {
-    bool mistral = m->family == LS_FAMILY_MISTRAL || m->family == LS_FAMILY_MIXTRAL;
+    ls_family_window kind = ls_families_row(m->family)->window;
 
+    if (kind == LS_WINDOW_NONE)
+        return;
     ls_json_key(json, "sliding_window");
     if (m->window)
         ls_json_int(json, m->window);
     else
         ls_json_str(json, NULL);
-    if (mistral)
+    if (kind == LS_WINDOW_PLAIN)
         return;
     ls_json_put_bool(json, "use_sliding_window", m->window > 0);
-    if (is_mixture(m)) /* in all layers or none */
+    if (kind == LS_WINDOW_SWITCH)
         return;
     ls_json_put_int(json, "max_window_layers", m->window ? m->window_from : m->layers);
     ls_json_key(json, "layer_types");
@@ -206,18 +189,18 @@ static void put_window(ls_json *json, const ls_run_model *m)
 static void put_experts(ls_json *json, const ls_hf_config_config *config)
 {
     const ls_run_model *m = &config->model;
-    bool mixtral = m->family == LS_FAMILY_MIXTRAL;
+    const ls_family_row *row = ls_families_row(m->family);
 
-    ls_json_put_int(json, mixtral ? "num_local_experts" : "num_experts", m->experts);
+    ls_json_put_int(json, row->experts.key, m->experts);
     ls_json_put_int(json, "num_experts_per_tok", m->experts_used);
     put_kept(json, config, "router_aux_loss_coef", 0.001);
     ls_json_put_bool(json, "output_router_logits", false);
-    if (mixtral)
+    if (!row->experts.norm_key)
         return;
-    if (m->family != LS_FAMILY_OLMOE)
-        ls_json_put_int(json, "moe_intermediate_size", m->mlp);
+    if (strcmp(row->keys.mlp, "intermediate_size") != 0) /* that of a model without experts */
+        ls_json_put_int(json, row->keys.mlp, m->mlp);
     ls_json_put_bool(json, "norm_topk_prob", m->experts_norm);
-    if (m->family == LS_FAMILY_OLMOE) /* in all layers */
+    if (!row->experts.step_key)
         return;
     ls_json_put_int(json, "decoder_sparse_step", 1);
     ls_json_key(json, "mlp_only_layers");
@@ -228,15 +211,15 @@ static void put_experts(ls_json *json, const ls_hf_config_config *config)
 static void put_llama(ls_json *json, const ls_hf_config_config *config)
 {
     const ls_run_model *m = &config->model;
-    bool llama = m->family == LS_FAMILY_LLAMA, all = m->bias == LS_BIAS_ALL;
-    bool olmoe = m->family == LS_FAMILY_OLMOE; /* its heads fill its width, and it has no window */
+    const ls_family_row *row = ls_families_row(m->family);
+    bool all = m->bias == LS_BIAS_ALL;
 
     ls_json_put_int(json, "hidden_size", m->width);
     ls_json_put_int(json, "intermediate_size", m->mlp);
     ls_json_put_int(json, "num_hidden_layers", m->layers);
     ls_json_put_int(json, "num_attention_heads", m->heads);
     ls_json_put_int(json, "num_key_value_heads", m->kv_heads);
-    if (!olmoe)
+    if (row->head_sizes != LS_HEADS_FILL)
         ls_json_put_int(json, "head_dim", m->head_size);
     /* Tuned on shorter texts, a model with rotary positions still reads the longer ones. */
     ls_json_put_int(json, "max_position_embeddings", ls_max_i64(m->context, config->positions));
@@ -244,19 +227,19 @@ static void put_llama(ls_json *json, const ls_hf_config_config *config)
     put_float(json, "rms_norm_eps", m->norm_eps);
     if (is_mixture(m))
         put_experts(json, config);
-    if (llama || olmoe || m->family == LS_FAMILY_QWEN3 || m->family == LS_FAMILY_QWEN3_MOE)
+    if (row->attention_bias_key)
         ls_json_put_bool(json, "attention_bias", all || m->bias == LS_BIAS_ATTENTION);
-    if (llama)
+    if (row->mlp_bias_key)
         ls_json_put_bool(json, "mlp_bias", all || m->bias == LS_BIAS_MLP);
     put_kept(json, config, "attention_dropout", 0);
     put_rope(json, m);
-    if (!llama && !olmoe)
-        put_window(json, m);
+    put_window(json, m);
 }
 
 void ls_hf_config_write(const ls_hf_config_config *config, ls_str *out)
 {
     const ls_run_model *m = &config->model;
+    const ls_family_row *row = ls_families_row(m->family);
     const char *dtype = *config->dtype ? config->dtype : "float32";
     ls_json json;
 
@@ -264,11 +247,11 @@ void ls_hf_config_write(const ls_hf_config_config *config, ls_str *out)
     ls_json_open(&json, '{');
     ls_json_key(&json, "architectures");
     ls_json_open(&json, '[');
-    ls_json_str(&json, classes[m->family]);
+    ls_json_str(&json, row->causal);
     ls_json_close(&json);
-    ls_json_put_str(&json, "model_type", types[m->family]);
+    ls_json_put_str(&json, "model_type", row->name);
     ls_json_put_int(&json, "vocab_size", m->vocab);
-    if (m->family == LS_FAMILY_GPT2)
+    if (ls_families_learns_positions(row))
         put_gpt2(&json, config);
     else
         put_llama(&json, config);

@@ -6,6 +6,7 @@
  * without a test noticing. The file is as long as the table is, which stays in one place so that a
  * row is found by its neighbours: sections follow each other as in the reference. */
 #include "config/option.h"
+#include "config/families.h"
 
 #include <math.h>
 
@@ -55,7 +56,7 @@ const ls_option ls_options[] = {
     {.key = "model.family",
      .type = LS_OPTION_ENUM,
      .preset = "gpt2",
-     .names = {"gpt2", "llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe", "olmoe"},
+     .names = {LS_FAMILY_NAMES},
      .limit = "other families are not built yet",
      .doc =
          "Architecture of the network; the names are those of Hugging Face configurations. gpt2: "

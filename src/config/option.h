@@ -21,7 +21,7 @@ typedef enum ls_option_type {
     LS_OPTION_FLOATS    /* ls_run_floats */
 } ls_option_type;
 
-enum { LS_OPTION_MOST = 192, LS_OPTION_NAMES = 10 };
+enum { LS_OPTION_MOST = 192, LS_OPTION_NAMES = 12 };
 
 /* Largest integer of any option: exact in a double and in JSON. */
 #define LS_OPTION_BIG 9007199254740991.0

@@ -18,7 +18,7 @@ typedef struct ls_run_floats {
     int count;
 } ls_run_floats;
 
-/* Architectures, by the names that Hugging Face configurations give them (model_type). */
+/* Architectures; config/families.h has a row of facts for each. */
 typedef enum ls_family {
     LS_FAMILY_GPT2,
     LS_FAMILY_LLAMA,
@@ -29,13 +29,6 @@ typedef enum ls_family {
     LS_FAMILY_QWEN3_MOE,
     LS_FAMILY_OLMOE
 } ls_family;
-
-/* Whether the models of a family have experts. */
-static inline bool ls_family_is_mixture(ls_family family)
-{
-    return family == LS_FAMILY_MIXTRAL || family == LS_FAMILY_QWEN3_MOE ||
-           family == LS_FAMILY_OLMOE;
-}
 
 /* Which linear layers of a block have a bias. */
 typedef enum ls_bias {

@@ -15,6 +15,7 @@
 #include "base/mem.h"
 #include "base/time.h"
 #include "checkpoint/safetensors.h"
+#include "config/families.h"
 #include "hf/hf_convert.h"
 #include "data/chat/chat.h"
 #include "hf/hf_copy.h"
@@ -384,7 +385,7 @@ static ls_status write_adapter(job *j)
     ls_json_put_num(&json, "lora_alpha", run->lora.alpha);
     ls_json_put_num(&json, "lora_dropout", 0);
     put_targets(j, &json);
-    ls_json_put_bool(&json, "fan_in_fan_out", run->model.family == LS_FAMILY_GPT2);
+    ls_json_put_bool(&json, "fan_in_fan_out", ls_families_row(run->model.family)->in_out);
     ls_json_put_str(&json, "bias", "none");
     ls_json_put_bool(&json, "inference_mode", true);
     ls_json_put_bool(&json, "init_lora_weights", true);

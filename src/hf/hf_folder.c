@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "config/explain.h"
+#include "config/families.h"
 #include "config/runfile.h"
 #include "hf/hf_convert.h"
 #include "hf/hf_folder_impl.h"
@@ -380,16 +381,17 @@ static void check_param(const ls_hf_folder *f, const ls_param *p, offences *o)
                e->dtype->name);
 }
 
-/* The text after "layers.N." or "h.N."; NULL: not of a layer. */
-static const char *inside_layer(const char *name)
+/* The text after "layers.N." or "h.N.", with the prefix of the family or without; NULL: not of a
+ * layer. */
+static const char *inside_layer(const ls_family_names *n, const char *name)
 {
-    name += strncmp(name, "transformer.", 12) == 0 ? 12 : strncmp(name, "model.", 6) == 0 ? 6 : 0;
-    if (strncmp(name, "h.", 2) == 0)
-        name += 2;
-    else if (strncmp(name, "layers.", 7) == 0)
-        name += 7;
-    else
+    size_t prefix = strlen(n->prefix), blocks = strlen(n->blocks);
+
+    if (strncmp(name, n->prefix, prefix) == 0)
+        name += prefix;
+    if (strncmp(name, n->blocks, blocks) != 0 || name[blocks] != '.')
         return NULL;
+    name += blocks + 1;
     size_t digits = strspn(name, "0123456789");
     return digits && name[digits] == '.' ? name + digits + 1 : NULL;
 }
@@ -397,15 +399,19 @@ static const char *inside_layer(const char *name)
 /* What older versions of transformers stored although it follows from the configuration. */
 static bool is_redundant(const ls_model *model, const char *name)
 {
-    const char *inner = inside_layer(name);
-    bool gpt2 = model->shape.family == LS_FAMILY_GPT2;
+    const ls_family_names *n = &ls_families_row(model->shape.family)->names;
+    const char *inner = inside_layer(n, name);
+    size_t attention = strlen(n->attention);
 
     if (strcmp(name, "lm_head.weight") == 0)
         return model->shape.tied;
-    if (gpt2)
-        return inner && (!strcmp(inner, "attn.bias") || !strcmp(inner, "attn.masked_bias"));
-    return strcmp(name, "model.rotary_emb.inv_freq") == 0 ||
-           (inner && strcmp(inner, "self_attn.rotary_emb.inv_freq") == 0);
+    if (!inner)
+        return model->shape.rope && strcmp(name, "model.rotary_emb.inv_freq") == 0;
+    if (strncmp(inner, n->attention, attention) != 0 || inner[attention] != '.')
+        return false;
+    inner += attention + 1;
+    return model->shape.rope ? strcmp(inner, "rotary_emb.inv_freq") == 0
+                             : !strcmp(inner, "bias") || !strcmp(inner, "masked_bias");
 }
 
 /* A head that is stored although it is tied must be the embedding, or the model is another one. */

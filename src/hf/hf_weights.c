@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 #include "base/mem.h"
+#include "config/families.h"
 #include "hf/hf_convert.h"
 
 enum { INDEX_BYTES = 1 << 26, FILES_MOST = 4096 };
@@ -172,7 +173,7 @@ static int by_name(const void *a, const void *b)
 
 static const char *family_prefix(const ls_hf_folder *f)
 {
-    return f->config.model.family == LS_FAMILY_GPT2 ? "transformer." : "model.";
+    return ls_families_row(f->config.model.family)->names.prefix;
 }
 
 static void note_dtypes(ls_hf_folder *f)

@@ -2,14 +2,16 @@
 #include "hf/resident.h"
 
 #include "base/mem.h"
+#include "config/families.h"
 #include "hf/hf_folder_impl.h"
 
 /* Rows of the embedding: a run of ours may have left model.vocab to the tokenizer. */
 static ls_status vocab_of(const ls_hf_folder *f, int64_t *vocab_out)
 {
-    const char *name = f->run.model.family == LS_FAMILY_GPT2 ? "transformer.wte.weight"
-                                                             : "model.embed_tokens.weight";
+    const ls_family_names *names = &ls_families_row(f->run.model.family)->names;
+    char name[LS_PARAM_NAME];
 
+    snprintf(name, sizeof name, "%s%s.weight", names->prefix, names->embedding);
     *vocab_out = f->run.model.vocab;
     if (f->hf || *vocab_out != LS_RUN_AUTO)
         return LS_OK;

@@ -4,8 +4,8 @@
  * LoRA behind its own, if any, final norm, head. So a run of units is a run of elements, of the
  * weights and of what is trained. Matrices keep the memory order of the Hugging Face checkpoint
  * ([inputs, outputs] for GPT-2's Conv1D, [outputs, inputs] for the others), so import, export and
- * the hash of weights are plain copies. Names and shapes of a block are two lists, GPT-2's and the
- * Llama family's; what a family has beyond its list is a matter of flags in the shape. */
+ * the hash of weights are plain copies. One list serves all families: their names, and what of it
+ * they have, are facts of the family's row (config/families.h). */
 #include "model/model.h"
 
 #include <fnmatch.h>
@@ -14,6 +14,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "config/explain.h"
+#include "config/families.h"
 
 /* Most parameters: 16 of a block (qkv with biases, norms of q and k ...) and a pair per adapter. */
 enum { PER_BLOCK = 18 + 2 * LS_ADAPTERS, OUTSIDE = 5 };
@@ -32,6 +33,8 @@ typedef struct spec {
 typedef struct builder {
     ls_model *model;
     const ls_run *run;
+    const ls_family_names *names;
+    char name[96];
     char prefix[64]; /* "model.layers.3." */
     char group[24];
     int64_t unit;
@@ -270,122 +273,135 @@ static float std_into_stream(const ls_model_shape *s)
     return s->init_std / sqrtf(2.0f * (float)s->L);
 }
 
-static void add_block_gpt2(builder *b, ls_block_params *p)
+/* "self_attn.q_proj" and a suffix, as a name that lives as long as the next call's. */
+static const char *named(builder *b, const char *module, const char *name, const char *suffix)
 {
-    const ls_model_shape *s = &b->model->shape;
-    float std = s->init_std, into = std_into_stream(s);
-    int64_t A = s->H * s->D; /* width of all heads together */
-    bool qkv = s->bias_qkv, proj = s->bias_proj, mlp = s->bias_mlp;
-    cut heads = by_heads(b), inner = by_inner(b);
-    spec qkv_w = side_by_side(matrix(b, "attn.c_attn.weight", s->C, 3 * A, std), 3);
-    spec qkv_b = divided(b, vector(b, "attn.c_attn.bias", 3 * A, LS_START_ZERO), 0, heads, 3);
-    spec fc_b = vector(b, "mlp.c_fc.bias", s->F, LS_START_ZERO);
-
-    p->ln1_w = add(b, stream_norm(b, "ln_1.weight", LS_START_ONE), false);
-    p->ln1_b = add(b, stream_norm(b, "ln_1.bias", LS_START_ZERO), false);
-    p->qkv_w[0] = add(b, outputs(b, qkv_w, heads), false);
-    p->qkv_b[0] = add_if(b, qkv, qkv_b);
-    p->proj_w = add(b, inputs(b, matrix(b, "attn.c_proj.weight", A, s->C, into), heads), false);
-    p->proj_b = add_if(b, proj, vector(b, "attn.c_proj.bias", s->C, LS_START_ZERO));
-    p->ln2_w = add(b, stream_norm(b, "ln_2.weight", LS_START_ONE), false);
-    p->ln2_b = add(b, stream_norm(b, "ln_2.bias", LS_START_ZERO), false);
-    p->fc_w[0] = add(b, outputs(b, matrix(b, "mlp.c_fc.weight", s->C, s->F, std), inner), false);
-    p->fc_b[0] = add_if(b, mlp, outputs(b, fc_b, inner));
-    p->out_w = add(b, inputs(b, matrix(b, "mlp.c_proj.weight", s->F, s->C, into), inner), false);
-    p->out_b = add_if(b, mlp, vector(b, "mlp.c_proj.bias", s->C, LS_START_ZERO));
+    snprintf(b->name, sizeof b->name, "%s%s%s%s", module, *module ? "." : "", name, suffix);
+    return b->name;
 }
 
-/* The parts of a packed product, divided by outputs: their weights, side by side, and their biases.
- */
-typedef struct column_part {
-    const char *name; /* "self_attn.q_proj" */
-    int64_t width;
+/* A layer: K inputs, N outputs, and how it is divided. */
+typedef struct layer {
+    const char *module, *name; /* "self_attn", "q_proj" */
+    int64_t K, N;
     cut by;
-} column_part;
+    int parts; /* of its outputs, as in ls_param */
+} layer;
 
-static void add_columns(builder *b, const column_part *parts, int n, bool bias, ls_place *w,
+/* The layers of a packed product, divided by outputs: their weights, side by side, and their
+ * biases. */
+static void add_columns(builder *b, const layer *parts, int n, bool bias, ls_place *w,
                         ls_place *bias_out)
 {
-    const ls_model_shape *s = &b->model->shape;
-    char name[64];
+    float std = b->model->shape.init_std;
 
     for (int i = 0; i < n; i++) {
-        snprintf(name, sizeof name, "%s.weight", parts[i].name);
-        spec m = outputs(b, matrix(b, name, s->C, parts[i].width, s->init_std), parts[i].by);
+        const layer *p = &parts[i];
+        spec m = matrix(b, named(b, p->module, p->name, ".weight"), p->K, p->N, std);
+        m.parts = p->parts;
+        m = outputs(b, m, p->by);
         w[i] = add(b, i > 0 ? joined(m) : m, false);
     }
     for (int i = 0; i < n; i++) {
-        snprintf(name, sizeof name, "%s.bias", parts[i].name);
-        spec v = outputs(b, vector(b, name, parts[i].width, LS_START_ZERO), parts[i].by);
+        const layer *p = &parts[i];
+        spec v = vector(b, named(b, p->module, p->name, ".bias"), p->N, LS_START_ZERO);
+        v = divided(b, v, 0, p->by, p->parts);
         bias_out[i] = add_if(b, bias, i > 0 ? joined(v) : v);
     }
 }
 
-static void add_attention_llama(builder *b, ls_block_params *p)
+/* A layer back to the stream, divided by inputs; its bias is whole on every rank. */
+static void add_rows(builder *b, layer l, bool bias, ls_place *w, ls_place *bias_out)
+{
+    float std = std_into_stream(&b->model->shape);
+
+    *w = add(b, inputs(b, matrix(b, named(b, l.module, l.name, ".weight"), l.K, l.N, std), l.by),
+             false);
+    *bias_out = add_if(b, bias, vector(b, named(b, l.module, l.name, ".bias"), l.N, LS_START_ZERO));
+}
+
+/* A norm of the stream, or of what joins it. */
+static void add_norm(builder *b, const char *name, ls_place *w, ls_place *bias_out)
+{
+    bool bias = b->model->shape.norm == LS_NORM_LAYER;
+
+    *w = add(b, stream_norm(b, named(b, "", name, ".weight"), LS_START_ONE), false);
+    *bias_out = add_if(b, bias, stream_norm(b, named(b, "", name, ".bias"), LS_START_ZERO));
+}
+
+/* The norm of queries or of keys: one head's, which all heads share, or that of all of them. */
+static ls_place add_qk_norm(builder *b, const char *name, int64_t width, cut by)
 {
     const ls_model_shape *s = &b->model->shape;
-    int64_t A = s->H * s->D, Akv = s->Hkv * s->D;
-    const column_part parts[] = {{"self_attn.q_proj", A, by_heads(b)},
-                                 {"self_attn.k_proj", Akv, by_kv_heads(b)},
-                                 {"self_attn.v_proj", Akv, by_kv_heads(b)}};
-    spec proj = matrix(b, "self_attn.o_proj.weight", A, s->C, std_into_stream(s));
-    spec q_norm = vector(b, "self_attn.q_norm.weight", s->qk_wide ? A : s->D, LS_START_ONE);
-    spec k_norm = vector(b, "self_attn.k_norm.weight", s->qk_wide ? Akv : s->D, LS_START_ONE);
+    spec v = vector(b, named(b, b->names->attention, name, ".weight"), s->qk_wide ? width : s->D,
+                    LS_START_ONE);
 
-    add_columns(b, parts, 3, s->bias_qkv, p->qkv_w, p->qkv_b);
-    q_norm = s->qk_wide ? divided(b, q_norm, 0, by_heads(b), 1) : partial(b, q_norm);
-    k_norm = s->qk_wide ? divided(b, k_norm, 0, by_kv_heads(b), 1) : partial(b, k_norm);
-    p->q_norm = add_if(b, s->qk_norm, q_norm);
-    p->k_norm = add_if(b, s->qk_norm, k_norm);
-    p->proj_w = add(b, inputs(b, proj, by_heads(b)), false);
-    p->proj_b = add_if(b, s->bias_proj, vector(b, "self_attn.o_proj.bias", s->C, LS_START_ZERO));
+    return add_if(b, s->qk_norm, s->qk_wide ? divided(b, v, 0, by, 1) : partial(b, v));
+}
+
+static void add_attention(builder *b, ls_block_params *p)
+{
+    const ls_family_names *n = b->names;
+    const ls_model_shape *s = &b->model->shape;
+    int64_t C = s->C, A = s->H * s->D, Akv = s->Hkv * s->D; /* A: of all heads together */
+    cut q = by_heads(b), kv = by_kv_heads(b);
+    const layer parted[] = {{n->attention, n->qkv[0], C, A, q, 1},
+                            {n->attention, n->qkv[1], C, Akv, kv, 1},
+                            {n->attention, n->qkv[2], C, Akv, kv, 1}};
+    const layer one[] = {{n->attention, n->qkv[0], C, 3 * A, q, 3}};
+
+    add_columns(b, n->qkv[1] ? parted : one, n->qkv[1] ? 3 : 1, s->bias_qkv, p->qkv_w, p->qkv_b);
+    p->q_norm = add_qk_norm(b, "q_norm", A, q);
+    p->k_norm = add_qk_norm(b, "k_norm", Akv, kv);
+    add_rows(b, (layer){n->attention, n->proj, A, C, q, 1}, s->bias_proj, &p->proj_w, &p->proj_b);
 }
 
 /* The router and the experts that this rank has, gate and up of each side by side. */
 static void add_experts(builder *b, ls_block_params *p)
 {
-    static const char *const names[2][5] = {
-        {"block_sparse_moe.gate.weight", "block_sparse_moe.experts", "w1", "w3", "w2"},
-        {"mlp.gate.weight", "mlp.experts", "gate_proj", "up_proj", "down_proj"}};
+    const ls_family_names *n = b->names;
     const ls_model_shape *s = &b->model->shape;
-    const char *const *n = names[s->family != LS_FAMILY_MIXTRAL];
-    char name[64];
+    cut by = by_inner(b);
+    char expert[64];
+    ls_place none[2];
 
-    p->router = add(b, partial(b, matrix(b, n[0], s->C, s->E, s->init_std)), false);
+    spec router = matrix(b, named(b, n->mlp, n->router, ".weight"), s->C, s->E, s->init_std);
+    p->router = add(b, partial(b, router), false);
     for (int64_t e = 0; e < b->model->split.experts; e++) {
         ls_expert_params *to = &p->experts[e];
-        long long number = (long long)(b->model->split.expert + e);
         int first = b->model->n_params;
-        for (int i = 0; i < 3; i++) {
-            snprintf(name, sizeof name, "%s.%lld.%s.weight", n[1], number, n[2 + i]);
-            spec m = i < 2 ? matrix(b, name, s->C, s->F, s->init_std)
-                           : matrix(b, name, s->F, s->C, std_into_stream(s));
-            m = i < 2 ? outputs(b, m, by_inner(b)) : inputs(b, m, by_inner(b));
-            ls_place place = add(b, i == 1 ? joined(m) : m, false);
-            *(i < 2 ? &to->fc_w[i] : &to->out_w) = place;
-        }
+        snprintf(expert, sizeof expert, "%s.%s.%lld", n->mlp, n->experts,
+                 (long long)(b->model->split.expert + e));
+        const layer in[] = {{expert, n->fc[0], s->C, s->F, by, 1},
+                            {expert, n->fc[1], s->C, s->F, by, 1}};
+        add_columns(b, in, 2, false, to->fc_w, none);
+        add_rows(b, (layer){expert, n->out, s->F, s->C, by, 1}, false, &to->out_w, none);
         for (int i = first; i < b->model->n_params; i++)
             b->model->params[i].expert = true;
     }
 }
 
-static void add_block_llama(builder *b, ls_block_params *p)
+static void add_mlp(builder *b, ls_block_params *p)
 {
+    const ls_family_names *n = b->names;
     const ls_model_shape *s = &b->model->shape;
-    const column_part parts[] = {{"mlp.gate_proj", s->F, by_inner(b)},
-                                 {"mlp.up_proj", s->F, by_inner(b)}};
+    cut by = by_inner(b);
+    const layer in[] = {{n->mlp, n->fc[0], s->C, s->F, by, 1},
+                        {n->mlp, n->fc[1], s->C, s->F, by, 1}};
 
-    p->ln1_w = add(b, stream_norm(b, "input_layernorm.weight", LS_START_ONE), false);
-    add_attention_llama(b, p);
-    p->ln2_w = add(b, stream_norm(b, "post_attention_layernorm.weight", LS_START_ONE), false);
-    if (s->E > 0) {
+    add_columns(b, in, s->gated ? 2 : 1, s->bias_mlp, p->fc_w, p->fc_b);
+    add_rows(b, (layer){n->mlp, n->out, s->F, s->C, by, 1}, s->bias_mlp, &p->out_w, &p->out_b);
+}
+
+static void add_block(builder *b, ls_block_params *p)
+{
+    add_norm(b, b->names->norm1, &p->ln1_w, &p->ln1_b);
+    add_attention(b, p);
+    add_norm(b, b->names->norm2, &p->ln2_w, &p->ln2_b);
+    if (b->model->shape.E > 0)
         add_experts(b, p);
-        return;
-    }
-    spec out = matrix(b, "mlp.down_proj.weight", s->F, s->C, std_into_stream(s));
-    add_columns(b, parts, 2, s->bias_mlp, p->fc_w, p->fc_b);
-    p->out_w = add(b, inputs(b, out, by_inner(b)), false);
-    p->out_b = add_if(b, s->bias_mlp, vector(b, "mlp.down_proj.bias", s->C, LS_START_ZERO));
+    else
+        add_mlp(b, p);
 }
 
 static void set_nowhere(ls_block_params *p)
@@ -406,46 +422,44 @@ static void set_nowhere(ls_block_params *p)
 
 /* What can have small matrices, by the names that targets are given by. */
 typedef struct lora_site {
-    const char *module; /* "self_attn.q_proj" */
+    const char *module, *name; /* "self_attn", "q_proj"; NULL: the model has no such layer */
     int64_t K, N, first;
-    int parts;      /* of its outputs, as in ls_flight_recorder */
+    int parts;      /* of its outputs, as in ls_param_box */
     bool by_inputs; /* that is how the layer is divided; else by outputs */
 } lora_site;
 
 static void lora_sites(const ls_model_shape *s, lora_site sites[LS_ADAPTERS])
 {
+    const ls_family_names *n = &ls_families_row(s->family)->names;
     int64_t C = s->C, F = s->F, A = s->H * s->D, Akv = s->Hkv * s->D;
+    bool parted = n->qkv[1] != NULL;
 
     memset(sites, 0, LS_ADAPTERS * sizeof *sites);
-    if (s->family == LS_FAMILY_GPT2) {
-        sites[LS_ADAPTER_Q] = (lora_site){"attn.c_attn", C, 3 * A, 0, 3, false};
-        sites[LS_ADAPTER_O] = (lora_site){"attn.c_proj", A, C, 0, 1, true};
-        sites[LS_ADAPTER_GATE] = (lora_site){"mlp.c_fc", C, F, 0, 1, false};
-        sites[LS_ADAPTER_DOWN] = (lora_site){"mlp.c_proj", F, C, 0, 1, true};
-        return;
-    }
-    sites[LS_ADAPTER_Q] = (lora_site){"self_attn.q_proj", C, A, 0, 1, false};
-    sites[LS_ADAPTER_K] = (lora_site){"self_attn.k_proj", C, Akv, A, 1, false};
-    sites[LS_ADAPTER_V] = (lora_site){"self_attn.v_proj", C, Akv, A + Akv, 1, false};
-    sites[LS_ADAPTER_O] = (lora_site){"self_attn.o_proj", A, C, 0, 1, true};
+    sites[LS_ADAPTER_Q] =
+        (lora_site){n->attention, n->qkv[0], C, parted ? A : 3 * A, 0, parted ? 1 : 3, false};
+    sites[LS_ADAPTER_K] = (lora_site){n->attention, n->qkv[1], C, Akv, A, 1, false};
+    sites[LS_ADAPTER_V] = (lora_site){n->attention, n->qkv[2], C, Akv, A + Akv, 1, false};
+    sites[LS_ADAPTER_O] = (lora_site){n->attention, n->proj, A, C, 0, 1, true};
     if (s->E > 0) /* experts have none */
         return;
-    sites[LS_ADAPTER_GATE] = (lora_site){"mlp.gate_proj", C, F, 0, 1, false};
-    sites[LS_ADAPTER_UP] = (lora_site){"mlp.up_proj", C, F, F, 1, false};
-    sites[LS_ADAPTER_DOWN] = (lora_site){"mlp.down_proj", F, C, 0, 1, true};
+    sites[LS_ADAPTER_GATE] = (lora_site){n->mlp, n->fc[0], C, F, 0, 1, false};
+    sites[LS_ADAPTER_UP] = (lora_site){n->mlp, n->fc[1], C, F, F, 1, false};
+    sites[LS_ADAPTER_DOWN] = (lora_site){n->mlp, n->out, F, C, 0, 1, true};
 }
 
-static bool names_module(const char *target, const char *module)
+static bool names_site(const char *target, const lora_site *site)
 {
-    const char *dot = strchr(module, '.');
+    size_t n = site->name ? strlen(site->module) : 0;
 
-    return strcmp(target, module) == 0 || strcmp(target, dot + 1) == 0;
+    return site->name && (strcmp(target, site->name) == 0 ||
+                          (strncmp(target, site->module, n) == 0 && target[n] == '.' &&
+                           strcmp(target + n + 1, site->name) == 0));
 }
 
-static bool is_target(const ls_run *run, const char *module)
+static bool is_target(const ls_run *run, const lora_site *site)
 {
     for (int i = 0; i < run->lora.targets.count; i++)
-        if (names_module(run->lora.targets.items[i], module))
+        if (names_site(run->lora.targets.items[i], site))
             return true;
     return run->lora.targets.count == 0;
 }
@@ -459,13 +473,14 @@ static ls_status check_targets(const ls_model *m, const ls_run *run)
         bool fits = false;
         ls_str names;
         for (int k = 0; k < LS_ADAPTERS; k++)
-            fits |= sites[k].module && names_module(run->lora.targets.items[i], sites[k].module);
+            fits |= names_site(run->lora.targets.items[i], &sites[k]);
         if (fits)
             continue;
         ls_str_init(&names);
         for (int k = 0; k < LS_ADAPTERS; k++)
-            if (sites[k].module)
-                ls_str_printf(&names, "%s%s", names.len ? ", " : "", sites[k].module);
+            if (sites[k].name)
+                ls_str_printf(&names, "%s%s.%s", names.len ? ", " : "", sites[k].module,
+                              sites[k].name);
         ls_status st = ls_fail(LS_EUSAGE, "%s: lora.targets: this model has no layer \"%s\"",
                                ls_explain_where(run, "lora.targets"), run->lora.targets.items[i]);
         ls_err_hint("Its layers are %s; the part before the dot may be left out.", names.p);
@@ -490,18 +505,16 @@ static void add_adapters(builder *b, ls_block_params *p)
 {
     const ls_model_shape *s = &b->model->shape;
     lora_site sites[LS_ADAPTERS], whole[LS_ADAPTERS];
-    char name[64];
 
     lora_sites(s, sites);
     lora_sites(&b->model->whole, whole);
     for (int i = 0; i < LS_ADAPTERS; i++) {
         const lora_site *site = &sites[i];
-        if (!site->module || !is_target(b->run, site->module))
+        if (!site->name || !is_target(b->run, site))
             continue;
         ls_adapter *to = &p->adapters[i];
         *to = (ls_adapter){.K = site->K, .N = site->N, .first = site->first};
-        snprintf(name, sizeof name, "%s.lora_A.weight", site->module);
-        spec a = {.name = name,
+        spec a = {.name = named(b, site->module, site->name, ".lora_A.weight"),
                   .rows = s->lora_rank,
                   .cols = to->K,
                   .start = LS_START_UNIFORM,
@@ -509,8 +522,10 @@ static void add_adapters(builder *b, ls_block_params *p)
                   .box = undivided(b)};
         a = site->by_inputs ? divided(b, a, 1, cut_of_adapter(b, i), 1) : partial(b, a);
         to->a = add(b, a, true);
-        snprintf(name, sizeof name, "%s.lora_B.weight", site->module);
-        spec up = {.name = name, .rows = to->N, .cols = s->lora_rank, .box = undivided(b)};
+        spec up = {.name = named(b, site->module, site->name, ".lora_B.weight"),
+                   .rows = to->N,
+                   .cols = s->lora_rank,
+                   .box = undivided(b)};
         up =
             site->by_inputs ? partial(b, up) : divided(b, up, 0, cut_of_adapter(b, i), site->parts);
         to->b = add(b, up, true);
@@ -536,7 +551,9 @@ static ls_status check_vocab(const ls_run *run, int64_t vocab)
 static ls_model_shape shape_of(const ls_run *run, int64_t vocab)
 {
     const ls_run_model *r = &run->model;
-    bool gpt2 = r->family == LS_FAMILY_GPT2, all = r->bias == LS_BIAS_ALL;
+    const ls_family_row *row = ls_families_row(r->family);
+    bool all = r->bias == LS_BIAS_ALL, gated = ls_families_is_gated(row);
+    bool learned = ls_families_learns_positions(row);
     bool attention = all || r->bias == LS_BIAS_ATTENTION;
 
     return (ls_model_shape){
@@ -554,19 +571,18 @@ static ls_model_shape shape_of(const ls_run *run, int64_t vocab)
         .normalized = r->experts_norm,
         .balance = (float)run->train.balance_loss,
         .z = (float)run->train.z_loss,
-        .norm = gpt2 ? LS_NORM_LAYER : LS_NORM_RMS,
-        .act = gpt2 ? LS_ACT_GELU : LS_ACT_SILU,
-        .gated = !gpt2,
-        .positions = gpt2,
-        .rope = !gpt2,
-        .qk_norm = r->family == LS_FAMILY_QWEN3 || r->family == LS_FAMILY_QWEN3_MOE ||
-                   r->family == LS_FAMILY_OLMOE,
-        .qk_wide = r->family == LS_FAMILY_OLMOE,
+        .norm = row->layer_norm ? LS_NORM_LAYER : LS_NORM_RMS,
+        .act = gated ? LS_ACT_SILU : LS_ACT_GELU,
+        .gated = gated,
+        .positions = learned,
+        .rope = !learned,
+        .qk_norm = row->qk_norm != LS_QK_NORM_NONE,
+        .qk_wide = row->qk_norm == LS_QK_NORM_WHOLE,
         .tied = r->tied == LS_TIED_YES,
         .bias_qkv = attention || r->bias == LS_BIAS_QKV,
         .bias_proj = attention,
         .bias_mlp = all || r->bias == LS_BIAS_MLP,
-        .layout = gpt2 ? LS_LAYOUT_KN : LS_LAYOUT_NK,
+        .layout = row->in_out ? LS_LAYOUT_KN : LS_LAYOUT_NK,
         .window = r->window,
         .window_from = r->window_from,
         .eps = (float)r->norm_eps,
@@ -587,9 +603,7 @@ static bool block_is_trained(const ls_model *m, int first_param, int end_param)
 
 static void begin_block(builder *b, int64_t l)
 {
-    bool gpt2 = b->model->shape.family == LS_FAMILY_GPT2;
-
-    snprintf(b->prefix, sizeof b->prefix, gpt2 ? "transformer.h.%lld." : "model.layers.%lld.",
+    snprintf(b->prefix, sizeof b->prefix, "%s%s.%lld.", b->names->prefix, b->names->blocks,
              (long long)l);
     snprintf(b->group, sizeof b->group, "h.%lld", (long long)l);
     b->unit = 1 + l;
@@ -607,10 +621,7 @@ static void add_blocks(builder *b)
         set_nowhere(p);
         p->experts = m->experts + l * s->E;
         p->window = l >= s->window_from ? s->window : 0;
-        if (s->family == LS_FAMILY_GPT2)
-            add_block_gpt2(b, p);
-        else
-            add_block_llama(b, p);
+        add_block(b, p);
         if (s->lora_rank > 0)
             add_adapters(b, p);
         p->trained = block_is_trained(m, first, m->n_params);
@@ -621,20 +632,20 @@ static void add_all(builder *b)
 {
     ls_model *m = b->model;
     const ls_model_shape *s = &m->shape;
-    bool gpt2 = s->family == LS_FAMILY_GPT2;
-    const char *local_sgd = gpt2 ? "transformer." : "model.";
+    const ls_family_names *n = b->names;
 
-    snprintf(b->prefix, sizeof b->prefix, "%s", local_sgd);
+    snprintf(b->prefix, sizeof b->prefix, "%s", n->prefix);
     snprintf(b->group, sizeof b->group, "embed");
-    spec wte = table(b, gpt2 ? "wte.weight" : "embed_tokens.weight", s->V);
+    spec wte = table(b, named(b, "", n->embedding, ".weight"), s->V);
     m->wte = add(b, divided(b, wte, 0, by_tokens(b), 1), false);
-    m->wpe = add_if(b, s->positions, table(b, "wpe.weight", s->T));
+    m->wpe = nowhere;
+    if (s->positions)
+        m->wpe = add(b, table(b, named(b, "", n->positions, ".weight"), s->T), false);
     add_blocks(b);
-    snprintf(b->prefix, sizeof b->prefix, "%s", local_sgd);
+    snprintf(b->prefix, sizeof b->prefix, "%s", n->prefix);
     snprintf(b->group, sizeof b->group, "final");
     b->unit = 1 + s->L;
-    m->lnf_w = add(b, stream_norm(b, gpt2 ? "ln_f.weight" : "norm.weight", LS_START_ONE), false);
-    m->lnf_b = add_if(b, gpt2, stream_norm(b, "ln_f.bias", LS_START_ZERO));
+    add_norm(b, n->final_norm, &m->lnf_w, &m->lnf_b);
     b->prefix[0] = '\0';
     m->head = m->wte;
     if (!s->tied)
@@ -652,7 +663,7 @@ ls_status ls_model_init_split(ls_model *model, const ls_run *run, int64_t vocab,
                               ls_model_split split)
 {
     ls_status st = LS_OK;
-    builder b = {.model = model, .run = run};
+    builder b = {.model = model, .run = run, .names = &ls_families_row(run->model.family)->names};
 
     *model = (ls_model){.tokens = vocab, .run = run->model};
     LS_TRY(st, check_vocab(run, vocab), out);

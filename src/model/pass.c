@@ -31,6 +31,7 @@
 #include "model/pass_impl.h"
 
 #include <math.h>
+#include "config/families.h"
 
 /* Tensors of a block that can be looked into. */
 enum { PER_BLOCK = 8 };
@@ -98,7 +99,8 @@ void ls_pass_layers_of(const ls_model *model, int64_t l, ls_pass_layers *to)
 {
     const ls_model_shape *s = &model->shape;
     const ls_block_params *p = &model->blocks[l];
-    bool parted = s->family != LS_FAMILY_GPT2, other = model->split.rank > 0;
+    bool parted = ls_families_row(s->family)->names.qkv[1] != NULL;
+    bool other = model->split.rank > 0;
 
     *to =
         (ls_pass_layers){.qkv_widths = {parted ? ls_pass_att_width(s) : ls_pass_qkv_width(s),
@@ -735,24 +737,36 @@ void ls_pass_head(const ls_pass *pass, const ls_pass_call *call, bool grad)
 
 /* --- looking ------------------------------------------------------------------------------ */
 
-/* What a block computes, in order, by the names of the modules. */
-static const char *const gpt2_names[PER_BLOCK] = {
-    "ln_1", "attn.c_attn", "attn",    "attn.c_proj + stream",
-    "ln_2", "mlp.c_fc",    "mlp.act", "mlp.c_proj + stream"};
-static const char *const llama_names[PER_BLOCK] = {"input_layernorm",
-                                                   "self_attn.q_proj, k_proj, v_proj",
-                                                   "self_attn",
-                                                   "self_attn.o_proj + stream",
-                                                   "post_attention_layernorm",
-                                                   "mlp.gate_proj, up_proj",
-                                                   "mlp.act",
-                                                   "mlp.down_proj + stream"};
+/* "mlp.gate_proj, up_proj" */
+static void name_parts(const char *module, const char *const *parts, int n, char *out, size_t cap)
+{
+    size_t at = (size_t)snprintf(out, cap, "%s.%s", module, parts[0]);
+
+    for (int i = 1; i < n && parts[i] && at < cap; i++)
+        at += (size_t)snprintf(out + at, cap - at, ", %s", parts[i]);
+}
+
+/* Number k of what a block computes, in order, by the name of the module. */
+static void name_computed(const ls_model_shape *s, int64_t l, int k, char *out, size_t cap)
+{
+    const ls_family_names *n = &ls_families_row(s->family)->names;
+    char qkv[64], proj[64], fc[64], act[64], last[64];
+    const char *const names[PER_BLOCK] = {n->norm1, qkv, n->attention, proj,
+                                          n->norm2, fc,  act,          last};
+
+    name_parts(n->attention, n->qkv, 3, qkv, sizeof qkv);
+    snprintf(proj, sizeof proj, "%s.%s + stream", n->attention, n->proj);
+    name_parts(n->mlp, n->fc, 2, fc, sizeof fc);
+    snprintf(act, sizeof act, "%s.act", n->mlp);
+    snprintf(last, sizeof last, "%s.%s + stream", n->mlp, n->out);
+    snprintf(out, cap, "%s%s.%lld.%s", n->prefix, n->blocks, (long long)l, names[k]);
+}
 
 bool ls_pass_computed(const ls_pass *pass, const ls_pass_call *call, int i,
                       ls_pass_tensor *tensor_out)
 {
     const ls_model_shape *s = &pass->args.model->shape;
-    bool gpt2 = s->family == LS_FAMILY_GPT2;
+    const ls_family_names *n = &ls_families_row(s->family)->names;
     int64_t M = call->B * call->T, l = (i - 1) / PER_BLOCK, first;
     int64_t own = ls_pass_own_rows(pass, call, &first);
 
@@ -760,9 +774,9 @@ bool ls_pass_computed(const ls_pass *pass, const ls_pass_call *call, int i,
         bool last = i != 0;
         *tensor_out = (ls_pass_tensor){
             .x = last ? pass->yf : pass->in0, .type = pass->args.type, .n = own * s->C};
-        snprintf(tensor_out->name, sizeof tensor_out->name, "%s",
-                 gpt2 ? (last ? "transformer.ln_f" : "transformer.wte + wpe")
-                      : (last ? "model.norm" : "model.embed_tokens"));
+        snprintf(tensor_out->name, sizeof tensor_out->name, "%s%s%s%s", n->prefix,
+                 last ? n->final_norm : n->embedding, !last && n->positions ? " + " : "",
+                 !last && n->positions ? n->positions : "");
         return i <= s->L * PER_BLOCK + 1 &&
                (last ? ls_pass_has_head(&pass->args) : ls_pass_has_embedding(&pass->args));
     }
@@ -782,9 +796,7 @@ bool ls_pass_computed(const ls_pass *pass, const ls_pass_call *call, int i,
                          : ls_pass_mlp_rows(&pass->args, M);
     int64_t rows = mlp ? routed : of_all ? M : own;
     *tensor_out = (ls_pass_tensor){.x = buffers[k], .type = pass->args.type, .n = rows * widths[k]};
-    snprintf(tensor_out->name, sizeof tensor_out->name, "%s.%lld.%s",
-             gpt2 ? "transformer.h" : "model.layers", (long long)l,
-             (gpt2 ? gpt2_names : llama_names)[k]);
+    name_computed(s, l, k, tensor_out->name, sizeof tensor_out->name);
     return true;
 }
 
