@@ -129,6 +129,21 @@ void ls_check_follow(ls_run *run)
         run->mesh.chunks = pick_chunks(run);
 }
 
+/* What the optimizer settles. */
+static void resolve_optimizer(ls_run *run)
+{
+    const ls_optimizer_facts *facts = ls_optimizer_of(run->train.optimizer);
+
+    if (take_auto(run, "train.lr"))
+        run->train.lr = facts->lr;
+    if (take_auto(run, "train.beta2"))
+        run->train.beta2 = facts->beta2;
+    if (take_auto(run, "train.weight_decay"))
+        run->train.weight_decay = facts->weight_decay;
+    if (take_auto(run, "train.momentum"))
+        run->train.momentum = facts->momentum;
+}
+
 /* What the family settles. */
 static void resolve_model(ls_run *run)
 {
@@ -174,6 +189,7 @@ ls_status ls_check_resolve(ls_run *run)
         run->lora.alpha = 2 * (double)run->lora.rank;
     resolve_batch(run);
     resolve_mesh(run);
+    resolve_optimizer(run);
     if (take_auto(run, "train.steps"))
         run->train.steps = run->train.tokens || run->train.seconds > 0 || run->train.target_loss > 0
                                ? 0
@@ -424,21 +440,34 @@ static ls_status check_recompute(const ls_run *run)
     return LS_OK;
 }
 
-/* What only Muon reads must not be set for nothing. */
+/* What the optimizer does not read must not be set for nothing. */
 static ls_status check_optimizer(const ls_run *run)
 {
-    static const double momentum = 0.95; /* the default */
-    bool muon = run->train.optimizer == LS_OPTIMIZER_MUON;
+    const ls_optimizer_facts *facts = ls_optimizer_of(run->train.optimizer);
+    const struct {
+        unsigned reads;
+        const char *key, *why;
+        bool set; /* to another value than the default */
+    } rows[] = {
+        {LS_READS_BETAS, "train.beta1", "this rule has no such mean",
+         fabs(run->train.beta1 - LS_OPTIMIZER_BETA1) > 0},
+        {LS_READS_BETAS, "train.beta2", "this rule has no such mean",
+         fabs(run->train.beta2 - facts->beta2) > 0},
+        {LS_READS_EPS, "train.eps", "this rule divides by nothing",
+         fabs(run->train.eps - LS_OPTIMIZER_EPS) > 0},
+        {LS_READS_MOMENTUM, "train.momentum", "this rule has no momentum",
+         fabs(run->train.momentum - facts->momentum) > 0},
+        {LS_READS_ADAMW_LR, "train.adamw_lr",
+         "only muon leaves parameters to AdamW; train.lr is the rate of all others",
+         run->train.adamw_lr > 0},
+    };
 
-    if (muon && run->lora.rank > 0)
+    if (facts->reach == LS_REACH_MATRIX && run->lora.rank > 0)
         return ls_check_clash(run, "train.optimizer", "lora.rank",
                               "muon is for the matrices of blocks, which LoRA leaves as they are");
-    if (!muon && fabs(run->train.momentum - momentum) > 0)
-        return ls_check_clash(run, "train.momentum", "train.optimizer", "only muon has it");
-    if (!muon && run->train.adamw_lr > 0)
-        return ls_check_clash(
-            run, "train.adamw_lr", "train.optimizer",
-            "only muon leaves parameters to AdamW; train.lr is the rate of all others");
+    for (size_t i = 0; i < LS_COUNT(rows); i++)
+        if (rows[i].set && !(facts->reads & rows[i].reads))
+            return ls_check_clash(run, rows[i].key, "train.optimizer", rows[i].why);
     return LS_OK;
 }
 

@@ -37,10 +37,10 @@ static ls_status check_parts(const ls_run *run)
         return ls_check_clash(run, "batch.ramp", "mesh.zero", why);
     if (run->exchange.compress != LS_COMPRESS_NONE)
         return ls_check_clash(run, "exchange.compress", "mesh.zero", why);
-    if (run->train.optimizer != LS_OPTIMIZER_ADAMW)
+    if (!ls_optimizer_is_elementwise(run->train.optimizer))
         return ls_check_clash(
             run, "train.optimizer", "mesh.zero",
-            "only AdamW updates parts of weights by themselves; 0 and 1 have whole ones");
+            "an update by this rule reads whole tensors; 0 and 1 have whole ones");
     return LS_OK;
 }
 
@@ -55,9 +55,9 @@ static ls_status check_teams(const ls_run *run)
         return LS_OK;
     if (run->sync != LS_SYNC_ALLREDUCE)
         return ls_check_clash(run, "sync", "mesh.tp", "replicas and workers have whole models");
-    if (run->train.optimizer != LS_OPTIMIZER_ADAMW)
+    if (!ls_optimizer_is_elementwise(run->train.optimizer))
         return ls_check_clash(run, "train.optimizer", "mesh.tp",
-                              "only AdamW updates parts of weights by themselves");
+                              "an update by this rule reads whole tensors");
     if (run->mesh.balance == LS_BALANCE_AUTO)
         return ls_check_clash(run, "mesh.balance", "mesh.tp", "speeds are known of single ranks");
     if (run->mesh.weights.count > 0)
@@ -116,8 +116,8 @@ static ls_status check_with_experts(const ls_run *run)
         bool asked;
     } rows[] = {
         {"sync", "replicas and workers have whole models", run->sync != LS_SYNC_ALLREDUCE},
-        {"train.optimizer", "only AdamW updates parts of weights by themselves",
-         run->train.optimizer != LS_OPTIMIZER_ADAMW},
+        {"train.optimizer", "an update by this rule reads whole tensors",
+         !ls_optimizer_is_elementwise(run->train.optimizer)},
         {"mesh.balance",
          "experts work for the tokens of other ranks too, so a rank's time says "
          "little of its own",
@@ -246,10 +246,12 @@ static ls_status check_apart(const ls_run *run)
 
 static ls_status check_local(const ls_run *run)
 {
+    const ls_optimizer_facts *facts = ls_optimizer_of(run->train.optimizer);
+
     if (run->local.delay >= run->local.steps)
         return ls_check_clash(run, "local.delay", "local.steps",
                               "one exchange must end before the next begins");
-    if (run->train.optimizer == LS_OPTIMIZER_MUON)
+    if (facts->reach == LS_REACH_MATRIX || facts->moments < 2)
         return ls_check_clash(run, "train.optimizer", "sync",
                               "replicas save two moments of every weight");
     return LS_OK;
@@ -265,9 +267,9 @@ static ls_status check_offload(const ls_run *run)
         return ls_check_clash(run, "device.offload_to", "device.offload", "it is for disk only");
     if (run->device.offload == LS_OFFLOAD_NONE)
         return LS_OK;
-    if (run->train.optimizer != LS_OPTIMIZER_ADAMW)
+    if (!ls_optimizer_is_elementwise(run->train.optimizer))
         return ls_check_clash(run, "device.offload", "train.optimizer",
-                              "only AdamW updates its moments piece by piece");
+                              "an update by this rule reads whole tensors, not chunks of them");
     if (run->sync != LS_SYNC_ALLREDUCE)
         return ls_check_clash(run, "device.offload", "sync", "replicas save moments by themselves");
     if (run->device.offload == LS_OFFLOAD_DISK && run->device.kind == LS_DEVICE_CUDA) {
@@ -283,10 +285,10 @@ static ls_status check_ps(const ls_run *run)
 {
     ls_status st;
 
-    if (run->train.optimizer != LS_OPTIMIZER_ADAMW)
+    if (!ls_optimizer_is_elementwise(run->train.optimizer))
         return ls_check_clash(run, "train.optimizer", "sync",
-                              "a server has parts of weights, and only AdamW updates parts by "
-                              "themselves");
+                              "a server has parts of weights, and an update by this rule reads "
+                              "whole tensors");
     if (run->train.reduce != LS_REDUCE_ORDERED)
         return LS_OK;
     st = ls_check_clash(
@@ -362,8 +364,9 @@ static ls_status check_pipeline(const ls_run *run)
          "sync: allreduce works with mesh.pp.", run->sync != LS_SYNC_ALLREDUCE},
         {"exchange.compress", "what lines exchange is not squeezed yet",
          "Set exchange.compress: none, or mesh.pp: 1.", run->exchange.compress != LS_COMPRESS_NONE},
-        {"train.optimizer", "only AdamW updates the layers of a stage by themselves",
-         "Set train.optimizer: adamw, or mesh.pp: 1.", run->train.optimizer != LS_OPTIMIZER_ADAMW},
+        {"train.optimizer", "an update by this rule reads tensors of all stages at once",
+         "Set train.optimizer: adamw, or mesh.pp: 1.",
+         !ls_optimizer_is_elementwise(run->train.optimizer)},
         {"device.offload", "the moments of a stage lie in windows of memory",
          "Set device.offload: none; mesh.pp already divides moments by stages.",
          run->device.offload != LS_OFFLOAD_NONE},

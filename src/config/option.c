@@ -30,6 +30,10 @@ const ls_option_section ls_option_sections[] = {
 };
 const int ls_option_section_count = (int)LS_COUNT(ls_option_sections);
 
+/* Names and sentences of the optimizers, from their own table. */
+#define OPTIMIZER_NAME(id, name, doc, ...) #name,
+#define OPTIMIZER_DOC(id, name, doc, ...) " " #name ": " doc "."
+
 const ls_option ls_options[] = {
     {.key = "name",
      .type = LS_OPTION_STRING,
@@ -442,10 +446,11 @@ const ls_option ls_options[] = {
      .offset = AT(train.target_loss)},
     {.key = "train.lr",
      .type = LS_OPTION_FLOAT,
-     .preset = "1e-3",
+     .preset = "auto",
      .least = 0,
      .above = true,
      .most = 100,
+     .when_auto = "1e-3",
      .doc = "Learning rate at its highest.",
      .offset = AT(train.lr),
      .fixed = true},
@@ -505,11 +510,8 @@ const ls_option ls_options[] = {
     {.key = "train.optimizer",
      .type = LS_OPTION_ENUM,
      .preset = "adamw",
-     .names = {"adamw", "lamb", "muon"},
-     .doc = "Rule that changes the weights. adamw; lamb: AdamW's direction with steps as long as "
-            "each tensor's weights ask for, made for large batches; muon: orthogonal steps for the "
-            "matrices of blocks, AdamW for the rest. adamw and lamb keep two more numbers per "
-            "weight in memory, muon one per weight of a matrix.",
+     .names = {LS_OPTIMIZERS(OPTIMIZER_NAME)},
+     .doc = "Rule that changes the weights." LS_OPTIMIZERS(OPTIMIZER_DOC),
      .offset = AT(train.optimizer),
      .fixed = true},
     {.key = "train.beta1",
@@ -523,10 +525,11 @@ const ls_option ls_options[] = {
      .fixed = true},
     {.key = "train.beta2",
      .type = LS_OPTION_FLOAT,
-     .preset = "0.95",
+     .preset = "auto",
      .least = 0,
      .most = 1,
      .below = true,
+     .when_auto = "0.95",
      .doc = "Decay of AdamW's mean of squared gradients.",
      .offset = AT(train.beta2),
      .fixed = true},
@@ -541,18 +544,20 @@ const ls_option ls_options[] = {
      .fixed = true},
     {.key = "train.weight_decay",
      .type = LS_OPTION_FLOAT,
-     .preset = "0.1",
+     .preset = "auto",
      .least = 0,
      .most = 100,
+     .when_auto = "0.1",
      .doc = "Pull of matrices towards zero; biases and norms are spared.",
      .offset = AT(train.weight_decay),
      .fixed = true},
     {.key = "train.momentum",
      .type = LS_OPTION_FLOAT,
-     .preset = "0.95",
+     .preset = "auto",
      .least = 0,
      .most = 1,
      .below = true,
+     .when_auto = "0.95",
      .doc = "Decay of Muon's mean of gradients, for the matrices of blocks.",
      .offset = AT(train.momentum),
      .fixed = true},

@@ -5,6 +5,7 @@
  * run's arena. Nothing here is mutable after loading. */
 #pragma once
 #include "base/arena.h"
+#include "config/optimizer.h"
 
 LS_C_BEGIN
 
@@ -59,7 +60,6 @@ typedef enum ls_lr_schedule {
 } ls_lr_schedule;
 /* How the learning rate follows the batch: times batch / base, or its root. */
 typedef enum ls_lr_rule { LS_LR_NONE, LS_LR_LINEAR, LS_LR_SQRT } ls_lr_rule;
-typedef enum ls_optimizer { LS_OPTIMIZER_ADAMW, LS_OPTIMIZER_LAMB, LS_OPTIMIZER_MUON } ls_optimizer;
 typedef enum ls_reduce { LS_REDUCE_ORDERED, LS_REDUCE_FAST } ls_reduce;
 /* How weights become those that the model reads; see kernel/rounding.h. */
 typedef enum ls_round { LS_ROUND_NEAREST, LS_ROUND_STOCHASTIC } ls_round;

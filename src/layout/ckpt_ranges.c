@@ -37,6 +37,7 @@ int64_t ls_ckpt_ranges_array(const ls_run *run, const ls_model *model, const ls_
                              int kind)
 {
     return kind == 0                     ? model->flat
+           : !ls_optim_keeps(run, kind)  ? 0
            : kind == 1                   ? model->trained
            : ls_mesh_divides(mesh_slice) ? model->trained
                                          : ls_optim_seconds(run, model);
@@ -52,7 +53,7 @@ int64_t ls_ckpt_ranges_place(const ls_run *run, const ls_model *model, const ls_
     if (kind == 1)
         return p->trained;
     if (ls_mesh_divides(mesh_slice)) /* in the order of the gradients */
-        return ls_optim_is_matrix(run, p) ? -1 : p->trained;
+        return ls_optim_is_matrix(run, p) || !ls_optim_keeps(run, kind) ? -1 : p->trained;
     return ls_optim_second(run, model, i);
 }
 

@@ -9,7 +9,7 @@ static bool can(const ls_run *run)
 {
     return run->heal.mode == LS_HEAL_ON && run->sync == LS_SYNC_ALLREDUCE && run->mesh.zero > 0 &&
            ls_replicas_knows(run) &&
-           (!ls_replicas_divides(run) || run->train.optimizer == LS_OPTIMIZER_ADAMW) &&
+           (!ls_replicas_divides(run) || ls_optimizer_is_elementwise(run->train.optimizer)) &&
            run->device.kind != LS_DEVICE_CUDA && run->device.offload != LS_OFFLOAD_DISK;
 }
 

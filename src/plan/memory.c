@@ -103,19 +103,19 @@ int64_t ls_memory_parts_bytes(const ls_run *run, const ls_model *model, const ls
     return ls_ckpt_ranges_elements(run, model, mesh_slice) * (int64_t)sizeof(float);
 }
 
-int64_t ls_memory_copy_bytes(const ls_model *model, const ls_mesh *mesh)
+int64_t ls_memory_copy_bytes(const ls_run *run, const ls_model *model, const ls_mesh *mesh)
 {
     if (!ls_replica_peers_send(mesh))
         return 0;
     int64_t own = ls_mesh_own(mesh, model->trained, ls_replica_peers_ward(mesh, mesh->rank));
-    return 4 * ls_round_up(own * (int64_t)sizeof(float), 4096);
+    return (1 + ls_optim_kinds(run)) * ls_round_up(own * (int64_t)sizeof(float), 4096);
 }
 
 int64_t ls_memory_redo_bytes(const ls_run *run, const ls_model *model, const ls_mesh *mesh)
 {
     int64_t all, size = sizeof(float);
 
-    if (!mesh || !mesh->buddies || run->train.optimizer == LS_OPTIMIZER_ADAMW)
+    if (!mesh || !mesh->buddies || ls_optimizer_is_elementwise(run->train.optimizer))
         return 0;
     all = 4 * ls_round_up(ls_mesh_own(mesh, model->trained, mesh->rank) * size, 4096);
     if (ls_replica_peers_send(mesh))
@@ -401,9 +401,12 @@ ls_status ls_memory_choose_packs(ls_memory_args *args, int64_t free_bytes)
 /* What decides the size of the moments. */
 static const char *optimizer_why(const ls_run *run, bool divided)
 {
-    if (run->train.optimizer == LS_OPTIMIZER_MUON)
+    if (ls_optimizer_of(run->train.optimizer)->reach == LS_REACH_MATRIX)
         return divided ? "moments of what this rank updates: one of matrices, two of the rest"
                        : "one moment per weight of a matrix of a block, two per other parameter";
+    if (!ls_optim_keeps(run, 2))
+        return divided ? "one moment per parameter that this rank updates"
+                       : "one moment per trained parameter";
     return divided ? "two moments per parameter that this rank updates"
                    : "two moments per trained parameter";
 }
@@ -422,9 +425,9 @@ static void predict_moments(const ls_memory_args *args, int64_t updated, int64_t
         return;
     }
     ls_ledger_add(ledger, "optimizer", "moments that are updated at a time; the rest is elsewhere",
-                  ls_round_up(2 * chunk * size, 4096));
+                  ls_round_up((ls_optim_kinds(args->run) - 1) * chunk * size, 4096));
     if (offload == LS_OFFLOAD_HOST)
-        ls_ledger_add_host(ledger, "moments", "two moments per parameter, page-locked", all);
+        ls_ledger_add_host(ledger, "moments", "moments of all parameters, page-locked", all);
 }
 
 /* The copy that rows read, what is gathered of it, the moments. */
@@ -454,13 +457,9 @@ static void predict_state(const ls_memory_args *args, const ls_dp_args *dp, int6
         ls_ledger_add(ledger, "packed weights", "matrices in the order of products, both ways",
                       ls_packed_weights_bytes(&packs));
     predict_moments(args, updated, seconds, ledger);
-    int64_t work = ls_optim_work_of(run, model).bytes;
-    if (work > 0)
-        ls_ledger_add(ledger, "optimizer work",
-                      run->train.optimizer == LS_OPTIMIZER_MUON
-                          ? "the largest matrix twice, and its squares"
-                          : "lists of pieces and their squares",
-                      ls_round_up(work, 4096));
+    ls_optim_work work = ls_optim_work_of(run, model);
+    if (work.bytes > 0)
+        ls_ledger_add(ledger, "optimizer work", work.what, ls_round_up(work.bytes, 4096));
 }
 
 int64_t ls_memory_page(const ls_memory_args *args)
@@ -552,17 +551,20 @@ static void predict_whole(const ls_memory_args *args, const ls_calls *calls, ls_
     ls_dp_args dp = several ? ls_memory_dp(run, model, sums) : (ls_dp_args){.leaves = 0};
     int64_t size = sizeof(float), updated = model->trained, seconds = ls_optim_seconds(run, model);
 
+    int64_t moments = ls_optim_kinds(run) - 1;
     if (ls_mesh_divides(sums))
         updated = seconds = ls_mesh_own(sums, model->trained, sums->rank);
     if (ls_expert_zero_divides(run, model, sums))
         updated = seconds = ls_expert_zero_own(model, sums);
+    seconds = moments > 1 ? seconds : 0;
     ls_ledger_add(ledger, "weights", "parameters, fp32",
                   ls_round_up(ls_memory_weight_elements(model, several ? &dp : NULL) * size, 4096));
     predict_state(args, several ? &dp : NULL, updated, seconds, ledger);
     int64_t kept = ls_replica_moments_moments(run, model, sums, updated);
     if (kept > updated)
         ls_ledger_add(ledger, "buddy", "another rank's moments, its parts",
-                      2 * (ls_round_up(kept * size, 4096) - ls_round_up(updated * size, 4096)));
+                      moments *
+                          (ls_round_up(kept * size, 4096) - ls_round_up(updated * size, 4096)));
     predict_gradients(args, calls, several ? &dp : NULL, ledger);
     if (several)
         predict_exchange(args, calls, &dp, ledger);
@@ -575,7 +577,7 @@ static void predict_whole(const ls_memory_args *args, const ls_calls *calls, ls_
     bool whole = model->split.ranks < 2 && model->split.ep_ranks < 2;
     if (ls_replica_peers_send(args->mesh) && whole)
         ls_ledger_add(ledger, "buddy", "another rank's weights, moments and gradient, its parts",
-                      ls_memory_copy_bytes(model, args->mesh));
+                      ls_memory_copy_bytes(run, model, args->mesh));
     if (ls_memory_redo_bytes(run, model, args->mesh) > 0)
         ls_ledger_add(ledger, "buddy",
                       "own parts before an update, which may have to be made again",
@@ -742,7 +744,7 @@ int64_t ls_memory_fit_group(const ls_memory_args *args, int64_t free_bytes)
 
 static bool can_offload(const ls_memory_args *args)
 {
-    return args->run->train.optimizer == LS_OPTIMIZER_ADAMW &&
+    return ls_optimizer_is_elementwise(args->run->train.optimizer) &&
            args->run->sync == LS_SYNC_ALLREDUCE && args->run->device.offload == LS_OFFLOAD_NONE;
 }
 

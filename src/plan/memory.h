@@ -129,7 +129,7 @@ int64_t ls_memory_slice(const ls_model *part, const ls_mesh *mp_groups);
 
 /* Bytes of the copy of another rank's weights, moments and gradient, where ranks keep such copies
  * (layout/replica_peers.h): four arrays. */
-int64_t ls_memory_copy_bytes(const ls_model *model, const ls_mesh *mesh);
+int64_t ls_memory_copy_bytes(const ls_run *run, const ls_model *model, const ls_mesh *mesh);
 /* And what it needs where the last update may have to be made again (train/replica/replica_redo.h). */
 int64_t ls_memory_redo_bytes(const ls_run *run, const ls_model *model, const ls_mesh *mesh);
 

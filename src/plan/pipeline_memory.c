@@ -3,6 +3,7 @@
 
 #include "base/window.h"
 #include "comm/ordered_feed.h"
+#include "optim/optim.h"
 #include "parallel/staging.h"
 
 ls_pass_args ls_pipeline_memory_pass(const ls_run *run, const ls_model *model,
@@ -376,6 +377,7 @@ void ls_pipeline_memory_predict(const ls_memory_args *args, const ls_calls *call
 {
     const ls_run *run = args->run;
     ls_dtype type = ls_memory_type(run);
+    int64_t moments = ls_optim_kinds(run) - 1;
     ls_stage_plan p;
 
     if (ls_stage_plan_init(&p, run, args->model, ls_memory_sums(args),
@@ -397,15 +399,15 @@ void ls_pipeline_memory_predict(const ls_memory_args *args, const ls_calls *call
                       "a unit of the own layers and the next one, of all lines",
                       ls_pipeline_memory_gathered_bytes(&p, args->model, type));
     ls_ledger_add(ledger, "optimizer",
-                  p.divides ? "two moments per parameter of the own layers that this rank updates"
-                            : "two moments per parameter of the own layers",
-                  2 * moment_bytes(args, &p, p.pipeline));
+                  p.divides ? "moments of the own layers that this rank updates"
+                            : "moments of the own layers",
+                  moments * moment_bytes(args, &p, p.pipeline));
     if (p.ward >= 0)
         ls_ledger_add(ledger, "buddy",
-                      p.zero == 3   ? "weights, two moments and gradients that another line has"
-                      : p.zero == 2 ? "two moments and gradients that another line has"
-                                    : "two moments that another line updates",
-                      (1 + p.zero) * moment_bytes(args, &p, p.ward));
+                      p.zero == 3   ? "weights, moments and gradients that another line has"
+                      : p.zero == 2 ? "moments and gradients that another line has"
+                                    : "moments that another line updates",
+                      (moments + p.zero - 1) * moment_bytes(args, &p, p.ward));
     predict_gradients(args, calls, &p, ledger);
     predict_passes(args, calls, &p, ledger);
     ls_stage_plan_release(&p);

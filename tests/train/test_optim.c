@@ -283,7 +283,7 @@ static void move(const trainer *t, state *s, double steps, double share)
     static const float grad[NUMBERS] = {0.5F, -2, 1e-3F};
     const ls_adamw_span span = {.count = NUMBERS, .decay = 1, .rate = 1};
     const ls_norm_result norm = {.factor = 1, .bad_block = -1};
-    const ls_step_state numbers = ls_step_optimizer(&t->run, steps, share, 0.01);
+    const ls_step_state numbers = ls_optim_numbers(&t->run, steps, share, 0.01);
 
     t->args.kernels->adamw(t->args.stream, &(ls_adamw){.w = s->w,
                                                        .m = s->m,

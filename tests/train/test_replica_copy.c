@@ -49,12 +49,15 @@ static void open_rank(rank *r, ls_comm *comm)
     r->args.run = &r->run;
     r->args.model = &r->model;
     int64_t before = ls_device_used_bytes(r->device);
-    LS_CHECK_OK(ls_replica_copy_open(&r->args.buddy, &(ls_replica_copy_args){.run = &r->run,
-                                                                             .model = &r->model,
-                                                                             .device = r->device,
-                                                                             .dp = r->args.dp}));
+    LS_CHECK_OK(
+        ls_replica_copy_open(&r->args.buddy, &(ls_replica_copy_args){.run = &r->run,
+                                                                     .kernels = r->args.kernels,
+                                                                     .stream = r->args.stream,
+                                                                     .model = &r->model,
+                                                                     .device = r->device,
+                                                                     .dp = r->args.dp}));
     LS_CHECK_EQ(ls_device_used_bytes(r->device) - before,
-                ls_memory_copy_bytes(&r->model, &r->mesh) +
+                ls_memory_copy_bytes(&r->run, &r->model, &r->mesh) +
                     ls_memory_redo_bytes(&r->run, &r->model, &r->mesh));
     LS_CHECK_OK(ls_step_open(&r->step, &r->args));
 }

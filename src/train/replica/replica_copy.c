@@ -12,6 +12,7 @@
 #include "train/replica/replica_copy_impl.h"
 
 #include "base/mem.h"
+#include "optim/optim.h"
 #include "plan/memory.h"
 
 enum { WAIT_S = 600 };
@@ -40,7 +41,7 @@ ls_status ls_replica_copy_spans(const ls_run *run, const ls_model *model, const 
     for (int b = 0; b < ls_reshard_buckets(cut, model->trained); b++) {
         ls_mesh_part part = ls_reshard_part(cut, model->trained, b, seat);
         first[b] = n;
-        n += ls_step_spans(run, model, part, true, false, spans + n);
+        n += ls_optim_spans(run, model, part, true, false, spans + n);
         first[b + 1] = n;
     }
     *spans_out = spans;
@@ -49,14 +50,16 @@ ls_status ls_replica_copy_spans(const ls_run *run, const ls_model *model, const 
 
 void ls_replica_copy_make_update(const ls_replica_copy_move *m)
 {
+    float *v = m->arrays[LS_REPLICA_COPY_V];
+
     for (int b = 0; b < ls_reshard_buckets(m->cut, m->trained); b++) {
         ls_mesh_part part = ls_reshard_part(m->cut, m->trained, b, m->seat);
         int64_t n = m->first_span[b + 1] - m->first_span[b];
         if (n > 0)
-            m->kernels->adamw(m->stream,
+            ls_optim_elements(m->run, m->kernels, m->stream,
                               &(ls_adamw){.w = m->arrays[LS_REPLICA_COPY_W],
                                           .m = m->arrays[LS_REPLICA_COPY_M] + part.packed,
-                                          .v = m->arrays[LS_REPLICA_COPY_V] + part.packed,
+                                          .v = v ? v + part.packed : NULL,
                                           .grad = m->arrays[LS_REPLICA_COPY_G] + part.packed,
                                           .spans = m->spans + m->first_span[b],
                                           .n_spans = n,
@@ -81,11 +84,14 @@ static ls_status open_copies(ls_replica_copy *b)
         "second moments of another rank", "gradients of another rank"};
     ls_reshard_cut cut = ls_reshard_cut_of(&b->mesh);
     int seat = ls_mesh_shard_rank(&b->mesh, b->ward);
-    int64_t bytes = ls_memory_copy_bytes(b->args.model, &b->mesh) / LS_REPLICA_COPY_ARRAYS;
+    int64_t bytes = ls_memory_copy_bytes(b->args.run, b->args.model, &b->mesh) /
+                    (1 + ls_optim_kinds(b->args.run));
     void *memory;
     ls_status st = LS_OK;
 
     for (int k = 0; k < LS_REPLICA_COPY_ARRAYS; k++) {
+        if (k == LS_REPLICA_COPY_V && !ls_optim_keeps(b->args.run, 2))
+            continue;
         LS_TRY(st, ls_device_alloc(b->args.device, bytes, names[k], &memory), out);
         b->copy[k] = memory;
     }
@@ -119,8 +125,13 @@ static ls_status open_redo(ls_replica_copy *b)
            open_array(b, ls_mesh_own(&b->mesh, trained, b->ward), "gradients of another rank",
                       &b->redo.next),
            out);
-    st = ls_replica_redo_open_work(&b->redo.work, b->args.run, b->args.model, &cut,
-                                   ls_mesh_shard_rank(&b->mesh, b->ward));
+    const ls_replica_redo_args args = {.run = b->args.run,
+                                       .model = b->args.model,
+                                       .kernels = b->args.kernels,
+                                       .stream = b->args.stream,
+                                       .cut = &cut,
+                                       .seat = ls_mesh_shard_rank(&b->mesh, b->ward)};
+    st = ls_replica_redo_open_work(&b->redo.work, &args);
 out:
     return st;
 }
@@ -261,7 +272,8 @@ ls_status ls_replica_copy_begin(ls_replica_copy *buddy, const ls_step *step, int
         else
             copy_weights(b, live.w);
         LS_TRY(st, send_state(b, live.m, LS_REPLICA_COPY_M), out);
-        LS_TRY(st, send_state(b, live.v, LS_REPLICA_COPY_V), out);
+        if (ls_optim_keeps(b->args.run, 2))
+            LS_TRY(st, send_state(b, live.v, LS_REPLICA_COPY_V), out);
     }
     if (b->redo.on)
         keep_own(b, step, false);
@@ -375,7 +387,8 @@ void ls_replica_copy_update(ls_replica_copy *buddy, ls_step *step)
     if (b->sends) {
         ls_reshard_cut cut = ls_reshard_cut_of(&b->mesh);
         ls_replica_copy_make_update(
-            &(ls_replica_copy_move){.kernels = step->args.kernels,
+            &(ls_replica_copy_move){.run = b->args.run,
+                                    .kernels = step->args.kernels,
                                     .stream = step->args.stream,
                                     .cut = &cut,
                                     .trained = b->args.model->trained,

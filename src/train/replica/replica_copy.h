@@ -22,6 +22,8 @@ typedef struct ls_replica_copy ls_replica_copy;
 typedef struct ls_replica_copy_args {
     const ls_run *run; /* borrowed, as all of these */
     const ls_model *model;
+    const ls_kernels *kernels;
+    ls_stream *stream;
     ls_device *device;
     ls_dp *dp;
 } ls_replica_copy_args;

@@ -56,6 +56,7 @@ ls_status ls_replica_copy_spans(const ls_run *run, const ls_model *model, const 
 
 /* The update of a seat's packed parts: arrays, the numbers of the step, the norm. */
 typedef struct ls_replica_copy_move {
+    const ls_run *run;
     const ls_kernels *kernels;
     ls_stream *stream;
     const ls_reshard_cut *cut;

@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "layout/replica_moments.h"
+#include "optim/optim.h"
 #include "train/step/pipeline_impl.h"
 
 enum { WEIGHTS, FIRST, SECOND, GRADIENT }; /* the first three by their numbers in the state */
@@ -76,7 +77,7 @@ static ls_status open_spans(const ls_step *s, struct ls_replica_pair *t)
     if (!t->spans || !t->end_span)
         return LS_ENOMEM;
     for (int i = 0; i < t->n_kept; i++) {
-        n += ls_step_spans(s->args.run, s->args.model, t->kept[i], false, whole, t->spans + n);
+        n += ls_optim_spans(s->args.run, s->args.model, t->kept[i], false, whole, t->spans + n);
         t->end_span[i] = n;
     }
     return LS_OK;
@@ -193,8 +194,8 @@ ls_status ls_replica_pair_begin(ls_step *step)
         return LS_OK;
     if (s->pipeline && s->pipeline->plan.zero == 3)
         LS_TRY(st, exchange(s, WEIGHTS), out);
-    LS_TRY(st, exchange(s, FIRST), out);
-    LS_TRY(st, exchange(s, SECOND), out);
+    for (int i = FIRST; i < ls_optim_kinds(s->args.run); i++)
+        LS_TRY(st, exchange(s, i), out);
     s->trust->begun = true;
 out:
     return st;
@@ -208,20 +209,23 @@ ls_status ls_replica_pair_exchange(ls_step *step)
 void ls_replica_pair_update(ls_step *step)
 {
     ls_step *s = step;
+    const ls_run *run = s->args.run;
     const struct ls_replica_pair *t = s->trust;
 
     for (int i = 0; ls_replica_pair_holds(s) && i < t->n_kept; i++) {
         int64_t from = i == 0 ? 0 : t->end_span[i - 1], n = t->end_span[i] - from;
         if (n > 0)
-            s->args.kernels->adamw(s->args.stream,
-                                   &(ls_adamw){.w = s->state_memory[0],
-                                               .m = place_of(s, FIRST, t->kept[i]),
-                                               .v = place_of(s, SECOND, t->kept[i]),
-                                               .grad = place_of(s, GRADIENT, t->kept[i]),
-                                               .spans = t->spans + from,
-                                               .n_spans = n,
-                                               .copy_type = LS_F32,
-                                               .state = s->state,
-                                               .result = s->norm});
+            ls_optim_elements(run, s->args.kernels, s->args.stream,
+                              &(ls_adamw){.w = s->state_memory[0],
+                                          .m = place_of(s, FIRST, t->kept[i]),
+                                          .v = ls_optim_keeps(run, SECOND)
+                                                   ? place_of(s, SECOND, t->kept[i])
+                                                   : NULL,
+                                          .grad = place_of(s, GRADIENT, t->kept[i]),
+                                          .spans = t->spans + from,
+                                          .n_spans = n,
+                                          .copy_type = LS_F32,
+                                          .state = s->state,
+                                          .result = s->norm});
     }
 }

@@ -30,6 +30,7 @@
 #include "base/mem.h"
 #include "base/time.h"
 #include "layout/replicas.h"
+#include "optim/optim.h"
 #include "plan/memory.h"
 #include "layout/replica_moments.h"
 #include "train/step/pipeline_impl.h"
@@ -72,7 +73,7 @@ struct ls_replica_parts {
     int64_t weights, moments;  /* elements of arrays that are no windows */
     float *gradient;           /* owned: of the pieces of moments, one after the other, then of the
                                 * ward's; NULL: none */
-    bool whole;                /* as ls_step_spans() */
+    bool whole;                /* as ls_optim_spans() */
     ls_step_state numbers;     /* of the step that it is of, */
     ls_norm_result norm;       /* and of the gradient */
     uint64_t view, descent;    /* of what the step has: see entry */
@@ -90,7 +91,7 @@ bool ls_replica_parts_keeps(const ls_session *s)
 {
     return ls_replica_parts_serves(s) && s->step && s->recovery.has_state && !s->discrete &&
            ls_replicas_knows(s->run) && s->offload == LS_OFFLOAD_NONE &&
-           s->run->train.optimizer == LS_OPTIMIZER_ADAMW;
+           ls_optimizer_is_elementwise(s->run->train.optimizer);
 }
 
 int ls_replica_parts_part(const ls_session *s)
@@ -147,7 +148,7 @@ int64_t ls_replica_parts_bytes(const ls_session *s)
     const struct ls_replica_parts *e = s->recovery.parts;
     int64_t all = 0;
 
-    for (int i = 0; i < ARRAYS && e && e->state[0]; i++) {
+    for (int i = 0; i < ls_optim_kinds(s->run) && e && e->state[0]; i++) {
         const ls_window window = {.base = e->state[i], .bytes = e->bytes};
         all += e->windows ? ls_window_held(&window) /* pages that are there */
                           : (i == 0 ? e->weights : e->moments) * (int64_t)sizeof(float);
@@ -353,17 +354,18 @@ static ls_status catch_up(ls_session *s, const entry *best)
     spans = ls_mem_array((size_t)ls_memory_spans(&s->model), sizeof *spans);
     LS_TRY(st, spans ? LS_OK : LS_ENOMEM, out);
     for (int i = 0; best->last.finite && (own = updated_of(e, i)); i++) {
-        int64_t n = ls_step_spans(s->run, &s->model, *own, false, e->whole, spans);
+        int64_t n = ls_optim_spans(s->run, &s->model, *own, false, e->whole, spans);
         if (n > 0)
-            s->kernels->adamw(s->stream, &(ls_adamw){.w = w,
-                                                     .m = m + own->packed,
-                                                     .v = v + own->packed,
-                                                     .grad = gradient,
-                                                     .spans = spans,
-                                                     .n_spans = n,
-                                                     .copy_type = LS_F32,
-                                                     .state = &e->numbers,
-                                                     .result = &e->norm});
+            ls_optim_elements(s->run, s->kernels, s->stream,
+                              &(ls_adamw){.w = w,
+                                          .m = m + own->packed,
+                                          .v = v ? v + own->packed : NULL,
+                                          .grad = gradient,
+                                          .spans = spans,
+                                          .n_spans = n,
+                                          .copy_type = LS_F32,
+                                          .state = &e->numbers,
+                                          .result = &e->norm});
         LS_TRY(st, ls_stream_sync(s->stream, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S), out);
         gradient += own->count;
     }
@@ -513,7 +515,7 @@ static ls_status carry(ls_session *s, int from, int to, bool ward)
         .kind = sends ? LS_COLL_SEND : LS_COLL_RECV, .type = LS_F32, .peer = sends ? to : from};
     ls_status st = LS_OK;
 
-    for (int i = 0; i < ARRAYS && st == LS_OK; i++) {
+    for (int i = 0; i < ls_optim_kinds(s->run) && st == LS_OK; i++) {
         ls_mesh_part *pieces = NULL;
         int kind = sends && ward ? WARD : i > 0 ? MOMENTS : WEIGHTS, n = 0;
         bool noted = kept || kind == WARD;

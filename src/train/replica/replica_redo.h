@@ -15,33 +15,45 @@
  * ranks; weights do not, but with mesh.zero: 1, the only stage that these optimizers have,
  * everybody has all of them when the update is over. */
 #pragma once
+#include "optim/optim.h"
 #include "parallel/reshard.h"
 #include "train/step/step.h"
 
 LS_C_BEGIN
 
+typedef struct ls_replica_redo_move ls_replica_redo_move;
+
 /* What the moments of a seat are updated with. */
 typedef struct ls_replica_redo_work {
-    ls_adamw_span *spans; /* owned, as all of these; of AdamW, bucket by bucket */
-    int64_t first_span[LS_MESH_BUCKETS + 1];
-    ls_lamb_piece *pieces; /* LAMB */
-    float *squares;        /* what its row gives, and nobody needs here */
-    int64_t n_pieces, n_squares;
-    ls_adamw_span *matrices; /* Muon */
-    int64_t n_matrices;
-    int64_t elements; /* of pieces or matrices */
+    ls_optim *optim;                         /* owned, as the next two: of this seat, with */
+    void *lists;                             /* what it works in */
+    ls_adamw_span *spans;                    /* of what is updated element by element, */
+    int64_t first_span[LS_MESH_BUCKETS + 1]; /* bucket by bucket */
+    ls_reshard_cut cut;
+    int64_t trained;
+    int seat;
+    const ls_replica_redo_move *move; /* that is being made */
 } ls_replica_redo_work;
 
 /* Whether this run's optimizer needs it. */
 bool ls_replica_redo_serves(const ls_run *run);
 
-ls_status ls_replica_redo_open_work(ls_replica_redo_work *work, const ls_run *run,
-                                    const ls_model *model, const ls_reshard_cut *cut, int seat);
+typedef struct ls_replica_redo_args {
+    const ls_run *run; /* borrowed, as all of these */
+    const ls_model *model;
+    const ls_kernels *kernels;
+    ls_stream *stream;
+    const ls_reshard_cut *cut;
+    int seat;
+} ls_replica_redo_args;
+
+/* The work must stay where it is until it is closed. */
+ls_status ls_replica_redo_open_work(ls_replica_redo_work *work, const ls_replica_redo_args *args);
 void ls_replica_redo_close_work(ls_replica_redo_work *work); /* safe on a zeroed one */
 
 /* An update of the moments of a seat's packed parts; arrays as in replica_copy_impl.h. Weights and
  * gradients are spoiled. */
-typedef struct ls_replica_redo_move {
+struct ls_replica_redo_move {
     const ls_kernels *kernels;
     ls_stream *stream;
     const ls_run *run;
@@ -51,9 +63,8 @@ typedef struct ls_replica_redo_move {
     float *const *arrays;
     const ls_step_state *state;
     const ls_norm_result *norm;
-} ls_replica_redo_move;
-ls_status ls_replica_redo_moments(const ls_replica_redo_move *move,
-                                  const ls_replica_redo_work *work);
+};
+ls_status ls_replica_redo_moments(const ls_replica_redo_move *move, ls_replica_redo_work *work);
 
 /* The numbers of the update that is made again. */
 typedef struct ls_replica_redo_numbers {

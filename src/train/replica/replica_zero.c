@@ -250,8 +250,8 @@ static bool is_divided(const ls_session *s)
 static bool is_whole(const ls_session *s)
 {
     return s->step && s->recovery.has_state && !s->dp && !s->discrete &&
-           s->run->train.optimizer != LS_OPTIMIZER_MUON && s->offload == LS_OFFLOAD_NONE &&
-           ls_step_done(s->step) != LS_STEP_TORN;
+           ls_optimizer_of(s->run->train.optimizer)->reach != LS_REACH_MATRIX &&
+           s->offload == LS_OFFLOAD_NONE && ls_step_done(s->step) != LS_STEP_TORN;
 }
 
 bool ls_replica_zero_would(const ls_session *session)
@@ -402,7 +402,8 @@ ls_status ls_replica_zero_choose(ls_session *session)
     if (!ls_replica_zero_serves(s) || s->args.view.plan.generation < 2 ||
         s->args.view.plan.base >= 0)
         return LS_OK;
-    if (s->run->train.optimizer == LS_OPTIMIZER_MUON && ls_mesh_ranks(&s->mesh) == 1)
+    if (ls_optimizer_of(s->run->train.optimizer)->reach == LS_REACH_MATRIX &&
+        ls_mesh_ranks(&s->mesh) == 1)
         return LS_OK; /* one rank has second moments in another order: from the checkpoint */
     int ranks = ls_comm_ranks(s->args.comm), me = ls_comm_rank(s->args.comm);
     if (!s->recovery.zero)
@@ -445,7 +446,13 @@ static ls_status advance_ward(ls_session *s, hoard *h)
     ls_status st = LS_OK;
 
     if (h->about.pending) {
-        LS_TRY(st, ls_replica_redo_open_work(&work, s->run, &s->model, &h->about.cut, seat), out);
+        const ls_replica_redo_args args = {.run = s->run,
+                                           .model = &s->model,
+                                           .kernels = s->kernels,
+                                           .stream = s->stream,
+                                           .cut = &h->about.cut,
+                                           .seat = seat};
+        LS_TRY(st, ls_replica_redo_open_work(&work, &args), out);
         st = ls_replica_redo_moments(&(ls_replica_redo_move){.kernels = s->kernels,
                                                              .stream = s->stream,
                                                              .run = s->run,
@@ -509,7 +516,8 @@ static ls_status catch_up(ls_session *s, hoard *h, bool updated)
                ls_replica_copy_spans(s->run, &s->model, &h->about.cut, h->about.seats[p], &spans,
                                      first),
                out);
-        ls_replica_copy_make_update(&(ls_replica_copy_move){.kernels = s->kernels,
+        ls_replica_copy_make_update(&(ls_replica_copy_move){.run = s->run,
+                                                            .kernels = s->kernels,
                                                             .stream = s->stream,
                                                             .cut = &h->about.cut,
                                                             .trained = s->model.trained,
@@ -541,7 +549,7 @@ static ls_status move_all(ls_session *s, const float *const **held)
     int64_t sent, all = 0;
     ls_status st = LS_OK;
 
-    for (int k = 0; k < STATE; k++) {
+    for (int k = 0; k < ls_optim_kinds(s->run); k++) {
         bool whole = k == LS_REPLICA_COPY_W && s->mesh.zero < 3;
         LS_TRY(st,
                ls_reshard_move(&args, held[k], whole, arrays[k],

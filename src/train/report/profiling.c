@@ -80,7 +80,7 @@ ls_status ls_profiling_open(ls_session *session)
                             .phases = phases,
                             .n_phases = LS_STEP_TIMES,
                             .aside = 1u << LS_TIME_EVAL | 1u << LS_TIME_CHECKPOINT,
-                            .updated = ls_optim_seconds(s->run, &s->model),
+                            .updated = ls_optim_elementwise(s->run, &s->model),
                             .inside = true};
     ls_status st = LS_OK;
 

@@ -338,11 +338,11 @@ static ls_status begin_alone(ls_session *s)
     if (s->discrete && s->mesh.ranks < 2) {
         ls_event_record(s->snapshot.updated, s->stream);
         ls_stream_wait(s->snapshot.stream, s->snapshot.updated);
-        ls_save_copy_out(s, s->snapshot.stream, KINDS);
+        ls_save_copy_out(s, s->snapshot.stream, ls_optim_kinds(s->run));
         s->snapshot.copying = true;
         s->save.writing_step = s->step_number;
     } else if (s->sync.local_sgd || s->snapshot.staged) {
-        st = ls_save_take_snapshot(s, KINDS);
+        st = ls_save_take_snapshot(s, ls_optim_kinds(s->run));
         if (st == LS_OK && s->mesh.rank == 0)
             start_writer(s, false);
     } else if (s->mesh.rank == 0) {
@@ -425,7 +425,7 @@ ls_status ls_save_final(ls_session *session)
     }
     LS_TRY(st, agree_to_save(s, &saves), out);
     if (saves && s->snapshot.staged)
-        LS_TRY(st, ls_save_take_snapshot(s, KINDS), out);
+        LS_TRY(st, ls_save_take_snapshot(s, ls_optim_kinds(s->run)), out);
     if (saves)
         LS_TRY(st, ls_error_feedback_collect(s), out);
     if (!saves || !first)

@@ -1,5 +1,6 @@
 /* save_impl.h -- what save.c, save_state.c and sharded_save.c share. */
 #pragma once
+#include "optim/optim.h"
 #include "train/save/save.h"
 
 LS_C_BEGIN

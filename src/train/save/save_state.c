@@ -1,7 +1,7 @@
 /* save_state.c -- the state of a session as tensors of a checkpoint, and back.
  *
  * Three tensors per parameter: "param", "adam.m", "adam.v", each pointing into the flat buffers;
- * for a matrix that Muon updates two: "param", "muon.m". Where the state as a whole is in nobody's
+ * where the optimizer keeps one moment two, as "param" and "muon.m" (ls_optim_kind_name()). Where the state as a whole is in nobody's
  * own memory (staged), all reading and writing goes through the snapshot: what is saved is fetched
  * first, from the device or from the ranks that have parts of it, and what is loaded is sent after.
  * Where each rank writes its parts (sharded_save.c), only whole weights are fetched so, for text samples
@@ -26,7 +26,6 @@
 #include "train/session/model_groups.h"
 
 enum { KINDS = LS_SAVE_KINDS, WRITER_WAIT_S = LS_SAVE_WAIT_S, COPIERS = 4 };
-static const char *const kinds[KINDS] = {"param", "adam.m", "adam.v"};
 
 static ls_ckpt_tensor row_of(const ls_param *p, const char *kind, float *numbers)
 {
@@ -57,9 +56,7 @@ static bool on_disk(const ls_session *s, int kind)
 
 ls_ckpt_tensor ls_save_tensor(const ls_session *s, int kind, const ls_param *p)
 {
-    bool muon = kind == 1 && ls_optim_is_matrix(s->run, p);
-
-    return row_of(p, muon ? "muon.m" : kinds[kind], NULL);
+    return row_of(p, ls_optim_kind_name(s->run, p, kind), NULL);
 }
 
 int ls_save_fill_rows(const ls_session *s, ls_ckpt_tensor *rows, void *const arrays[KINDS])
@@ -67,7 +64,7 @@ int ls_save_fill_rows(const ls_session *s, ls_ckpt_tensor *rows, void *const arr
     const ls_model *whole = ls_model_groups_whole(s);
     int n = 0;
 
-    for (int k = 0; k < KINDS; k++)
+    for (int k = 0; k < ls_optim_kinds(s->run); k++)
         for (int i = 0; i < whole->n_params; i++) {
             int64_t first = ls_ckpt_ranges_place(s->run, whole, &s->mesh, k, i);
             if (first < 0)
@@ -241,7 +238,7 @@ static void *copy_share(void *context)
     void *arrays[KINDS];
 
     ls_save_live(s, arrays);
-    for (int k = 0; k < KINDS; k++) {
+    for (int k = 0; k < ls_optim_kinds(s->run); k++) {
         int64_t first = state_bytes(s, k) / c->of * c->index;
         int64_t end =
             c->index + 1 < c->of ? state_bytes(s, k) / c->of * (c->index + 1) : state_bytes(s, k);
@@ -281,7 +278,7 @@ static ls_status send_loaded(ls_session *s)
     void *arrays[KINDS];
 
     ls_save_live(s, arrays);
-    for (int k = 0; k < KINDS && s->snapshot.staged; k++)
+    for (int k = 0; k < ls_optim_kinds(s->run) && s->snapshot.staged; k++)
         if (!ls_save_divided(s, k) && on_host(s, k))
             copy_on_host(s, k, arrays[k], s->snapshot.arrays[k]);
         else if (!ls_save_divided(s, k))
@@ -312,8 +309,8 @@ ls_status ls_save_share(ls_session *session)
     s->progress.loss = p.loss;
     s->progress.val_loss = p.val_loss;
     s->scaler = p.scaler;
-    for (int k = 0; k < KINDS && p.step > 0 && !s->save.sharded;
-         k++) /* else each has read its own */
+    int kinds = p.step > 0 && !s->save.sharded ? ls_optim_kinds(s->run) : 0; /* else each has its own */
+    for (int k = 0; k < kinds; k++)
         if (ls_save_divided(s, k))
             LS_TRY(st,
                    s->mesh.independent ? ls_dp_deal(s->dp, s->snapshot.arrays[k], arrays[k])

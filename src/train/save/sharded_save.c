@@ -235,7 +235,7 @@ static ls_status gather_common(ls_session *s)
     ls_status st = LS_OK;
 
     ls_save_live(s, arrays);
-    for (int k = 0; k < KINDS; k++) {
+    for (int k = 0; k < ls_optim_kinds(s->run); k++) {
         if (s->mesh.pp > 1)
             LS_TRY(st, ls_pipeline_complete(s->step, arrays[k]), out);
         if (ls_ckpt_ranges_divided(mesh_slice, k) || ls_mesh_ranks(mesh_slice) < 2)

@@ -111,7 +111,7 @@ static ls_status list_all(const ls_session *s, const ls_ckpt_ranges *portion, co
             parts = ls_mem_array((size_t)(n + a->more), sizeof *parts);
         LS_TRY(st, !fill || parts ? LS_OK : LS_ENOMEM, out);
         n = 0;
-        for (int k = 0; k < KINDS; k++)
+        for (int k = 0; k < ls_optim_kinds(s->run); k++)
             if (!a->common || ls_ckpt_ranges_common(portion, k))
                 LS_TRY(st, list_kind(s, portion, k, a->rank, parts, &n), out);
     }

@@ -108,6 +108,7 @@ static ls_status hash_own(const ls_session *s, line *own)
     int64_t trained = s->model.trained, flat = s->model.flat;
     int64_t part = ls_mesh_own(&s->mesh, trained, s->mesh.rank);
     bool moments = s->offload == LS_OFFLOAD_NONE;
+    int kinds = moments ? ls_optim_kinds(s->run) : 1, first = s->mesh.zero == 3 ? 0 : 1;
     ls_status st = LS_OK;
 
     *own = (line){.hashes = {{.hi = 0}}};
@@ -115,15 +116,14 @@ static ls_status hash_own(const ls_session *s, line *own)
     if (s->mesh.zero == 0)
         return hash_arrays(s, (const float *const[]){live.w, live.m, live.v},
                            (const int64_t[]){flat, trained, ls_optim_seconds(s->run, &s->model)},
-                           moments ? 3 : 1, &own->hashes[COMMON]);
+                           kinds, &own->hashes[COMMON]);
     if (s->mesh.zero < 3)
         LS_TRY(st, hash_arrays(s, (const float *const[]){live.w}, &flat, 1, &own->hashes[COMMON]),
                out);
-    bool w = s->mesh.zero == 3;
-    const float *const parts[] = {w ? live.w : live.m, w ? live.m : live.v, live.v};
+    const float *const parts[] = {live.w, live.m, live.v};
     if (moments)
         LS_TRY(st,
-               hash_arrays(s, parts, (const int64_t[]){part, part, part}, w ? 3 : 2,
+               hash_arrays(s, parts + first, (const int64_t[]){part, part, part}, kinds - first,
                            &own->hashes[OWN]),
                out);
     if (!s->recovery.copy || !s->recovery.copy->sends)
@@ -136,11 +136,11 @@ static ls_status hash_own(const ls_session *s, line *own)
                            (const int64_t[]){part, part}, 2, &own->hashes[OWN]),
                out);
     float *const *c = s->recovery.copy->copy;
-    const float *const copies[] = {w ? c[LS_REPLICA_COPY_W] : c[LS_REPLICA_COPY_M],
-                                   w ? c[LS_REPLICA_COPY_M] : c[LS_REPLICA_COPY_V],
+    const float *const copies[] = {c[LS_REPLICA_COPY_W], c[LS_REPLICA_COPY_M],
                                    c[LS_REPLICA_COPY_V]};
     part = ls_mesh_own(&s->mesh, trained, s->recovery.copy->ward);
-    st = hash_arrays(s, copies, (const int64_t[]){part, part, part}, w ? 3 : 2, &own->hashes[COPY]);
+    st = hash_arrays(s, copies + first, (const int64_t[]){part, part, part},
+                     ls_optim_kinds(s->run) - first, &own->hashes[COPY]);
 out:
     return st;
 }

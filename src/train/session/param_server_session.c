@@ -3,7 +3,7 @@
  * own, and the session's constants. Moments are read and written by the first one only while nobody
  * pushes: when a run starts, where ranks have met, and while it holds updates back.
  *
- * An update by a share of a step (an asynchronous push) is AdamW's with lr times the share and each
+ * An update by a share of a step (an asynchronous push) is one with lr times the share and each
  * beta to the power of it, for the mean gradient of that push: as many of them as make a whole step
  * move as far, and forget as much, as one step does. Clipping goes by the norm of that mean, which
  * the worker knows. With everybody's sum the norm is of the sum, so servers add their squares. */
@@ -12,6 +12,7 @@
 #include <math.h>
 #include "base/mem.h"
 #include "optim/lr_schedule.h"
+#include "optim/optim.h"
 
 struct ls_param_server_session {
     ls_param_server *ps;
@@ -74,18 +75,19 @@ static ls_status update(void *context, const ls_param_server_update *u,
 
     /* Where all make a step together its number says how many there were, also after a resume. */
     c->steps = u->worker < 0 ? (double)(u->step + 1) : c->steps + u->share;
-    state = ls_step_optimizer(s->run, c->steps, u->share, lr);
+    state = ls_optim_numbers(s->run, c->steps, u->share, lr);
     if (u->worker < 0)
         LS_TRY(st, find_norm(s, u, &state, &norm), out);
     if (c->n_spans > 0)
-        s->kernels->adamw(c->stream, &(ls_adamw){.w = u->w,
-                                                 .m = c->moments[0],
-                                                 .v = c->moments[1],
-                                                 .grad = u->grad,
-                                                 .spans = c->spans,
-                                                 .n_spans = c->n_spans,
-                                                 .state = &state,
-                                                 .result = &norm});
+        ls_optim_elements(s->run, s->kernels, c->stream,
+                          &(ls_adamw){.w = u->w,
+                                      .m = c->moments[0],
+                                      .v = c->moments[1],
+                                      .grad = u->grad,
+                                      .spans = c->spans,
+                                      .n_spans = c->n_spans,
+                                      .state = &state,
+                                      .result = &norm});
     result_out->norm = (double)norm.norm;
     result_out->finite = norm.bad_block < 0;
 out:
@@ -112,7 +114,7 @@ static ls_status open_server(ls_session *s)
         st = ls_fail(LS_ENOMEM, "no memory for the tables of a parameter server");
         goto out;
     }
-    c->n_spans = ls_step_spans(s->run, &s->model, c->own, true, false, c->spans);
+    c->n_spans = ls_optim_spans(s->run, &s->model, c->own, true, false, c->spans);
 out:
     return st;
 }
@@ -134,7 +136,7 @@ ls_status ls_param_server_session_open(ls_session *session)
                                        ls_mesh_part_of(&s->mesh, s->model.trained, 0, s->mesh.rank),
                                    .sequences = calls.sequences,
                                    .whole = -1};
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < ls_optim_kinds(s->run) - 1; k++) {
         LS_TRY(st,
                ls_device_alloc(s->device, ls_max_i64(1, c->own.count) * (int64_t)sizeof(float),
                                "moments of a server", &memory),

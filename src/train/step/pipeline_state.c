@@ -115,7 +115,7 @@ static ls_status open_state(ls_step *s)
     ls_pipeline *x = s->pipeline;
     ls_status st = LS_OK;
 
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < ls_optim_kinds(s->args.run); i++) {
         if (s->args.kept)
             x->state[i] = ls_pipeline_window(s->args.model, s->args.kept[i]);
         else

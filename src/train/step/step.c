@@ -91,29 +91,13 @@ ls_step_state ls_step_numbers(const ls_step *s, int64_t number, double lr)
 {
     const ls_run *run = s->args.run;
     ls_rng_key key = ls_rng_derive((uint64_t)run->train.seed, 0x64726f70, (uint64_t)number);
-    ls_step_state state = ls_step_optimizer(run, (double)(number + 1), 1, lr);
+    ls_step_state state = ls_optim_numbers(run, (double)(number + 1), 1, lr);
 
     state.key[0] = key.k[0];
     state.key[1] = key.k[1];
     state.grad_scale = (float)(s->loss_scale / (double)ls_max_i64(1, s->counted));
     state.loss_scale = (float)s->loss_scale;
     return state;
-}
-
-ls_step_state ls_step_optimizer(const ls_run *run, double steps, double share, double lr)
-{
-    return (ls_step_state){
-        .loss_scale = 1,
-        .lr = (float)(lr * share),
-        .beta1 = (float)pow(run->train.beta1, share),
-        .beta2 = (float)pow(run->train.beta2, share),
-        .eps = (float)run->train.eps,
-        .weight_decay = (float)run->train.weight_decay,
-        .bias1 = (float)(1 - pow(run->train.beta1, steps)),
-        .bias2 = (float)(1 - pow(run->train.beta2, steps)),
-        .clip = (float)run->train.clip,
-        .momentum = (float)run->train.momentum,
-    };
 }
 
 const float *ls_step_gradient(const ls_step *step)

@@ -91,17 +91,6 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
 /* With args.pushes: the gradient of the last step, of model->trained elements. */
 const float *ls_step_gradient(const ls_step *step);
 
-/* What AdamW is told after so many steps (fractions of one count) about an update by a share of a
- * step: it moves as far, and forgets as much, as that share of a whole step would. */
-ls_step_state ls_step_optimizer(const ls_run *run, double steps, double share, double lr);
-
-/* What it is told about the elements of an own part: one span for each parameter that it updates,
- * or the piece of it that lies there. packed: the weights lie as the moments do, otherwise in
- * their own places. whole: this is all there is, and moments that a parameter lacks leave no gap.
- * Returns how many, ls_memory_spans() at most. */
-int64_t ls_step_spans(const ls_run *run, const ls_model *model, ls_mesh_part own, bool packed,
-                      bool whole, ls_adamw_span *spans_out);
-
 /* After step `number` (from 0, as it was run) was not finite: where NaN or Inf first appeared (a
  * weight, an output of the forward pass, a gradient), as an error (LS_ENUMERIC) that names it. The
  * message counts steps from 1, as events do. */

@@ -2,6 +2,7 @@
 #pragma once
 #include "base/spill.h"
 #include "base/window.h"
+#include "optim/optim.h"
 #include "parallel/staging.h"
 #include "layout/page_reuse.h"
 #include "layout/zero_units.h"
@@ -13,13 +14,6 @@ enum { LS_STEP_WAIT_S = 3600 };
 
 /* Whether forward and backward are replayed (graph_replay.c). */
 typedef enum ls_step_replay { LS_REPLAY_OFF, LS_REPLAY_WANTED, LS_REPLAY_READY } ls_step_replay;
-
-/* A matrix that Muon makes orthogonal, or several side by side in one weight, and who does it. */
-typedef struct ls_step_matrix {
-    int64_t w, g;           /* its first element, of the weights and of the gradients */
-    int64_t rows, cols, ld; /* of each part; parts lie side by side */
-    int parts, owner;       /* owner: a rank */
-} ls_step_matrix;
 
 struct ls_step {
     ls_step_args args; /* args.calls: what there is room for */
@@ -153,18 +147,10 @@ struct ls_step {
     struct ls_replica_pair
         *trust; /* owned: what is kept for another rank (replica_pair.h); NULL: nothing */
     struct ls_pipeline
-        *pipeline; /* owned: where ranks have parts of the layers (pipeline.h): then the state
+        *pipeline;   /* owned: where ranks have parts of the layers (pipeline.h): then the state
                            * is its own, and pass is that of the chunk at hand; NULL: not so */
-    void *work;    /* owned: what lamb or muon need beside the moments; NULL: nothing */
-    ls_lamb lamb;  /* with its lists in there */
-    struct {
-        ls_adamw_span *spans; /* matrices, or the parts of them that this rank has */
-        int64_t n_spans, n;
-        float *x[2], *square[2]; /* of the matrix in hand */
-        ls_norm_result *norm;
-        ls_step_matrix *matrices; /* owned, host: of all ranks, in the order of their weights */
-        int n_matrices;
-    } muon;
+    void *work;      /* owned: what the optimizer needs beside the moments; NULL: nothing */
+    ls_optim *optim; /* owned; NULL with args.pushes */
 };
 
 /* A call of this rank: its number and its leaves of the batch. */
@@ -201,11 +187,16 @@ static inline bool ls_step_divides(const ls_step *step)
     return step->args.dp && ls_dp_about(step->args.dp)->mesh.zero > 0;
 }
 
+/* Each matrix of a block is updated by one rank, which sends it to the others. */
+static inline bool ls_step_updates_matrices(const ls_step *step)
+{
+    return ls_optimizer_of(step->args.run->train.optimizer)->reach == LS_REACH_MATRIX;
+}
+
 /* The weights are read by other ranks, each some of them from where they were updated. */
 static inline bool ls_step_shares(const ls_step *step)
 {
-    return step->args.dp &&
-           (ls_step_divides(step) || step->args.run->train.optimizer == LS_OPTIMIZER_MUON);
+    return step->args.dp && (ls_step_divides(step) || ls_step_updates_matrices(step));
 }
 
 /* The next bytes of a block that is cut into pieces. */
@@ -384,17 +375,6 @@ const float *ls_step_own_gradient(const ls_step *step, ls_mesh_part own);
 
 /* What the optimizer reads about parameters, to the device. */
 ls_status ls_step_open_optimizer(ls_step *step);
-ls_status ls_step_open_lamb(ls_step *step);
-ls_status ls_step_open_muon(ls_step *step);
-void ls_step_close_muon(ls_step *step);
-
-/* The update of each optimizer, when the norm of the gradient is known; the new weights on all
- * ranks only where they do not divide them (lamb) or always (muon). */
-ls_status ls_step_lamb(ls_step *step, ls_step_clock *clock);
-ls_status ls_step_muon(ls_step *step, ls_step_clock *clock);
-
-/* AdamW on what it updates: everything, or with muon all but the matrices of blocks. */
-void ls_step_adamw(ls_step *step);
 
 /* Weights that were put in place part by part, each by the rank that updates it: all of them to all
  * that have them. By all ranks. */

@@ -156,8 +156,9 @@ static ls_status alloc_offload(ls_step *s)
         return LS_ENOMEM;
     if (s->offload.how != LS_OFFLOAD_HOST)
         return LS_OK;
-    st = ls_device_alloc(device, 2 * s->offload.chunk * (int64_t)sizeof(float),
-                         "moments that are updated", &memory);
+    st = ls_device_alloc(
+        device, (ls_optim_kinds(s->args.run) - 1) * s->offload.chunk * (int64_t)sizeof(float),
+        "moments that are updated", &memory);
     if (st == LS_OK)
         s->offload.stage = memory;
     return st;
@@ -182,7 +183,7 @@ static ls_status alloc_whole(ls_step *s)
     int64_t bytes = weights * (int64_t)sizeof(float);
     ls_status st = LS_OK;
 
-    for (int i = 0; i < (s->args.pushes ? 1 : 3); i++) {
+    for (int i = 0; i < (s->args.pushes ? 1 : ls_optim_kinds(s->args.run)); i++) {
         bool shared = i == 0 && ls_step_shares(s);
         if (s->args.kept && !shared)
             s->state_memory[i] = s->args.kept[i];
@@ -355,7 +356,7 @@ void ls_step_close(ls_step *step)
     ls_window_close(&step->grad_window);
     ls_window_close(&step->zero_gather.window);
     free_shared(step, has_shard_replicas(step), step->own_grad);
-    ls_step_close_muon(step);
+    ls_optim_close(step->optim);
     ls_step_close_group(step);
     ls_device_free(device, step->work);
     ls_device_free(device, step->residual);

@@ -1,8 +1,9 @@
 /* step_update.c -- the end of a step: the norm of the gradient, the optimizer, the new weights to all.
  *
  * A rank updates all parameters, or with ZeRO its part of every bucket: what ls_step_own() and
- * ls_step_own_piece() say, which everything here goes by. AdamW is one row; lamb.c and muon.c have
- * the others. */
+ * ls_step_own_piece() say, which everything here goes by. What an update computes is a file of
+ * optim/; here are the elements of this rank, chunk by chunk where moments are offloaded, and how
+ * an update that reads more than single elements reaches the other ranks. */
 #include "train/step/step_impl.h"
 
 #include "base/mem.h"
@@ -75,30 +76,6 @@ ls_status ls_step_send(ls_step *s, void *to, const void *from, int64_t bytes)
     return ls_stream_sync(s->args.stream, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S);
 }
 
-/* Weight decay differs between matrices and vectors. */
-int64_t ls_step_spans(const ls_run *run, const ls_model *model, ls_mesh_part own, bool packed,
-                      bool whole, ls_adamw_span *spans_out)
-{
-    double rate = run->train.adamw_lr > 0 ? run->train.adamw_lr / run->train.lr : 1;
-    int64_t n = 0;
-
-    for (int i = 0; i < model->n_params; i++) {
-        const ls_param *p = &model->params[i];
-        int64_t first = ls_max_i64(p->trained, own.first);
-        int64_t end = ls_min_i64(p->trained + p->count, own.first + own.count);
-        if (p->trained < 0 || first >= end || ls_optim_is_matrix(run, p))
-            continue;
-        spans_out[n++] = (ls_adamw_span){
-            .first = first - own.first,
-            .w_first = packed ? own.packed + first - own.first : p->first + first - p->trained,
-            .count = end - first,
-            .decay = p->decay ? 1.0f : 0.0f,
-            .rate = (float)rate,
-            .v_gap = whole ? p->trained - ls_optim_second(run, model, i) : 0};
-    }
-    return n;
-}
-
 ls_rounding ls_step_rounding(const ls_run *run, int64_t gap)
 {
     ls_rng_key key = ls_rng_derive((uint64_t)run->train.seed, 0x726f756e, 0);
@@ -118,7 +95,8 @@ static ls_mesh_part chunk_of(const ls_step *s, ls_mesh_part own, int64_t at)
     return own;
 }
 
-static ls_status open_adamw(ls_step *s)
+/* The lists of what is updated element by element. */
+static ls_status open_elements(ls_step *s)
 {
     int64_t most = ls_memory_spans(s->args.model), n = 0;
     ls_adamw_span *spans = ls_mem_array((size_t)most, sizeof *spans);
@@ -131,25 +109,14 @@ static ls_status open_adamw(ls_step *s)
         for (int64_t at = 0; at < own.count; at += s->offload.chunk) {
             ls_mesh_part chunk = chunk_of(s, own, at);
             chunk.packed = ls_step_place(s, chunk.first); /* of its weights */
-            n += ls_step_spans(s->args.run, s->args.model, chunk, ls_step_shards(s),
-                               !ls_step_divides(s) && !s->ep_group.parts, spans + n);
+            n += ls_optim_spans(s->args.run, s->args.model, chunk, ls_step_shards(s),
+                                !ls_step_divides(s) && !s->ep_group.parts, spans + n);
             s->first_span[++k] = n;
         }
     }
     st = ls_step_send(s, s->spans, spans, n * (int64_t)sizeof *spans);
     ls_mem_free(spans);
     return st;
-}
-
-ls_status ls_step_open_optimizer(ls_step *s)
-{
-    ls_optimizer optimizer = s->args.run->train.optimizer;
-    ls_status st;
-
-    if (optimizer == LS_OPTIMIZER_LAMB)
-        return ls_step_open_lamb(s);
-    st = open_adamw(s);
-    return st == LS_OK && optimizer == LS_OPTIMIZER_MUON ? ls_step_open_muon(s) : st;
 }
 
 const float *ls_step_own_gradient(const ls_step *s, ls_mesh_part own)
@@ -190,36 +157,127 @@ static void put_back(ls_step *s, int i, ls_mesh_part part, const float *from)
 /* A chunk, and its spans: from first[0] to first[1]. */
 static void optimize(ls_step *s, ls_mesh_part part, const int64_t *first)
 {
+    const ls_run *run = s->args.run;
     /* Then others have parts of the copy. */
     bool whole = (ls_step_shares(s) && !ls_step_shards(s)) || s->ep_group.parts;
     int64_t gap = ls_step_shards(s) ? part.first - ls_step_place(s, part.first) : 0;
+    float *moments[LS_OPTIM_KINDS] = {NULL};
 
     if (first[1] == first[0])
         return;
-    float *m = lift(s, 1, part), *v = lift(s, 2, part);
-    s->args.kernels->adamw(s->args.stream,
-                           &(ls_adamw){.w = s->state_memory[0],
-                                       .m = m,
-                                       .v = v,
-                                       .grad = ls_step_own_gradient(s, part),
-                                       .spans = s->spans + first[0],
-                                       .n_spans = first[1] - first[0],
-                                       .copy = whole ? NULL : s->copy,
-                                       .copy_type = s->type,
-                                       .rounding = ls_step_rounding(s->args.run, gap),
-                                       .state = s->state,
-                                       .result = s->norm});
-    put_back(s, 1, part, m);
-    put_back(s, 2, part, v);
+    for (int i = 1; i < ls_optim_kinds(run); i++)
+        moments[i] = lift(s, i, part);
+    ls_optim_elements(run, s->args.kernels, s->args.stream,
+                      &(ls_adamw){.w = s->state_memory[0],
+                                  .m = moments[1],
+                                  .v = moments[2],
+                                  .grad = ls_step_own_gradient(s, part),
+                                  .spans = s->spans + first[0],
+                                  .n_spans = first[1] - first[0],
+                                  .copy = whole ? NULL : s->copy,
+                                  .copy_type = s->type,
+                                  .rounding = ls_step_rounding(run, gap),
+                                  .state = s->state,
+                                  .result = s->norm});
+    for (int i = 1; i < ls_optim_kinds(run); i++)
+        put_back(s, i, part, moments[i]);
 }
 
-void ls_step_adamw(ls_step *s)
+/* --- what an update asks of this rank and the others (optim/optim.h) ----------------------------
+ */
+
+static void update_elements(void *context)
 {
+    ls_step *s = context;
+
     for (int b = 0, k = 0; b < ls_step_buckets(s); b++) {
         ls_mesh_part own = ls_step_own(s, b);
         for (int64_t at = 0; at < own.count; at += s->offload.chunk)
             optimize(s, chunk_of(s, own, at), &s->first_span[k++]);
     }
+}
+
+static bool own_piece(const void *context, int64_t first, int64_t end, ls_optim_piece *piece_out)
+{
+    ls_step_piece piece;
+    bool found = ls_step_own_piece(context, first, end, &piece);
+
+    *piece_out = (ls_optim_piece){.first = piece.first, .count = piece.count, .place = piece.place};
+    return found;
+}
+
+/* The time until now is the optimizer's, and that of an exchange its own. */
+static ls_status exchanged(const ls_step *s, ls_status st)
+{
+    ls_step_clock_lap(s->clock, LS_TIME_EXCHANGE);
+    return st;
+}
+
+static ls_status sum_numbers(void *context, float *numbers, int64_t n)
+{
+    ls_step *s = context;
+
+    ls_step_clock_lap(s->clock, LS_TIME_OPTIMIZER);
+    return exchanged(s, ls_step_share(s, numbers, n));
+}
+
+static ls_status gather_parts(void *context, float *whole)
+{
+    ls_step *s = context;
+
+    ls_step_clock_lap(s->clock, LS_TIME_OPTIMIZER);
+    return exchanged(s, ls_step_gather(s, whole));
+}
+
+static ls_status tell_others(void *context, int from, void *memory, int64_t bytes)
+{
+    ls_step *s = context;
+
+    ls_step_clock_lap(s->clock, LS_TIME_OPTIMIZER);
+    return exchanged(s, ls_step_tell(s, from, memory, bytes));
+}
+
+ls_status ls_step_open_optimizer(ls_step *s)
+{
+    const ls_mesh *mesh = s->args.dp ? &ls_dp_about(s->args.dp)->mesh : NULL;
+    ls_status st;
+
+    LS_TRY(st, open_elements(s), out);
+    st =
+        ls_optim_open(&s->optim, &(ls_optim_args){.run = s->args.run,
+                                                  .model = s->args.model,
+                                                  .kernels = s->args.kernels,
+                                                  .stream = s->args.stream,
+                                                  .arrays = {.w = s->state_memory[0],
+                                                             .m = s->state_memory[1],
+                                                             .v = s->state_memory[2],
+                                                             .grad = s->grads[0],
+                                                             .state = s->state,
+                                                             .norm = s->norm},
+                                                  .copy = ls_step_shares(s) ? NULL : s->copy,
+                                                  .copy_type = s->type,
+                                                  .rounding = ls_step_rounding(s->args.run, 0),
+                                                  .partials = s->partials,
+                                                  .work = s->work,
+                                                  .ranks = {.context = s,
+                                                            .rank = mesh ? mesh->rank : 0,
+                                                            .ranks = mesh ? ls_mesh_ranks(mesh) : 1,
+                                                            .divides = ls_step_divides(s),
+                                                            .piece = own_piece,
+                                                            .elements = update_elements,
+                                                            .sum = sum_numbers,
+                                                            .gather = gather_parts,
+                                                            .tell = tell_others}});
+out:
+    return st;
+}
+
+static ls_status update_own(ls_step *s, ls_step_clock *clock)
+{
+    s->clock = clock;
+    ls_status st = ls_optim_update(s->optim);
+    s->clock = NULL;
+    return st;
 }
 
 /* The norm of the whole gradient, of which each rank has the squares of its own part. */
@@ -281,19 +339,15 @@ out:
 
 ls_status ls_step_update(ls_step *s, ls_step_clock *clock)
 {
-    ls_optimizer optimizer = s->args.run->train.optimizer;
     ls_status st = LS_OK;
 
     if (s->args.pushes)
         return LS_OK;
     ls_packed_weights_updated(s->args.packs);
     LS_TRY(st, ls_replica_copy_prepare(s->args.buddy, s), out);
-    if (optimizer == LS_OPTIMIZER_MUON)
-        return ls_step_muon(s, clock);
-    if (optimizer == LS_OPTIMIZER_LAMB)
-        LS_TRY(st, ls_step_lamb(s, clock), out);
-    else
-        ls_step_adamw(s);
+    LS_TRY(st, update_own(s, clock), out);
+    if (ls_step_updates_matrices(s)) /* all ranks have all weights now */
+        return s->args.dp ? ls_step_weights_changed(s) : LS_OK;
     ls_replica_pair_update(s);
     s->vote.made = true;
     if (s->pipeline) {
