@@ -23,7 +23,6 @@
 #include "base/mem.h"
 #include "base/time.h"
 #include "cli/task_rendezvous.h"
-#include "cluster/member/recover_local.h"
 #include "cluster/member/members.h"
 #include "cluster/node/launcher_env.h"
 #include "comm/node/shm_segment.h"
@@ -283,7 +282,6 @@ typedef struct job {
     ls_launch_nodes *nodes;      /* where there are several */
     ls_task_rendezvous meet;     /* of tasks that another launcher started */
     ls_heal *heal;               /* ranks are replaced; NULL: they are not */
-    ls_recover_local *alone;     /* then, on one node: who decides */
     ls_recover_cluster_args how; /* an agent's: as the first node says */
     char address[LS_MEMBERS_TEXT + 32];
     const char *settings[2];
@@ -447,13 +445,8 @@ static void break_segment(void *context, const char *why)
     ls_shm_segment_close(segment);
 }
 
-static ls_status on_alone(void *context)
-{
-    return ls_recover_local_attend(context);
-}
-
-/* Ranks that are replaced: what they inherit, and who speaks with them. Without a secret this node
- * is alone. */
+/* Ranks that are replaced: what they inherit, and their membership. Without a secret this node is
+ * the whole job. */
 static ls_status open_heal(job *j, const ls_members *members, int node, const uint8_t *secret,
                            ls_agent_args *agent)
 {
@@ -462,7 +455,8 @@ static ls_status open_heal(job *j, const ls_members *members, int node, const ui
                          .patience_ns = how->patience_ns,
                          .make = make_segment,
                          .revoke = break_segment,
-                         .context = j};
+                         .context = j,
+                         .rules = how->rules};
     int n = 0;
     ls_status st;
 
@@ -474,12 +468,6 @@ static ls_status open_heal(job *j, const ls_members *members, int node, const ui
         j->settings[0] = j->address;
         agent->settings = j->settings;
         j->fds[n++] = (ls_agent_fd){.name = "SECRET", .fd = j->secret_fd};
-    } else {
-        LS_TRY(st, ls_recover_local_open(&j->alone, how->rules, j->ranks, how->program), out);
-        args.say = ls_recover_local_say;
-        args.say_context = agent->context = j->alone;
-        agent->watch_fd = ls_recover_local_fd(j->alone);
-        agent->attend = on_alone;
     }
     LS_TRY(st, ls_heal_open(&j->heal, &args), out);
     LS_TRY(st, ls_members_to_fd(members, &j->members_fd), out);
@@ -491,8 +479,6 @@ static ls_status open_heal(job *j, const ls_members *members, int node, const ui
     agent->heal = j->heal;
     if (secret)
         ls_recover_cluster_bind(j->nodes->recover_cluster, j->heal);
-    else
-        ls_recover_local_bind(j->alone, j->heal);
 out:
     return st;
 }
@@ -643,7 +629,6 @@ static void release(job *j)
     ls_sock_close(&j->secret_fd);
     ls_sock_close(&j->out_fd);
     ls_task_rendezvous_close(&j->meet);
-    ls_recover_local_close(j->alone);
     ls_heal_close(j->heal);
     ls_mem_free(j->sockets);
     ls_mem_free(j->ports);

@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "base/time.h"
-#include "cluster/member/recover_local.h"
+#include "cluster/member/heal.h"
 
 enum { MOST = 4 };
 
@@ -22,7 +22,6 @@ typedef struct note { /* what a worker got */
 
 typedef struct agent {
     ls_heal *heal;
-    ls_recover_local *alone; /* in this process */
     int workers;
     int lines[MOST]; /* to each worker, and from it */
     pid_t pids[MOST];
@@ -109,15 +108,12 @@ static void start(agent *a, int i, int64_t have)
 static void open_agent(agent *a, int workers, ls_view_rules rules, int64_t patience_ns)
 {
     *a = (agent){.workers = workers, .segment_fd = -1};
-    LS_CHECK_OK(ls_recover_local_open(&a->alone, rules, workers, NULL));
     LS_CHECK_OK(ls_heal_open(&a->heal, &(ls_heal_args){.workers = workers,
                                                        .patience_ns = patience_ns,
                                                        .make = make,
                                                        .revoke = give_up,
                                                        .context = a,
-                                                       .say = ls_recover_local_say,
-                                                       .say_context = a->alone}));
-    ls_recover_local_bind(a->alone, a->heal);
+                                                       .rules = rules}));
     for (int i = 0; i < workers; i++)
         a->lines[i] = -1;
     for (int i = 0; i < workers; i++)
@@ -161,7 +157,6 @@ static void close_agent(agent *a)
         close(a->lines[i]);
     }
     ls_heal_close(a->heal);
-    ls_recover_local_close(a->alone);
     close(a->segment_fd);
 }
 

@@ -18,22 +18,22 @@ typedef struct post {
     bool send;
 } post;
 
-typedef struct coordinator_process {
+typedef struct office {
     post posts[POSTS];
     int count, sends;
     int fails_at; /* the send that fails; 0: none */
     uint32_t turn, seed;
-} coordinator_process;
+} office;
 
 typedef struct desk { /* of one rank */
     ls_transport base;
-    coordinator_process *coordinator_process;
+    office *office;
     int rank;
 } desk;
 
 static ls_status post_it(desk *d, ls_message *m, bool send)
 {
-    coordinator_process *o = d->coordinator_process;
+    office *o = d->office;
 
     LS_CHECK(o->count < POSTS);
     m->done = false;
@@ -45,18 +45,18 @@ static ls_status post_it(desk *d, ls_message *m, bool send)
     return LS_OK;
 }
 
-static ls_status coordinator_process_send(ls_transport *transport, ls_message *m)
+static ls_status office_send(ls_transport *transport, ls_message *m)
 {
     return post_it((desk *)transport, m, true);
 }
 
-static ls_status coordinator_process_receive(ls_transport *transport, ls_message *m)
+static ls_status office_receive(ls_transport *transport, ls_message *m)
 {
     return post_it((desk *)transport, m, false);
 }
 
-static const ls_transport_table coordinator_process_table = {
-    .name = "office", .send = coordinator_process_send, .receive = coordinator_process_receive};
+static const ls_transport_table office_table = {
+    .name = "office", .send = office_send, .receive = office_receive};
 
 static void deliver(const ls_message *from, ls_message *to)
 {
@@ -84,7 +84,7 @@ static bool meet(const post *a, const post *b)
 }
 
 /* Deliver one message that can be delivered, chosen by chance; false: there is none. */
-static bool deliver_one(coordinator_process *o)
+static bool deliver_one(office *o)
 {
     ls_rng_block b = ls_rng_philox((ls_rng_key){{o->seed, 1}}, o->turn++, 0, 0, 0);
 
@@ -108,7 +108,7 @@ static bool deliver_one(coordinator_process *o)
  */
 
 typedef struct ring {
-    coordinator_process coordinator_process;
+    office office;
     desk desks[RANKS];
     ls_exec execs[RANKS];
     ls_sched scheds[RANKS];
@@ -123,9 +123,9 @@ static ring *new_ring(uint32_t seed)
     ring *g = ls_mem_alloc(sizeof *g);
 
     LS_CHECK(g);
-    g->coordinator_process.seed = seed;
+    g->office.seed = seed;
     for (int r = 0; r < RANKS; r++)
-        g->desks[r] = (desk){{&coordinator_process_table}, &g->coordinator_process, r};
+        g->desks[r] = (desk){{&office_table}, &g->office, r};
     return g;
 }
 
@@ -195,7 +195,7 @@ static ls_status move(ring *g, int n)
         }
         if (ended == n)
             return LS_OK;
-        if (!deliver_one(&g->coordinator_process))
+        if (!deliver_one(&g->office))
             return ls_fail(LS_EDEADLINE, "%d of %d are done and nothing is under way", ended, n);
     }
 }
@@ -209,7 +209,7 @@ static void run_call(ring *g, const ls_algo *algo, const ls_call *c, int n, int6
         ls_test_fail(__FILE__, __LINE__, "%s by %s, %lld elements, %d ranks: %s",
                      ls_coll_kind_name(c->kind), algo->name, (long long)c->count, n,
                      ls_err_last()->text);
-    LS_CHECK_EQ(g->coordinator_process.count, 0); /* nobody said more than was heard */
+    LS_CHECK_EQ(g->office.count, 0); /* nobody said more than was heard */
     for (int r = 0; r < n; r++)
         ls_call_check(c, n, r, g->out[r]);
     forget(g, c, n);
@@ -257,7 +257,7 @@ LS_TEST(exec_ends_a_barrier_when_all_have_come)
             LS_CHECK_OK(ls_exec_poll(&g->execs[r], &done));
             LS_CHECK(!done);
         }
-        if (!deliver_one(&g->coordinator_process))
+        if (!deliver_one(&g->office))
             break;
     }
     LS_CHECK_OK(begin(g, 4, 5, algo->name));
@@ -294,7 +294,7 @@ LS_TEST(exec_without_memory_can_begin_again)
         ls_mem_fail_nth(n);
         LS_CHECK_FAILS(begin(g, 0, 3, algo->name), LS_ENOMEM, "");
         ls_mem_fail_nth(0);
-        LS_CHECK_EQ(g->coordinator_process.count, 0);
+        LS_CHECK_EQ(g->office.count, 0);
     }
     for (int r = 0; r < 3; r++)
         LS_CHECK_OK(begin(g, r, 3, algo->name));
@@ -313,13 +313,13 @@ LS_TEST(exec_passes_the_failure_of_a_transport_on)
     for (int at = 1;; at++) {
         ring *g = new_ring((uint32_t)at);
         ls_status st = LS_OK;
-        g->coordinator_process.fails_at = at;
+        g->office.fails_at = at;
         plan(g, algo, &c, 3, 16);
         for (int r = 0; st == LS_OK && r < 3; r++)
             st = begin(g, r, 3, algo->name);
         if (st == LS_OK)
             st = move(g, 3);
-        bool reached = g->coordinator_process.sends >= at;
+        bool reached = g->office.sends >= at;
         if (reached)
             LS_CHECK_FAILS(st, LS_EPEER, "burned down");
         forget(g, &c, 3);

@@ -11,7 +11,6 @@
 #include "base/fault.h"
 #include "base/time.h"
 #include "cli/job.h"
-#include "cluster/member/recover_local.h"
 #include "comm/node/shm_segment.h"
 #include "config/runfile.h"
 #include "train/loop.h"
@@ -148,7 +147,6 @@ out:
 typedef struct agent {
     story *s;
     ls_heal *heal;
-    ls_recover_local *alone;
     int segment_fd, pipe[2], ack[2], running;
     uint64_t generation;
     pid_t pids[MOST];
@@ -254,17 +252,13 @@ static void play(story *s)
 
     LS_CHECK_EQ(pipe2(a.pipe, O_CLOEXEC | O_NONBLOCK), 0);
     LS_CHECK_EQ(pipe2(a.ack, O_CLOEXEC), 0);
-    LS_CHECK_OK(ls_recover_local_open(
-        &a.alone, (ls_view_rules){.restarts = s->restarts, .least = 1, .unit = s->unit}, s->workers,
-        NULL));
+    const ls_view_rules rules = {.restarts = s->restarts, .least = 1, .unit = s->unit};
     LS_CHECK_OK(ls_heal_open(&a.heal, &(ls_heal_args){.workers = s->workers,
                                                       .patience_ns = ls_test_ms(60000),
                                                       .make = make_segment,
                                                       .revoke = break_segment,
                                                       .context = &a,
-                                                      .say = ls_recover_local_say,
-                                                      .say_context = a.alone}));
-    ls_recover_local_bind(a.alone, a.heal);
+                                                      .rules = rules}));
     for (int i = 0; i < s->workers; i++)
         start(&a, i);
     while (a.running > 0) {
@@ -279,7 +273,6 @@ static void play(story *s)
     while (read(a.pipe[0], &w, sizeof w) == sizeof w)
         hear(s, &w, a.ack[1]);
     ls_heal_close(a.heal);
-    ls_recover_local_close(a.alone);
     close(a.segment_fd);
     for (int i = 0; i < 2; i++) {
         close(a.pipe[i]);

@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/time.h"
+#include "cluster/member/coordinator.h"
 
 enum { MAGIC = 0x4c534832 };
 enum { REPORT = 1, READY, VIEW, END, REGROUP, DISMISS, NOTE };
@@ -207,9 +208,10 @@ typedef struct place { /* of a worker */
 
 struct ls_heal {
     ls_heal_args args;
-    int fd;        /* epoll of our ends */
-    place *places; /* owned: one for each worker, */
-    int *ends;     /* owned: and the other end of its socket; -1: closed */
+    ls_coordinator *coordinator; /* owned: of a job of one node; NULL: args.say reaches it */
+    int fd;                      /* epoll of our ends */
+    place *places;               /* owned: one for each worker, */
+    int *ends;                   /* owned: and the other end of its socket; -1: closed */
     uint64_t generation;
     bool begun;      /* a view has trained */
     int64_t reached; /* as the last view knew it */
@@ -229,7 +231,14 @@ void ls_heal_stop(ls_heal *heal, const ls_err_record *why)
 
 static void say_word(ls_heal *h, const ls_messages *word)
 {
-    h->args.say(h->args.say_context, word);
+    int64_t now = ls_time_now_ns();
+
+    if (!h->coordinator) {
+        h->args.say(h->args.say_context, word);
+        return;
+    }
+    ls_coordinator_takes(h->coordinator, 0, word, now);
+    ls_coordinator_looks(h->coordinator, now);
 }
 
 void ls_heal_entrust(ls_heal *heal, const char *run_lease)
@@ -238,6 +247,37 @@ void ls_heal_entrust(ls_heal *heal, const char *run_lease)
 }
 
 /* --- opening --- */
+
+static void on_tell(void *context, int node, const ls_messages *word)
+{
+    (void)node;
+    ls_heal_hear(context, word);
+}
+
+/* The failure of a worker is shown by its verdict. */
+static void on_stop(void *context, int node, int code, const ls_err_record *why)
+{
+    (void)code;
+    if (node < 0)
+        ls_heal_stop(context, why);
+}
+
+/* The coordinator of a job that has this node only. No node comes or is sent away, so nobody waits
+ * for call() or expel(), and nothing but a message makes anything due. */
+static ls_status open_coordinator(ls_heal *h)
+{
+    const ls_coordinator_args args = {
+        .rules = h->args.rules, .tell = on_tell, .stop = on_stop, .context = h};
+    char host[LS_MEMBERS_TEXT] = "localhost";
+    ls_status st;
+
+    gethostname(host, sizeof host - 1);
+    LS_TRY(st, ls_coordinator_open(&h->coordinator, &args), out);
+    st = ls_coordinator_joins(h->coordinator, 0, host, "127.0.0.1", h->args.workers, true,
+                              ls_time_now_ns());
+out:
+    return st;
+}
 
 static ls_status open_place(ls_heal *h, int i)
 {
@@ -274,6 +314,8 @@ ls_status ls_heal_open(ls_heal **heal_out, const ls_heal_args *args)
     }
     for (int i = 0; i < args->workers; i++)
         LS_TRY(st, open_place(h, i), out);
+    if (!args->say)
+        LS_TRY(st, open_coordinator(h), out);
     *heal_out = h;
 out:
     if (st != LS_OK)
@@ -290,6 +332,7 @@ void ls_heal_close(ls_heal *heal)
         close_fd(&heal->ends[i]);
     }
     close_fd(&heal->fd);
+    ls_coordinator_close(heal->coordinator);
     ls_mem_free(heal->places);
     ls_mem_free(heal->ends);
     ls_mem_free(heal);

@@ -11,11 +11,19 @@
  *                        NOTE     something happened that the ranks did not notice
  *
  * One socket for each worker, inherited by its process and by the one that is started in its place;
- * messages carry a pid, and what was meant for a dead process is dropped. Who decides is the
- * coordinator (coordinator.h), wherever it is (recover_local.h, recover_cluster.h): words (messages.h) go to it and come from
- * it. Every message is answered by its order: a REPORT by one VIEW or END. Who is alive and does
- * not report within the patience is killed, and so counts as dead, unless it is seen to compute; so
- * is a process that was stopped (SIGSTOP) for that long. */
+ * messages carry a pid, and what was meant for a dead process is dropped. Every REPORT is answered
+ * by one VIEW, END or DISMISS. A worker that is alive and does not report within the patience is
+ * killed, and so counts as dead, unless it is seen to compute; so is a process that was stopped
+ * (SIGSTOP) for that long.
+ *
+ * The coordinator (coordinator.h) decides. In a job of one node it is a part of this object and is
+ * called directly:
+ *
+ *     agent.c -- a worker ended --> heal.c ----> coordinator.c ----> view.c
+ *             <- restart or drop --        <----
+ *
+ * With several nodes its messages (messages.h) go out by say() and come in by ls_heal_hear()
+ * (recover_cluster.h). */
 #pragma once
 #include <sys/types.h>
 #include "cluster/member/messages.h"
@@ -76,9 +84,12 @@ typedef struct ls_heal_args {
     /* Break that memory: nobody may wait in it any longer. */
     void (*revoke)(void *context, const char *why);
     void *context;
-    /* Tell the coordinator. Its words come by ls_heal_hear(), at once or later. */
-    void (*say)(void *context, const ls_messages *word);
+    /* With several nodes: send a message to the coordinator, whose messages come by ls_heal_hear(),
+     * at once or later. NULL: these workers are the whole job, and a coordinator in this process
+     * decides by the rules. */
+    void (*say)(void *context, const ls_messages *message);
     void *say_context;
+    ls_view_rules rules;
 } ls_heal_args;
 
 /* What the agent has to do. */

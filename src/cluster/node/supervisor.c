@@ -37,14 +37,14 @@ typedef struct order {
     int worker; /* -1: all of them */
 } order;
 
-typedef struct coordinator_process {
+typedef struct holder { /* the supervisor, in its own process */
     const ls_spawn *spawns;
     pid_t *pids; /* of workers that run; 0: not or no longer */
     int count;
     bool again; /* workers may be started again */
     pid_t agent;
     int fd, agent_fd, child_fd; /* orders and news; the agent's life; SIGCHLD */
-} coordinator_process;
+} holder;
 
 /* --- /proc, without the heap ------------------------------------------------------------------ */
 
@@ -105,17 +105,17 @@ static void each_child(visit call, void *context)
 
 /* --- the supervisor's process --------------------------------------------------------------------- */
 
-static void tell(const coordinator_process *o, const ls_supervisor_news *news)
+static void tell(const holder *h, const ls_supervisor_news *news)
 {
     ssize_t n;
 
     do
-        n = send(o->fd, news, sizeof *news, MSG_NOSIGNAL);
+        n = send(h->fd, news, sizeof *news, MSG_NOSIGNAL);
     while (n < 0 && errno == EINTR);
 }
 
 typedef struct refusal {
-    const coordinator_process *coordinator_process;
+    const holder *holder;
     int worker;
 } refusal;
 
@@ -123,30 +123,30 @@ static void refuse(void *context, ls_spawn_stage stage, int error)
 {
     const refusal *r = context;
 
-    tell(r->coordinator_process, &(ls_supervisor_news){.kind = LS_SUPERVISOR_REFUSED,
-                                                       .worker = r->worker,
-                                                       .stage = (int)stage,
-                                                       .error = error});
+    tell(r->holder, &(ls_supervisor_news){.kind = LS_SUPERVISOR_REFUSED,
+                                          .worker = r->worker,
+                                          .stage = (int)stage,
+                                          .error = error});
 }
 
-static void start(coordinator_process *o, int i)
+static void start(holder *h, int i)
 {
-    refusal r = {o, i};
-    pid_t pid = ls_spawn_start(&o->spawns[i], refuse, &r);
+    refusal r = {h, i};
+    pid_t pid = ls_spawn_start(&h->spawns[i], refuse, &r);
 
     if (pid < 0) {
         refuse(&r, LS_SPAWN_FORK, errno);
-        tell(o,
+        tell(h,
              &(ls_supervisor_news){.kind = LS_SUPERVISOR_ENDED, .worker = i, .status = 127 << 8});
         return;
     }
-    o->pids[i] = pid;
-    tell(o, &(ls_supervisor_news){.kind = LS_SUPERVISOR_STARTED, .worker = i, .pid = pid});
+    h->pids[i] = pid;
+    tell(h, &(ls_supervisor_news){.kind = LS_SUPERVISOR_STARTED, .worker = i, .pid = pid});
 }
 
 /* Reap whoever is dead: workers are reported, orphans that we inherited are not. False: there is
  * no child left. */
-static bool reap(coordinator_process *o)
+static bool reap(holder *h)
 {
     for (;;) {
         int status;
@@ -155,10 +155,10 @@ static bool reap(coordinator_process *o)
             continue;
         if (pid <= 0)
             return pid == 0;
-        for (int i = 0; i < o->count; i++)
-            if (o->pids[i] == pid) {
-                o->pids[i] = 0;
-                tell(o, &(ls_supervisor_news){
+        for (int i = 0; i < h->count; i++)
+            if (h->pids[i] == pid) {
+                h->pids[i] = 0;
+                tell(h, &(ls_supervisor_news){
                             .kind = LS_SUPERVISOR_ENDED, .worker = i, .status = status});
             }
     }
@@ -172,64 +172,64 @@ static void kill_child(void *context, pid_t pid, pid_t session)
 }
 
 /* Returns how many could not be killed in time. */
-static int end_all(coordinator_process *o)
+static int end_all(holder *h)
 {
     int64_t deadline_ns = ls_time_now_ns() + END_SECONDS * LS_NS_PER_S;
     struct signalfd_siginfo info;
     int left = 0;
 
-    while (reap(o)) {
+    while (reap(h)) {
         left = 0;
         each_child(kill_child, &left);
         if (left > 0 && ls_time_now_ns() > deadline_ns)
             return left;
-        struct pollfd wait = {.fd = o->child_fd, .events = POLLIN};
-        if (poll(&wait, 1, ROUND_MS) > 0 && read(o->child_fd, &info, sizeof info) < 0)
+        struct pollfd wait = {.fd = h->child_fd, .events = POLLIN};
+        if (poll(&wait, 1, ROUND_MS) > 0 && read(h->child_fd, &info, sizeof info) < 0)
             continue;
     }
     return 0;
 }
 
 /* A worker that was not reaped still owns its number, and so does its group. */
-static void signal_worker(const coordinator_process *o, int i, int signal)
+static void signal_worker(const holder *h, int i, int signal)
 {
-    if (o->pids[i] > 0 && kill(-o->pids[i], signal) != 0)
-        kill(o->pids[i], signal); /* not yet the leader of its group */
+    if (h->pids[i] > 0 && kill(-h->pids[i], signal) != 0)
+        kill(h->pids[i], signal); /* not yet the leader of its group */
 }
 
 /* One order of the agent; false: end. */
-static bool obey(coordinator_process *o)
+static bool obey(holder *h)
 {
     order what = {.kind = FINISH};
-    ssize_t n = recv(o->fd, &what, sizeof what, MSG_DONTWAIT);
+    ssize_t n = recv(h->fd, &what, sizeof what, MSG_DONTWAIT);
 
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return true;
     if (n != (ssize_t)sizeof what || what.kind == FINISH)
         return false;
     if (what.kind == START)
-        start(o, what.worker);
-    for (int i = 0; i < o->count && what.kind == SIGNAL; i++)
+        start(h, what.worker);
+    for (int i = 0; i < h->count && what.kind == SIGNAL; i++)
         if (what.worker < 0 || what.worker == i)
-            signal_worker(o, i, what.signal);
+            signal_worker(h, i, what.signal);
     return true;
 }
 
-static void watch(coordinator_process *o)
+static void watch(holder *h)
 {
     struct signalfd_siginfo info;
 
     for (;;) {
-        struct pollfd p[3] = {{.fd = o->agent_fd, .events = POLLIN},
-                              {.fd = o->child_fd, .events = POLLIN},
-                              {.fd = o->fd, .events = POLLIN}};
+        struct pollfd p[3] = {{.fd = h->agent_fd, .events = POLLIN},
+                              {.fd = h->child_fd, .events = POLLIN},
+                              {.fd = h->fd, .events = POLLIN}};
         if (poll(p, 3, -1) < 0 && errno != EINTR)
             return;
         if (p[0].revents)
             return;
-        if (p[1].revents && read(o->child_fd, &info, sizeof info) > 0)
-            reap(o);
-        if (p[2].revents && !obey(o))
+        if (p[1].revents && read(h->child_fd, &info, sizeof info) > 0)
+            reap(h);
+        if (p[2].revents && !obey(h))
             return;
     }
 }
@@ -242,16 +242,16 @@ static int watch_agent(pid_t agent)
 }
 
 /* The lowest descriptor from this one on that the supervisor needs; INT_MAX: none. */
-static unsigned next_needed(const coordinator_process *o, unsigned from)
+static unsigned next_needed(const holder *h, unsigned from)
 {
-    const int ours[] = {o->fd, o->agent_fd, o->child_fd};
+    const int ours[] = {h->fd, h->agent_fd, h->child_fd};
     unsigned next = INT_MAX;
 
 #define NEEDS(f) next = (unsigned)(f) >= from && (unsigned)(f) < next ? (unsigned)(f) : next
     for (size_t i = 0; i < LS_COUNT(ours); i++)
         NEEDS(ours[i]);
-    for (int i = 0; i < o->count && o->again; i++) {
-        const ls_spawn *s = &o->spawns[i];
+    for (int i = 0; i < h->count && h->again; i++) {
+        const ls_spawn *s = &h->spawns[i];
         NEEDS(s->out_fd);
         NEEDS(s->err_fd);
         for (int k = 0; k < s->n_keep; k++)
@@ -263,19 +263,19 @@ static unsigned next_needed(const coordinator_process *o, unsigned from)
 
 /* Nothing of the agent's stays open here but our three, and what a worker inherits that may be
  * started again: a pipe must end with its last writer. */
-static void close_others(const coordinator_process *o)
+static void close_others(const holder *h)
 {
     unsigned from = 3;
 
     while (from < INT_MAX) {
-        unsigned next = next_needed(o, from);
+        unsigned next = next_needed(h, from);
         if (next > from)
             syscall(SYS_close_range, from, next - 1, 0);
         from = next + 1;
     }
 }
 
-static _Noreturn void supervisor_main(coordinator_process *o)
+static _Noreturn void supervisor_main(holder *h)
 {
     sigset_t all, child;
 
@@ -287,16 +287,16 @@ static _Noreturn void supervisor_main(coordinator_process *o)
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     sigemptyset(&child);
     sigaddset(&child, SIGCHLD);
-    o->child_fd = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
-    o->agent_fd = watch_agent(o->agent);
-    if (o->child_fd < 0 || o->agent_fd < 0)
+    h->child_fd = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
+    h->agent_fd = watch_agent(h->agent);
+    if (h->child_fd < 0 || h->agent_fd < 0)
         _exit(LOST_CODE);
-    for (int i = 0; i < o->count; i++)
-        start(o, i);
-    close_others(o);
-    watch(o);
-    int left = end_all(o);
-    tell(o, &(ls_supervisor_news){.kind = LS_SUPERVISOR_GONE, .left = left});
+    for (int i = 0; i < h->count; i++)
+        start(h, i);
+    close_others(h);
+    watch(h);
+    int left = end_all(h);
+    tell(h, &(ls_supervisor_news){.kind = LS_SUPERVISOR_GONE, .left = left});
     _exit(0);
 }
 
@@ -306,12 +306,12 @@ ls_status ls_supervisor_open(ls_supervisor *supervisor, const ls_spawn *spawns, 
                              bool again)
 {
     ls_status st = LS_OK;
-    coordinator_process o = {.spawns = spawns, .count = count, .again = again, .agent = getpid()};
+    holder h = {.spawns = spawns, .count = count, .again = again, .agent = getpid()};
     int reaper = 0, pair[2] = {-1, -1};
 
     *supervisor = (ls_supervisor){.fd = -1};
-    o.pids = ls_mem_array((size_t)count, sizeof *o.pids);
-    if (!o.pids)
+    h.pids = ls_mem_array((size_t)count, sizeof *h.pids);
+    if (!h.pids)
         return LS_ENOMEM;
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
         st = ls_fail_sys(LS_EIO, "cannot make a socket for the workers' keeper");
@@ -329,11 +329,11 @@ ls_status ls_supervisor_open(ls_supervisor *supervisor, const ls_spawn *spawns, 
     supervisor->made_reaper = reaper == 0;
     supervisor->fd = pair[0];
     pair[0] = -1;
-    o.fd = pair[1];
+    h.fd = pair[1];
     supervisor->pid = fork();
     if (supervisor->pid == 0) {
         close(supervisor->fd);
-        supervisor_main(&o);
+        supervisor_main(&h);
     }
     if (supervisor->pid < 0) {
         supervisor->pid = 0;
@@ -343,7 +343,7 @@ out:
     for (int i = 0; i < 2; i++)
         if (pair[i] >= 0)
             close(pair[i]);
-    ls_mem_free(o.pids);
+    ls_mem_free(h.pids);
     if (st != LS_OK)
         ls_supervisor_close(supervisor);
     return st;
