@@ -176,7 +176,8 @@ ls_status ls_recover_spread(ls_session *session)
 
     ls_fault_reach(plan->base, plan->generation);
     LS_TRY(st, ls_fault_pass(LS_FAULT_AT_TRANSFER), out);
-    s->recovery.has_state = s->recovery.has_state && (!plan->spread || s->step_number == plan->base);
+    s->recovery.has_state =
+        s->recovery.has_state && (!plan->spread || s->step_number == plan->base);
     bool whole = !s->recovery.zero && !ls_replica_parts_serves(s);
     for (int k = 0; k < ls_optim_kinds(s->run) && plan->spread && s->dp && whole; k++)
         LS_TRY(st,

@@ -309,7 +309,8 @@ ls_status ls_save_share(ls_session *session)
     s->progress.loss = p.loss;
     s->progress.val_loss = p.val_loss;
     s->scaler = p.scaler;
-    int kinds = p.step > 0 && !s->save.sharded ? ls_optim_kinds(s->run) : 0; /* else each has its own */
+    int kinds =
+        p.step > 0 && !s->save.sharded ? ls_optim_kinds(s->run) : 0; /* else each has its own */
     for (int k = 0; k < kinds; k++)
         if (ls_save_divided(s, k))
             LS_TRY(st,

@@ -656,14 +656,15 @@ static ls_status open_sums(ls_session *s, ls_step_args *step)
     step->heals = s->args.rejoin != NULL;
     step->pushes = s->mesh.servers > 0;
     if (s->mesh.buddies && ls_mesh_whole(&s->mesh)) /* else replica_pair.h */
-        LS_TRY(st,
-               ls_replica_copy_open(&s->recovery.copy, &(ls_replica_copy_args){.run = s->run,
-                                                                       .kernels = s->kernels,
-                                                                       .stream = s->stream,
-                                                                       .model = &s->model,
-                                                                       .device = s->device,
-                                                                       .dp = s->dp}),
-               out);
+        LS_TRY(
+            st,
+            ls_replica_copy_open(&s->recovery.copy, &(ls_replica_copy_args){.run = s->run,
+                                                                            .kernels = s->kernels,
+                                                                            .stream = s->stream,
+                                                                            .model = &s->model,
+                                                                            .device = s->device,
+                                                                            .dp = s->dp}),
+            out);
     step->buddy = s->recovery.copy;
 out:
     return st;
