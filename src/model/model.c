@@ -260,12 +260,6 @@ static spec joined(spec s)
     return s;
 }
 
-static spec side_by_side(spec s, int parts)
-{
-    s.parts = parts;
-    return s;
-}
-
 /* Projections into the residual stream start smaller, so that its variance does not grow with depth
  * (GPT-2). */
 static float std_into_stream(const ls_model_shape *s)
