@@ -1,6 +1,6 @@
 #!/bin/sh
 # layers.sh -- every include between rooms must be allowed by src/LAYERS, and no room may include
-# another room's *_impl.h. A folder that LAYERS names is a room of its own, also inside another one:
+# another room's *_impl.h or a header of another room's private folder. A folder that LAYERS names is a room of its own, also inside another one:
 # a file belongs to the deepest of them. No header has a fault point: a build with them compiles
 # again only the sources that have some (Makefile). Prints each offence and fails when there is one.
 set -eu
@@ -26,7 +26,9 @@ function allowed(from, to,    at) {
     return 0
 }
 FILENAME == "LAYERS" { if ($0 ~ /^#/ || NF == 0) next
-            split($0, part, ":"); room = part[1]; known[room] = 1
+            split($0, part, ":"); room = part[1]
+            if (sub("!$", "", room)) hidden[room] = 1
+            known[room] = 1
             n = split(part[2], low, " "); for (i = 1; i <= n; i++) may[room, low[i]] = 1
             next }
 FNR == 1 { from = room_of(FILENAME)
@@ -37,7 +39,7 @@ FNR == 1 { from = room_of(FILENAME)
     to = room_of(path)
     if (from != to && !allowed(from, to)) {
         print FILENAME ":" FNR ": " from " may not include " path; bad = 1 }
-    if (top_of(from) != top_of(to) && path ~ /_impl\.h$/) {
+    if (top_of(from) != top_of(to) && (path ~ /_impl\.h$/ || to in hidden)) {
         print FILENAME ":" FNR ": " path " is private to its room"; bad = 1 }
 }
 /LS_FAULT\(|^[ \t]*#.*LS_FAULTS/ && FILENAME ~ /\.h$/ && FILENAME != "base/fault.h" {

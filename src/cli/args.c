@@ -73,6 +73,23 @@ const char *ls_args_nth(const ls_args *args, const char *name, int i)
     return NULL;
 }
 
+ls_status ls_args_number(const ls_args *args, const char *flag, int64_t fallback, int64_t least,
+                         int64_t most, int64_t *number_out)
+{
+    const char *text = ls_args_value(args, flag);
+    char *end;
+
+    *number_out = fallback;
+    if (!text)
+        return LS_OK;
+    long long n = strtoll(text, &end, 10);
+    if (end == text || *end || *text == ' ' || n < least || n > most)
+        return ls_fail(LS_EUSAGE, "--%s must be a whole number from %lld to %lld, not \"%.60s\"",
+                       flag, (long long)least, (long long)most, text);
+    *number_out = n;
+    return LS_OK;
+}
+
 int ls_args_count(const ls_args *args, const char *name)
 {
     const ls_flag *flag = must_find(args, name);

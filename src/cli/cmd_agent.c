@@ -1,18 +1,21 @@
 /* cmd_agent.c -- `lineshaft agent`: this machine for a job that was started on another one.
  *
  * It asks the first machine what to run (cluster/member/job_spec.h) and is from then on what the same command
- * with --join would have been (job.h). It goes to one job and ends with it: nobody can send work to
+ * with --join would have been (launch/job.h). It goes to one job and ends with it: nobody can send work to
  * a machine on which nobody has started an agent. Only when the job has taken it for lost and goes
  * on does it ask once more. */
 #include "cli/cmds.h"
-#include "cli/job.h"
+#include "cli/job_flags.h"
+#include "cli/report.h"
 
 static ls_status run_agent(const ls_args *args)
 {
     ls_launch_nodes nodes = {.join = ls_args_value(args, "join"),
                              .secret = ls_args_value(args, "secret"),
-                             .secret_fd = -1};
+                             .secret_fd = -1,
+                             .notice = ls_job_flags_notice};
     ls_agent_args agent = {.workers = 0};
+    ls_agent_result result = {.worker = -1};
     ls_status st;
 
     if (!nodes.join) {
@@ -20,11 +23,12 @@ static ls_status run_agent(const ls_args *args)
         ls_err_hint("It is the address that the first machine was given with --listen.");
         return LS_EUSAGE;
     }
-    LS_TRY(st, ls_launch_number(args, "wait", 300, 1, 86400, &nodes.wait_s), out);
-    LS_TRY(st, ls_launch_find_job(args, 0, &agent), out);
+    LS_TRY(st, ls_args_number(args, "wait", 300, 1, 86400, &nodes.wait_s), out);
+    LS_TRY(st, ls_job_flags_agent(args, 0, &agent), out);
     if (ls_args_has(args, "ranks") && agent.workers == 0)
         return ls_fail(LS_EUSAGE, "--ranks must be at least 1");
-    st = ls_job_run_agent(args, &nodes, &agent);
+    LS_TRY(st, ls_job_run_agent(&nodes, &agent, &result), out);
+    st = ls_report_job(&result, args);
 out:
     return st;
 }

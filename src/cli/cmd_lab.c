@@ -3,93 +3,30 @@
  * The agent runs the command once per host, as it runs ranks; the hosts are namespaces that live as
  * long as this process and the commands. So there is nothing to remove, and nothing that a crash
  * could leave behind. */
-#include "cli/cmd_launch.h"
-
 #include <signal.h>
-#include <sys/mman.h>
 #include <unistd.h>
-#include "base/mem.h"
 #include "base/time.h"
 #include "cli/cmds.h"
-#include "cli/term.h"
-#include "cluster/node/worker_env.h"
-#include "cluster/node/lab.h"
-#include "net/secret.h"
+#include "cli/report.h"
+#include "launch/lab_job.h"
 
-enum { OPEN_S = 60, SETTINGS = 4 };
-
-typedef struct host {
-    char text[SETTINGS][64];
-    const char *list[SETTINGS + 2]; /* NAME=VALUE, with the addresses of all, NULL-terminated */
-} host;
-
-static void set_host(host *h, const ls_lab *lab, int i, int n, const char *addresses)
-{
-    snprintf(h->text[0], sizeof h->text[0], "LINESHAFT_LAB_NODE=%d", i);
-    snprintf(h->text[1], sizeof h->text[1], "LINESHAFT_LAB_NODES=%d", n);
-    snprintf(h->text[2], sizeof h->text[2], "LINESHAFT_LAB_ADDRESS=%s", ls_lab_address(lab, i));
-    for (int k = 0; k < 3; k++)
-        h->list[k] = h->text[k];
-    h->list[3] = addresses;
-    h->list[4] = NULL;
-}
-
-/* A secret for jobs between the hosts, as a file without a name that all of them inherit. */
-static ls_status make_secret(int *fd_out)
-{
-    uint8_t bytes[LS_SECRET_BYTES];
-    ls_status st;
-
-    LS_TRY(st, ls_secret_random(bytes, sizeof bytes), out);
-    *fd_out = memfd_create("secret", MFD_CLOEXEC);
-    if (*fd_out < 0 || pwrite(*fd_out, bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
-        st = ls_fail_sys(LS_EIO, "cannot make a secret for the hosts");
-out:
-    explicit_bzero(bytes, sizeof bytes);
-    return st;
-}
+enum { OPEN_S = 60 };
 
 static ls_status run_command(const ls_lab *lab, int n, const ls_args *args)
 {
-    ls_status st = LS_ENOMEM;
-    ls_agent_host *hosts = ls_mem_array((size_t)n, sizeof *hosts);
-    host *own = ls_mem_array((size_t)n, sizeof *own);
     ls_agent_result result = {.worker = -1};
-    ls_agent_fd secret = {.name = "LAB_SECRET", .fd = -1};
     int64_t grace;
-    ls_str all;
+    ls_status st;
 
-    ls_str_init(&all);
-    if (!hosts || !own)
-        goto out;
-    LS_TRY(st, ls_launch_number(args, "grace", LS_AGENT_GRACE_S, 1, 86400, &grace), out);
-    ls_str_append(&all, "LINESHAFT_LAB_ADDRESSES=");
-    for (int i = 0; i < n; i++)
-        ls_str_printf(&all, "%s%s", i ? " " : "", ls_lab_address(lab, i));
-    LS_TRY(st, ls_str_status(&all), out);
-    for (int i = 0; i < n; i++) {
-        set_host(&own[i], lab, i, n, all.p);
-        hosts[i] = (ls_agent_host){
-            .name = ls_lab_host(lab, i), .net_fd = ls_lab_net_fd(lab, i), .settings = own[i].list};
-    }
-    LS_TRY(st, make_secret(&secret.fd), out);
-    const ls_agent_args job = {.command = args->rest,
-                               .workers = n,
-                               .hosts = hosts,
-                               .fds = &secret,
-                               .n_fds = 1,
-                               .log_dir = ls_args_value(args, "log-dir"),
-                               .grace_ns = grace * LS_NS_PER_S,
-                               .go_on = !ls_args_has(args, "fail-fast"),
-                               .anywhere = true};
-    st = ls_agent_run(&job, &result);
+    LS_TRY(st, ls_args_number(args, "grace", LS_AGENT_GRACE_S, 1, 86400, &grace), out);
+    ls_agent_args agent = {.command = args->rest,
+                           .log_dir = ls_args_value(args, "log-dir"),
+                           .grace_ns = grace * LS_NS_PER_S,
+                           .go_on = !ls_args_has(args, "fail-fast")};
+    LS_TRY(st, ls_lab_job_run(lab, n, &agent, &result), out);
+    st = ls_report_job(&result, args);
 out:
-    if (secret.fd >= 0)
-        close(secret.fd);
-    ls_str_release(&all);
-    ls_mem_free(hosts);
-    ls_mem_free(own);
-    return st == LS_OK ? ls_launch_end(&result, args) : st;
+    return st;
 }
 
 /* Without a command: say how to get in, and wait to be ended. */
@@ -127,7 +64,7 @@ static ls_status run_lab(const ls_args *args)
     int64_t n;
 
     link = link ? link : "none";
-    LS_TRY(st, ls_launch_number(args, "nodes", 2, 1, LS_LAB_NODES, &n), out);
+    LS_TRY(st, ls_args_number(args, "nodes", 2, 1, LS_LAB_NODES, &n), out);
     const ls_lab_args how = {.nodes = (int)n, .link = link, .burst = burst ? burst : "auto"};
     LS_TRY(st, ls_lab_open(&lab, &how, ls_time_now_ns() + OPEN_S * LS_NS_PER_S), out);
     if (args->n_rest > 0)

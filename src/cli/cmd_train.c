@@ -1,28 +1,21 @@
 /* cmd_train.c -- lineshaft train: load the run, watch it, let Ctrl-C end it well. */
 #include "cli/command.h"
 
-#include <limits.h>
-#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 #include "base/fault.h"
-#include "base/log.h"
 #include "cli/progress.h"
 #include "cli/cmds.h"
-#include "cli/run_holder.h"
-#include "cli/job.h"
+#include "cli/job_flags.h"
 #include "cli/load_run.h"
-#include "cli/stop_signals.h"
-#include "cluster/node/launcher_env.h"
+#include "cli/report.h"
 #include "config/check.h"
 #include "config/runfile.h"
-#include "layout/replicas.h"
+#include "launch/run_holder.h"
+#include "launch/stop_signals.h"
+#include "launch/train_job.h"
 #include "train/loop.h"
 #include "train/save/preempt.h"
-
-/* What a run may take to finish its step and save, before its ranks are killed; replicas and
- * workers first go on until they meet. */
-enum { SAVE_GRACE_S = 300, MEET_GRACE_S = 86400 };
 
 /* A step may take a minute: say at once that the key was heard. */
 static const char *stop_note(const ls_args *args)
@@ -79,96 +72,40 @@ static ls_status check_profile(const ls_run *run, int64_t steps)
 
 /* --- several ranks ----------------------------------------------------------------------------*/
 
-enum { JOIN_S = 300 };
-
-/* Whether this process is to start ranks rather than to train. */
-static bool starts_ranks(const ls_args *args, const ls_run *run)
+/* Whether the user has said how many ranks there are, or how machines meet. */
+static bool has_job_flags(const ls_args *args)
 {
     static const char *const flags[] = {"ranks", "nodes", "listen", "join"};
-    const char *hosts = getenv("LINESHAFT_LAB_NODES");
 
-    if (ls_job_is_rank())
-        return false;
-    if (ls_job_is_task())
-        return true;
     for (size_t i = 0; i < LS_COUNT(flags); i++)
         if (ls_args_has(args, flags[i]))
             return true;
-    return run->mesh.dp > 1 || run->mesh.tp > 1 || run->mesh.pp > 1 || run->mesh.cp > 1 ||
-           run->mesh.ep > 1 || (hosts && strcmp(hosts, "1") != 0);
+    return false;
 }
 
-/* What a rank needs when its place among the others changes. */
-typedef struct station {
+/* Progress as the standard output takes it, which may be another one now. */
+typedef struct screen {
     const ls_args *args;
-    ls_progress *progress;
-    ls_comm *comm; /* owned; NULL: alone */
-    bool first;    /* this rank tells what the run does */
-    ls_job_seat seat;
-} station;
+    ls_progress progress;
+} screen;
 
-/* A rank's own words go to the agent, which puts its number before them; what the run tells comes
- * from the first rank and goes where the user's command was told to write. */
-static ls_status take_place(station *at, int rank)
+static void on_leads(void *context)
 {
-    ls_status st = LS_OK;
+    screen *s = context;
 
-    if (rank > 0 || at->first)
-        return LS_OK;
-    at->first = true;
-    LS_TRY(st, ls_job_take_output(), out);
-    ls_progress_init(at->progress, at->args);
-out:
-    return st;
-}
-
-static ls_status rejoin(void *context, const ls_view_report *report, ls_heal_view *view,
-                        ls_comm **comm)
-{
-    station *at = context;
-    ls_status st = ls_job_rejoin(&at->seat, report, view, comm);
-
-    at->comm = *comm;
-    return st == LS_OK && !view->dismissed ? take_place(at, view->rank) : st;
-}
-
-static ls_status join_ranks(station *at, ls_session_args *session)
-{
-    const ls_view_report nothing = {.have = -1, .reached = -1};
-    ls_launcher_env places;
-    ls_status st;
-
-    if (!ls_job_is_rank())
-        return LS_OK;
-    if (ls_heal_has_agent()) {
-        session->rejoin = rejoin;
-        session->rejoin_context = at;
-        ls_run_digest(session->run, &at->seat.config_digest);
-        LS_TRY(st, rejoin(at, &nothing, &session->view, &session->comm), out);
-        session->local_ranks = session->view.local_ranks;
-        session->local_rank = session->view.local_rank;
-        goto out;
-    }
-    LS_TRY(st, ls_job_join(&at->comm, ls_time_now_ns() + JOIN_S * LS_NS_PER_S), out);
-    session->comm = at->comm;
-    LS_TRY(st, ls_launcher_env_find(&places), out);
-    session->local_ranks = places.local_world * ls_job_local_tasks();
-    session->local_rank = ls_job_local_task() * places.local_world + places.local_rank;
-    st = take_place(at, places.rank);
-out:
-    return st;
+    ls_progress_init(&s->progress, s->args);
 }
 
 static ls_status train(const ls_args *args, const ls_run *run, int64_t profile_steps)
 {
     bool json = ls_args_has(args, "json");
-    ls_progress progress;
-    station at = {.args = args, .progress = &progress, .seat = {.listen_fd = -1}};
+    screen shown = {.args = args};
+    ls_train_job_rank at = {.leads = on_leads, .context = &shown};
     ls_str line;
     ls_session_args session = {.run = run,
                                .fresh = ls_args_has(args, "fresh"),
                                .sink = json ? print_json : ls_progress_event,
-                               .sink_context = json ? (void *)&line : (void *)&progress,
+                               .sink_context = json ? (void *)&line : (void *)&shown.progress,
                                .stop = &ls_stop_signals_asked,
                                .stop_by = ls_stop_signals_by_ns,
                                .stop_saved = ls_stop_signals_saved,
@@ -176,50 +113,31 @@ static ls_status train(const ls_args *args, const ls_run *run, int64_t profile_s
     ls_status st;
 
     ls_str_init(&line);
-    ls_progress_init(&progress, args);
-    LS_TRY(st, join_ranks(&at, &session), out);
+    ls_progress_init(&shown.progress, args);
+    LS_TRY(st, ls_train_job_join(&at, &session), out);
     ls_stop_signals_begin(&(ls_stop_signals_args){
-        .rank = ls_job_is_rank(), .grace_s = run->checkpoint.grace, .note = stop_note(args)});
+        .rank = ls_job_rank_here(), .grace_s = run->checkpoint.grace, .note = stop_note(args)});
     st = ls_loop_run(&session);
-    if (progress.drawn)
+    if (shown.progress.drawn)
         putchar('\n');
-    /* The others wait for this rank: it will not come. */
-    if (st != LS_OK && st != LS_EINTR && st != LS_EUNSAVED && at.comm)
-        ls_comm_abort(at.comm, ls_err_last()->text);
 out:
+    ls_train_job_leave(&at, st);
     ls_str_release(&line);
-    ls_comm_close(at.comm);
-    if (at.seat.listen_fd >= 0)
-        close(at.seat.listen_fd);
     return st;
 }
 
 /* Start this command as ranks. */
 static ls_status run_ranks(const ls_args *args, const ls_run *run)
 {
-    const ls_recover_cluster_args heal = {.rules = {.restarts = (int)run->heal.restarts,
-                                                    .least = (int)run->heal.min_ranks,
-                                                    .unit = ls_replicas_unit(run)},
-                                          .min_nodes = (int)run->heal.min_nodes,
-                                          .max_nodes = (int)run->heal.max_nodes,
-                                          .grow_wait_ns = (int64_t)(run->heal.grow_wait * 1e9),
-                                          .quarantine = (int)run->heal.quarantine,
-                                          .cool_ns = (int64_t)(run->heal.cool_down * 1e9),
-                                          .patience_ns = run->heal.wait * LS_NS_PER_S,
-                                          .heartbeat_ns = (int64_t)(run->heal.heartbeat * 1e9),
-                                          .suspect_ns = (int64_t)(run->heal.suspect * 1e9),
-                                          .dead_ns = (int64_t)(run->heal.dead * 1e9),
-                                          .failover = true,
-                                          .run_lease = ls_run_holder_lease(),
-                                          .etcd = ls_run_holder_etcd(),
-                                          .program = LS_AGENT_SELF};
-    int64_t sharers = ls_max_i64(1, run->mesh.dp) * run->mesh.cp;
-    int64_t all = ls_max_i64(run->mesh.ep, sharers) * run->mesh.tp * run->mesh.pp;
-    int ranks = all > 1 && !ls_job_is_task() ? (int)ls_min_i64(all, INT_MAX) : 1;
-    bool discrete = run->sync != LS_SYNC_ALLREDUCE; /* who trains apart notices no loss for long */
-    bool heals = run->heal.mode == LS_HEAL_ON && !discrete;
+    ls_agent_result result = {.worker = -1};
+    ls_job_args job = {.ranks = 1};
+    ls_status st;
 
-    return ls_job_run(args, ranks, discrete ? MEET_GRACE_S : SAVE_GRACE_S, heals ? &heal : NULL);
+    LS_TRY(st, ls_job_flags_read(args, ls_train_job_ranks(run), &job), out);
+    LS_TRY(st, ls_train_job_run(run, &job, &result), out);
+    st = ls_report_job(&result, args);
+out:
+    return st;
 }
 
 /* A run that was finished before, and that a scheduler has started again: nothing is opened. */
@@ -280,15 +198,15 @@ static ls_status run_train(const ls_args *args)
     st = check_profile(&run, profile_steps);
     if (st == LS_OK && *run.model.import && strcmp(run.model.import, run.data.tokenizer) != 0)
         st = ls_load_run_prove(&run); /* for its warning */
-    if (st == LS_OK && !ls_job_is_rank() && !ls_args_has(args, "fresh") && profile_steps == 0)
+    if (st == LS_OK && !ls_job_rank_here() && !ls_args_has(args, "fresh") && profile_steps == 0)
         st = show_finished(args, &run, &finished);
     if (st == LS_OK && !finished)
-        st = ls_run_holder_run(args, &run);
+        st = ls_run_holder_run(&run, ls_args_has(args, "join"));
     if (finished || st != LS_OK) {
         ls_runfile_release(&run);
         return st;
     }
-    if (starts_ranks(args, &run))
+    if (ls_train_job_is_needed(&run, has_job_flags(args)))
         st = run_ranks(args, &run);
     else
         st = train(args, &run, profile_steps);

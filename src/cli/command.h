@@ -46,6 +46,10 @@ const char *ls_args_value(const ls_args *args, const char *name);
 bool ls_args_has(const ls_args *args, const char *name);
 /* The i-th value of a flag that repeats; NULL past the end. */
 const char *ls_args_nth(const ls_args *args, const char *name, int i);
+/* The value of a flag as a whole number; fallback when it was not given. LS_EUSAGE: it is none, or
+ * out of range. */
+ls_status ls_args_number(const ls_args *args, const char *flag, int64_t fallback, int64_t least,
+                         int64_t most, int64_t *number_out);
 
 /* Every command that exists, in the order of --help. */
 extern const ls_command *const ls_commands[];

@@ -12,7 +12,7 @@
 #include "cli/report.h"
 #include "base/log.h"
 #include "cluster/node/error_channel.h"
-#include "cluster/member/coordinator_process.h"
+#include "cluster/recover/coordinator_process.h"
 
 static void show_log(ls_log_level level, const char *line, void *context)
 {

@@ -1,7 +1,6 @@
 /* load_run.h -- loading a run for a command, with the flags that all such commands share. */
 #pragma once
 #include "cli/command.h"
-#include "cluster/member/config_digest.h"
 #include "config/run.h"
 
 /* Row of a flag table; ls_load_run_run() reads it. */
@@ -21,6 +20,3 @@ ls_status ls_load_run_run(ls_run *run, const ls_args *args, const char *path);
  * template can be read, the vocabulary fits, and every name in train.freeze and lora.targets fits
  * something. Warns of a tokenizer that is not the imported model's own. Nothing is created. */
 ls_status ls_load_run_prove(const ls_run *run);
-
-/* What must be alike on all machines of a run: the program, the settings, the files. */
-void ls_run_digest(const ls_run *run, ls_config_digest *config_digest_out);

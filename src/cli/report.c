@@ -1,5 +1,7 @@
-/* report.c -- rendering an error record. */
+/* report.c -- rendering an error record, and how a job ended. */
 #include "cli/report.h"
+
+#include <unistd.h>
 
 static void line(ls_str *out, const ls_term *term, const char *label, const char *text)
 {
@@ -29,4 +31,55 @@ void ls_report_error(const ls_err_record *record, const ls_term *term)
     /* Out of memory still gets its line: the record itself needs none. */
     fputs(text.failed ? "lineshaft: error: out of memory\n" : text.p, stderr);
     ls_str_release(&text);
+}
+
+static void show_lines(const ls_agent_result *result)
+{
+    fprintf(stderr, "  last lines of [%s]:\n", result->label);
+    for (const char *p = result->last_lines; *p;) {
+        int len = (int)strcspn(p, "\n");
+        fputs("    ", stderr);
+        ls_term_text((const unsigned char *)p, (size_t)len, stderr);
+        fputc('\n', stderr);
+        p += len + (p[len] == '\n');
+    }
+}
+
+static void show_others(const ls_agent_result *result)
+{
+    int n = result->others;
+
+    fprintf(stderr, "  and %d other%s that %s", n, n == 1 ? "" : "s",
+            !result->stopped ? "failed"
+            : n == 1         ? "was stopped"
+                             : "were stopped");
+    if (result->killed > 0)
+        fprintf(stderr, ", %d of them by SIGKILL", result->killed);
+    fputc('\n', stderr);
+}
+
+ls_status ls_report_job(const ls_agent_result *result, const ls_args *args)
+{
+    ls_term term;
+
+    if (result->left > 0)
+        fprintf(stderr, "lineshaft: warn: %d process%s could not be killed\n", result->left,
+                result->left == 1 ? "" : "es");
+    if (result->unread)
+        exit(result->exit_code);
+    if (result->cause.code == LS_OK)
+        return LS_OK;
+    if ((result->cause.code == LS_EINTR || result->cause.code == LS_EUNSAVED) && result->worker < 0)
+        return ls_err_adopt(&result->cause);
+    ls_term_init(&term, STDERR_FILENO, args);
+    fflush(stdout);
+    ls_report_error(&result->cause, &term);
+    if (*result->last_lines)
+        show_lines(result);
+    if (result->others > 0)
+        show_others(result);
+    if (*result->note)
+        fprintf(stderr, "  %s\n", result->note);
+    fflush(stderr);
+    exit(result->exit_code);
 }

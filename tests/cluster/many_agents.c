@@ -14,7 +14,7 @@
 #include <unistd.h>
 #include "base/mem.h"
 #include "base/time.h"
-#include "cluster/elect/recover_cluster.h"
+#include "cluster/recover/recover_cluster.h"
 #include "net/fd_limit.h"
 
 enum { GENERATIONS = 8, PROCESSES = 64, FDS_EACH = 5 };

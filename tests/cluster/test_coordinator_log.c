@@ -6,7 +6,7 @@
 #include <string.h>
 #include "base/mem.h"
 #include "base/time.h"
-#include "cluster/member/coordinator_log.h"
+#include "cluster/recover/coordinator_log.h"
 
 enum { NODES = 6, WORKERS = 2 };
 

@@ -10,9 +10,9 @@
 #include <unistd.h>
 #include "base/fault.h"
 #include "base/time.h"
-#include "cli/job.h"
-#include "comm/node/shm_segment.h"
+#include "comm/node_memory.h"
 #include "config/runfile.h"
+#include "launch/job_rank.h"
 #include "train/loop.h"
 
 enum { MOST = 8, MOST_SETS = 8 };
@@ -115,8 +115,8 @@ out:
 static ls_status meet(void *context, const ls_view_report *report, ls_heal_view *view,
                       ls_comm **comm)
 {
-    ls_job_seat seat = {.listen_fd = -1}; /* all on one machine */
-    ls_status st = ls_job_rejoin(&seat, report, view, comm);
+    ls_job_rank own = {.listen_fd = -1}; /* all on one machine */
+    ls_status st = ls_job_rank_rejoin(&own, report, view, comm);
 
     *(ls_comm **)context = *comm;
     return st;
@@ -159,8 +159,7 @@ static ls_status make_segment(void *context, uint64_t generation, int ranks, int
     if (a->segment_fd >= 0)
         close(a->segment_fd);
     a->generation = generation;
-    LS_CHECK_OK(ls_shm_segment_create(
-        &(ls_shm_segment_args){.generation = generation, .ranks = ranks}, &a->segment_fd));
+    LS_CHECK_OK(ls_node_memory_create(generation, ranks, &a->segment_fd));
     *fd_out = a->segment_fd;
     return LS_OK;
 }
@@ -168,11 +167,8 @@ static ls_status make_segment(void *context, uint64_t generation, int ranks, int
 static void break_segment(void *context, const char *why)
 {
     const agent *a = context;
-    ls_shm_segment *segment;
 
-    LS_CHECK_OK(ls_shm_segment_open(&segment, a->segment_fd, a->generation));
-    ls_shm_segment_abort(segment, LS_SHM_SEGMENT_AGENT, LS_EPEER, "%s", why);
-    ls_shm_segment_close(segment);
+    LS_CHECK_OK(ls_node_memory_break(a->segment_fd, a->generation, why));
 }
 
 static void start(agent *a, int i)

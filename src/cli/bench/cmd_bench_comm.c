@@ -22,11 +22,11 @@
 #include "cli/bench/cmd_bench_bound.h"
 #include "cli/bench/cmd_bench_explain.h"
 #include "cli/bench/cmd_bench_peer.h"
-#include "cli/cmd_launch.h"
-#include "cli/job.h"
+#include "cli/job_flags.h"
+#include "cli/report.h"
 #include "comm/algo/algo.h"
-#include "comm/node/shm_segment.h"
 #include "comm/tune.h"
+#include "launch/job_rank.h"
 
 enum { MOST_SIZES = 64, MOST_CALLS = 4000, LEAST_CALLS = 5, WARM_CALLS = 3, LIMIT_S = 120 };
 
@@ -143,7 +143,7 @@ static ls_status read_plan(const ls_args *args, plan *p)
     LS_TRY(st, read_sizes(sizes ? sizes : default_sizes, p), out);
     LS_TRY(st, read_ops(ops ? ops : "all_reduce", p), out);
     LS_TRY(st, read_type(ls_args_value(args, "type"), p), out);
-    LS_TRY(st, ls_launch_number(args, "tenths", 3, 1, 6000, &tenths), out);
+    LS_TRY(st, ls_args_number(args, "tenths", 3, 1, 6000, &tenths), out);
     p->seconds = (double)tenths / 10;
     if (p->algo && !ls_algo_find(p->algo) && strcmp(p->algo, "levels") != 0) {
         st = ls_fail(LS_EUSAGE, "there is no algorithm \"%s\"", p->algo);
@@ -449,7 +449,7 @@ static ls_status run_rank(const plan *p)
 
     for (int i = 0; i < p->sizes; i++)
         most = ls_max_i64(most, p->bytes[i]);
-    LS_TRY(st, ls_job_join(&b.comm, ls_time_now_ns() + 60 * LS_NS_PER_S), out);
+    LS_TRY(st, ls_job_rank_join(&b.comm, ls_time_now_ns() + 60 * LS_NS_PER_S), out);
     /* One node takes no numbers to choose by; they are for the table. */
     if (p->explain && ls_tune_of(b.comm)->source == LS_TUNE_ASSUMED)
         LS_TRY(st, ls_tune_open(b.comm, ls_time_now_ns() + 60 * LS_NS_PER_S), out);
@@ -498,7 +498,7 @@ static ls_status run_peers(const ls_args *args, const plan *p)
         if (p->ops[i] == LS_COLL_GATHER || p->ops[i] == LS_COLL_BARRIER)
             return ls_fail(LS_EUSAGE, "--peer does not measure %s", ops[i]);
     }
-    LS_TRY(st, ls_launch_number(args, "ranks", 1, 1, LS_SHM_SEGMENT_RANKS, &n), out);
+    LS_TRY(st, ls_args_number(args, "ranks", 1, 1, LS_NODE_MEMORY_RANKS, &n), out);
     st = ls_bench_peer_run(&(ls_bench_peer_args){.ranks = (int)n,
                                                  .ops = ops,
                                                  .n_ops = p->n_ops,
@@ -506,6 +506,20 @@ static ls_status run_peers(const ls_args *args, const plan *p)
                                                  .sizes = p->sizes,
                                                  .seconds = p->seconds,
                                                  .json = p->json});
+out:
+    return st;
+}
+
+/* Start this command once more as each rank. */
+static ls_status run_ranks(const ls_args *args)
+{
+    ls_agent_result result = {.worker = -1};
+    ls_job_args job = {.grace_s = 0};
+    ls_status st;
+
+    LS_TRY(st, ls_job_flags_read(args, 1, &job), out);
+    LS_TRY(st, ls_job_run(&job, &result), out);
+    st = ls_report_job(&result, args);
 out:
     return st;
 }
@@ -519,7 +533,7 @@ static ls_status run_comm(const ls_args *args)
         return st;
     if (ls_args_has(args, "peer"))
         return run_peers(args, &p);
-    return ls_job_is_rank() ? run_rank(&p) : ls_job_run(args, 1, 0, NULL);
+    return ls_job_rank_here() ? run_rank(&p) : run_ranks(args);
 }
 
 static const ls_flag flags[] = {

@@ -7,7 +7,6 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/time.h"
-#include "cli/cmd_launch.h"
 #include "cli/cmds.h"
 #include "cli/load_run.h"
 #include "cli/term.h"
@@ -255,8 +254,8 @@ static ls_status load(const ls_args *args, ls_drill *d, char forced[FORCED][64])
     const char *set;
     ls_status st;
 
-    LS_TRY(st, ls_launch_number(args, "steps", STEPS, 8, LS_DRILL_STEPS, &steps), out);
-    LS_TRY(st, ls_launch_number(args, "ranks", RANKS, 1, 256, &ranks), out);
+    LS_TRY(st, ls_args_number(args, "steps", STEPS, 8, LS_DRILL_STEPS, &steps), out);
+    LS_TRY(st, ls_args_number(args, "ranks", RANKS, 1, 256, &ranks), out);
     snprintf(forced[0], sizeof forced[0], "train.steps=%lld", (long long)steps);
     snprintf(forced[1], sizeof forced[1], "checkpoint.every=%lld", (long long)steps / 4);
     snprintf(forced[2], sizeof forced[2], "checkpoint.keep=3");
@@ -407,7 +406,7 @@ static ls_status play_all(const ls_args *args, ls_drill *d, count *n)
     int64_t times;
     ls_status st;
 
-    LS_TRY(st, ls_launch_number(args, "count", COUNT, 1, 100000, &times), out);
+    LS_TRY(st, ls_args_number(args, "count", COUNT, 1, 100000, &times), out);
     LS_TRY(st, play_undisturbed(d), out);
     if (!json)
         printf("undisturbed: %lld steps on %d rank%s in %.1f s, weights %s\n\n%-15s %-7s%11s%11s%8s"
@@ -432,7 +431,7 @@ static ls_status run_drill(const ls_args *args)
     ls_status st;
 
     LS_TRY(st, check_only(ls_args_value(args, "only")), out);
-    LS_TRY(st, ls_launch_number(args, "seed", 1, 0, INT32_MAX, &seed), out);
+    LS_TRY(st, ls_args_number(args, "seed", 1, 0, INT32_MAX, &seed), out);
     d.key = ls_rng_derive((uint64_t)seed, 0xd1, 0);
     LS_TRY(st, load(args, &d, forced), out);
     if (ls_args_has(args, "list")) {

@@ -9,7 +9,6 @@
 #include <unistd.h>
 #include "base/file.h"
 #include "base/mem.h"
-#include "cli/cmd_launch.h"
 #include "cli/cmds.h"
 #include "cli/load_run.h"
 #include "cli/term.h"
@@ -92,15 +91,15 @@ static ls_status read_request(const ls_args *args, const ls_run *run, request *r
         if (strcmp(name, ls_pp_schedule_names[k]) == 0)
             r->kind = (ls_pp_schedule_kind)k;
     LS_TRY(st, check_flags(args, run != NULL), out);
-    LS_TRY(st, ls_launch_number(args, "stages", run ? run->mesh.pp : 4, 1, 4096, &r->ranks), out);
+    LS_TRY(st, ls_args_number(args, "stages", run ? run->mesh.pp : 4, 1, 4096, &r->ranks), out);
     LS_TRY(st,
-           ls_launch_number(args, "micro-batches", (leaves + dp - 1) / dp, 1, 1 << 16, &r->micros),
+           ls_args_number(args, "micro-batches", (leaves + dp - 1) / dp, 1, 1 << 16, &r->micros),
            out);
     int64_t chunks = r->kind != LS_PP_SCHEDULE_INTERLEAVED ? 1
                      : run && run->mesh.chunks > 1         ? run->mesh.chunks
                                                            : 2;
-    LS_TRY(st, ls_launch_number(args, "chunks", chunks, 1, 256, &r->chunks), out);
-    LS_TRY(st, ls_launch_number(args, "width", 0, 20, 100000, &r->width), out);
+    LS_TRY(st, ls_args_number(args, "chunks", chunks, 1, 256, &r->chunks), out);
+    LS_TRY(st, ls_args_number(args, "width", 0, 20, 100000, &r->width), out);
     LS_TRY(st, ls_plan_number(args, "forward", false, &r->forward), out);
     LS_TRY(st, ls_plan_number(args, "backward", false, &r->backward), out);
     LS_TRY(st, ls_plan_number(args, "transfer", true, &r->transfer), out);

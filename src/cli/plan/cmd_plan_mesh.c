@@ -4,7 +4,6 @@
 
 #include <unistd.h>
 #include "base/json.h"
-#include "cli/cmd_launch.h"
 #include "cli/load_run.h"
 #include "cli/term.h"
 #include "comm/tune.h"
@@ -23,9 +22,9 @@ static ls_status read_facts(const ls_args *args, const ls_run *run, ls_mesh_choi
     ls_tune tune;
     ls_status st;
 
-    LS_TRY(st, ls_launch_number(args, "ranks", 2, 1, LS_MESH_RANKS, &ranks), out);
-    LS_TRY(st, ls_launch_number(args, "nodes", 1, 1, ranks, &nodes), out);
-    LS_TRY(st, ls_launch_number(args, "rows", 8, 1, 100000, rows), out);
+    LS_TRY(st, ls_args_number(args, "ranks", 2, 1, LS_MESH_RANKS, &ranks), out);
+    LS_TRY(st, ls_args_number(args, "nodes", 1, 1, ranks, &nodes), out);
+    LS_TRY(st, ls_args_number(args, "rows", 8, 1, 100000, rows), out);
     LS_TRY(st, ls_plan_number(args, "memory", false, &gib), out);
     LS_TRY(st, ls_plan_number(args, "gbits", false, &gbits), out);
     if (ranks % nodes != 0) {

@@ -101,6 +101,7 @@ typedef struct ls_agent_result {
     bool stopped;        /* they were told to end; otherwise they failed by themselves */
     int killed;          /* of these, those that did not end within the grace time */
     int left;            /* processes that could not be killed */
+    bool unread;         /* set by the caller: a worker ended because nobody reads its results */
     char note[512];      /* one more line for who shows it, set by who knows more than the agent */
     char last_lines[LS_WORKER_LOGS_TAIL + 1]; /* of that worker's standard error, or output */
 } ls_agent_result;

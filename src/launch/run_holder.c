@@ -1,14 +1,15 @@
 /* run_holder.c -- see run_holder.h. */
-#include "cli/run_holder.h"
+#include "launch/run_holder.h"
 
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 #include "base/log.h"
 #include "base/time.h"
-#include "cli/job.h"
 #include "cluster/node/launcher_env.h"
 #include "cluster/elect/run_lease.h"
+#include "launch/job_rank.h"
+#include "launch/task_rendezvous.h"
 
 enum { WAIT_S = 30 };
 
@@ -45,24 +46,24 @@ static void on_lost(void *context, const char *why)
 }
 
 /* Whether this process is on the first machine of the job. */
-static bool is_first(const ls_args *args)
+static bool is_first(bool joins)
 {
     const char *lab = getenv("LINESHAFT_LAB_NODE");
     ls_launcher_env places;
 
-    if (ls_args_has(args, "join") || (lab && strcmp(lab, "0") != 0))
+    if (joins || (lab && strcmp(lab, "0") != 0))
         return false;
-    if (!ls_job_is_task())
+    if (!ls_task_rendezvous_is_task())
         return true;
     return ls_launcher_env_find_outer(&places) != LS_OK || places.rank <= 0;
 }
 
-ls_status ls_run_holder_run(const ls_args *args, const ls_run *run)
+ls_status ls_run_holder_run(const ls_run *run, bool joins)
 {
     const ls_run_list *urls = &run->heal.etcd;
     ls_status st;
 
-    if (run->heal.quorum != LS_HEAL_ETCD || ls_job_is_rank() || !is_first(args))
+    if (run->heal.quorum != LS_HEAL_ETCD || ls_job_rank_here() || !is_first(joins))
         return LS_OK;
     ls_run_lease_run(run->name, run->out, held.run);
     LS_TRY(st,

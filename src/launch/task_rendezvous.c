@@ -1,7 +1,7 @@
 /* task_rendezvous.c -- see task_rendezvous.h. The file is one line, "address secret pid host", of mode 0600, put in place
  * by a rename, so nobody reads half of it. A file that a killed job left is seen by its process
  * being gone, where that ran on the same machine; job numbers of batch systems do not repeat. */
-#include "cli/task_rendezvous.h"
+#include "launch/task_rendezvous.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,8 +13,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/file.h"
+#include "base/log.h"
 #include "base/str.h"
 #include "base/time.h"
+#include "launch/job_rank.h"
 #include "net/secret.h"
 
 enum { LINE = 1024, LOOK_MS = 20 };
@@ -37,6 +39,44 @@ ls_status ls_task_rendezvous_launched(bool *launched_out, ls_launcher_env *place
     *launched_out = st == LS_OK && places_out->rank_from && places_out->world > 1 &&
                     strcmp(places_out->launcher, "lineshaft") != 0;
     return st;
+}
+
+bool ls_task_rendezvous_is_task(void)
+{
+    static bool told;
+    ls_launcher_env places;
+    bool launched;
+
+    if (ls_job_rank_here())
+        return false;
+    if (ls_task_rendezvous_launched(&launched, &places) == LS_OK)
+        return launched;
+    /* They may mean something else to somebody else. */
+    if (!told)
+        ls_log(LS_LOG_WARN, "%s; this process does not take it for a task of a launcher",
+               ls_err_last()->text);
+    told = true;
+    ls_err_clear();
+    return false;
+}
+
+int ls_task_rendezvous_local_tasks(void)
+{
+    ls_launcher_env places;
+
+    return ls_launcher_env_find_outer(&places) == LS_OK && places.world > 1 &&
+                   places.local_world > 1
+               ? places.local_world
+               : 1;
+}
+
+int ls_task_rendezvous_local_task(void)
+{
+    ls_launcher_env places;
+
+    return ls_launcher_env_find_outer(&places) == LS_OK && places.world > 1
+               ? (int)ls_max_i64(0, places.local_rank)
+               : 0;
 }
 
 static bool is_one_machine(const ls_launcher_env *p)

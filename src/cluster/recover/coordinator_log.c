@@ -1,5 +1,5 @@
 /* coordinator_log.c -- see coordinator_log.h. */
-#include "cluster/member/coordinator_log.h"
+#include "cluster/recover/coordinator_log.h"
 
 #include "base/mem.h"
 

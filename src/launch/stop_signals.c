@@ -4,7 +4,7 @@
  * then, or more, when it was preempted and the end is sooner: nobody tells. After it, SIGKILL comes
  * when KillWait has passed, 30 s unless the site says otherwise. To take more time than there is
  * does no harm: the checkpoint before stays. */
-#include "cli/stop_signals.h"
+#include "launch/stop_signals.h"
 
 #include <errno.h>
 #include <stdatomic.h>

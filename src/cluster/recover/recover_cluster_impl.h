@@ -1,7 +1,7 @@
 /* recover_cluster_impl.h -- what recover_cluster.c and failover.c share. */
 #pragma once
-#include "cluster/elect/recover_cluster.h"
-#include "cluster/member/coordinator_process.h"
+#include "cluster/recover/recover_cluster.h"
+#include "cluster/recover/coordinator_process.h"
 #include "cluster/elect/etcd_leader.h"
 #include "cluster/elect/election.h"
 

@@ -5,7 +5,7 @@
  *
  * A disk that fails does not stop it: then it acknowledges nothing, and the agent keeps what it has
  * said. */
-#include "cluster/member/coordinator_process.h"
+#include "cluster/recover/coordinator_process.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -19,7 +19,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/time.h"
-#include "cluster/member/coordinator_log.h"
+#include "cluster/recover/coordinator_log.h"
 #include "cluster/elect/journal.h"
 
 enum { PIECE = 512 << 10, LONG = 8 << 20, BITE = 64 << 10, WAIT_MS = 50 };

@@ -7,7 +7,7 @@
  *
  * What the kernel has of a dead process's messages is still read: only a frame that is not whole
  * was not said. */
-#include "cluster/member/coordinator_process.h"
+#include "cluster/recover/coordinator_process.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -23,7 +23,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/time.h"
-#include "cluster/member/coordinator_log.h"
+#include "cluster/recover/coordinator_log.h"
 #include "cluster/node/worker_env.h"
 #include "cluster/node/spawn.h"
 #include "cluster/elect/vote_store.h"

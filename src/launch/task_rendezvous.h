@@ -6,8 +6,8 @@
  * have met. So the folder must be the same one on all machines, as home folders on clusters are;
  * where it is not, --listen, --join and --secret say the same. */
 #pragma once
-#include "cli/cmd_launch.h"
 #include "cluster/node/launcher_env.h"
+#include "launch/launch_nodes.h"
 
 typedef struct ls_task_rendezvous {
     bool hosts;        /* this task is the first one */
@@ -20,6 +20,15 @@ typedef struct ls_task_rendezvous {
 /* Whether another launcher than lineshaft started several of this process: its places. LS_EUSAGE
  * when its variables contradict each other. */
 ls_status ls_task_rendezvous_launched(bool *launched_out, ls_launcher_env *places_out);
+
+/* Whether this process is such a task, and so the agent of its own ranks; not so a rank of ours.
+ * Variables that contradict each other are taken for none, with a warning. */
+bool ls_task_rendezvous_is_task(void);
+
+/* How many such tasks are on this machine, and the number of this one among them; also in a rank
+ * that one of them started. 1 and 0 where there are none. */
+int ls_task_rendezvous_local_tasks(void);
+int ls_task_rendezvous_local_task(void);
 
 /* How this task meets the others: sets listen or join, secret_fd and nodes. Who joins waits for the
  * file, nodes->wait_s at most. */

@@ -4,8 +4,9 @@
  * The settings go section by section, so that a refusal can say which of them differs; those of
  * the folder, the device and of healing itself may differ. Of the data the files count, not the
  * patterns that find them. */
+#include "launch/run_digest.h"
+
 #include <glob.h>
-#include "cli/load_run.h"
 #include "config/explain.h"
 
 static void add_settings(const ls_run *run, ls_config_digest *config_digest)

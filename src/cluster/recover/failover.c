@@ -11,7 +11,7 @@
  * check_hope(): too few are left, or the others have gone on: the job ends here
  *
  * A coordinator that hears of another one, or of too few nodes, tells nobody anything any more. */
-#include "cluster/elect/recover_cluster_impl.h"
+#include "cluster/recover/recover_cluster_impl.h"
 
 #include <unistd.h>
 #include "base/log.h"

@@ -1,278 +1,40 @@
 /* job.c -- see job.h.
  *
- * What a rank inherits: LINESHAFT_FD_MEMBERS (who is there), _SEGMENT (memory of the node) or, where
- * ranks are replaced, _HEAL (a socket over which it gets that of each view), _OUT (the
- * standard output, for results that are not prefixed with a rank), and with
- * several nodes _LISTEN (its own socket) and _SECRET. The sockets are made here, before the nodes
- * meet, because the list of members tells their ports; each rank gets its own, and this process
- * lets go of them when the ranks run. Ranks that heal make their own for each view, at
- * LINESHAFT_ADDRESS, and report its port: so nobody who means an older view finds one that listens.
- */
-#include "cli/job.h"
+ *     ls_job_run (this process becomes the agent of its node)
+ *       find_nodes      flags, a lab or a launcher's tasks say how nodes meet; or there is one node
+ *       ls_launch_nodes_run, on several nodes: all meet, and on_met() is called
+ *       on_met / open_heal   make what the ranks of this node inherit (job_rank.c lists it)
+ *       ls_agent_run    starts the ranks, and returns when all have ended
+ *       write_post_mortem    what each rank was doing, when the job failed
+ *
+ * Here the two towers meet: cluster decides when ranks are started and which view they are in, comm
+ * has the memory they share. make_segment() gives each view memory of its own, break_segment()
+ * wakes every rank that waits in it.
+ *
+ * Listening sockets of the ranks are made before the nodes meet, because the list of members has
+ * their ports; each rank inherits its own, and this process closes them when the ranks run. */
+#include "launch/job.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
-#include "base/fault.h"
-#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/time.h"
-#include "cli/task_rendezvous.h"
-#include "cluster/member/members.h"
 #include "cluster/node/launcher_env.h"
-#include "comm/node/shm_segment.h"
-#include "comm/node/flight_recorder.h"
+#include "launch/job_rank.h"
+#include "launch/task_rendezvous.h"
 #include "net/secret.h"
 #include "net/sock.h"
 
-enum { WORDS = 256, LAB_PORT = 7077, VIEW_S = 80, REJOIN_S = 20 };
-
-/* --- what a rank inherits ---------------------------------------------------------------------*/
-
-static int inherited(const char *name)
-{
-    const char *text = getenv(name);
-    char *end;
-    long fd = text ? strtol(text, &end, 10) : -1;
-
-    return text && *text && !*end && fd > 2 && fd < 1 << 20 ? (int)fd : -1;
-}
-
-bool ls_job_is_task(void)
-{
-    static bool told;
-    ls_launcher_env places;
-    bool launched;
-
-    if (ls_job_is_rank())
-        return false;
-    if (ls_task_rendezvous_launched(&launched, &places) == LS_OK)
-        return launched;
-    /* They may mean something else to somebody else. */
-    if (!told)
-        ls_log(LS_LOG_WARN, "%s; this process does not take it for a task of a launcher",
-               ls_err_last()->text);
-    told = true;
-    ls_err_clear();
-    return false;
-}
-
-int ls_job_local_tasks(void)
-{
-    ls_launcher_env places;
-
-    return ls_launcher_env_find_outer(&places) == LS_OK && places.world > 1 &&
-                   places.local_world > 1
-               ? places.local_world
-               : 1;
-}
-
-int ls_job_local_task(void)
-{
-    ls_launcher_env places;
-
-    return ls_launcher_env_find_outer(&places) == LS_OK && places.world > 1
-               ? (int)ls_max_i64(0, places.local_rank)
-               : 0;
-}
-
-bool ls_job_is_rank(void)
-{
-    return getenv("LINESHAFT_CAUSE_FD") && inherited("LINESHAFT_FD_MEMBERS") >= 0;
-}
-
-static ls_status member_list(const ls_members *m, ls_comm_member **list_out)
-{
-    ls_comm_member *list = ls_mem_array((size_t)m->ranks, sizeof *list);
-
-    if (!list)
-        return ls_fail(LS_ENOMEM, "no memory for the list of %d ranks", m->ranks);
-    for (int r = 0; r < m->ranks; r++) {
-        int node = ls_members_node_of(m, r);
-        list[r] = (ls_comm_member){.node = node};
-        snprintf(list[r].host, sizeof list[r].host, "%s", m->node[node].host);
-        if (m->nodes > 1)
-            ls_members_address(m, r, list[r].address, sizeof list[r].address);
-    }
-    *list_out = list;
-    return LS_OK;
-}
-
-/* A word of the environment: one of three, the first unless it is set. */
-static ls_status find_word(const char *name, const char *const known[3], const char **word_out)
-{
-    const char *text = getenv(name);
-
-    for (int i = 0; i < 3; i++)
-        if (!text || !*text || strcmp(text, known[i]) == 0) {
-            *word_out = known[i];
-            return LS_OK;
-        }
-    return ls_fail(LS_EUSAGE, "%s is \"%.40s\", which is none of %s, %s, %s", name, text, known[0],
-                   known[1], known[2]);
-}
-
-/* How data moves between nodes: LINESHAFT_TRANSPORT and LINESHAFT_ZEROCOPY, or what fits. */
-typedef struct movement {
-    const char *transport, *zerocopy;
-} movement;
-
-static ls_status find_movement(movement *m)
-{
-    static const char *const transports[] = {"auto", "tcp", "ucx"};
-    static const char *const zerocopies[] = {"auto", "on", "off"};
-    ls_status st = find_word("LINESHAFT_CARRIER", transports, &m->transport);
-
-    if (st != LS_OK) {
-        ls_err_hint("Without it, UCX moves the data where every machine has an RDMA device, else "
-                    "TCP.");
-        return st;
-    }
-    st = find_word("LINESHAFT_ZEROCOPY", zerocopies, &m->zerocopy);
-    if (st != LS_OK)
-        ls_err_hint("Without it, TCP sends large messages without a copy where the kernel can.");
-    return st;
-}
-
-ls_status ls_job_join(ls_comm **comm_out, int64_t deadline_ns)
-{
-    int secret_fd = inherited("LINESHAFT_FD_SECRET");
-    ls_comm_member *list = NULL;
-    movement how;
-    ls_secret secret = {NULL};
-    ls_members members;
-    ls_launcher_env places;
-    ls_status st;
-
-    ls_members_init(&members);
-    LS_TRY(st, find_movement(&how), out);
-    LS_TRY(st, ls_launcher_env_find(&places), out);
-    LS_TRY(st, ls_members_from_fd(&members, inherited("LINESHAFT_FD_MEMBERS")), out);
-    LS_TRY(st, member_list(&members, &list), out);
-    if (secret_fd >= 0)
-        LS_TRY(st, ls_secret_read_fd(&secret, secret_fd), out);
-    LS_TRY(st,
-           ls_comm_open(comm_out,
-                        &(ls_comm_args){.rank = places.rank,
-                                        .ranks = members.ranks,
-                                        .generation = members.generation,
-                                        .members = list,
-                                        .segment_fd = inherited("LINESHAFT_FD_BOARD"),
-                                        .listen_fd = inherited("LINESHAFT_FD_LISTEN"),
-                                        .secret = secret.bytes,
-                                        .transport = how.transport,
-                                        .zerocopy = how.zerocopy},
-                        deadline_ns),
-           out);
-    if (places.rank == 0)
-        ls_log(LS_LOG_INFO, "carrier between nodes: %s", ls_comm_transport(*comm_out));
-out:
-    ls_secret_release(&secret);
-    ls_members_release(&members);
-    ls_mem_free(list);
-    return st;
-}
-
-/* Meet the ranks of a view. */
-static ls_status open_view(const ls_heal_view *view, const ls_heal_fds *fds,
-                           const ls_job_seat *seat, ls_comm **comm_out)
-{
-    int secret_fd = inherited("LINESHAFT_FD_SECRET");
-    ls_comm_member *list = NULL;
-    ls_secret secret = {NULL};
-    movement how;
-    ls_members members;
-    ls_status st;
-
-    ls_members_init(&members);
-    LS_TRY(st, find_movement(&how), out);
-    LS_TRY(st, ls_members_from_fd(&members, fds->members), out);
-    LS_TRY(st, member_list(&members, &list), out);
-    if (secret_fd >= 0 && members.nodes > 1)
-        LS_TRY(st, ls_secret_read_fd(&secret, secret_fd), out);
-    st = ls_comm_open(comm_out,
-                      &(ls_comm_args){.rank = view->rank,
-                                      .ranks = members.ranks,
-                                      .generation = view->plan.generation,
-                                      .members = list,
-                                      .segment_fd = fds->segment,
-                                      .listen_fd = members.nodes > 1 ? seat->listen_fd : -1,
-                                      .secret = secret.bytes,
-                                      .transport = how.transport,
-                                      .zerocopy = how.zerocopy},
-                      ls_time_now_ns() + VIEW_S * LS_NS_PER_S);
-out:
-    ls_secret_release(&secret);
-    ls_members_release(&members);
-    ls_mem_free(list);
-    return st;
-}
-
-static uint16_t port_of(const ls_sock_address *address)
-{
-    return ntohs(address->storage.ss_family == AF_INET6
-                     ? ((const struct sockaddr_in6 *)&address->storage)->sin6_port
-                     : ((const struct sockaddr_in *)&address->storage)->sin_port);
-}
-
-/* A new place to be reached at. */
-static ls_status listen_anew(ls_job_seat *seat, int32_t *port_out)
-{
-    const char *ip = getenv("LINESHAFT_ADDRESS");
-    char text[LS_SOCK_TEXT];
-    ls_sock_address at;
-    ls_status st = LS_OK;
-
-    ls_sock_close(&seat->listen_fd);
-    if (!ip)
-        return LS_OK;
-    snprintf(text, sizeof text, strchr(ip, ':') ? "[%.60s]:0" : "%.60s:0", ip);
-    LS_TRY(st, ls_sock_resolve(text, ls_time_now_ns() + LS_NS_PER_S, &at), out);
-    LS_TRY(st, ls_sock_listen(&at, &seat->listen_fd), out);
-    LS_TRY(st, ls_sock_local(seat->listen_fd, &at), out);
-    *port_out = port_of(&at);
-out:
-    return st;
-}
-
-ls_status ls_job_rejoin(ls_job_seat *seat, const ls_view_report *report, ls_heal_view *view_out,
-                        ls_comm **comm)
-{
-    ls_view_report now = *report;
-    ls_heal_fds fds;
-    ls_status st;
-
-    do { /* another rank may be lost on the way */
-        ls_err_record why = *ls_err_last();
-        ls_comm_close(*comm);
-        *comm = NULL;
-        LS_TRY(st, listen_anew(seat, &now.port), out);
-        ls_err_adopt(&why);
-        LS_TRY(st, ls_heal_ask(&now, &seat->config_digest, view_out, &fds), out);
-        if (view_out->dismissed)
-            goto out;
-        ls_fault_reach(view_out->plan.base, view_out->plan.generation);
-        view_out->local_rank += ls_job_local_task() * view_out->local_ranks;
-        view_out->local_ranks *= ls_job_local_tasks();
-        st = ls_fault_pass(LS_FAULT_AT_MEET);
-        if (st == LS_OK)
-            st = open_view(view_out, &fds, seat, comm);
-        close(fds.segment);
-        close(fds.members);
-    } while (st == LS_EPEER || st == LS_EDEADLINE);
-out:
-    return st;
-}
+enum { WORDS = 256, LAB_PORT = 7077, REJOIN_S = 20 };
 
 /* --- starting them ----------------------------------------------------------------------------*/
 
 typedef struct job {
-    const ls_args *args;
     int ranks;
     char cmdline[1 << 16];
     const char *words[WORDS];
@@ -329,6 +91,13 @@ out:
     if (fd >= 0)
         close(fd);
     return st;
+}
+
+static uint16_t port_of(const ls_sock_address *address)
+{
+    return ntohs(address->storage.ss_family == AF_INET6
+                     ? ((const struct sockaddr_in6 *)&address->storage)->sin6_port
+                     : ((const struct sockaddr_in *)&address->storage)->sin_port);
 }
 
 static void set_port(ls_sock_address *address, uint16_t port)
@@ -397,11 +166,7 @@ static ls_status on_met(void *context, const ls_members *members, int node, cons
     if (j->nodes && j->nodes->recover_cluster)
         return open_heal(j, members, node, secret, agent);
     j->generation = members->generation;
-    LS_TRY(st,
-           ls_shm_segment_create(
-               &(ls_shm_segment_args){.generation = members->generation, .ranks = j->ranks},
-               &j->segment_fd),
-           out);
+    LS_TRY(st, ls_node_memory_create(members->generation, j->ranks, &j->segment_fd), out);
     LS_TRY(st, ls_members_to_fd(members, &j->members_fd), out);
     j->fds[n++] = (ls_agent_fd){.name = "BOARD", .fd = j->segment_fd};
     j->fds[n++] = (ls_agent_fd){.name = "MEMBERS", .fd = j->members_fd};
@@ -426,8 +191,7 @@ static ls_status make_segment(void *context, uint64_t generation, int ranks, int
 
     ls_sock_close(&j->segment_fd);
     j->generation = generation;
-    ls_status st = ls_shm_segment_create(
-        &(ls_shm_segment_args){.generation = generation, .ranks = ranks}, &j->segment_fd);
+    ls_status st = ls_node_memory_create(generation, ranks, &j->segment_fd);
     *fd_out = j->segment_fd;
     return st;
 }
@@ -436,13 +200,9 @@ static ls_status make_segment(void *context, uint64_t generation, int ranks, int
 static void break_segment(void *context, const char *why)
 {
     const job *j = context;
-    ls_shm_segment *segment = NULL;
 
-    if (ls_shm_segment_open(&segment, j->segment_fd, j->generation) == LS_OK)
-        ls_shm_segment_abort(segment, LS_SHM_SEGMENT_AGENT, LS_EPEER, "%s", why);
-    else
+    if (ls_node_memory_break(j->segment_fd, j->generation, why) != LS_OK)
         ls_log(LS_LOG_WARN, "cannot tell the ranks: %s", ls_err_last()->text);
-    ls_shm_segment_close(segment);
 }
 
 /* Ranks that are replaced: what they inherit, and their membership. Without a secret this node is
@@ -483,8 +243,8 @@ out:
     return st;
 }
 
-static ls_status run_alone(job *j, const ls_recover_cluster_args *heal, ls_agent_args *agent,
-                           ls_agent_result *result)
+static ls_status run_one_node(job *j, const ls_recover_cluster_args *heal, ls_agent_args *agent,
+                              ls_agent_result *result)
 {
     ls_members members;
     char host[64] = "localhost";
@@ -516,21 +276,20 @@ static ls_status on_listening(void *context, const char *address)
 
 /* Where the nodes meet: as the flags say, on the first host of a lab, or with the other tasks that
  * srun, mpirun or torchrun started. */
-static ls_status find_nodes(const ls_args *args, job *j, ls_launch_nodes *nodes, char lab[64])
+static ls_status find_nodes(job *j, ls_launch_nodes *nodes, char lab[64])
 {
     const char *lab_nodes = getenv("LINESHAFT_LAB_NODES"),
                *list = getenv("LINESHAFT_LAB_ADDRESSES");
     const char *node = getenv("LINESHAFT_LAB_NODE");
-    ls_status st = ls_launch_find_nodes(args, nodes);
     ls_launcher_env places;
     bool launched;
 
-    if (st != LS_OK || nodes->listen || nodes->join)
-        return st;
+    if (nodes->listen || nodes->join)
+        return LS_OK;
     if (!lab_nodes || !list || !node) {
-        if (!ls_job_is_task())
+        if (!ls_task_rendezvous_is_task())
             return LS_OK;
-        st = ls_task_rendezvous_launched(&launched, &places);
+        ls_status st = ls_task_rendezvous_launched(&launched, &places);
         return st == LS_OK ? ls_task_rendezvous_open(&j->meet, &places, nodes) : st;
     }
     nodes->nodes = strtoll(lab_nodes, NULL, 10);
@@ -538,7 +297,7 @@ static ls_status find_nodes(const ls_args *args, job *j, ls_launch_nodes *nodes,
         return LS_OK;
     snprintf(lab, 64, "%.*s:%d", (int)strcspn(list, " "), list, LAB_PORT);
     *(strcmp(node, "0") == 0 ? &nodes->listen : &nodes->join) = lab;
-    nodes->secret_fd = inherited("LINESHAFT_FD_LAB_SECRET");
+    nodes->secret_fd = ls_job_rank_inherited("LINESHAFT_FD_LAB_SECRET");
     nodes->quiet = true;
     return LS_OK;
 }
@@ -571,57 +330,35 @@ static bool reader_left(const job *j, const ls_agent_result *result)
 
 /* --- what is left of a job that failed --------------------------------------------------------*/
 
-/* The ranks are gone, however that went; their memory is held here. */
-static ls_status write_boxes(const ls_shm_segment *segment, const char *dir,
-                             ls_agent_result *result)
+/* The ranks are gone, and their memory is held here: what each was doing goes to files in the folder
+ * that LINESHAFT_BLACKBOX names, unless it is "off". */
+static void write_post_mortem(const job *j, ls_agent_result *result)
 {
-    char path[PATH_MAX], where[LS_FLIGHT_RECORDER_TEXT] = "";
-    int written = 0;
-    ls_flight_recorder_record r;
-    ls_status st = LS_OK;
-
-    for (int i = 0; i < ls_shm_segment_ranks(segment); i++) {
-        if (!ls_flight_recorder_used(segment, i))
-            continue;
-        LS_TRY(st, ls_file_make_dirs(dir), out);
-        snprintf(path, sizeof path, "%s/rank-%d.txt", dir, ls_shm_segment_rank(segment, i));
-        LS_TRY(st, ls_flight_recorder_write(segment, i, result->cause.text, path), out);
-        written++;
-    }
-    if (result->worker >= 0 && result->worker < ls_shm_segment_ranks(segment) &&
-        ls_flight_recorder_find(segment, result->worker, -1, &r))
-        ls_flight_recorder_call(&r, where);
-    if (written)
-        snprintf(result->note, sizeof result->note,
-                 "%s%.200s%sblack box%s of %d rank%s: %.200s/rank-N.txt",
-                 *where ? "its last collective: " : "", where, *where ? "; " : "",
-                 written == 1 ? "" : "es", written, written == 1 ? "" : "s", dir);
-out:
-    return st;
-}
-
-/* LINESHAFT_BLACKBOX: a folder, or "off". */
-static void keep_boxes(const job *j, ls_agent_result *result)
-{
-    const char *dir = getenv("LINESHAFT_BLACKBOX");
-    ls_shm_segment *segment = NULL;
-    ls_status st;
+    const char *folder = getenv("LINESHAFT_BLACKBOX");
+    ls_node_memory_post_mortem found;
 
     if (result->cause.code == LS_OK || result->cause.code == LS_EINTR ||
-        result->cause.code == LS_EUNSAVED || j->segment_fd < 0 || (dir && strcmp(dir, "off") == 0))
+        result->cause.code == LS_EUNSAVED || j->segment_fd < 0 ||
+        (folder && strcmp(folder, "off") == 0))
         return;
     ls_err_record before = *ls_err_last();
-    LS_TRY(st, ls_shm_segment_open(&segment, j->segment_fd, j->generation), out);
-    st = write_boxes(segment, dir && *dir ? dir : "lineshaft-blackbox", result);
-out:
-    if (st != LS_OK)
+    folder = folder && *folder ? folder : "lineshaft-blackbox";
+    if (ls_node_memory_write(j->segment_fd, j->generation, folder, result->cause.text,
+                             result->worker, &found) != LS_OK)
         ls_log(LS_LOG_WARN, "the black boxes are lost: %s", ls_err_last()->text);
-    ls_shm_segment_close(segment);
+    else if (found.written > 0)
+        snprintf(result->note, sizeof result->note,
+                 "%s%.200s%sblack box%s of %d rank%s: %.200s/rank-N.txt",
+                 *found.call ? "its last collective: " : "", found.call, *found.call ? "; " : "",
+                 found.written == 1 ? "" : "es", found.written, found.written == 1 ? "" : "s",
+                 folder);
     ls_err_adopt(&before);
 }
 
 static void release(job *j)
 {
+    if (!j)
+        return;
     for (int i = 0; j->sockets && i < j->ranks; i++)
         ls_sock_close(&j->sockets[i]);
     ls_sock_close(&j->segment_fd);
@@ -632,74 +369,62 @@ static void release(job *j)
     ls_heal_close(j->heal);
     ls_mem_free(j->sockets);
     ls_mem_free(j->ports);
+    ls_mem_free(j);
 }
 
-ls_status ls_job_take_output(void)
+/* A job is too large for a stack. */
+static ls_status begin(job **job_out)
 {
-    int fd = inherited("LINESHAFT_FD_OUT");
-
-    fflush(stdout);
-    return fd < 0 || dup2(fd, STDOUT_FILENO) >= 0
-               ? LS_OK
-               : ls_fail_sys(LS_EIO, "cannot write to the standard output");
-}
-
-static job the_job; /* of the one command of this process; too large for a stack */
-
-static ls_status begin(const ls_args *args, job *j)
-{
-    movement how; /* the ranks read it again; here, so that a mistake is said once */
+    ls_job_rank_movement how; /* read again by the ranks; here so that a mistake is told once */
+    job *j = ls_mem_alloc(sizeof *j);
     ls_status st;
 
-    *j = (job){.args = args,
-               .meet = {.secret_fd = -1},
-               .segment_fd = -1,
-               .members_fd = -1,
-               .secret_fd = -1,
-               .out_fd = -1};
+    if (!j)
+        return LS_ENOMEM;
+    j->meet.secret_fd = j->segment_fd = j->members_fd = j->secret_fd = j->out_fd = -1;
     LS_TRY(st, keep_streams(j), out);
-    st = find_movement(&how);
+    LS_TRY(st, ls_job_rank_find_movement(&how), out);
+    *job_out = j;
 out:
+    if (st != LS_OK)
+        release(j);
     return st;
 }
 
-ls_status ls_job_run(const ls_args *args, int ranks, int64_t grace_s,
-                     const ls_recover_cluster_args *heal)
+ls_status ls_job_run(const ls_job_args *args, ls_agent_result *result_out)
 {
-    job *j = &the_job;
-    ls_agent_result result = {.worker = -1};
-    ls_agent_args agent = {
-        .command = j->words, .grace_ns = grace_s * LS_NS_PER_S, .saves = grace_s > 0};
-    ls_launch_nodes nodes;
+    job *j = NULL;
+    ls_launch_nodes nodes = args->nodes;
     char lab[64];
-    int64_t n;
     ls_status st;
 
-    LS_TRY(st, begin(args, j), out);
-    LS_TRY(st, ls_launch_number(args, "ranks", ranks, 1, LS_SHM_SEGMENT_RANKS, &n), out);
-    LS_TRY(st, find_nodes(args, j, &nodes, lab), out);
+    LS_TRY(st, begin(&j), out);
+    ls_agent_args agent = {.command = j->words,
+                           .workers = args->ranks,
+                           .grace_ns = args->grace_s * LS_NS_PER_S,
+                           .saves = args->grace_s > 0};
+    LS_TRY(st, find_nodes(j, &nodes, lab), out);
     LS_TRY(st, take_words(j), out);
-    j->ranks = agent.workers = (int)n;
+    j->ranks = args->ranks;
     LS_TRY(st, ls_agent_check(&agent), out);
     if (!nodes.listen && !nodes.join) {
-        LS_TRY(st, run_alone(j, heal, &agent, &result), out);
+        LS_TRY(st, run_one_node(j, args->heal, &agent, result_out), out);
     } else {
         int64_t deadline_ns = ls_time_now_ns() + nodes.wait_s * LS_NS_PER_S;
         j->nodes = &nodes;
-        nodes.heal = heal;
-        if (!heal)
+        nodes.heal = args->heal;
+        if (!args->heal)
             LS_TRY(st, make_sockets(j, &nodes, deadline_ns), out);
         nodes.ports = j->ports;
         nodes.met = on_met;
         nodes.started = on_started;
         nodes.listening = on_listening;
         nodes.context = j;
-        LS_TRY(st, ls_launch_run_nodes(&nodes, &agent, &result), out);
+        LS_TRY(st, ls_launch_nodes_run(&nodes, &agent, result_out), out);
     }
-    if (reader_left(j, &result))
-        exit(result.exit_code);
-    keep_boxes(j, &result);
-    st = ls_launch_end(&result, args);
+    result_out->unread = reader_left(j, result_out);
+    if (!result_out->unread)
+        write_post_mortem(j, result_out);
 out:
     release(j);
     return st;
@@ -739,9 +464,9 @@ static ls_status on_told(void *context, const ls_job_spec *work, int64_t deadlin
     LS_TRY(st, ls_agent_check(agent), out);
     if (!work->meeting)
         goto out;
-    if (agent->workers > LS_SHM_SEGMENT_RANKS) {
+    if (agent->workers > LS_NODE_MEMORY_RANKS) {
         st = ls_fail(LS_EUSAGE, "--ranks must be a whole number from 1 to %d, not %d",
-                     LS_SHM_SEGMENT_RANKS, agent->workers);
+                     LS_NODE_MEMORY_RANKS, agent->workers);
         goto out;
     }
     j->ranks = agent->workers;
@@ -758,30 +483,29 @@ out:
     return st;
 }
 
-static ls_status run_agent(const ls_args *args, ls_launch_nodes *nodes, ls_agent_args agent,
-                           ls_agent_result *result)
+static ls_status run_agent(ls_launch_nodes *nodes, ls_agent_args agent, ls_agent_result *result)
 {
-    job *j = &the_job;
+    job *j = NULL;
     ls_status st;
 
-    LS_TRY(st, begin(args, j), out);
+    LS_TRY(st, begin(&j), out);
     j->nodes = nodes;
     nodes->told = on_told;
     nodes->context = j;
     nodes->heal = NULL;
     nodes->dropped = false;
-    LS_TRY(st, ls_launch_run_nodes(nodes, &agent, result), out);
-    keep_boxes(j, result);
+    LS_TRY(st, ls_launch_nodes_run(nodes, &agent, result), out);
+    write_post_mortem(j, result);
 out:
     release(j);
     return st;
 }
 
 /* The network may need a while to be there again. */
-static ls_status join_again(const ls_args *args, ls_launch_nodes *nodes, ls_agent_args agent,
-                            const char *first, ls_agent_result *result)
+static ls_status join_again(ls_launch_nodes *nodes, ls_agent_args agent, const char *first,
+                            ls_agent_result *result)
 {
-    static char list[sizeof nodes->refuges + 1024];
+    char list[sizeof nodes->refuges + 1024];
     int64_t until_ns = ls_time_now_ns() + REJOIN_S * LS_NS_PER_S;
     ls_status st;
 
@@ -789,7 +513,7 @@ static ls_status join_again(const ls_args *args, ls_launch_nodes *nodes, ls_agen
     snprintf(list, sizeof list, "%s%s%s", first, nodes->refuges[0] ? "," : "", nodes->refuges);
     nodes->wait_s = REJOIN_S;
     nodes->join = list;
-    while (((st = run_agent(args, nodes, agent, result)) == LS_EIO || st == LS_EDEADLINE) &&
+    while (((st = run_agent(nodes, agent, result)) == LS_EIO || st == LS_EDEADLINE) &&
            ls_time_now_ns() < until_ns) {
         nodes->join = list;
         nanosleep(&(struct timespec){.tv_nsec = 200 * LS_NS_PER_MS}, NULL);
@@ -799,23 +523,27 @@ static ls_status join_again(const ls_args *args, ls_launch_nodes *nodes, ls_agen
 
 /* A machine that was taken for lost, because it was cut off or stopped for a while, is nobody when
  * it is back: it comes as a newcomer. When there is no job any more, its first end counts. */
-ls_status ls_job_run_agent(const ls_args *args, ls_launch_nodes *nodes, ls_agent_args *agent)
+ls_status ls_job_run_agent(ls_launch_nodes *nodes, const ls_agent_args *agent,
+                           ls_agent_result *result_out)
 {
     ls_agent_result result = {.worker = -1}, again;
     const char *first = nodes->join;
-    ls_status st = run_agent(args, nodes, *agent, &result);
+    ls_status st = run_agent(nodes, *agent, &result);
     ls_err_record why = *ls_err_last(); /* of a spare */
 
     while ((st == LS_OK || st == LS_EPEER) && nodes->dropped) {
         ls_log(LS_LOG_WARN, "%s; this machine asks to join again",
                st == LS_OK ? result.cause.text : why.text);
         again = (ls_agent_result){.worker = -1};
-        if (join_again(args, nodes, *agent, first, &again) != LS_OK) {
+        if (join_again(nodes, *agent, first, &again) != LS_OK) {
             ls_log(LS_LOG_INFO, "it is not taken: %s", ls_err_last()->text);
             break;
         }
         st = LS_OK;
         result = again;
     }
-    return st == LS_OK ? ls_launch_end(&result, args) : ls_err_adopt(&why);
+    if (st != LS_OK)
+        return ls_err_adopt(&why);
+    *result_out = result;
+    return LS_OK;
 }

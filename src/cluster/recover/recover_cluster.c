@@ -1,5 +1,5 @@
 /* recover_cluster.c -- see recover_cluster.h. Nothing is decided here. */
-#include "cluster/elect/recover_cluster_impl.h"
+#include "cluster/recover/recover_cluster_impl.h"
 
 #include "base/log.h"
 #include "base/mem.h"
