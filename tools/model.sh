@@ -54,7 +54,7 @@ one() {
 # Five nodes, two of which lead: what three cannot show.
 five='-DNODES=5 -DHOPE=10 -DTERMS=4 -DRESTARTS'
 cat >list <<END
-holds|succession|safety|$five
+holds|failover|safety|$five
 holds|recovery|safety|-DKILLS=1
 holds|recovery|safety|-DCRASHES=0
 holds|recovery|liveness|-DKILLS=1
@@ -64,13 +64,13 @@ breaks|recovery|safety|-DBUG_FORGET -DKILLS=1
 breaks|recovery|safety|-DBUG_DEAF -DKILLS=1
 breaks|recovery|safety|-DBUG_TOKEN -DKILLS=1
 breaks|recovery|liveness|-DBUG_ASLEEP -DKILLS=1
-holds|succession|safety|-DTERMS=4
-holds|succession|safety|-DRESTARTS
-breaks|succession|safety|-DBUG_TWICE
-breaks|succession|safety|-DBUG_OLD
-breaks|succession|safety|-DBUG_MINORITY
-breaks|succession|safety|-DBUG_TIE
-breaks|succession|safety|$five -DBUG_SKIP
+holds|failover|safety|-DTERMS=4
+holds|failover|safety|-DRESTARTS
+breaks|failover|safety|-DBUG_TWICE
+breaks|failover|safety|-DBUG_OLD
+breaks|failover|safety|-DBUG_MINORITY
+breaks|failover|safety|-DBUG_TIE
+breaks|failover|safety|$five -DBUG_SKIP
 END
 
 # Each of these takes the next line that nobody has taken, whose folder can be made.

@@ -1,5 +1,5 @@
-/* failover.pml -- who may make the next view when the coordinator's node is gone or cut off, for spin. The rules
- * of src/cluster/quorum.c.
+/* failover.pml -- which node may make the next view when the coordinator is gone or cut off, for spin: the rules
+ * of src/cluster/elect/quorum.c.
  *
  * Three nodes; a cut divides them, heals and divides them again; the first coordinator is node 0. Or NODES=5, of which
  * 1 and 3 (HOPE=10) may lead, the first coordinator is lost, and three cuts follow each other.

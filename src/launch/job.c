@@ -25,10 +25,15 @@
 #include "base/mem.h"
 #include "base/time.h"
 #include "cluster/node/launcher_env.h"
+#include "comm/comm.h"
 #include "launch/job_rank.h"
 #include "launch/task_rendezvous.h"
 #include "net/secret.h"
 #include "net/sock.h"
+
+/* `launch` may start more ranks of any program than comm can join; commands of ours may not. */
+_Static_assert((int)LS_COMM_RANKS <= (int)LS_MEMBERS_RANKS, "a job may have more than it can list");
+_Static_assert((int)LS_NODE_MEMORY_RANKS <= (int)LS_MESSAGES_WORKERS, "more than a view can tell");
 
 enum { WORDS = 256, LAB_PORT = 7077, REJOIN_S = 20 };
 
@@ -163,6 +168,12 @@ static ls_status on_met(void *context, const ls_members *members, int node, cons
     ls_status st;
 
     ls_task_rendezvous_close(&j->meet);
+    if (members->ranks > LS_COMM_RANKS) {
+        ls_fail(LS_EUSAGE, "this job has %d ranks on %d nodes, and can have %d", members->ranks,
+                members->nodes, LS_COMM_RANKS);
+        ls_err_hint("Use fewer processes on each node (-n), or fewer nodes.");
+        return LS_EUSAGE;
+    }
     if (j->nodes && j->nodes->recover_cluster)
         return open_heal(j, members, node, secret, agent);
     j->generation = members->generation;
@@ -436,6 +447,7 @@ static ls_recover_cluster_args how_to_heal(const ls_job_spec_heal *heal)
 {
     return (ls_recover_cluster_args){.rules = {.restarts = (int)heal->restarts,
                                                .least = (int)heal->least,
+                                               .most = LS_COMM_RANKS,
                                                .unit = (int)heal->unit},
                                      .min_nodes = (int)heal->min_nodes,
                                      .max_nodes = (int)heal->max_nodes,

@@ -48,6 +48,7 @@ ls_status ls_train_job_run(const ls_run *run, ls_job_args *args, ls_agent_result
 {
     const ls_recover_cluster_args heal = {.rules = {.restarts = (int)run->heal.restarts,
                                                     .least = (int)run->heal.min_ranks,
+                                                    .most = LS_COMM_RANKS,
                                                     .unit = ls_replicas_unit(run)},
                                           .min_nodes = (int)run->heal.min_nodes,
                                           .max_nodes = (int)run->heal.max_nodes,

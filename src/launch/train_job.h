@@ -15,8 +15,7 @@ bool ls_train_job_is_needed(const ls_run *run, bool flags);
 /* How many ranks the mesh of the run asks for on one machine. */
 int ls_train_job_ranks(const ls_run *run);
 
-/* Start this command's ranks and see them to their end. LS_EUSAGE: there are more ranks than
- * lineshaft knows how to join. */
+/* Start this command's ranks and see them to their end. */
 ls_status ls_train_job_run(const ls_run *run, ls_job_args *args, ls_agent_result *result_out);
 
 /* In a process that trains: its place among the ranks, kept for the life of the session. */

@@ -1,9 +1,9 @@
-/* quorum_sim.c -- see sim.h.
+/* quorum_sim.c -- see quorum_sim.h.
  *
  * Faults for SIM_FAULTS of fake time: messages are lost (up to 20 %), late (up to 2 s) or told
  * twice; nodes are cut into two sides, or in one direction; nodes crash and come back with what
- * they had on disk, which may fail for a while; the coordinator makes views without the silent,
- * takes in who is back, and grants steps. Then the network is good again for SIM_CALM, and the job
+ * they had on disk, which may fail for a while; the coordinator makes views without the silent
+ * nodes, and takes in those that are back. Then the network is good again for SIM_CALM, and the job
  * must have one coordinator and a view with everybody. What must never happen is checked whenever
  * it could. */
 #include "cluster/quorum_sim.h"
@@ -14,8 +14,9 @@
 #include "base/time.h"
 #include "cluster/elect/quorum.h"
 
-enum { NODES = 7, LETTERS = 512, TERMS = 4096, VIEWS = 512, STEPS = 2048, TEXT = 200 };
+enum { NODES = 7, LETTERS = 512, TERMS = 4096, VIEWS = 512, TEXT = 200 };
 static const int64_t tick_ns = 50 * LS_NS_PER_MS;
+static const int64_t dead_ns = 3 * LS_NS_PER_S, leave_ns = 60 * LS_NS_PER_S;
 static const int64_t faults_ns = 20 * LS_NS_PER_S, calm_ns = 25 * LS_NS_PER_S;
 
 typedef struct letter {
@@ -55,7 +56,6 @@ static struct sim {
     uint64_t leader[TERMS];
     int n_held[VIEWS];
     uint64_t held[VIEWS][NODES];
-    uint64_t granted[STEPS]; /* generation in which it was; 0: it was not */
     char broken[TEXT];
     sim_result result;
 } sim;
@@ -151,28 +151,11 @@ static void holds(void *context, const ls_quorum_view *v)
     memcpy(sim.held[g], v->member, (size_t)v->n * 8);
 }
 
-static void granted(void *context, int64_t step)
-{
-    const node *nd = context;
-    uint64_t g = nd->q.promise.view.generation;
-
-    if (step >= STEPS)
-        return;
-    if (sim.granted[step] && sim.granted[step] != g)
-        broke("a step is granted in two generations", (uint64_t)step, sim.granted[step], g);
-    sim.result.grants += sim.granted[step] == 0;
-    sim.granted[step] = g;
-    for (int64_t s = 0; s < STEPS; s++)
-        if (sim.granted[s] && (s < step ? sim.granted[s] > g : sim.granted[s] < g))
-            broke("grants of generations are mixed", (uint64_t)s, sim.granted[s], g);
-}
-
 /* --- nodes ------------------------------------------------------------------------------------ */
 
 static ls_quorum_hands hands_of(node *nd)
 {
-    return (ls_quorum_hands){
-        .keep = keep, .send = send, .holds = holds, .granted = granted, .context = nd};
+    return (ls_quorum_hands){.keep = keep, .send = send, .holds = holds, .context = nd};
 }
 
 static void set_up(int n)
@@ -182,7 +165,6 @@ static void set_up(int n)
     sim.n_letters = 0;
     memset(sim.leader, 0, sizeof sim.leader);
     memset(sim.n_held, 0, sizeof sim.n_held);
-    memset(sim.granted, 0, sizeof sim.granted);
     memset(sim.side, 0, sizeof sim.side);
     memset(sim.deaf, 0, sizeof sim.deaf);
     sim.n = n;
@@ -191,7 +173,6 @@ static void set_up(int n)
     sim.broken[0] = '\0';
     sim.result = (sim_result){0};
     first->term = first->voted = first->view.generation = first->view.made = 1;
-    first->view.granted = -1;
     first->view.held = true;
     first->view.n = first->view.n_base = n;
     for (int i = 0; i < n; i++)
@@ -239,6 +220,57 @@ static void add_join(node *nd, uint64_t id)
     nd->joins[nd->n_joins++] = id;
 }
 
+static bool is_member(const ls_quorum_view *v, uint64_t id)
+{
+    for (int i = 0; i < v->n; i++)
+        if (v->member[i] == id)
+            return true;
+    return false;
+}
+
+/* The nodes of the next view, the coordinator first: those that answer, in their order, and those
+ * that want to join. False: there is nothing to change, or it may not be changed now, because the
+ * view does not hold yet or too few answer. */
+static bool plan_view(const ls_quorum *q, const uint64_t *joins, int n_joins, uint64_t *member_out,
+                      int *n_out)
+{
+    const ls_quorum_view *v = &q->promise.view;
+    bool alive[LS_QUORUM_NODES];
+    int n = 0, lost = 0, joined = 0;
+
+    if (q->role != LS_QUORUM_LEADS || !v->held)
+        return false;
+    member_out[n++] = q->promise.self;
+    for (int i = 0; i < v->n; i++) { /* peers are listed in the order of members */
+        const ls_quorum_peer *p = &q->peer[i];
+        alive[i] = p->id == q->promise.self || sim.now_ns - p->heard_ns < dead_ns;
+        lost += !alive[i];
+        if (alive[i] && p->id != q->promise.self)
+            member_out[n++] = p->id;
+    }
+    for (int i = 0; i < n_joins && n < LS_QUORUM_NODES; i++)
+        if (!is_member(v, joins[i])) {
+            member_out[n++] = joins[i];
+            joined++;
+        }
+    *n_out = n;
+    return lost + joined > 0 && ls_quorum_enough(alive, v->n);
+}
+
+sim_duty sim_duty_at(int number, int64_t now_ns)
+{
+    const ls_quorum *q = &sim.node[number].q;
+    const ls_quorum_view *v = &q->promise.view;
+    int64_t alone_ns = now_ns - q->firm_ns;
+
+    if (alone_ns >= leave_ns)
+        return SIM_LEAVE;
+    return alone_ns < q->times.stop_ns && q->runs > 0 && q->runs == v->generation &&
+                   is_member(v, q->promise.self)
+               ? SIM_TRAIN
+               : SIM_STOP;
+}
+
 /* What a coordinator does beside beating. */
 static void coordinate(node *nd)
 {
@@ -254,12 +286,9 @@ static void coordinate(node *nd)
             broke("two coordinators of one term", term, sim.leader[term], nd->q.promise.self);
         sim.leader[term] = nd->q.promise.self;
     }
-    if (ls_quorum_plan(&nd->q, nd->joins, nd->n_joins, sim.now_ns, member, &n)) {
-        if (ls_quorum_offer(&nd->q, member, n, sim.now_ns) == LS_OK)
-            nd->n_joins = 0;
-    } else if (draw(4) == 0) {
-        (void)ls_quorum_grant(&nd->q, nd->q.promise.view.granted + 1, sim.now_ns);
-    }
+    if (plan_view(&nd->q, nd->joins, nd->n_joins, member, &n) &&
+        ls_quorum_offer(&nd->q, member, n, sim.now_ns) == LS_OK)
+        nd->n_joins = 0;
 }
 
 static void look(int i)
@@ -273,16 +302,16 @@ static void look(int i)
     }
     ls_quorum_look(&nd->q, sim.now_ns);
     coordinate(nd);
-    switch (ls_quorum_duty_now(&nd->q, sim.now_ns)) {
-    case LS_QUORUM_TRAIN:
+    switch (sim_duty_at(i, sim.now_ns)) {
+    case SIM_TRAIN:
         if (nd->q.runs < nd->ran)
             broke("a node trains in an older generation", nd->q.promise.self, nd->q.runs, nd->ran);
         nd->ran = nd->q.runs;
         break;
-    case LS_QUORUM_LEAVE:
+    case SIM_LEAVE:
         crash(nd, LS_NS_PER_S); /* somebody starts it again */
         break;
-    case LS_QUORUM_STOP:
+    case SIM_STOP:
         break;
     }
     if (nd->q.behind && draw(8) == 0) /* it has heard that the others went on without it */
@@ -307,7 +336,6 @@ static void hand_over(const letter *l)
     if (l->has_view) {
         view.generation = m.generation;
         view.made = m.made;
-        view.granted = m.granted;
         view.held = m.held;
         view.n = l->n;
         view.n_base = l->n_base;
@@ -402,7 +430,7 @@ static const char *unfinished(void)
         return "not everybody is back";
     for (int i = 0; i < sim.n; i++)
         if (!sim.node[i].up || sim.node[i].q.runs != lead->q.runs ||
-            ls_quorum_duty_now(&sim.node[i].q, sim.now_ns) != LS_QUORUM_TRAIN)
+            sim_duty_at(i, sim.now_ns) != SIM_TRAIN)
             return "a node does not train at the end";
     return NULL;
 }

@@ -5,7 +5,7 @@
 #include "cluster/elect/quorum.h"
 
 typedef struct sim_result {
-    int leaders, views, grants; /* terms with a coordinator, generations that held, steps granted */
+    int leaders, views; /* terms with a coordinator, generations that held */
     int crashes, cuts;
 } sim_result;
 
@@ -20,6 +20,11 @@ void sim_cut(unsigned nodes);       /* these bits on one side, the others on the
 void sim_silence(int from, int to); /* one direction, until the next cut */
 void sim_crash(int node, int64_t ms);
 ls_quorum *sim_node(int node);
+
+/* What a node would do at this time that obeys the rules alone: train while a coordinator has enough
+ * nodes behind it, else stop, and leave after a minute. */
+typedef enum sim_duty { SIM_TRAIN, SIM_STOP, SIM_LEAVE } sim_duty;
+sim_duty sim_duty_at(int node, int64_t now_ns);
 int64_t sim_now_ns(void);
 int sim_leader(void);         /* the one that is up and leads; -1: none, or several */
 const char *sim_broken(void); /* NULL: nothing */

@@ -936,3 +936,16 @@ LS_TEST(coordinator_opens_with_any_allocation_failing)
                    "257 workers on \"h\" are too many");
     ls_coordinator_close(p);
 }
+
+LS_TEST(coordinator_takes_no_more_ranks_than_the_job_may_have)
+{
+    const ls_view_rules rules = {.most = 6};
+    ls_coordinator *p = NULL;
+
+    LS_CHECK_OK(ls_coordinator_open(&p, &(ls_coordinator_args){.rules = rules, .tell = hear}));
+    LS_CHECK_OK(ls_coordinator_joins(p, 0, "a", "10.0.0.1", 4, true, 0));
+    LS_CHECK_FAILS(ls_coordinator_joins(p, 1, "b", "10.0.0.2", 3, true, 0), LS_EUSAGE,
+                   "3 workers on \"b\" are too many: 256 on a node, 6 in all, and there are 4");
+    LS_CHECK_OK(ls_coordinator_joins(p, 1, "b", "10.0.0.2", 2, true, 0));
+    ls_coordinator_close(p);
+}

@@ -375,12 +375,6 @@ static void ignore_view(void *context, const ls_quorum_view *view)
     (void)view;
 }
 
-static void ignore_grant(void *context, int64_t step)
-{
-    (void)context;
-    (void)step;
-}
-
 /* --- opening ---------------------------------------------------------------------------------- */
 
 static ls_status listen_here(ls_election *s)
@@ -451,12 +445,10 @@ static void begin_quorum(ls_election *s, const ls_quorum_promise *promise, bool 
                          int64_t now_ns)
 {
     const ls_quorum_hands hands = {
-        .keep = keep, .send = deliver, .holds = ignore_view, .granted = ignore_grant, .context = s};
+        .keep = keep, .send = deliver, .holds = ignore_view, .context = s};
     const ls_quorum_times times = {.beat_ns = s->args.beat_ns,
                                    .suspect_ns = s->args.suspect_ns,
-                                   .dead_ns = s->args.dead_ns,
-                                   .stop_ns = 2 * s->args.dead_ns,
-                                   .leave_ns = 4 * s->args.dead_ns};
+                                   .stop_ns = 2 * s->args.dead_ns};
 
     ls_quorum_init(s->quorum, promise, leads, &hands, &times, now_ns);
 }
@@ -549,7 +541,6 @@ void ls_election_found(ls_election *election, const uint64_t *member, int n, int
     p->term = 1;
     p->voted = p->self;
     p->view.generation = p->view.made = 1;
-    p->view.granted = -1;
     p->view.held = true;
     p->view.n = p->view.n_base = n;
     memcpy(p->view.member, member, (size_t)n * sizeof *member);

@@ -15,11 +15,8 @@
 #include <string.h>
 #include "base/time.h"
 
-const ls_quorum_times ls_quorum_usual = {.beat_ns = 250 * LS_NS_PER_MS,
-                                         .suspect_ns = LS_NS_PER_S,
-                                         .dead_ns = 3 * LS_NS_PER_S,
-                                         .stop_ns = 3 * LS_NS_PER_S,
-                                         .leave_ns = 60 * LS_NS_PER_S};
+const ls_quorum_times ls_quorum_usual = {
+    .beat_ns = 250 * LS_NS_PER_MS, .suspect_ns = LS_NS_PER_S, .stop_ns = 3 * LS_NS_PER_S};
 
 /* --- promises --------------------------------------------------------------------------------- */
 
@@ -27,7 +24,6 @@ void ls_quorum_view_copy(ls_quorum_view *to, const ls_quorum_view *from)
 {
     to->generation = from->generation;
     to->made = from->made;
-    to->granted = from->granted;
     to->held = from->held;
     to->n = from->n;
     to->n_base = from->n_base;
@@ -65,8 +61,7 @@ static int newness(const ls_quorum *q, const ls_quorum_message *m)
     const ls_quorum_view *v = &q->promise.view;
     int by = compare(m->made, v->made);
 
-    by = by ? by : compare(m->generation, v->generation);
-    return by ? by : (m->granted > v->granted) - (m->granted < v->granted);
+    return by ? by : compare(m->generation, v->generation);
 }
 
 static ls_quorum_peer *find(ls_quorum *q, uint64_t id)
@@ -99,7 +94,7 @@ static void list_peers(ls_quorum *q, int64_t now_ns)
         ls_quorum_peer *p = i < v->n ? NULL : find(q, id);
         if (!p) {
             p = &q->peer[n++];
-            *p = (ls_quorum_peer){.id = id, .heard_ns = now_ns, .granted = -1};
+            *p = (ls_quorum_peer){.id = id, .heard_ns = now_ns};
             for (int k = 0; k < before; k++)
                 if (q->before[k].id == id)
                     *p = q->before[k];
@@ -150,12 +145,6 @@ static bool has_view(const ls_quorum *q, const ls_quorum_peer *p, uint64_t what)
     return p->id == q->promise.self || (p->made == v->made && p->generation == v->generation);
 }
 
-static bool has_grant(const ls_quorum *q, const ls_quorum_peer *p, uint64_t what)
-{
-    return has_view(q, p, what) &&
-           (p->id == q->promise.self || p->granted >= q->promise.view.granted);
-}
-
 static bool has_answered(const ls_quorum *q, const ls_quorum_peer *p, uint64_t round)
 {
     return p->id == q->promise.self || p->round >= round;
@@ -182,7 +171,6 @@ static void send(ls_quorum *q, uint64_t to, ls_quorum_message m)
     m.term = m.kind == LS_QUORUM_ASK ? q->promise.term + 1 : q->promise.term;
     m.made = v->made;
     m.generation = v->generation;
-    m.granted = v->granted;
     m.held = v->held;
     m.leader = q->leader;
     q->hands.send(q->hands.context, &m);
@@ -259,7 +247,7 @@ static void note_held(ls_quorum *q, int64_t now_ns)
     list_peers(q, now_ns);
 }
 
-/* The coordinator has heard something: does its view hold, is its grant known to enough? */
+/* The coordinator has heard something: does its view hold now? */
 static void settle_view(ls_quorum *q, int64_t now_ns)
 {
     ls_quorum_view *v = &q->promise.view;
@@ -272,14 +260,9 @@ static void settle_view(ls_quorum *q, int64_t now_ns)
         q->dirty = true;
         beat(q, now_ns); /* all shall know */
     }
-    if (v->held && q->chosen < v->granted && enough_of(q, false, has_grant, 0)) {
-        q->chosen = v->granted;
-        if (q->asked == v->granted) /* otherwise one of a coordinator before */
-            q->hands.granted(q->hands.context, v->granted);
-    }
 }
 
-/* Elected: the view that it has may hold or not, and it does not know what of it was chosen. */
+/* Elected: whether the view that it has holds is not known. */
 static void lead(ls_quorum *q, int64_t now_ns)
 {
     ls_quorum_view *v = &q->promise.view;
@@ -288,7 +271,6 @@ static void lead(ls_quorum *q, int64_t now_ns)
     q->leader = q->promise.self;
     v->made = q->promise.term;
     v->held = false; /* in this term; its base stays what it was */
-    q->chosen = q->asked = -1;
     q->dirty = true;
     q->firm_ns = now_ns;
     q->firm_round = q->round;
@@ -304,7 +286,7 @@ ls_status ls_quorum_offer(ls_quorum *quorum, const uint64_t *member, int n, int6
     ls_quorum_view *v = &q->promise.view;
 
     LS_BUG_IF(n < 1 || n > LS_QUORUM_NODES, "a view of %d nodes", n);
-    if (q->role != LS_QUORUM_LEADS || !v->held || q->chosen < v->granted)
+    if (q->role != LS_QUORUM_LEADS || !v->held)
         return ls_fail(LS_EBUSY, "the next view cannot be offered now: %s",
                        q->role == LS_QUORUM_LEADS ? "the present one does not hold yet"
                                                   : "this node is not the coordinator");
@@ -317,50 +299,6 @@ ls_status ls_quorum_offer(ls_quorum *quorum, const uint64_t *member, int n, int6
     v->held = false;
     q->dirty = true;
     list_peers(q, now_ns);
-    beat(q, now_ns);
-    settle_view(q, now_ns);
-    return LS_OK;
-}
-
-bool ls_quorum_plan(const ls_quorum *quorum, const uint64_t *joins, int n_joins, int64_t now_ns,
-                    uint64_t *member_out, int *n_out)
-{
-    const ls_quorum *q = quorum;
-    const ls_quorum_view *v = &q->promise.view;
-    bool alive[LS_QUORUM_NODES];
-    int n = 0, lost = 0, joined = 0;
-
-    if (q->role != LS_QUORUM_LEADS || !v->held || q->chosen < v->granted)
-        return false;
-    member_out[n++] = q->promise.self;
-    for (int i = 0; i < v->n; i++) { /* peers are listed in the order of members */
-        const ls_quorum_peer *p = &q->peer[i];
-        alive[i] = p->id == q->promise.self || now_ns - p->heard_ns < q->times.dead_ns;
-        lost += !alive[i];
-        if (alive[i] && p->id != q->promise.self)
-            member_out[n++] = p->id;
-    }
-    for (int i = 0; i < n_joins && n < LS_QUORUM_NODES; i++)
-        if (!is_member(v, joins[i])) {
-            member_out[n++] = joins[i];
-            joined++;
-        }
-    *n_out = n;
-    return lost + joined > 0 && ls_quorum_enough(alive, v->n);
-}
-
-ls_status ls_quorum_grant(ls_quorum *quorum, int64_t step, int64_t now_ns)
-{
-    ls_quorum *q = quorum;
-    ls_quorum_view *v = &q->promise.view;
-
-    if (q->role == LS_QUORUM_LEADS && step <= v->granted)
-        return ls_fail(LS_EUSAGE, "step %lld was granted before: the last one is %lld",
-                       (long long)step, (long long)v->granted);
-    if (q->role != LS_QUORUM_LEADS || !v->held || q->chosen < v->granted)
-        return ls_fail(LS_EBUSY, "step %lld cannot be granted now", (long long)step);
-    v->granted = q->asked = step;
-    q->dirty = true;
     beat(q, now_ns);
     settle_view(q, now_ns);
     return LS_OK;
@@ -385,8 +323,6 @@ static void hear_beat(ls_quorum *q, const ls_quorum_message *m, int64_t now_ns)
             list_peers(q, now_ns);
         }
         if (m->made == v->made && m->generation == v->generation) {
-            q->dirty |= m->granted > v->granted;
-            v->granted = m->granted > v->granted ? m->granted : v->granted;
             if (m->held)
                 note_held(q, now_ns);
             q->behind = 0;
@@ -405,7 +341,6 @@ static void hear_ack(ls_quorum *q, const ls_quorum_message *m, int64_t now_ns)
         return;
     p->made = m->made;
     p->generation = m->generation;
-    p->granted = m->granted;
     p->heard_ns = now_ns;
     p->round = m->round;
     if (m->round > q->firm_round && m->round + LS_QUORUM_ROUNDS > q->round &&
@@ -534,7 +469,6 @@ void ls_quorum_init(ls_quorum *quorum, const ls_quorum_promise *promise, bool le
     q->dirty = true;
     q->leader = q->behind = q->round = q->firm_round = q->tries = 0;
     q->runs = q->promise.view.held ? q->promise.view.generation : 0;
-    q->chosen = q->asked = -1;
     q->heard_ns = now_ns;
     q->firm_ns = now_ns - q->times.stop_ns; /* it trains when it has heard of a coordinator */
     q->n_peers = 0;
@@ -577,18 +511,4 @@ void ls_quorum_suspect(ls_quorum *quorum, int64_t now_ns)
     q->heard_ns = now_ns - q->times.suspect_ns;
     /* At once, in their order; the first is the one that is lost. */
     q->next_ns = next_try(q, now_ns) - q->times.suspect_ns / 2 - q->times.beat_ns;
-}
-
-ls_quorum_duty ls_quorum_duty_now(const ls_quorum *quorum, int64_t now_ns)
-{
-    const ls_quorum *q = quorum;
-    const ls_quorum_view *v = &q->promise.view;
-    int64_t alone_ns = now_ns - q->firm_ns;
-
-    if (alone_ns >= q->times.leave_ns)
-        return LS_QUORUM_LEAVE;
-    return alone_ns < q->times.stop_ns && q->runs > 0 && q->runs == v->generation &&
-                   is_member(v, q->promise.self)
-               ? LS_QUORUM_TRAIN
-               : LS_QUORUM_STOP;
 }

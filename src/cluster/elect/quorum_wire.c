@@ -6,7 +6,6 @@ static void put_view(ls_str *out, const ls_quorum_view *v)
 {
     ls_wire_codec_put(out, v->generation, 8);
     ls_wire_codec_put(out, v->made, 8);
-    ls_wire_codec_put(out, (uint64_t)v->granted, 8);
     ls_wire_codec_put(out, v->held, 1);
     ls_wire_codec_put(out, (uint64_t)v->n, 2);
     ls_wire_codec_put(out, (uint64_t)v->n_base, 2);
@@ -21,12 +20,11 @@ static bool get_view(ls_wire_codec *in, ls_quorum_view *v)
 {
     v->generation = ls_wire_codec_get(in, 8);
     v->made = ls_wire_codec_get(in, 8);
-    v->granted = (int64_t)ls_wire_codec_get(in, 8);
     uint64_t held = ls_wire_codec_get(in, 1);
     uint64_t n = ls_wire_codec_get(in, 2), n_base = ls_wire_codec_get(in, 2);
     v->n = v->n_base = 0;
     if (in->bad || held > 1 || n > LS_QUORUM_NODES || n_base > LS_QUORUM_NODES ||
-        in->left != 8 * (n + n_base) || v->granted < -1)
+        in->left != 8 * (n + n_base))
         return false;
     v->held = held == 1;
     v->n = (int)n;
@@ -61,11 +59,8 @@ ls_status ls_quorum_decode(ls_quorum_promise *promise, const void *bytes, size_t
 void ls_quorum_encode_message(const ls_quorum_message *message, ls_str *out)
 {
     const ls_quorum_message *m = message;
-    const uint64_t numbers[] = {m->from,       m->to,
-                                m->term,       m->made,
-                                m->generation, (uint64_t)m->granted,
-                                m->round,      (uint64_t)m->age_ns,
-                                m->leader};
+    const uint64_t numbers[] = {
+        m->from, m->to, m->term, m->made, m->generation, m->round, (uint64_t)m->age_ns, m->leader};
 
     ls_wire_codec_put(out, (uint64_t)m->kind, 1);
     ls_wire_codec_put(out,
@@ -94,16 +89,13 @@ ls_status ls_quorum_decode_message(ls_quorum_message *message, ls_quorum_view *v
     m->term = ls_wire_codec_get(&in, 8);
     m->made = ls_wire_codec_get(&in, 8);
     m->generation = ls_wire_codec_get(&in, 8);
-    m->granted = (int64_t)ls_wire_codec_get(&in, 8);
     m->round = ls_wire_codec_get(&in, 8);
     m->age_ns = (int64_t)ls_wire_codec_get(&in, 8);
     m->leader = ls_wire_codec_get(&in, 8);
     bool sound = kind >= LS_QUORUM_BEAT && kind <= LS_QUORUM_ANSWER && flags < 16 &&
-                 m->granted >= -1 && m->age_ns >= 0 && m->age_ns <= INT64_MAX / 2 &&
-                 m->term < UINT64_MAX;
+                 m->age_ns >= 0 && m->age_ns <= INT64_MAX / 2 && m->term < UINT64_MAX;
     if (sound && flags >> 3) {
-        sound = get_view(&in, view) && view->made == m->made && view->generation == m->generation &&
-                view->granted == m->granted;
+        sound = get_view(&in, view) && view->made == m->made && view->generation == m->generation;
         m->view = view;
     }
     return sound && ls_wire_codec_done(&in)

@@ -65,7 +65,6 @@ static ls_status start_anew(ls_quorum_promise *promise)
 {
     promise->term = promise->voted = 0;
     promise->view.generation = promise->view.made = 0;
-    promise->view.granted = -1;
     promise->view.held = false;
     promise->view.n = promise->view.n_base = 0;
     do

@@ -19,7 +19,7 @@ typedef ls_rendezvous_peer peer;
 
 /* --- who joins -------------------------------------------------------------------------------- */
 
-const char *ls_rendezvous_host_name(const ls_rendezvous *r, char *host, size_t cap)
+static const char *host_name(const ls_rendezvous *r, char *host, size_t cap)
 {
     if (r->args.host)
         snprintf(host, cap, "%s", r->args.host);
@@ -57,7 +57,7 @@ static ls_status send_join(ls_rendezvous *r)
     ls_wire_codec_put_text(&bytes, a->job ? a->job : "");
     ls_wire_codec_put(&bytes, a->generation, 8);
     ls_wire_codec_put(&bytes, (uint64_t)a->ranks, 4);
-    ls_wire_codec_put_text(&bytes, ls_rendezvous_host_name(r, host, sizeof host));
+    ls_wire_codec_put_text(&bytes, host_name(r, host, sizeof host));
     ls_wire_codec_put_text(&bytes, r->ip);
     for (int i = 0; i < a->ranks; i++)
         ls_wire_codec_put(&bytes, a->ports ? a->ports[i] : 0, 2);
@@ -312,8 +312,8 @@ static ls_status make_list(ls_rendezvous *r)
     r->members.generation = r->args.generation;
     r->members.master_port = free_port(r);
     LS_TRY(st,
-           ls_members_add(&r->members, ls_rendezvous_host_name(r, host, sizeof host), r->ip,
-                          r->args.ranks, r->args.ports),
+           ls_members_add(&r->members, host_name(r, host, sizeof host), r->ip, r->args.ranks,
+                          r->args.ports),
            out);
     for (int i = 0; i < r->n_peers; i++) {
         peer *p = &r->peers[i];

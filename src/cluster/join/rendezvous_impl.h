@@ -151,7 +151,6 @@ ls_status ls_rendezvous_open_gate(ls_rendezvous *rendezvous, int nodes);
 ls_status ls_rendezvous_connect(ls_rendezvous *rendezvous, int64_t deadline_ns);
 ls_status ls_rendezvous_call_in(ls_rendezvous *rendezvous, int64_t deadline_ns);
 ls_status ls_rendezvous_check_ranks(int ranks);
-const char *ls_rendezvous_host_name(const ls_rendezvous *rendezvous, char *host, size_t cap);
 void ls_rendezvous_set_ip(ls_rendezvous *rendezvous, const ls_sock_address *local);
 
 /* The host: everybody has come. Make the list and send it to all, as fast as each of them takes it;

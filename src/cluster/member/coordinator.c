@@ -163,13 +163,16 @@ ls_status ls_coordinator_joins(ls_coordinator *coordinator, int id, const char *
 
     ls_status st;
     int before = p->view.workers + p->spare_workers;
+    int most = p->args.rules.most > 0 ? p->args.rules.most : LS_VIEW_WORKERS;
 
     (void)now;
     purge(p);
-    if (workers < 1 || workers > LS_MESSAGES_WORKERS || workers > LS_VIEW_WORKERS - before ||
+    if (workers < 1 || workers > LS_MESSAGES_WORKERS || workers > most - before ||
         p->n_nodes >= LS_COORDINATOR_NODES)
-        return ls_fail(LS_EUSAGE, "%d workers on \"%s\" are too many: %d on a node, %d in all",
-                       workers, host_name, LS_MESSAGES_WORKERS, LS_VIEW_WORKERS);
+        return ls_fail(
+            LS_EUSAGE,
+            "%d workers on \"%s\" are too many: %d on a node, %d in all, and there are %d", workers,
+            host_name, LS_MESSAGES_WORKERS, most, before);
     LS_TRY(st, make_room(p), out);
     LS_TRY(st, ls_view_reserve(&p->view, before + workers), out);
     node *n = &p->nodes[p->n_nodes++];

@@ -56,6 +56,7 @@ typedef struct ls_view_report {
 typedef struct ls_view_rules {
     int restarts; /* how often a worker that dies is started again */
     int least;    /* ranks to go on with */
+    int most;     /* ranks and spares that the job may have; 0: LS_VIEW_WORKERS */
     int unit;     /* ranks that have a model or its sequences together; 0 and 1: each its own.
                    * Where the ranks choose that, their reports tell it later */
 } ls_view_rules;

@@ -361,16 +361,3 @@ ls_status ls_launcher_env_find_outer(ls_launcher_env *places)
 {
     return find(nearest(true), places);
 }
-
-void ls_launcher_env_explain(const ls_launcher_env *p, ls_str *out)
-{
-    if (!p->rank_from) {
-        ls_str_append(out, "alone: nobody launched this process");
-        return;
-    }
-    ls_str_printf(out, "rank %d of %d (%s)", p->rank, p->world, p->rank_from);
-    if (p->local_rank >= 0 && p->local_world >= 0)
-        ls_str_printf(out, ", %d of %d on this node", p->local_rank, p->local_world);
-    if (p->node >= 0 && p->nodes >= 0)
-        ls_str_printf(out, ", node %d of %d", p->node, p->nodes);
-}

@@ -29,9 +29,6 @@ ls_status ls_launcher_env_find(ls_launcher_env *places);
 /* The same without lineshaft's own agent: who started the agent. */
 ls_status ls_launcher_env_find_outer(ls_launcher_env *places);
 
-/* One line: "rank 3 of 8 (SLURM_PROCID), 1 of 4 on node 1 of 2". */
-void ls_launcher_env_explain(const ls_launcher_env *places, ls_str *out);
-
 /* The names in one of Slurm's lists, "h[1-3,07],gpu2" as "h1 h2 h3 h07 gpu2" with a '\0' behind
  * each; *count_out tells how many. LS_EDATA for a list that is none, or of more than 65536 names.
  */

@@ -56,7 +56,7 @@ static void put_text(ls_str *out, const char *text)
     ls_coordinator_log_put_bytes(out, text, strlen(text));
 }
 
-void ls_coordinator_log_put_record(ls_str *out, const ls_err_record *record)
+static void put_record(ls_str *out, const ls_err_record *record)
 {
     ls_wire_codec_put(out, (uint64_t)record->code, 2);
     put_text(out, record->text);
@@ -144,7 +144,7 @@ static void on_stop(void *context, int node, int code, const ls_err_record *why)
 
     ls_wire_codec_put(&c->out, (uint64_t)(node + 1), 4);
     ls_wire_codec_put(&c->out, (uint64_t)code, 2);
-    ls_coordinator_log_put_record(&c->out, why);
+    put_record(&c->out, why);
     ls_coordinator_log_end(&c->out, at);
 }
 
@@ -199,7 +199,7 @@ static void take_join(ls_coordinator_log *c, ls_wire_codec *in)
         (void)ls_coordinator_joins(c->coordinator, node, host, ip, workers, begins, c->now);
     c->most = node > c->most ? node : c->most;
     size_t at = begin(c, LS_COORDINATOR_LOG_JOINED);
-    ls_coordinator_log_put_record(&c->out, ls_err_last());
+    put_record(&c->out, ls_err_last());
     ls_coordinator_log_end(&c->out, at);
 }
 

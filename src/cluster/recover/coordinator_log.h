@@ -54,7 +54,6 @@ void ls_coordinator_log_end(ls_str *out, size_t at);
 void ls_coordinator_log_put_bytes(ls_str *out, const void *bytes, size_t len);
 const void *ls_coordinator_log_get_bytes(ls_wire_codec *in, size_t *len_out);
 void ls_coordinator_log_get_text(ls_wire_codec *in, char *text_out, size_t cap);
-void ls_coordinator_log_put_record(ls_str *out, const ls_err_record *record);
 void ls_coordinator_log_get_record(ls_wire_codec *in, ls_err_record *record_out);
 
 /* Length of the whole frame at p; 0: it is not all there. */
