@@ -19,7 +19,7 @@
 #include "base/mem.h"
 #include "base/time.h"
 #include "comm/transport/tcp.h"
-#include "net/sock.h"
+#include "../tests/net/sock_io.h"
 
 enum { ROUNDS = 2000 };
 
@@ -84,7 +84,7 @@ static void plain_read(int fd, uint8_t *bytes, size_t len, bool spin)
     size_t at = 0;
 
     if (!spin) {
-        check(ls_sock_read(fd, bytes, len, soon()));
+        check(ls_sock_io_read(fd, bytes, len, soon()));
         return;
     }
     while (at < len) {
@@ -102,10 +102,10 @@ static void plain_ping(bench *b, int fd, int64_t bytes, bool spin)
     for (int i = 0; i < ROUNDS; i++) {
         int64_t began = ls_time_now_ns();
         if (b->rank == 0)
-            check(ls_sock_write(fd, b->memory, len, soon()));
+            check(ls_sock_io_write(fd, b->memory, len, soon()));
         plain_read(fd, b->memory, len, spin);
         if (b->rank == 1)
-            check(ls_sock_write(fd, b->memory, len, soon()));
+            check(ls_sock_io_write(fd, b->memory, len, soon()));
         times[i] = ls_time_now_ns() - began;
     }
     if (b->rank == 0)
@@ -158,7 +158,7 @@ static void plain_flow(bench *b, int fd, int64_t bytes, bool zerocopy)
             waiting -= reap(fd, &copied);
     }
     if (b->rank == 1)
-        check(ls_sock_write(fd, &word, 1, soon()));
+        check(ls_sock_io_write(fd, &word, 1, soon()));
     else
         plain_read(fd, &word, 1, false);
     double seconds = (double)(ls_time_now_ns() - began) / 1e9;
@@ -253,10 +253,10 @@ static void meet(const bench *b, int fd)
     uint8_t word = 0;
 
     if (b->rank == 0)
-        check(ls_sock_write(fd, &word, 1, soon()));
+        check(ls_sock_io_write(fd, &word, 1, soon()));
     plain_read(fd, &word, 1, false);
     if (b->rank == 1)
-        check(ls_sock_write(fd, &word, 1, soon()));
+        check(ls_sock_io_write(fd, &word, 1, soon()));
 }
 
 static void run(bench *b)

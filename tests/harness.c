@@ -102,6 +102,15 @@ int64_t ls_test_ms(int64_t ms)
     return ms * SLOWER * LS_NS_PER_MS;
 }
 
+int ls_test_cpu_threads(void)
+{
+    ls_cpus cpus;
+    int threads = ls_cpus_init(&cpus) == LS_OK ? cpus.threads : 1;
+
+    ls_cpus_release(&cpus);
+    return threads;
+}
+
 int64_t ls_test_soon(void)
 {
     return ls_time_now_ns() + ls_test_ms(30000);
@@ -462,7 +471,7 @@ int main(int argc, char **argv)
     bool *returned = mmap(NULL, MOST_JOBS * sizeof *returned, PROT_READ | PROT_WRITE,
                           MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
-    sure_jobs = ls_cpus_threads();
+    sure_jobs = ls_test_cpu_threads();
     most_jobs = 2 * sure_jobs;
     for (int i = 1; i < argc && scripts == argc; i++) {
         if (strcmp(argv[i], "--jobs") == 0 && i + 1 < argc)

@@ -96,6 +96,9 @@ int64_t ls_test_ms(int64_t ms);
 /* A deadline for what comes for sure: half a minute from now, more under a sanitizer. */
 int64_t ls_test_soon(void);
 
+/* What `device.threads: auto` means on this machine; at least 1. */
+int ls_test_cpu_threads(void);
+
 /* How often to repeat what a single run may miss: n times, a quarter of it under a sanitizer. */
 int ls_test_times(int n);
 

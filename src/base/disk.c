@@ -333,11 +333,6 @@ void ls_disk_close(ls_disk *disk)
     ls_mem_free(disk);
 }
 
-int ls_disk_under_way(const ls_disk *disk)
-{
-    return disk->under_way;
-}
-
 void ls_disk_submit(ls_disk *disk, const ls_disk_request *request)
 {
     LS_BUG_IF(disk->under_way == disk->depth, "more than %d requests under way", disk->depth);

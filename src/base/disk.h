@@ -33,7 +33,6 @@ ls_status ls_disk_open(ls_disk **disk_out, int depth);
 void ls_disk_close(ls_disk *disk);
 
 void ls_disk_submit(ls_disk *disk, const ls_disk_request *request);
-int ls_disk_under_way(const ls_disk *disk);
 
 /* The end of one request; waits for it. Something must be under way. */
 ls_disk_end ls_disk_take(ls_disk *disk);

@@ -16,7 +16,7 @@ void ls_log(ls_log_level level, const char *fmt, ...) LS_PRINTF(2, 3);
 typedef void (*ls_log_sink)(ls_log_level level, const char *line, void *context);
 void ls_log_set_sink(ls_log_sink sink, void *context, ls_log_level most);
 
-/* Lines logged so far at exactly this level. */
+/* Lines logged so far at exactly this level; the test harness fails on unexpected ones. */
 uint64_t ls_log_count(ls_log_level level);
 const char *ls_log_level_name(ls_log_level level);
 

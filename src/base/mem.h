@@ -24,7 +24,7 @@ char *ls_mem_strdup(const char *text);
 /* NULL is allowed. */
 void ls_mem_free(void *p);
 
-/* Calls of alloc, array and resize so far in this process. */
+/* Calls of alloc, array and resize so far in this process; tests count those of a training step. */
 uint64_t ls_mem_calls(void);
 
 /* For tests: let the n-th call from now on fail (1 = the next one), once; 0 switches it off. */

@@ -116,26 +116,3 @@ void ls_spill_give_back(const void *bytes, int64_t count)
 {
     advise(bytes, count, MADV_DONTNEED);
 }
-
-int64_t ls_spill_held(const ls_spill *spill)
-{
-    enum { AT_ONCE = 512 };
-    uint64_t entries[AT_ONCE];
-    int64_t pages = spill->bytes / PAGE, first = (int64_t)((uintptr_t)spill->base / PAGE), held = 0;
-    int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-
-    if (fd < 0)
-        return -1;
-    for (int64_t at = 0; at < pages; at += AT_ONCE) {
-        int64_t n = ls_min_i64(AT_ONCE, pages - at);
-        size_t want = (size_t)n * sizeof *entries;
-        if (pread(fd, entries, want, (first + at) * (int64_t)sizeof *entries) != (ssize_t)want) {
-            held = -1;
-            break;
-        }
-        for (int64_t i = 0; i < n; i++)
-            held += entries[i] >> 63 ? PAGE : 0; /* present */
-    }
-    close(fd);
-    return held;
-}

@@ -26,7 +26,4 @@ void ls_spill_drop(const ls_spill *spill, int64_t first, int64_t count);
 /* The same for bytes anywhere in one. */
 void ls_spill_give_back(const void *bytes, int64_t count);
 
-/* Bytes that this process has in memory now, as the kernel counts them; -1: it does not tell. */
-int64_t ls_spill_held(const ls_spill *spill);
-
 LS_C_END

@@ -66,7 +66,7 @@ void ls_str_append_char(ls_str *s, char c)
     ls_str_append_bytes(s, &c, 1);
 }
 
-void ls_str_vprintf(ls_str *s, const char *fmt, va_list ap)
+static void LS_PRINTF(2, 0) append_va(ls_str *s, const char *fmt, va_list ap)
 {
     va_list again;
 
@@ -89,7 +89,7 @@ void ls_str_printf(ls_str *s, const char *fmt, ...)
     va_list ap;
 
     va_start(ap, fmt);
-    ls_str_vprintf(s, fmt, ap);
+    append_va(s, fmt, ap);
     va_end(ap);
 }
 

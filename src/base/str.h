@@ -28,7 +28,6 @@ void ls_str_append(ls_str *s, const char *text);
 void ls_str_append_bytes(ls_str *s, const void *bytes, size_t len);
 void ls_str_append_char(ls_str *s, char c);
 void ls_str_printf(ls_str *s, const char *fmt, ...) LS_PRINTF(2, 3);
-void ls_str_vprintf(ls_str *s, const char *fmt, va_list ap) LS_PRINTF(2, 0);
 
 /* LS_ENOMEM when an append was lost since init or clear. */
 ls_status ls_str_status(const ls_str *s);

@@ -170,16 +170,14 @@ ls_status ls_ckpt_claimed(const ls_ckpt_store *store, int64_t *generation_out); 
 typedef ls_status ls_ckpt_token(void *context, const ls_ckpt_info *info);
 void ls_ckpt_set_token(ls_ckpt_store *store, ls_ckpt_token *token, void *context);
 
-/* Keep the newest keep checkpoints that verify (at least one), remove older ones, then objects that
- * no manifest names and temporary files of dead writers. *freed_out (may be NULL): bytes. */
-ls_status ls_ckpt_prune(ls_ckpt_store *store, int64_t keep, int64_t *freed_out);
-
-/* The same, telling each file. dry: nothing is removed, and the store need not be held. */
+/* Keep the newest checkpoints that verify (at least one), remove older ones, then objects that no
+ * manifest names and temporary files of dead writers. Each file that goes is reported to `tell`.
+ * dry: nothing is removed, and the store need not be held. *freed_out (may be NULL): bytes. */
 typedef void (*ls_ckpt_removed)(const char *path, int64_t bytes, void *context);
 typedef struct ls_ckpt_pruning {
     int64_t keep;              /* newest that verify */
     int64_t keep_every;        /* and all whose step is a multiple of this; 0: none */
-    int64_t least;             /* never fewer than so many that verify */
+    int64_t least;             /* never fewer than this many that verify */
     const ls_ckpt_store *like; /* what is pinned there stays here, too; NULL: none */
     bool dry;
     ls_ckpt_removed tell; /* may be NULL */

@@ -34,8 +34,9 @@ out:
     return st;
 }
 
-ls_status ls_ckpt_object_copy(const char *from, ls_ckpt_store *to, const ls_ckpt_object *object,
-                              bool replace)
+/* Read a whole object and write it to another store; the folder there is not synced. */
+static ls_status copy_object(const char *from, ls_ckpt_store *to, const ls_ckpt_object *object,
+                             bool replace)
 {
     ls_ckpt_reader reader;
     ls_status st = ls_ckpt_reader_open(&reader, from, object, NULL);
@@ -112,7 +113,7 @@ static ls_status copy_all(const ls_ckpt *ckpt, ls_ckpt_store *to, state *had,
     for (int i = 0; i < ckpt->n_objects; i++) {
         if (had[i] == WHOLE)
             continue;
-        LS_TRY(st, ls_ckpt_object_copy(ckpt->dir, to, &ckpt->objects[i], had[i] == DAMAGED), out);
+        LS_TRY(st, copy_object(ckpt->dir, to, &ckpt->objects[i], had[i] == DAMAGED), out);
         touched[ckpt->objects[i].hash.hi >> 56] = true;
     }
     LS_TRY(st, ls_ckpt_objects_sync(to->dir, touched), out);
@@ -170,7 +171,7 @@ bool ls_ckpt_heal(const ls_ckpt *ckpt, int object)
     snprintf(dir, sizeof dir, "%s", ckpt->dir);
     store.dir = dir;
     touched[o->hash.hi >> 56] = true;
-    st = ls_ckpt_object_copy(ckpt->mirror, &store, o, true);
+    st = copy_object(ckpt->mirror, &store, o, true);
     if (st == LS_OK)
         st = ls_ckpt_objects_sync(dir, touched);
     if (st == LS_OK)

@@ -84,7 +84,6 @@ static inline int64_t ls_ckpt_blocks(int64_t bytes)
 
 int ls_ckpt_hash_order(ls_hash a, ls_hash b); /* like strcmp */
 
-int ls_ckpt_object_order(const void *a, const void *b); /* of ls_ckpt_object, by hash */
 /* Sort, each content once; returns how many are left. */
 int ls_ckpt_objects_sort(ls_ckpt_object *objects, int n);
 int ls_ckpt_object_index(const ls_ckpt *ckpt, ls_hash hash); /* -1: it has none such */
@@ -153,8 +152,8 @@ void ls_ckpt_added_release(ls_ckpt_added *added);
 /* A tensor that can be saved; bytes of a part of this shape. */
 ls_status ls_ckpt_tensor_check(const ls_ckpt_tensor *tensor, const int64_t *shape,
                                int64_t *bytes_out);
-/* From the text of ls_ckpt_write_parts(), checked like a manifest but for the cover (ckpt_manifest.c).
- */
+/* From the text of ls_ckpt_write_parts(), checked like a manifest but for the cover
+ * (ckpt_manifest.c). */
 ls_status ls_ckpt_report_parse(ls_ckpt_added *added, const char *text, size_t len);
 
 /* --- ckpt_object.c --- */
@@ -198,8 +197,6 @@ ls_status ls_ckpt_reader_all(ls_ckpt_reader *reader);
 ls_status ls_ckpt_reader_prove(ls_ckpt_reader *reader, const uint8_t sha[LS_DIGEST_BYTES]);
 /* The checksums of blocks first..end-1, which are in memory. */
 ls_status ls_ckpt_reader_check(const ls_ckpt_reader *reader, int64_t first, int64_t end);
-/* So many bytes at this place to memory, not verified. */
-ls_status ls_ckpt_reader_read(ls_ckpt_reader *reader, int64_t at, int64_t len);
 void ls_ckpt_reader_close(ls_ckpt_reader *reader);
 
 /* Read a whole object and compare. LS_EIO: cannot be read. LS_EDATA: damaged, or not there. */
@@ -218,7 +215,7 @@ ls_status ls_ckpt_fetch_next(ls_ckpt_fetch *fetch, ls_ckpt_reader **reader_out);
 int64_t ls_ckpt_fetch_bytes(const ls_ckpt_fetch *fetch); /* read so far */
 void ls_ckpt_fetch_close(ls_ckpt_fetch *fetch);          /* NULL is allowed */
 
-/* --- ckpt_put.c --- */
+/* --- ckpt_object_write.c --- */
 
 /* Pieces of memory that make up an object file. */
 typedef struct ls_ckpt_piece {
@@ -276,9 +273,6 @@ void ls_ckpt_temp_sweep(const char *path);
 
 /* --- copy.c --- */
 
-/* Read an object whole and write it to another store; its folder is not synced. */
-ls_status ls_ckpt_object_copy(const char *from, ls_ckpt_store *to, const ls_ckpt_object *object,
-                              bool replace);
 /* An object could not be used, for the reason in this thread's record: put a whole one from the
  * mirror in its place, and say so. The record stays. */
 bool ls_ckpt_heal(const ls_ckpt *ckpt, int object);
@@ -298,8 +292,6 @@ ls_status ls_ckpt_read_manifest(const char *dir, int64_t step, ls_ckpt **ckpt_ou
 /* The same, and where the store has a key, only if it is signed: looked at before it is parsed. */
 ls_status ls_ckpt_read_trusted(const ls_ckpt_store *store, int64_t step, ls_ckpt **ckpt_out);
 /* All objects are there with the right size. LS_EDATA: the first that is not. */
-ls_status ls_ckpt_check_objects(const ls_ckpt *ckpt);
-/* The same, without the name of the manifest in the message. */
 ls_status ls_ckpt_objects_there(const ls_ckpt *ckpt);
 /* The newest usable checkpoint below a step. Damaged ones on the way are added to passed. */
 typedef struct ls_ckpt_passed {

@@ -10,9 +10,9 @@
  *     . # # .
  *
  * Loading many parts goes object by object, not part by part. An object of which everything is
- * wanted is read whole, and proved by its name (ckpt_fetch.c); of others only the blocks are read that
- * hold something wanted, and each is proved by its checksum. Only then are bytes taken from it. Of
- * a signed checkpoint every object is read whole: only that proves it. */
+ * wanted is read whole, and proved by its name (ckpt_fetch.c); of others only the blocks are read
+ * that hold something wanted, and each is proved by its checksum. Only then are bytes taken from
+ * it. Of a signed checkpoint every object is read whole: only that proves it. */
 #include "checkpoint/ckpt_impl.h"
 
 #include "base/log.h"

@@ -180,7 +180,7 @@ bool ls_ckpt_manifest_same(const char *text, size_t len, const ls_str *body)
 /* --- tables -------------------------------------------------------------------------------------
  */
 
-int ls_ckpt_object_order(const void *a, const void *b)
+static int by_hash(const void *a, const void *b)
 {
     const ls_ckpt_object *x = a, *y = b;
 
@@ -192,9 +192,9 @@ int ls_ckpt_objects_sort(ls_ckpt_object *objects, int n)
     int kept = 0;
 
     if (n)
-        qsort(objects, (size_t)n, sizeof *objects, ls_ckpt_object_order);
+        qsort(objects, (size_t)n, sizeof *objects, by_hash);
     for (int i = 0; i < n; i++)
-        if (kept == 0 || ls_ckpt_object_order(&objects[kept - 1], &objects[i]) != 0)
+        if (kept == 0 || by_hash(&objects[kept - 1], &objects[i]) != 0)
             objects[kept++] = objects[i];
     return kept;
 }
@@ -204,7 +204,7 @@ int ls_ckpt_object_index(const ls_ckpt *ckpt, ls_hash hash)
     const ls_ckpt_object key = {.hash = hash}, *o = NULL;
 
     if (ckpt->n_objects)
-        o = bsearch(&key, ckpt->objects, (size_t)ckpt->n_objects, sizeof key, ls_ckpt_object_order);
+        o = bsearch(&key, ckpt->objects, (size_t)ckpt->n_objects, sizeof key, by_hash);
     return o ? (int)(o - ckpt->objects) : -1;
 }
 
@@ -422,7 +422,7 @@ static ls_status read_objects(ls_ckpt *ckpt, json_t *map)
         LS_TRY(st, read_object(ckpt, &ckpt->objects[ckpt->n_objects], name, row), out);
         ckpt->n_objects++;
     }
-    qsort(ckpt->objects, (size_t)ckpt->n_objects, sizeof *ckpt->objects, ls_ckpt_object_order);
+    qsort(ckpt->objects, (size_t)ckpt->n_objects, sizeof *ckpt->objects, by_hash);
 out:
     return st;
 }

@@ -3,8 +3,8 @@
  * Reading goes through read(), not through a mapping: a bad sector becomes an error message instead
  * of SIGBUS, and the bytes that were checked are the bytes that are used. On a network file system
  * a handle may go stale, and a name may be seen late: then the file is opened again, until what the
- * client remembers has expired. Objects are written by ckpt_put.c; many whole ones are read by ckpt_fetch.c.
- */
+ * client remembers has expired. Objects are written by ckpt_object_write.c; many whole ones are
+ * read by ckpt_fetch.c. */
 #include "checkpoint/ckpt_impl.h"
 
 #include <errno.h>
@@ -113,7 +113,8 @@ void ls_ckpt_reader_close(ls_ckpt_reader *reader)
     ls_str_init(&reader->path);
 }
 
-ls_status ls_ckpt_reader_read(ls_ckpt_reader *reader, int64_t at, int64_t len)
+/* Read len bytes at this place into memory, unverified. */
+static ls_status read_bytes(ls_ckpt_reader *reader, int64_t at, int64_t len)
 {
     int64_t until_ns = ls_time_now_ns() + LS_CKPT_SEEN_S * LS_NS_PER_S;
     const char *path = reader->path.p;
@@ -174,7 +175,7 @@ static ls_status load_blocks(ls_ckpt_reader *reader, int64_t begin, int64_t end)
         int64_t len = ls_min_i64(LS_CKPT_BLOCK, o->bytes - at);
         if (reader->loaded[b])
             continue;
-        LS_TRY(st, ls_ckpt_reader_read(reader, at, len), out);
+        LS_TRY(st, read_bytes(reader, at, len), out);
         LS_TRY(st, ls_ckpt_reader_check(reader, b, b + 1), out);
         reader->loaded[b] = true;
         reader->bytes_read += len;

@@ -5,7 +5,7 @@
  *   look      which objects the store has already; one that this process has neither written nor
  *             read is read now, because a name alone does not prove that its bytes are right
  *   reserve   bytes needed against bytes free, before anything is written
- *   write     each new object (ckpt_put.c), then sync their folders
+ *   write     each new object (ckpt_object_write.c), then sync their folders
  *
  * Where there is room for everything, also if all of it were new, the middle three happen object by
  * object: a thread hashes ahead while this one writes what has been hashed. Otherwise all is hashed

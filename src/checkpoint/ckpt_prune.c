@@ -1,4 +1,5 @@
-/* ckpt_prune.c -- what may go: old manifests, then objects that nobody names, then dead temporaries.
+/* ckpt_prune.c -- what may go: old manifests, then objects that nobody names, then dead
+ * temporaries.
  *
  * The order is the reverse of saving. A manifest is removed and the folder synced before any of its
  * objects go, so no crash leaves a manifest whose objects are missing. Objects are kept when any
@@ -291,11 +292,6 @@ ls_status ls_ckpt_make_room(ls_ckpt_store *store, int64_t bytes)
 out:
     pthread_mutex_unlock(&store->saving);
     return st;
-}
-
-ls_status ls_ckpt_prune(ls_ckpt_store *store, int64_t keep, int64_t *freed_out)
-{
-    return ls_ckpt_prune_by(store, &(ls_ckpt_pruning){.keep = keep}, freed_out);
 }
 
 ls_status ls_ckpt_prune_by(ls_ckpt_store *store, const ls_ckpt_pruning *how, int64_t *freed_out)

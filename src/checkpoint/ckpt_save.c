@@ -6,7 +6,8 @@
  *   commit    manifest under a temporary name, sync, rename, sync: only the rename commits
  *
  * With one writer (ls_ckpt_save) the parts are whole tensors. With several, each has written its
- * objects (ckpt_pack.c) and sent a report; the one that commits must be able to read what they wrote. */
+ * objects (ckpt_pack.c) and sent a report; the one that commits must be able to read what they
+ * wrote. */
 #include "checkpoint/ckpt_impl.h"
 
 #include <errno.h>

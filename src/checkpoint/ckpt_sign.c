@@ -14,8 +14,8 @@
  *
  * A reader that has the key looks at these lines, which have a place counted from the end and a
  * shape of their own, before it parses anything; and it uses bytes of an object only after it has
- * read all of them and their SHA-256 was right (ckpt_object.c, ckpt_fetch.c). The label keeps the signature
- * apart from everything else that the same bytes may be used for, as the secret of a job.
+ * read all of them and their SHA-256 was right (ckpt_object.c, ckpt_fetch.c). The label keeps the
+ * signature apart from everything else that the same bytes may be used for, as the secret of a job.
  *
  * What a signature does not say: that there is no newer checkpoint (who can write to the folder can
  * also remove files), and of which run it is. Runs that must not be taken for each other need keys

@@ -1,5 +1,5 @@
-/* ckpt_store.c -- the folder: who may write, which steps are there, which of them are usable, and what
- * may go.
+/* ckpt_store.c -- the folder: who may write, which steps are there, which of them are usable, and
+ * what may go.
  *
  * Nothing says which checkpoint is the newest: no "latest" file that could lie after a crash. A
  * reader lists the manifests and takes the highest step whose manifest carries its own hash and
@@ -490,7 +490,8 @@ out:
     return st;
 }
 
-ls_status ls_ckpt_check_objects(const ls_ckpt *ckpt)
+/* The same for a reader: mends from the mirror what it can, and names the manifest. */
+static ls_status check_objects(const ls_ckpt *ckpt)
 {
     ls_status st = LS_OK;
 
@@ -521,7 +522,7 @@ static ls_status open_step(const ls_ckpt_store *store, int64_t step, ls_ckpt **c
         st = ckpt->mirror ? LS_OK : LS_ENOMEM;
     }
     if (st == LS_OK)
-        st = ls_ckpt_check_objects(ckpt);
+        st = check_objects(ckpt);
     if (st == LS_OK)
         *ckpt_out = ckpt;
     else

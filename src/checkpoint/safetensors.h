@@ -68,8 +68,9 @@ ls_status ls_safetensors_open(ls_safetensors *file, const char *path);
 /* Release what the file holds. Safe on a half-opened or already closed file. */
 void ls_safetensors_close(ls_safetensors *file);
 
-/* The tensor of that name, or NULL; its metadata value, or NULL. */
+/* The tensor of that name, or NULL. */
 const ls_safetensors_entry *ls_safetensors_find(const ls_safetensors *file, const char *name);
+/* The metadata value of that key, or NULL. Only tests read it; other programs want it written. */
 const char *ls_safetensors_meta(const ls_safetensors *file, const char *key);
 
 /* The row of a name ("BF16"), NULL when unknown; the name of a type of ours. */

@@ -338,7 +338,7 @@ static ls_status run_stories(const ls_args *args)
     for (int64_t i = 0; written + (int64_t)out.len < bytes; i++) {
         if (i)
             ls_str_append_char(&out, '\n');
-        LS_TRY(st, ls_synthetic_text_tell((uint64_t)key, i, &out), out);
+        LS_TRY(st, ls_synthetic_text_story((uint64_t)key, i, &out), out);
         if (out.len >= OUTPUT_BYTES) {
             written += (int64_t)out.len;
             LS_TRY(st, ls_cmd_data_emit(&out), out);

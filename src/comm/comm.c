@@ -17,10 +17,10 @@
 
 /* The last place is for ls_comm_run() alone: whether it has one must not depend on how far the
  * started ones are, which each rank sees at its own time. */
-enum { SLOT_BITS = 8, RUN_SLOT = LS_COMM_FLIGHTS, SLOTS };
+enum { SLOT_BITS = 8, RUN_SLOT = LS_COMM_REQUESTS, SLOTS };
 enum { USED = 8 }; /* flights at once of most users: pages of the others are never touched */
 enum { WAIT_SLEEP_NS = 1000000, EAGER_BYTES = 16 << 10, EAGER_TURNS = 200 };
-_Static_assert(LS_COMM_FLIGHTS == 1 << SLOT_BITS, "a request names its place");
+_Static_assert(LS_COMM_REQUESTS == 1 << SLOT_BITS, "a request names its place");
 
 /* --- members ----------------------------------------------------------------------------------*/
 
@@ -58,11 +58,11 @@ static ls_status open_direct(ls_comm *c, ls_group *group, ls_direct **direct, ui
     for (int i = 0; i < c->ranks; i++)
         if (node_of(c, i) == node_of(c, c->rank)) {
             first = first < 0 ? i : first;
-            seats[n++] = c->fabric->seats[c->world[i]];
+            seats[n++] = c->fabric->locals[c->world[i]];
         }
     /* Groups of one call have the same id; the first member tells them apart. */
     const ls_group_args args = {.key = c->id << 32 | part << 16 | (uint64_t)(c->world[first] + 1),
-                                .local = c->fabric->seat,
+                                .local = c->fabric->local,
                                 .locals = seats,
                                 .members = n};
     LS_TRY(st, ls_group_open(group, c->fabric->segment, &args, deadline_ns), out);
@@ -77,12 +77,12 @@ static ls_status arrange(ls_comm *c, int64_t deadline_ns)
     int per_node = even_nodes(c);
     ls_status st = LS_OK;
 
-    c->near = true;
+    c->one_node = true;
     for (int i = 0; i < c->ranks; i++)
-        c->near &= node_of(c, i) == node_of(c, c->rank);
+        c->one_node &= node_of(c, i) == node_of(c, c->rank);
     if (c->ranks == 1)
         goto out;
-    if (c->near) {
+    if (c->one_node) {
         st = open_direct(c, &c->group, &c->direct, 1, deadline_ns);
     } else if (per_node > 1) {
         c->levels = true;
@@ -109,9 +109,9 @@ static void free_comm(ls_comm *c)
     ls_group_close(&c->gather_group);
     for (int i = 0; i < COMM_PLANS; i++)
         ls_sched_release(&c->plans[i].sched);
-    for (int i = 0; c->flights && i < SLOTS; i++)
-        ls_exec_release(&c->flights[i].exec);
-    ls_mem_free(c->flights);
+    for (int i = 0; c->request_table && i < SLOTS; i++)
+        ls_exec_release(&c->request_table[i].exec);
+    ls_mem_free(c->request_table);
     ls_mem_free(c->world);
     ls_mem_free(c->across);
     ls_mem_free(c->sends);
@@ -135,8 +135,8 @@ static ls_status make_comm(ls_comm **comm_out, ls_fabric *fabric, uint64_t id, c
     c->world = ls_mem_array((size_t)ranks, sizeof *c->world);
     c->sends = ls_mem_array((size_t)ranks, sizeof *c->sends);
     c->receives = ls_mem_array((size_t)ranks, sizeof *c->receives);
-    c->flights = ls_mem_array(SLOTS, sizeof *c->flights);
-    if (!c->world || !c->sends || !c->receives || !c->flights) {
+    c->request_table = ls_mem_array(SLOTS, sizeof *c->request_table);
+    if (!c->world || !c->sends || !c->receives || !c->request_table) {
         st = ls_fail(LS_ENOMEM, "no memory for a communicator of %d ranks", ranks);
         goto out;
     }
@@ -184,11 +184,11 @@ ls_status ls_comm_open(ls_comm **comm_out, const ls_comm_args *args, int64_t dea
         world[r] = r;
     LS_TRY(st, make_comm(&c, fabric, fabric->next_id++, world, args->ranks, deadline_ns), out);
     fabric = NULL; /* the communicator's from here on */
-    if (!c->near) {
+    if (!c->one_node) {
         LS_TRY(st, ls_tune_open(c, deadline_ns), out);
         c->seen_count = 0; /* that was no use */
         ls_fabric_lock(c->fabric);
-        st = ls_inter_node_misbehave(c->fabric);
+        st = ls_inter_node_inject_faults(c->fabric);
         if (st != LS_OK)
             st = ls_fabric_fail(c->fabric);
         pthread_mutex_unlock(&c->fabric->lock);
@@ -234,7 +234,7 @@ void ls_comm_close(ls_comm *comm)
 
 int64_t ls_comm_bytes(void)
 {
-    return (int64_t)sizeof(ls_comm) + USED * (int64_t)sizeof(flight);
+    return (int64_t)sizeof(ls_comm) + USED * (int64_t)sizeof(ls_request);
 }
 
 int ls_comm_rank(const ls_comm *comm)
@@ -386,7 +386,7 @@ ls_status ls_comm_alloc(ls_comm *comm, int64_t bytes, const char *what, void **m
     void *p;
 
     if (f->segment)
-        return ls_shm_segment_alloc(f->segment, f->seat, bytes, what, memory_out);
+        return ls_shm_segment_alloc(f->segment, f->local, bytes, what, memory_out);
     p = aligned_alloc(4096, (size_t)ls_round_up(ls_max_i64(bytes, 1), 4096));
     if (!p)
         return ls_fail(LS_ENOMEM, "no memory for %.1f MiB of %s", (double)bytes / (double)LS_MIB,
@@ -401,7 +401,7 @@ void ls_comm_free(ls_comm *comm, void *memory)
     ls_fabric *f = comm->fabric;
 
     if (f->segment)
-        ls_shm_segment_free(f->segment, f->seat, memory);
+        ls_shm_segment_free(f->segment, f->local, memory);
     else
         free(memory);
 }
@@ -420,11 +420,11 @@ static ls_status check_coll(const ls_comm *c, const ls_coll *coll)
                    : LS_OK;
 }
 
-static flight *find(ls_comm *c, ls_comm_request request)
+static ls_request *find(ls_comm *c, ls_comm_request request)
 {
-    flight *f = &c->flights[request & (LS_COMM_FLIGHTS - 1)];
+    ls_request *f = &c->request_table[request & (LS_COMM_REQUESTS - 1)];
 
-    return f->state != FLIGHT_FREE && f->request == request ? f : NULL;
+    return f->state != LS_REQUEST_FREE && f->request == request ? f : NULL;
 }
 
 /* What a kind does not use is the same for all, so that it is neither compared nor remembered. */
@@ -464,12 +464,12 @@ static void note_seen(ls_comm *c, const ls_coll *coll)
 }
 
 /* In a free place, of those from `slot` to before `end`. Under the lock. */
-static ls_status start(ls_comm *c, const ls_coll *coll, int slot, int end, flight **flight_out)
+static ls_status start(ls_comm *c, const ls_coll *coll, int slot, int end, ls_request **request_out)
 {
     ls_status st;
 
     LS_TRY(st, ls_fabric_check(c->fabric), out);
-    while (slot < end && c->flights[slot].state != FLIGHT_FREE)
+    while (slot < end && c->request_table[slot].state != LS_REQUEST_FREE)
         slot++;
     if (slot == end) {
         if (end > RUN_SLOT)
@@ -479,15 +479,15 @@ static ls_status start(ls_comm *c, const ls_coll *coll, int slot, int end, fligh
         ls_err_hint("Wait for one of them first.");
         goto out;
     }
-    flight *f = &c->flights[slot];
+    ls_request *f = &c->request_table[slot];
     f->request = ++c->requests << SLOT_BITS | (uint64_t)slot;
     f->coll = only_used(coll);
     f->way = ls_request_way(c, coll);
     f->plan = NULL;
-    if (f->way == WAY_EXEC)
+    if (f->way == LS_WAY_EXEC)
         note_seen(c, &f->coll);
     ls_request_start(c, f);
-    *flight_out = f;
+    *request_out = f;
 out:
     return st;
 }
@@ -496,15 +496,15 @@ ls_status ls_comm_start(ls_comm *comm, const ls_coll *coll, ls_comm_request *req
 {
     ls_comm *c = comm;
     ls_fabric *fabric = c->fabric;
-    flight *f = NULL;
+    ls_request *f = NULL;
     bool moved;
     ls_status st;
 
     LS_TRY(st, check_coll(c, coll), out);
     ls_fabric_lock(fabric);
-    st = ls_fabric_start_mover(fabric);
+    st = ls_fabric_start_progress(fabric);
     if (st == LS_OK)
-        st = start(c, coll, 0, LS_COMM_FLIGHTS, &f);
+        st = start(c, coll, 0, LS_COMM_REQUESTS, &f);
     if (st == LS_OK && ls_request_move_all(fabric, &moved) != LS_OK)
         st = ls_fabric_fail(fabric);
     if (st == LS_OK)
@@ -518,7 +518,7 @@ out:
 /* Turns in which a wait for something small between nodes looks again at once: to sleep and to be
  * woken takes longer than the network does. Where ranks share cores they let each other run; else
  * the core is kept, because whoever else wants it has it for a whole time slice. */
-static int eager_turns(const flight *f)
+static int eager_turns(const ls_request *f)
 {
     int64_t bytes = f->coll.count * ls_dtype_bytes(f->coll.type);
 
@@ -528,7 +528,7 @@ static int eager_turns(const flight *f)
 /* Until something may have happened. Under the lock, which is let go of for a moment. */
 static void idle(ls_fabric *fabric, int64_t deadline_ns, int turns, int eager)
 {
-    bool far = fabric->transport && fabric->far && atomic_load(&fabric->wanted) == 0;
+    bool far = fabric->transport && fabric->network && atomic_load(&fabric->wanted) == 0;
 
     if (far && turns < eager) {
         if (fabric->crowded)
@@ -547,24 +547,24 @@ static void idle(ls_fabric *fabric, int64_t deadline_ns, int turns, int eager)
 }
 
 /* Under the lock. */
-static ls_status wait_for(ls_comm *c, flight *f, int64_t deadline_ns)
+static ls_status wait_for(ls_comm *c, ls_request *f, int64_t deadline_ns)
 {
     ls_fabric *fabric = c->fabric;
     int eager = eager_turns(f);
     ls_status st = LS_OK;
 
-    for (int turns = 0; f->state != FLIGHT_DONE; turns++) {
+    for (int turns = 0; f->state != LS_REQUEST_DONE; turns++) {
         bool moved = false;
         LS_TRY(st, ls_fabric_check(fabric), out);
         st = ls_request_move_all(fabric, &moved);
-        if (st == LS_OK && f->state != FLIGHT_DONE && ls_time_now_ns() >= deadline_ns)
+        if (st == LS_OK && f->state != LS_REQUEST_DONE && ls_time_now_ns() >= deadline_ns)
             st = ls_hang_report(c, f);
         if (st != LS_OK) {
             st = ls_fabric_fail(fabric);
             goto out;
         }
         turns = moved ? 0 : turns;
-        if (!moved && f->state != FLIGHT_DONE)
+        if (!moved && f->state != LS_REQUEST_DONE)
             idle(fabric, deadline_ns, turns, eager);
         ls_fabric_let_in(fabric);
     }
@@ -572,7 +572,7 @@ out:
     return st;
 }
 
-static ls_status wait_and_free(ls_comm *c, flight *f, int64_t deadline_ns)
+static ls_status wait_and_free(ls_comm *c, ls_request *f, int64_t deadline_ns)
 {
     ls_fabric *fabric = c->fabric;
     ls_status st;
@@ -581,7 +581,7 @@ static ls_status wait_and_free(ls_comm *c, flight *f, int64_t deadline_ns)
     st = wait_for(c, f, deadline_ns);
     fabric->waiting--;
     if (st == LS_OK)
-        f->state = FLIGHT_FREE;
+        f->state = LS_REQUEST_FREE;
     if (fabric->in_flight > 0 && fabric->waiting == 0)
         pthread_cond_broadcast(&fabric->work);
     return st;
@@ -593,7 +593,7 @@ ls_status ls_comm_wait(ls_comm *comm, ls_comm_request request, int64_t deadline_
     ls_status st;
 
     ls_fabric_lock(c->fabric);
-    flight *f = find(c, request);
+    ls_request *f = find(c, request);
     st = f ? wait_and_free(c, f, deadline_ns)
            : ls_fail(LS_EUSAGE, "no collective is in flight under number %llu",
                      (unsigned long long)request);
@@ -615,15 +615,15 @@ ls_status ls_comm_test_any(ls_comm *comm, const ls_comm_request *requests, int n
         goto out;
     }
     for (int i = 0; i < n && done < 0; i++) {
-        flight *f = find(c, requests[i]);
+        ls_request *f = find(c, requests[i]);
         if (!f) {
             st = ls_fail(LS_EUSAGE, "no collective is in flight under number %llu",
                          (unsigned long long)requests[i]);
             goto out;
         }
-        if (f->state != FLIGHT_DONE)
+        if (f->state != LS_REQUEST_DONE)
             continue;
-        f->state = FLIGHT_FREE;
+        f->state = LS_REQUEST_FREE;
         done = i;
     }
     *done_out = done;
@@ -646,10 +646,10 @@ ls_status ls_comm_run(ls_comm *comm, const ls_coll *coll, int64_t deadline_ns)
 {
     ls_comm *c = comm;
     ls_fabric *fabric = c->fabric;
-    flight *f = NULL;
+    ls_request *f = NULL;
     ls_status st;
 
-    if (c->near && c->direct && !c->forced && atomic_load(&c->up) == 0) {
+    if (c->one_node && c->direct && !c->forced && atomic_load(&c->up) == 0) {
         st = ls_direct_run(c->direct, coll, deadline_ns);
         if (st == LS_OK || (st == LS_EUSAGE && !ls_shm_segment_aborted(fabric->segment)))
             return st;
@@ -683,7 +683,7 @@ void ls_comm_abort(ls_comm *comm, const char *reason)
         pthread_mutex_unlock(&f->abort_lock);
     }
     if (first && f->segment)
-        ls_shm_segment_abort(f->segment, f->seat, LS_EPEER, "stopped by rank %d: %s", f->rank,
+        ls_shm_segment_abort(f->segment, f->local, LS_EPEER, "stopped by rank %d: %s", f->rank,
                              reason);
 }
 
@@ -693,10 +693,10 @@ const char *ls_comm_way(ls_comm *comm, const ls_coll *coll)
 {
     ls_comm *c = comm;
     const ls_coll used = only_used(coll);
-    flight_way way = ls_request_way(c, &used);
-    const char *name = way == WAY_DIRECT ? "direct" : way == WAY_LEVELS ? "levels" : "alone";
+    ls_way way = ls_request_way(c, &used);
+    const char *name = way == LS_WAY_DIRECT ? "direct" : way == LS_WAY_LEVELS ? "levels" : "alone";
 
-    if (way == WAY_EXEC && c->ranks > 1) {
+    if (way == LS_WAY_EXEC && c->ranks > 1) {
         ls_fabric_lock(c->fabric);
         name = ls_request_algo(c, &used);
         pthread_mutex_unlock(&c->fabric->lock);
@@ -744,7 +744,7 @@ void ls_comm_traffic(ls_comm *comm, int64_t *sent_out, int64_t *received_out)
 
     *sent_out = *received_out = 0;
     ls_fabric_lock(f);
-    for (int r = 0; f->far && r < f->ranks; r++) {
+    for (int r = 0; f->network && r < f->ranks; r++) {
         int64_t sent = 0, received = 0;
         if (f->members[r].node != f->members[f->rank].node)
             f->transport->table->count(f->transport, r, &sent, &received);
@@ -758,7 +758,7 @@ int64_t ls_comm_foreign_bytes(const ls_comm *comm)
 {
     const ls_fabric *f = comm->fabric;
 
-    return f->segment ? ls_shm_segment_foreign_bytes(f->segment, f->seat) : 0;
+    return f->segment ? ls_shm_segment_foreign_bytes(f->segment, f->local) : 0;
 }
 
 const char *ls_comm_transport(const ls_comm *comm)
@@ -768,5 +768,5 @@ const char *ls_comm_transport(const ls_comm *comm)
 
 void ls_comm_set_step(ls_comm *comm, int64_t step)
 {
-    ls_flight_recorder_set_step(comm->fabric->diary, comm->fabric->diary_seat, step);
+    ls_flight_recorder_set_step(comm->fabric->recorder, comm->fabric->recorder_local, step);
 }

@@ -72,8 +72,8 @@ ls_status ls_comm_alloc(ls_comm *comm, int64_t bytes, const char *what, void **m
 void ls_comm_free(ls_comm *comm, void *memory); /* NULL is allowed */
 
 /* Start a collective; it moves while somebody waits for any, and in the background. Buffers belong
- * to it until ls_comm_wait() said it is done. At most LS_COMM_FLIGHTS at a time: LS_EBUSY. */
-enum { LS_COMM_FLIGHTS = 256 };
+ * to it until ls_comm_wait() said it is done. At most LS_COMM_REQUESTS at a time: LS_EBUSY. */
+enum { LS_COMM_REQUESTS = 256 };
 typedef uint64_t ls_comm_request;
 ls_status ls_comm_start(ls_comm *comm, const ls_coll *coll, ls_comm_request *request_out);
 ls_status ls_comm_wait(ls_comm *comm, ls_comm_request request, int64_t deadline_ns);

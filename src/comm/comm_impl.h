@@ -1,10 +1,11 @@
 /* comm_impl.h -- what the files of a communicator share.
  *
- * fabric   what a process holds to reach the members of a job: the shared-memory segment of its node, transports, the
+ * fabric   what a process holds to reach the members of a job: the shared-memory segment of its
+ * node, transports, the
  *          thread that moves what is in flight while nobody waits, and the first failure. One for
  *          all communicators that come from one ls_comm_open().
- * comm     a list of members; the group and schedules that it uses
- * flight   one collective on its way
+ * comm     a list of members; the group and schedules that it uses flight   one collective on its
+ * way
  *
  * One lock guards all of it. Whoever waits holds it and moves everything that is in flight; it is
  * let go of between two looks, so that others get in, and kept while sleeping in the transport: who
@@ -25,30 +26,30 @@ typedef struct ls_fabric {
     int rank, ranks, nodes;
     uint64_t generation;
     ls_comm_member *members; /* owned */
-    int *seats;              /* of each rank on its own node; owned */
+    int *locals;             /* of each rank on its own node; owned */
     ls_shm_segment *segment; /* NULL: alone on its node */
     ls_death_watch *watch;
     ls_shm_segment *
-        diary; /* where the black box lies: the shared-memory segment, or one for this rank alone */
-    int diary_seat;
-    struct ls_told *told;    /* of each rank, what is known of it; owned; NULL: no others */
-    int seat;                /* on the shared-memory segment */
-    ls_group near_group;     /* of all ranks of the node, for the transport */
-    ls_transport *transport; /* to all ranks; NULL: there are no others */
-    ls_transport *far;       /* TCP to the other nodes, a part of it, borrowed; NULL: one node */
-    ls_transport *data;      /* what moves the data there, borrowed */
-    char between[160];       /* what moves the data between nodes, and why */
-    bool crowded;            /* more ranks on this kernel than cores: who waits lets others run */
-    bool broken;             /* why: */
-    ls_err_record why;       /* the first failure */
-    atomic_bool aborting;    /* asked for from another thread, with this reason */
+        recorder; /* where the black box lies: the shared-memory segment, or one for this rank alone */
+    int recorder_local;
+    struct ls_hang_answer *told; /* of each rank, what is known of it; owned; NULL: no others */
+    int local;                   /* on the shared-memory segment */
+    ls_group node_group;         /* of all ranks of the node, for the transport */
+    ls_transport *transport;     /* to all ranks; NULL: there are no others */
+    ls_transport *network; /* TCP to the other nodes, a part of it, borrowed; NULL: one node */
+    ls_transport *data;    /* what moves the data there, borrowed */
+    char between[160];     /* what moves the data between nodes, and why */
+    bool crowded;          /* more ranks on this kernel than cores: who waits lets others run */
+    bool broken;           /* why: */
+    ls_err_record why;     /* the first failure */
+    atomic_bool aborting;  /* asked for from another thread, with this reason */
     char abort_reason[256];
     pthread_mutex_t abort_lock; /* of the reason, and of `transport` against going away */
     pthread_mutex_t lock;
     atomic_int wanted;   /* threads that wait for the lock */
     pthread_cond_t work; /* for the mover: something is in flight, nobody waits */
-    pthread_t mover;
-    bool has_mover, closing;
+    pthread_t progress_thread;
+    bool has_progress_thread, closing;
     int waiting;      /* threads in ls_comm_wait */
     int in_flight;    /* flights of all communicators */
     bool fresh;       /* one was asked for since the last look */
@@ -57,12 +58,12 @@ typedef struct ls_fabric {
 } ls_fabric;
 
 /* What a rank of another node is said to be in. */
-typedef struct ls_told {
+typedef struct ls_hang_answer {
     bool asked, heard; /* no answer yet; one has come */
     bool stopped;      /* by a signal */
     bool nowhere;      /* it was in no collective so far: no record */
     ls_flight_recorder_record record;
-} ls_told;
+} ls_hang_answer;
 
 /* A schedule that was made before, and what for. */
 typedef struct comm_plan {
@@ -93,34 +94,39 @@ enum { COMM_SEEN = 64 };
 
 enum { COMM_PLANS = 128, COMM_PIECES = LS_COST_PIECES, COMM_IDS = 1 << 13 /* in a tag */ };
 
-typedef enum flight_way { WAY_NONE, WAY_DIRECT, WAY_EXEC, WAY_LEVELS } flight_way;
+typedef enum ls_way { LS_WAY_NONE, LS_WAY_DIRECT, LS_WAY_EXEC, LS_WAY_LEVELS } ls_way;
 
-typedef enum flight_state { FLIGHT_FREE, FLIGHT_QUEUED, FLIGHT_UP, FLIGHT_DONE } flight_state;
+typedef enum ls_request_state {
+    LS_REQUEST_FREE,
+    LS_REQUEST_QUEUED,
+    LS_REQUEST_UP,
+    LS_REQUEST_DONE
+} ls_request_state;
 
 /* All-reduce over several nodes, a piece of the buffer at a time: scattered inside the node, summed
  * between the nodes, gathered inside. */
-typedef struct flight_piece {
+typedef struct ls_request_piece {
     int stage; /* 0 to scatter, 1 between, 2 to gather, 3 done */
     int64_t first, count, own, own_count;
     ls_direct_ticket ticket;
-} flight_piece;
+} ls_request_piece;
 
-typedef struct flight {
-    flight_state state;
-    flight_way way;
+typedef struct ls_request {
+    ls_request_state state;
+    ls_way way;
     ls_comm_request request;
     ls_coll coll;
     uint64_t tag;
     uint64_t number; /* of its kind so far: collectives of the communicator, messages of the pair */
-    uint64_t box;    /* in the black box; direct ones note themselves */
+    uint64_t record; /* in the black box; direct ones note themselves */
     comm_plan *plan; /* that exec runs; NULL: none */
     ls_exec exec;
-    ls_exec_oath oath; /* by levels: of all members */
+    ls_exec_fingerprint fingerprint; /* by levels: of all members */
     ls_direct_ticket ticket;
     int pieces, piece; /* how many, and the next one to go between nodes */
-    flight_piece part[COMM_PIECES];
-    struct flight *next; /* in order of starting */
-} flight;
+    ls_request_piece part[COMM_PIECES];
+    struct ls_request *next; /* in order of starting */
+} ls_request;
 
 struct ls_comm {
     ls_fabric *fabric;
@@ -129,7 +135,7 @@ struct ls_comm {
     uint64_t *sends, *receives; /* messages to and from each member so far; owned */
     int rank, ranks;
     int *world;                /* rank in the world of each member; owned */
-    bool near;                 /* all on this node */
+    bool one_node;             /* all on this node */
     bool levels;               /* several nodes with equally many members, more than one each */
     int nodes, node, per_node; /* with levels */
     int *across; /* with levels: who has my place on each node, as world ranks; owned */
@@ -144,8 +150,8 @@ struct ls_comm {
     bool seen_enough; /* they were settled: nothing is noted any more */
     comm_plan plans[COMM_PLANS];
     uint64_t plans_used;
-    flight *flights; /* LS_COMM_FLIGHTS and one for ls_comm_run(); owned */
-    flight *head, *tail;
+    ls_request *request_table; /* LS_COMM_REQUESTS and one for ls_comm_run(); owned */
+    ls_request *head, *tail;
     atomic_int up;     /* flights that are not done */
     uint64_t requests; /* so far */
 };
@@ -170,7 +176,7 @@ ls_status ls_fabric_fail(ls_fabric *fabric);
 ls_status ls_fabric_check(ls_fabric *fabric);
 
 /* A thread that moves what is in flight while nobody waits. Under the lock. */
-ls_status ls_fabric_start_mover(ls_fabric *fabric);
+ls_status ls_fabric_start_progress(ls_fabric *fabric);
 
 /* inter_node.c: whether there is a transport of this name. */
 bool ls_inter_node_knows(const char *transport);
@@ -180,12 +186,12 @@ ls_status ls_inter_node_open(ls_fabric *fabric, const ls_comm_args *args, int64_
 
 /* inter_node.c: what a drill's plan, or in test builds LINESHAFT_WRAP, does around what moves the
  * data, from now on. Under the lock. */
-ls_status ls_inter_node_misbehave(ls_fabric *fabric);
+ls_status ls_inter_node_inject_faults(ls_fabric *fabric);
 
 /* request.c: under the lock. */
-flight_way ls_request_way(const ls_comm *comm, const ls_coll *coll);
+ls_way ls_request_way(const ls_comm *comm, const ls_coll *coll);
 const char *ls_request_refuses_levels(const ls_comm *comm, const ls_coll *coll); /* why, or NULL */
-void ls_request_start(ls_comm *comm, flight *f); /* it moves with the next look */
+void ls_request_start(ls_comm *comm, ls_request *f); /* it moves with the next look */
 ls_status ls_request_move_all(ls_fabric *fabric, bool *moved_out);
 const char *ls_request_algo(ls_comm *comm, const ls_coll *coll); /* of exec; "none": it refuses */
 
@@ -194,8 +200,8 @@ const char *ls_request_algo(ls_comm *comm, const ls_coll *coll); /* of exec; "no
 ls_status ls_request_explain(ls_fabric *fabric);
 void ls_request_note_failed(ls_comm *comm); /* in the black box */
 
-/* hang_report.c: under the lock, the failure of a flight that is not done in time. */
-ls_status ls_hang_report(ls_comm *comm, flight *f);
+/* hang_report.c: under the lock, the failure of a ls_request that is not done in time. */
+ls_status ls_hang_report(ls_comm *comm, ls_request *f);
 
 /* hang_report.c: what other nodes ask about ranks of this one, and are told; for ls_tcp_args. */
 int ls_hang_report_answer(void *fabric, int about, uint64_t what, uint8_t *bytes_out);

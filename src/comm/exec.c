@@ -134,9 +134,10 @@ static bool is_sent_to(const ls_sched *sched, int rank)
 }
 
 /* Tell the next rank what is being done here, and listen to the one before. */
-ls_status ls_exec_oath_begin(ls_exec_oath *oath, const ls_exec_args *args, const char *algo)
+ls_status ls_exec_fingerprint_begin(ls_exec_fingerprint *fingerprint, const ls_exec_args *args,
+                                    const char *algo)
 {
-    ls_exec_oath *o = oath;
+    ls_exec_fingerprint *o = fingerprint;
     const ls_exec_args *a = args;
     int next = neighbour(a->rank, a->ranks, 1), before = neighbour(a->rank, a->ranks, -1);
     uint64_t tag = a->tag | (((uint64_t)1 << LS_EXEC_TAG_BITS) - 1);
@@ -193,22 +194,24 @@ static ls_status compare(const ls_exec_signature *a, const ls_exec_signature *b)
     return LS_EUSAGE;
 }
 
-ls_status ls_exec_oath_poll(ls_exec_oath *oath, bool *done_out)
+ls_status ls_exec_fingerprint_poll(ls_exec_fingerprint *fingerprint, bool *done_out)
 {
     ls_status st = LS_OK;
 
-    if (!oath->checked && oath->heard.done) {
-        LS_TRY(st, compare(&oath->mine, &oath->theirs), out);
-        oath->checked = true;
+    if (!fingerprint->checked && fingerprint->heard.done) {
+        LS_TRY(st, compare(&fingerprint->mine, &fingerprint->theirs), out);
+        fingerprint->checked = true;
     }
-    *done_out = oath->checked && oath->said.done;
+    *done_out = fingerprint->checked && fingerprint->said.done;
 out:
     return st;
 }
 
-ls_status ls_exec_explain(const ls_exec_oath *oath)
+ls_status ls_exec_explain(const ls_exec_fingerprint *fingerprint)
 {
-    return oath->heard.done && !oath->checked ? compare(&oath->mine, &oath->theirs) : LS_OK;
+    return fingerprint->heard.done && !fingerprint->checked
+               ? compare(&fingerprint->mine, &fingerprint->theirs)
+               : LS_OK;
 }
 
 ls_status ls_exec_begin(ls_exec *exec, const ls_exec_args *args, const char *algo)
@@ -222,9 +225,9 @@ ls_status ls_exec_begin(ls_exec *exec, const ls_exec_args *args, const char *alg
     LS_TRY(st, make_room(x, args->sched), out);
     if (args->sched->count > 0)
         memset(x->state, IDLE, (size_t)args->sched->count);
-    x->oath.heard.done = x->oath.checked = false;
+    x->fingerprint.heard.done = x->fingerprint.checked = false;
     if (speaks(x))
-        LS_TRY(st, ls_exec_oath_begin(&x->oath, args, algo), out);
+        LS_TRY(st, ls_exec_fingerprint_begin(&x->fingerprint, args, algo), out);
 out:
     return st;
 }
@@ -369,7 +372,7 @@ ls_status ls_exec_poll(ls_exec *exec, bool *done_out)
     ls_status st = LS_OK;
 
     if (speaks(x))
-        LS_TRY(st, ls_exec_oath_poll(&x->oath, &agreed), out);
+        LS_TRY(st, ls_exec_fingerprint_poll(&x->fingerprint, &agreed), out);
     while (moved && x->first < x->args.sched->count)
         LS_TRY(st, look(x, &moved), out);
     *done_out = x->first == x->args.sched->count && agreed;

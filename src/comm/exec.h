@@ -31,11 +31,11 @@ typedef struct ls_exec_signature {
 } ls_exec_signature;
 
 /* The exchange of it: to the next rank, from the one before. */
-typedef struct ls_exec_oath {
+typedef struct ls_exec_fingerprint {
     ls_message said, heard;
     ls_exec_signature mine, theirs;
     bool checked; /* theirs has come and is the same */
-} ls_exec_oath;
+} ls_exec_fingerprint;
 
 typedef struct ls_exec {
     ls_exec_args args;
@@ -46,7 +46,7 @@ typedef struct ls_exec {
     int64_t tmp_room; /* bytes */
     int32_t first;    /* the first step that is not done */
     ls_message message[LS_EXEC_WINDOW];
-    ls_exec_oath oath;
+    ls_exec_fingerprint fingerprint;
 } ls_exec;
 
 /* Begin; what was begun before is done. LS_ENOMEM, or a failure of the transport. algo is for the
@@ -58,11 +58,12 @@ ls_status ls_exec_poll(ls_exec *exec, bool *done_out);
 
 /* For a failure of the transport about lengths that differ: LS_EUSAGE when what was heard from the
  * rank before explains it. */
-ls_status ls_exec_explain(const ls_exec_oath *oath);
+ls_status ls_exec_explain(const ls_exec_fingerprint *fingerprint);
 
 /* The exchange alone, for what is done without a schedule; args->sched is not used. */
-ls_status ls_exec_oath_begin(ls_exec_oath *oath, const ls_exec_args *args, const char *algo);
-ls_status ls_exec_oath_poll(ls_exec_oath *oath, bool *done_out);
+ls_status ls_exec_fingerprint_begin(ls_exec_fingerprint *fingerprint, const ls_exec_args *args,
+                                    const char *algo);
+ls_status ls_exec_fingerprint_poll(ls_exec_fingerprint *fingerprint, bool *done_out);
 
 /* Give the memory back. Safe on a zeroed one; what is in flight must have been dropped. */
 void ls_exec_release(ls_exec *exec);

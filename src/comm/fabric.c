@@ -1,10 +1,10 @@
 /* fabric.c -- what reaches the other members: opening it, its thread, its first failure.
  *
- * The shared-memory segment comes first, then the network, so that a rank that is missing on this node is named by
- * the shared-memory segment. Between nodes every rank has a transport to every other one; ranks of a node are reached
- * over the shared-memory segment. The mover is a thread that looks at what is in flight while nobody waits; it is
- * started by the first collective that is not waited for at once, and between nodes from the
- * beginning. */
+ * The shared-memory segment comes first, then the network, so that a rank that is missing on this
+ * node is named by the shared-memory segment. Between nodes every rank has a transport to every
+ * other one; ranks of a node are reached over the shared-memory segment. The mover is a thread that
+ * looks at what is in flight while nobody waits; it is started by the first collective that is not
+ * waited for at once, and between nodes from the beginning. */
 #include "comm/comm_impl.h"
 
 #include <errno.h>
@@ -14,14 +14,14 @@
 #include "base/mem.h"
 #include "base/pool.h"
 #include "base/time.h"
-#include "comm/transport/node_and_net.h"
+#include "comm/transport/hybrid.h"
 #include "comm/transport/shm.h"
 #include "comm/transport/tcp.h"
 
 enum {
-    MOVER_LOOK_NS = 100000,
-    MOVER_REST_NS = 500000,
-    MOVER_SLEEP_NS = 1000000,
+    PROGRESS_LOOK_NS = 100000,
+    PROGRESS_REST_NS = 500000,
+    PROGRESS_SLEEP_NS = 1000000,
     IDLE_NS = 20000000,
     LET_IN_TURNS = 1000
 };
@@ -40,12 +40,12 @@ ls_status ls_fabric_fail(ls_fabric *fabric)
         for (ls_comm *c = f->comms; c; c = c->next)
             ls_request_note_failed(c);
         if (f->segment && (f->why.code == LS_EUSAGE || f->why.code == LS_EPEER))
-            ls_shm_segment_abort(f->segment, f->seat, f->why.code, "%s", f->why.text);
+            ls_shm_segment_abort(f->segment, f->local, f->why.code, "%s", f->why.text);
         else if (f->segment) /* this rank's trouble is not that of the others */
-            ls_shm_segment_abort(f->segment, f->seat, LS_EPEER, "%s gave up: %s",
-                                 ls_shm_segment_name(f->segment, f->seat, name), f->why.text);
-        if (f->far)
-            ls_tcp_abort(f->far, f->why.text);
+            ls_shm_segment_abort(f->segment, f->local, LS_EPEER, "%s gave up: %s",
+                                 ls_shm_segment_name(f->segment, f->local, name), f->why.text);
+        if (f->network)
+            ls_tcp_abort(f->network, f->why.text);
     }
     return ls_err_adopt(&f->why);
 }
@@ -55,7 +55,7 @@ ls_status ls_fabric_fail(ls_fabric *fabric)
 static bool given_up(void *context)
 {
     const ls_fabric *f = context;
-    const ls_shm_segment *segment = f->segment ? f->segment : f->diary;
+    const ls_shm_segment *segment = f->segment ? f->segment : f->recorder;
 
     return segment && ls_shm_segment_failure(segment) != LS_OK;
 }
@@ -110,7 +110,7 @@ void ls_fabric_close_transport(ls_fabric *fabric)
     pthread_mutex_lock(&f->abort_lock);
     ls_transport *transport = f->transport;
     f->transport = NULL;
-    f->far = NULL;
+    f->network = NULL;
     pthread_mutex_unlock(&f->abort_lock);
     if (transport)
         transport->table->close(transport);
@@ -125,7 +125,7 @@ static void rest(ls_fabric *f)
 {
     bool moved;
 
-    if (!f->far || f->broken) {
+    if (!f->network || f->broken) {
         pthread_cond_wait(&f->work, &f->lock);
         return;
     }
@@ -143,10 +143,10 @@ static void rest(ls_fabric *f)
  */
 static long look_ns(int64_t still_ns)
 {
-    return (long)ls_min_i64(MOVER_REST_NS, ls_max_i64(MOVER_LOOK_NS, still_ns / 8));
+    return (long)ls_min_i64(PROGRESS_REST_NS, ls_max_i64(PROGRESS_LOOK_NS, still_ns / 8));
 }
 
-static void *mover_main(void *arg)
+static void *progress_main(void *arg)
 {
     ls_fabric *f = arg;
 
@@ -168,9 +168,9 @@ static void *mover_main(void *arg)
             still_ns = ls_time_now_ns();
             continue;
         }
-        if (f->far && atomic_load(&f->wanted) == 0)
-            f->transport->table->sleep(f->transport, ls_time_now_ns() + MOVER_SLEEP_NS);
-        if (!f->far) { /* nothing wakes a sleeper of the shared-memory segment for us: look again soon */
+        if (f->network && atomic_load(&f->wanted) == 0)
+            f->transport->table->sleep(f->transport, ls_time_now_ns() + PROGRESS_SLEEP_NS);
+        if (!f->network) { /* nothing wakes a sleeper of the shared-memory segment for us: look again soon */
             pthread_mutex_unlock(&f->lock);
             nanosleep(&(struct timespec){.tv_nsec = look_ns(ls_time_now_ns() - still_ns)}, NULL);
             pthread_mutex_lock(&f->lock);
@@ -181,15 +181,17 @@ static void *mover_main(void *arg)
     return NULL;
 }
 
-ls_status ls_fabric_start_mover(ls_fabric *fabric)
+ls_status ls_fabric_start_progress(ls_fabric *fabric)
 {
-    int e = fabric->has_mover ? 0 : ls_pool_start_apart(&fabric->mover, mover_main, fabric);
+    int e = fabric->has_progress_thread
+                ? 0
+                : ls_pool_start_apart(&fabric->progress_thread, progress_main, fabric);
 
     if (e != 0) {
         errno = e;
         return ls_fail_sys(LS_EFAIL, "cannot start the thread that moves collectives");
     }
-    fabric->has_mover = true;
+    fabric->has_progress_thread = true;
     return LS_OK;
 }
 
@@ -209,25 +211,25 @@ static ls_status check_args(const ls_comm_args *a)
 static ls_status take_members(ls_fabric *f, const ls_comm_args *a)
 {
     f->members = ls_mem_array((size_t)a->ranks, sizeof *f->members);
-    f->seats = ls_mem_array((size_t)a->ranks, sizeof *f->seats);
-    if (!f->members || !f->seats)
+    f->locals = ls_mem_array((size_t)a->ranks, sizeof *f->locals);
+    if (!f->members || !f->locals)
         return ls_fail(LS_ENOMEM, "no memory for the list of %d ranks", a->ranks);
     memcpy(f->members, a->members, (size_t)a->ranks * sizeof *f->members);
     for (int r = 0; r < a->ranks; r++) {
         bool first = true;
-        f->seats[r] = 0;
+        f->locals[r] = 0;
         for (int q = 0; q < r; q++)
             if (f->members[q].node == f->members[r].node) {
-                f->seats[r]++;
+                f->locals[r]++;
                 first = false;
             }
         f->nodes += first;
     }
-    f->seat = f->seats[f->rank];
+    f->local = f->locals[f->rank];
     return LS_OK;
 }
 
-static int near_ranks(const ls_fabric *f)
+static int node_ranks(const ls_fabric *f)
 {
     int n = 0;
 
@@ -238,7 +240,7 @@ static int near_ranks(const ls_fabric *f)
 
 static ls_status open_segment(ls_fabric *f, const ls_comm_args *a, int64_t deadline_ns)
 {
-    int n = near_ranks(f), locals[LS_SHM_SEGMENT_RANKS];
+    int n = node_ranks(f), locals[LS_SHM_SEGMENT_RANKS];
     ls_status st = LS_OK;
 
     if (n == 1)
@@ -248,48 +250,48 @@ static ls_status open_segment(ls_fabric *f, const ls_comm_args *a, int64_t deadl
     for (int i = 0; i < n; i++)
         locals[i] = i;
     LS_TRY(st, ls_shm_segment_open(&f->segment, a->segment_fd, f->generation), out);
-    st = ls_shm_segment_join(f->segment, f->seat, f->rank, f->members[f->rank].host);
+    st = ls_shm_segment_join(f->segment, f->local, f->rank, f->members[f->rank].host);
     if (st != LS_OK) { /* the seat is another's: nothing of it is ours to break or to leave */
         ls_shm_segment_close(f->segment);
         f->segment = NULL;
         goto out;
     }
-    LS_TRY(st, ls_death_watch_open(&f->watch, f->segment, f->seat), out);
-    LS_TRY(st, ls_shm_segment_meet(f->segment, f->seat, deadline_ns), out);
+    LS_TRY(st, ls_death_watch_open(&f->watch, f->segment, f->local), out);
+    LS_TRY(st, ls_shm_segment_meet(f->segment, f->local, deadline_ns), out);
     LS_TRY(
         st,
-        ls_group_open(&f->near_group, f->segment,
-                      &(ls_group_args){.key = 1, .local = f->seat, .locals = locals, .members = n},
+        ls_group_open(&f->node_group, f->segment,
+                      &(ls_group_args){.key = 1, .local = f->local, .locals = locals, .members = n},
                       deadline_ns),
         out);
 out:
     return st;
 }
 
-/* A rank that is alone on its node has no shared-memory segment to share, but its black box must lie somewhere:
- * where its agent can read it, if there is one. */
-static ls_status open_diary(ls_fabric *f, const ls_comm_args *a)
+/* A rank that is alone on its node has no shared-memory segment to share, but its black box must
+ * lie somewhere: where its agent can read it, if there is one. */
+static ls_status open_recorder(ls_fabric *f, const ls_comm_args *a)
 {
     const ls_shm_segment_args own = {.generation = f->generation, .ranks = 1, .heap_bytes = 4096};
     int fd = a->segment_fd, made = -1;
-    ls_shm_segment *diary = NULL;
+    ls_shm_segment *recorder = NULL;
     ls_status st = LS_OK;
 
     if (f->segment) {
-        f->diary = f->segment;
-        f->diary_seat = f->seat;
+        f->recorder = f->segment;
+        f->recorder_local = f->local;
         return LS_OK;
     }
     if (fd < 0) {
         LS_TRY(st, ls_shm_segment_create(&own, &made), out);
         fd = made;
     }
-    LS_TRY(st, ls_shm_segment_open(&diary, fd, f->generation), out);
-    LS_TRY(st, ls_shm_segment_join(diary, 0, f->rank, f->members[f->rank].host), out);
-    f->diary = diary;
-    diary = NULL;
+    LS_TRY(st, ls_shm_segment_open(&recorder, fd, f->generation), out);
+    LS_TRY(st, ls_shm_segment_join(recorder, 0, f->rank, f->members[f->rank].host), out);
+    f->recorder = recorder;
+    recorder = NULL;
 out:
-    ls_shm_segment_close(diary);
+    ls_shm_segment_close(recorder);
     if (made >= 0)
         close(made);
     return st;
@@ -326,13 +328,13 @@ static ls_status open_tcp(ls_fabric *f, const ls_comm_args *a, int64_t deadline_
     }
     LS_TRY(st, find_zerocopy(a->zerocopy, &zerocopy), out);
     for (int r = 0; r < f->ranks; r++) {
-        bool near = f->members[r].node == f->members[f->rank].node && r != f->rank;
-        addresses[r] = near ? "" : f->members[r].address;
+        bool node = f->members[r].node == f->members[f->rank].node && r != f->rank;
+        addresses[r] = node ? "" : f->members[r].address;
         hosts[r] = f->members[r].host;
     }
     LS_TRY(st,
            ls_tcp_open(
-               &f->far,
+               &f->network,
                &(ls_tcp_args){.rank = f->rank,
                               .ranks = f->ranks,
                               .generation = f->generation,
@@ -357,7 +359,7 @@ out:
 
 static ls_status open_transport(ls_fabric *f, const ls_comm_args *a, int64_t deadline_ns)
 {
-    ls_transport *near = NULL;
+    ls_transport *node = NULL;
     int *place = NULL;
     ls_status st = LS_OK;
 
@@ -380,22 +382,22 @@ static ls_status open_transport(ls_fabric *f, const ls_comm_args *a, int64_t dea
         goto out;
     }
     for (int r = 0; r < f->ranks; r++)
-        place[r] = f->members[r].node == f->members[f->rank].node ? f->seats[r] : -1;
+        place[r] = f->members[r].node == f->members[f->rank].node ? f->locals[r] : -1;
     if (f->segment)
-        LS_TRY(st, ls_shm_open(&near, &f->near_group), out);
+        LS_TRY(st, ls_shm_open(&node, &f->node_group), out);
     if (f->nodes > 1)
         LS_TRY(st, open_tcp(f, a, deadline_ns), out);
-    const ls_node_and_net_args both = {
-        .near = near, .far = f->far, .place = place, .ranks = f->ranks};
-    near = NULL;
-    LS_TRY(st, ls_node_and_net_open(&f->transport, &both), out);
+    const ls_hybrid_args both = {
+        .node = node, .network = f->network, .place = place, .ranks = f->ranks};
+    node = NULL;
+    LS_TRY(st, ls_hybrid_open(&f->transport, &both), out);
     if (f->nodes > 1)
         LS_TRY(st, ls_inter_node_open(f, a, deadline_ns), out);
 out:
-    if (near)
-        near->table->close(near);
-    if (st != LS_OK && f->far && !f->transport)
-        f->far = NULL;
+    if (node)
+        node->table->close(node);
+    if (st != LS_OK && f->network && !f->transport)
+        f->network = NULL;
     ls_mem_free(place);
     return st;
 }
@@ -426,10 +428,10 @@ ls_status ls_fabric_open(ls_fabric **fabric_out, const ls_comm_args *args, int64
     pthread_condattr_destroy(&by_clock);
     LS_TRY(st, take_members(f, args), out);
     LS_TRY(st, open_segment(f, args, deadline_ns), out);
-    LS_TRY(st, open_diary(f, args), out);
+    LS_TRY(st, open_recorder(f, args), out);
     LS_TRY(st, open_transport(f, args, deadline_ns), out);
-    if (f->far)
-        LS_TRY(st, ls_fabric_start_mover(f), out);
+    if (f->network)
+        LS_TRY(st, ls_fabric_start_progress(f), out);
     *fabric_out = f;
 out:
     if (st != LS_OK && f) {
@@ -450,16 +452,16 @@ void ls_fabric_drop(ls_fabric *fabric)
     pthread_mutex_unlock(&f->lock);
     if (!last)
         return;
-    if (f->has_mover)
-        pthread_join(f->mover, NULL);
+    if (f->has_progress_thread)
+        pthread_join(f->progress_thread, NULL);
     ls_fabric_close_transport(f);
-    ls_group_close(&f->near_group);
+    ls_group_close(&f->node_group);
     ls_death_watch_close(f->watch);
     if (f->segment)
-        ls_shm_segment_leave(f->segment, f->seat);
-    if (f->diary && f->diary != f->segment) {
-        ls_shm_segment_leave(f->diary, f->diary_seat);
-        ls_shm_segment_close(f->diary);
+        ls_shm_segment_leave(f->segment, f->local);
+    if (f->recorder && f->recorder != f->segment) {
+        ls_shm_segment_leave(f->recorder, f->recorder_local);
+        ls_shm_segment_close(f->recorder);
     }
     ls_shm_segment_close(f->segment);
     ls_mem_free(f->told);
@@ -467,6 +469,6 @@ void ls_fabric_drop(ls_fabric *fabric)
     pthread_mutex_destroy(&f->abort_lock);
     pthread_cond_destroy(&f->work);
     ls_mem_free(f->members);
-    ls_mem_free(f->seats);
+    ls_mem_free(f->locals);
     ls_mem_free(f);
 }

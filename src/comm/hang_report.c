@@ -2,9 +2,9 @@
  *
  * First to be late is not the culprit, and who waits for whom depends on the schedule. So the rank
  * whose deadline has passed looks at the black boxes of all members: those of its own node lie in
- * the shared-memory segment, those of other nodes are asked for beside the data, over TCP, which is open whatever
- * moves the data. Each rank answers inside of the polls that it does anyway; one that does not poll
- * is silent, and then a neighbour on its node is asked about it.
+ * the shared-memory segment, those of other nodes are asked for beside the data, over TCP, which is
+ * open whatever moves the data. Each rank answers inside of the polls that it does anyway; one that
+ * does not poll is silent, and then a neighbour on its node is asked about it.
  *
  *     rank 0, late in number 17         node 1:  rank 2         rank 3 (stopped)
  *        | -- ASK 2 ----------------------------> |
@@ -29,18 +29,19 @@
 enum { ANSWER = 44, STOPPED = 1, NOWHERE = 2 };
 _Static_assert((int)ANSWER <= (int)LS_TCP_ANSWER_BYTES, "an answer fits");
 
-static bool is_near(const ls_fabric *f, int rank)
+static bool on_this_node(const ls_fabric *f, int rank)
 {
     return f->members[rank].node == f->members[f->rank].node;
 }
 
 /* What the shared-memory segment says of a rank of this node. */
-static void look_near(const ls_fabric *f, int rank, int group, ls_told *told_out)
+static void look_here(const ls_fabric *f, int rank, int group, ls_hang_answer *told_out)
 {
-    int seat = f->diary == f->segment ? f->seats[rank] : f->diary_seat;
+    int seat = f->recorder == f->segment ? f->locals[rank] : f->recorder_local;
 
-    *told_out = (ls_told){.heard = true, .stopped = ls_flight_recorder_stopped(f->diary, seat)};
-    told_out->nowhere = !ls_flight_recorder_find(f->diary, seat, group, &told_out->record);
+    *told_out =
+        (ls_hang_answer){.heard = true, .stopped = ls_flight_recorder_stopped(f->recorder, seat)};
+    told_out->nowhere = !ls_flight_recorder_find(f->recorder, seat, group, &told_out->record);
 }
 
 /* --- the side channel -------------------------------------------------------------------------*/
@@ -50,11 +51,11 @@ int ls_hang_report_answer(void *fabric, int about, uint64_t what, uint8_t *bytes
 {
     const ls_fabric *f = fabric;
     int64_t now = ls_time_now_ns();
-    ls_told t;
+    ls_hang_answer t;
 
-    if (!is_near(f, about) || (about != f->rank && f->diary != f->segment))
+    if (!on_this_node(f, about) || (about != f->rank && f->recorder != f->segment))
         return 0;
-    look_near(f, about, (int)(what & 0xffffff), &t);
+    look_here(f, about, (int)(what & 0xffffff), &t);
     const ls_flight_recorder_record *r = &t.record;
     uint8_t *b = bytes_out;
     memset(b, 0, ANSWER);
@@ -79,29 +80,29 @@ void ls_hang_report_answered(void *fabric, int about, const uint8_t *bytes, int 
     const ls_fabric *f = fabric;
     const uint8_t *b = bytes;
 
-    if (len != ANSWER || is_near(f, about))
+    if (len != ANSWER || on_this_node(f, about))
         return;
     if (!(b[0] & NOWHERE) &&
         (b[1] >= LS_COLL_KINDS || b[2] > LS_I8 || b[3] > LS_FLIGHT_RECORDER_FAILED))
         return; /* of another version; it says nothing to us */
     int64_t at = ls_time_now_ns() - (int64_t)ls_wire_get64(b + 32);
-    f->told[about] = (ls_told){.heard = true,
-                               .stopped = b[0] & STOPPED,
-                               .nowhere = b[0] & NOWHERE,
-                               .record = {.kind = (ls_coll_kind)b[1],
-                                          .type = (ls_dtype)b[2],
-                                          .state = (ls_flight_recorder_state)b[3],
-                                          .group = (int)ls_wire_get32(b + 4),
-                                          .seq = ls_wire_get64(b + 8),
-                                          .bytes = (int64_t)ls_wire_get64(b + 16),
-                                          .step = (int64_t)ls_wire_get64(b + 24),
-                                          .entered_ns = at,
-                                          .left_ns = at}};
+    f->told[about] = (ls_hang_answer){.heard = true,
+                                      .stopped = b[0] & STOPPED,
+                                      .nowhere = b[0] & NOWHERE,
+                                      .record = {.kind = (ls_coll_kind)b[1],
+                                                 .type = (ls_dtype)b[2],
+                                                 .state = (ls_flight_recorder_state)b[3],
+                                                 .group = (int)ls_wire_get32(b + 4),
+                                                 .seq = ls_wire_get64(b + 8),
+                                                 .bytes = (int64_t)ls_wire_get64(b + 16),
+                                                 .step = (int64_t)ls_wire_get64(b + 24),
+                                                 .entered_ns = at,
+                                                 .left_ns = at}};
 }
 
 static bool is_silent(const ls_fabric *f, int rank)
 {
-    int64_t heard = ls_tcp_heard(f->far, rank);
+    int64_t heard = ls_tcp_heard(f->network, rank);
 
     return heard != 0 && ls_time_now_ns() - heard >= SILENT_NS;
 }
@@ -110,10 +111,10 @@ static bool is_silent(const ls_fabric *f, int rank)
 static bool ask_about(const ls_fabric *f, int rank, uint64_t group)
 {
     if (!is_silent(f, rank))
-        return ls_tcp_ask(f->far, rank, rank, group);
+        return ls_tcp_ask(f->network, rank, rank, group);
     for (int r = 0; r < f->ranks; r++)
         if (r != rank && f->members[r].node == f->members[rank].node && !is_silent(f, r) &&
-            ls_tcp_ask(f->far, r, rank, group))
+            ls_tcp_ask(f->network, r, rank, group))
             return true;
     return false;
 }
@@ -130,10 +131,10 @@ static ls_status ask_all(ls_comm *c, uint64_t group)
     LS_TRY(st, f->transport->table->poll(f->transport, &moved), out);
     for (int i = 0; i < c->ranks; i++) {
         int r = c->world[i];
-        if (is_near(f, r))
-            look_near(f, r, (int)group, &f->told[r]);
+        if (on_this_node(f, r))
+            look_here(f, r, (int)group, &f->told[r]);
         else
-            f->told[r] = (ls_told){.asked = ask_about(f, r, group)};
+            f->told[r] = (ls_hang_answer){.asked = ask_about(f, r, group)};
     }
     while (waits && ls_time_now_ns() < until) {
         LS_TRY(st, f->transport->table->poll(f->transport, &moved), out);
@@ -141,7 +142,8 @@ static ls_status ask_all(ls_comm *c, uint64_t group)
         for (int i = 0; i < c->ranks; i++)
             waits |= f->told[c->world[i]].asked; /* the answer takes its place */
         if (waits)
-            f->far->table->sleep(f->far, ls_min_i64(until, ls_time_now_ns() + LS_NS_PER_MS));
+            f->network->table->sleep(f->network,
+                                     ls_min_i64(until, ls_time_now_ns() + LS_NS_PER_MS));
     }
 out:
     return st;
@@ -150,9 +152,9 @@ out:
 /* --- the verdict ------------------------------------------------------------------------------*/
 
 /* "rank 3 (host1)", with where it is. */
-static ls_status blame(const ls_comm *c, const flight *f, int rank, const char *how)
+static ls_status blame(const ls_comm *c, const ls_request *f, int rank, const char *how)
 {
-    const ls_told *t = &c->fabric->told[rank];
+    const ls_hang_answer *t = &c->fabric->told[rank];
     char where[LS_FLIGHT_RECORDER_TEXT] = "";
 
     if (t->heard)
@@ -164,19 +166,19 @@ static ls_status blame(const ls_comm *c, const flight *f, int rank, const char *
 }
 
 /* How many collectives of this communicator a member has come to, as far as is known. */
-static uint64_t reached(const ls_told *t, int group)
+static uint64_t reached(const ls_hang_answer *t, int group)
 {
     return t->nowhere || t->record.group != group ? 0 : t->record.seq;
 }
 
 /* Who has come least far, if not as far as this one; -1: nobody. */
-static int least_far(const ls_comm *c, const flight *f, int group)
+static int least_far(const ls_comm *c, const ls_request *f, int group)
 {
     uint64_t least = f->number;
     int who = -1;
 
     for (int i = 0; i < c->ranks; i++) {
-        const ls_told *t = &c->fabric->told[c->world[i]];
+        const ls_hang_answer *t = &c->fabric->told[c->world[i]];
         if (i != c->rank && t->heard && reached(t, group) < least) {
             least = reached(t, group);
             who = c->world[i];
@@ -192,9 +194,9 @@ static int silent_member(const ls_comm *c, int64_t *since_out)
 
     for (int i = 0; i < c->ranks; i++) {
         int r = c->world[i];
-        if (!is_near(c->fabric, r) && is_silent(c->fabric, r) &&
-            ls_tcp_heard(c->fabric->far, r) < oldest) {
-            oldest = *since_out = ls_tcp_heard(c->fabric->far, r);
+        if (!on_this_node(c->fabric, r) && is_silent(c->fabric, r) &&
+            ls_tcp_heard(c->fabric->network, r) < oldest) {
+            oldest = *since_out = ls_tcp_heard(c->fabric->network, r);
             who = r;
         }
     }
@@ -210,7 +212,7 @@ static int stopped_member(const ls_comm *c)
 }
 
 /* Somebody whose message has not come, or -1. */
-static int missing_peer(const flight *f)
+static int missing_peer(const ls_request *f)
 {
     const ls_exec *x = &f->exec;
 
@@ -223,16 +225,17 @@ static int missing_peer(const flight *f)
 }
 
 /* All have come, as far as is known: whom this one waits for. */
-static ls_status waits_for(ls_comm *c, flight *f)
+static ls_status waits_for(ls_comm *c, ls_request *f)
 {
-    bool across = f->way == WAY_LEVELS;
+    bool across = f->way == LS_WAY_LEVELS;
     int64_t now = ls_time_now_ns();
 
-    for (int i = 0; across && f->state == FLIGHT_UP && i < f->pieces; i++)
+    for (int i = 0; across && f->state == LS_REQUEST_UP && i < f->pieces; i++)
         if (f->part[i].stage == 0 || f->part[i].stage == 2)
             return ls_direct_wait(f->part[i].stage ? c->gather : c->direct, f->part[i].ticket, now);
     int who = missing_peer(f);
-    if (who < 0 && f->plan && f->way == WAY_EXEC) /* all but the word of the rank before this one */
+    if (who < 0 && f->plan &&
+        f->way == LS_WAY_EXEC) /* all but the word of the rank before this one */
         who = (c->rank + c->ranks - 1) % c->ranks;
     if (who < 0)
         return ls_fail(LS_EDEADLINE, "%s %llu did not end in time", ls_coll_kind_name(f->coll.kind),
@@ -240,7 +243,7 @@ static ls_status waits_for(ls_comm *c, flight *f)
     return blame(c, f, across ? c->across[who] : c->world[who], "is waited for");
 }
 
-ls_status ls_hang_report(ls_comm *comm, flight *f)
+ls_status ls_hang_report(ls_comm *comm, ls_request *f)
 {
     ls_comm *c = comm;
     int group = LS_FLIGHT_RECORDER_COMM + (int)c->id, who = -1;
@@ -249,9 +252,9 @@ ls_status ls_hang_report(ls_comm *comm, flight *f)
     char how[96];
     ls_status st;
 
-    if (f->state == FLIGHT_QUEUED && c->head != f) /* it waits for those before it */
+    if (f->state == LS_REQUEST_QUEUED && c->head != f) /* it waits for those before it */
         return ls_hang_report(c, c->head);
-    if (f->state == FLIGHT_UP && f->way == WAY_DIRECT)
+    if (f->state == LS_REQUEST_UP && f->way == LS_WAY_DIRECT)
         return ls_direct_wait(c->direct, f->ticket, ls_time_now_ns()); /* names who did not come */
     if (c->ranks == 1)
         return ls_fail(LS_EDEADLINE, "%s %llu did not end in time", ls_coll_kind_name(f->coll.kind),

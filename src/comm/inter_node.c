@@ -1,13 +1,13 @@
 /* inter_node.c -- which transport moves the data between nodes, agreed on by all ranks.
  *
  * TCP is there already: it is authenticated, sees deaths and carries aborts. Over it (and over the
- * shared-memory segment, inside a node) every rank learns what all others ask for and whether they can use UCX;
- * UCX is taken when all can. Only then are its addresses handed around, and the data goes by it
- * from then on, with TCP as the watch (transport/guard.h). A last round says that all are ready:
- * nobody calls a rank by UCX that failed at this and closes.
+ * shared-memory segment, inside a node) every rank learns what all others ask for and whether they
+ * can use UCX; UCX is taken when all can. Only then are its addresses handed around, and the data
+ * goes by it from then on, with TCP as the watch (transport/guard.h). A last round says that all
+ * are ready: nobody calls a rank by UCX that failed at this and closes.
  *
- * All rounds are an all-gather with the distances 1, 2, 4, ..., at which ranks are connected by
- * TCP also in large worlds. Slots lie in the order of distance from the own rank; 5 ranks, rank 0:
+ * All rounds are an all-gather with the distances 1, 2, 4, ..., at which ranks are connected by TCP
+ * also in large worlds. Slots lie in the order of distance from the own rank; 5 ranks, rank 0:
  *
  *     have 0        to 4: 0       from 1: 1
  *     have 01       to 3: 01      from 2: 23
@@ -25,7 +25,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/time.h"
-#include "comm/transport/node_and_net.h"
+#include "comm/transport/hybrid.h"
 #include "comm/transport/guard.h"
 #include "comm/transport/ucx.h"
 #include "comm/transport/wrap.h"
@@ -96,7 +96,7 @@ static ls_status give_up(ls_fabric *f)
 {
     ls_fabric_fail(f);
     f->transport->table->close(f->transport);
-    f->transport = f->far = NULL;
+    f->transport = f->network = NULL;
     return ls_err_adopt(&f->why);
 }
 
@@ -263,7 +263,7 @@ static ls_status compare(ls_fabric *f, const wish *wishes, bool *ucx_out)
     return LS_OK;
 }
 
-ls_status ls_inter_node_misbehave(ls_fabric *fabric)
+ls_status ls_inter_node_inject_faults(ls_fabric *fabric)
 {
     const char *plan = NULL;
     ls_fabric *f = fabric;
@@ -276,14 +276,14 @@ ls_status ls_inter_node_misbehave(ls_fabric *fabric)
         return LS_OK;
     ls_status st = ls_wrap_open(&wrapped, f->data, plan ? plan : "", (uint64_t)f->rank);
     if (st == LS_OK)
-        ls_node_and_net_set_far(f->transport, wrapped);
+        ls_hybrid_set_network(f->transport, wrapped);
     return st;
 }
 
 static ls_status choose(ls_fabric *f, const ls_comm_args *a, wish *wishes, int64_t deadline_ns)
 {
     wish_kind kind = find_wish(a->transport);
-    ls_transport *ucx = NULL, *data = f->far;
+    ls_transport *ucx = NULL, *data = f->network;
     size_t len = 0;
     const void *own;
     bool all = false;
@@ -300,12 +300,13 @@ static ls_status choose(ls_fabric *f, const ls_comm_args *a, wish *wishes, int64
     LS_TRY(st, compare(f, wishes, &all), out);
     f->crowded = is_crowded(f, wishes);
     if (all) {
-        ls_guard_args guard = {.data = ucx, .watch = f->far, .spin_ns = f->segment ? 0 : SPIN_NS};
+        ls_guard_args guard = {
+            .data = ucx, .watch = f->network, .spin_ns = f->segment ? 0 : SPIN_NS};
         LS_TRY(st, connect_ucx(f, ucx, wishes, deadline_ns), out);
         LS_TRY(st, tell_all(f, (char *)wishes, sizeof *wishes, READY_TAG, deadline_ns), out);
         LS_TRY(st, ls_guard_open(&data, &guard), out);
         ucx = NULL;
-        ls_node_and_net_set_far(f->transport, data);
+        ls_hybrid_set_network(f->transport, data);
     }
     f->data = data;
 out:

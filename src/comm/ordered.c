@@ -13,7 +13,6 @@
 
 #include <stdlib.h>
 #include "base/mem.h"
-#include "kernel/combine.h"
 
 /* Merges of a node that ends before leaf `end`, with everything from `first` on to its left.
  * node_out: what it became. */
@@ -98,28 +97,6 @@ int ls_ordered_most_depth(int64_t count, int64_t group)
         for (int left = 0; (INT64_C(1) << left) - 1 + node <= count; left++)
             depth = left + parts > depth ? left + parts : depth;
     return depth;
-}
-
-/* Just after a push the stack is the roots of what came before, and the new leaf. There are most
- * roots where the end of what came before has most binary digits set; of all ends up to the last
- * leaf these are that one, or one of its digits cleared and all below it set. */
-int ls_ordered_depth(ls_ordered_run run, int64_t leaves)
-{
-    ls_ordered_node roots[LS_ORDERED_ROOTS];
-    int64_t last = run.first + run.count - 1;
-    int most = 0;
-
-    if (run.count == 0)
-        return 0;
-    for (int64_t digit = 0; digit <= last; digit = digit ? 2 * digit : 1) {
-        int64_t end = digit ? ((last & ~(2 * digit - 1)) | (digit - 1)) : last;
-        int n;
-        if ((digit && !(last & digit)) || end < run.first)
-            continue;
-        n = ls_ordered_roots((ls_ordered_run){run.first, end - run.first}, leaves, roots) + 1;
-        most = n > most ? n : most;
-    }
-    return most;
 }
 
 /* --- the plan -----------------------------------------------------------------------------------
@@ -222,31 +199,4 @@ void ls_ordered_plan_release(ls_ordered_plan *plan)
 {
     ls_mem_free(plan->steps);
     *plan = (ls_ordered_plan){0};
-}
-
-/* --- the stack ----------------------------------------------------------------------------------
- */
-
-void *ls_ordered_next(const ls_ordered_stack *stack)
-{
-    return stack->slots[stack->top];
-}
-
-void ls_ordered_push(ls_ordered_stack *stack, int merges)
-{
-    stack->top++;
-    LS_BUG_IF(merges >= stack->top, "%d merges of %d partial sums", merges, stack->top);
-    for (; merges > 0; merges--) {
-        const void *from[2] = {stack->slots[stack->top - 2], stack->slots[stack->top - 1]};
-        void *to[1] = {stack->slots[stack->top - 2]};
-        ls_combine_run(&(ls_combine){.type = stack->type,
-                                     .op = LS_COMBINE_SUM,
-                                     .from = from,
-                                     .sources = 2,
-                                     .to = to,
-                                     .targets = 1,
-                                     .scale = 1},
-                       stack->count);
-        stack->top--;
-    }
 }

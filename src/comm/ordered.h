@@ -18,7 +18,6 @@
  * At most 2^60 leaves. */
 #pragma once
 #include "base/err.h"
-#include "base/dtype.h"
 
 LS_C_BEGIN
 
@@ -43,9 +42,6 @@ int ls_ordered_merges(int64_t leaf, int64_t first, int64_t leaves);
 int ls_ordered_roots(ls_ordered_run run, int64_t leaves,
                      ls_ordered_node roots_out[LS_ORDERED_ROOTS]);
 
-/* How many partial sums a rank holds at most at a time. */
-int ls_ordered_depth(ls_ordered_run run, int64_t leaves);
-
 /* Upper bounds for runs of at most `count` leaves, wherever they lie among however many: of their
  * roots, and of the partial sums that are held at a time when leaves are pushed as nodes of up to
  * `group` (a power of two). */
@@ -69,17 +65,5 @@ typedef struct ls_ordered_plan {
 ls_status ls_ordered_plan_init(ls_ordered_plan *plan, const ls_ordered_run *runs, int ranks,
                                int64_t leaves);
 void ls_ordered_plan_release(ls_ordered_plan *plan);
-
-/* A stack of partial sums of `count` elements; slots are the caller's, as many as depth says. */
-typedef struct ls_ordered_stack {
-    void *const *slots; /* borrowed */
-    int top;            /* slots in use */
-    int64_t count;
-    ls_dtype type;
-} ls_ordered_stack;
-
-/* The slot for the next leaf or root, which the caller fills; then it is pushed. */
-void *ls_ordered_next(const ls_ordered_stack *stack);
-void ls_ordered_push(ls_ordered_stack *stack, int merges);
 
 LS_C_END

@@ -222,7 +222,7 @@ static void combine_block(const ls_ordered_sum *s, int part, int64_t first, int6
         memcpy(out + at, stack[0], (size_t)(count * size));
 }
 
-int ls_ordered_sum_flights(const ls_ordered_sum *sum)
+int ls_ordered_sum_requests(const ls_ordered_sum *sum)
 {
     return sum->rounds;
 }
@@ -259,12 +259,4 @@ ls_status ls_ordered_sum_end(ls_ordered_sum *sum, int part, void *out, int64_t d
         combine_block(s, part, first, ls_min_i64(BLOCK, own - first), out);
 failed:
     return st;
-}
-
-ls_status ls_ordered_sum_run(ls_ordered_sum *sum, void *const *roots, void *out,
-                             int64_t deadline_ns)
-{
-    ls_status st = ls_ordered_sum_start(sum, 0, roots);
-
-    return st == LS_OK ? ls_ordered_sum_end(sum, 0, out, deadline_ns) : st;
 }

@@ -44,16 +44,12 @@ ls_status ls_ordered_sum_split(ls_ordered_sum *sum, const ls_ordered_run *runs, 
 
 /* Start a part, the same ones in the same order on all ranks. roots: as many as ls_ordered_roots()
  * says for this rank, each where the part's elements begin; they are only read, until the part has
- * ended. Takes ls_ordered_sum_flights() of the communicator's flights. */
+ * ended. Takes ls_ordered_sum_requests() of the communicator's flights. */
 ls_status ls_ordered_sum_start(ls_ordered_sum *sum, int part, void *const *roots);
-int ls_ordered_sum_flights(const ls_ordered_sum *sum);
+int ls_ordered_sum_requests(const ls_ordered_sum *sum);
 
 /* Wait for a part that was started, and combine it. out: this rank's elements of the part; may lie
  * in a root, where they are. */
 ls_status ls_ordered_sum_end(ls_ordered_sum *sum, int part, void *out, int64_t deadline_ns);
-
-/* Both, of part 0. */
-ls_status ls_ordered_sum_run(ls_ordered_sum *sum, void *const *roots, void *out,
-                             int64_t deadline_ns);
 
 LS_C_END

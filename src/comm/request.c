@@ -13,9 +13,9 @@
  *
  *   A large buffer goes in pieces, so that one piece is between the nodes while the next is
  *   scattered and the one before gathered. Starts happen in the same order on all ranks of a node:
- *   scatters and gathers have a group each, and only one flight by levels is up at a time.
+ *   scatters and gathers have a group each, and only one ls_request by levels is up at a time.
  *
- * States: QUEUED (start_flight takes it up, in order) -> UP (move_flight) -> DONE (until somebody
+ * States: QUEUED (start_request takes it up, in order) -> UP (move_request) -> DONE (until somebody
  * waits for it). */
 #include "comm/comm_impl.h"
 
@@ -50,18 +50,18 @@ const char *ls_request_refuses_levels(const ls_comm *comm, const ls_coll *coll)
     return NULL;
 }
 
-flight_way ls_request_way(const ls_comm *comm, const ls_coll *coll)
+ls_way ls_request_way(const ls_comm *comm, const ls_coll *coll)
 {
     int64_t bytes = coll->count * ls_dtype_bytes(coll->type);
 
     if (comm->ranks == 1 || is_forced(comm, coll->kind))
-        return WAY_EXEC;
-    if (comm->near)
-        return WAY_DIRECT;
+        return LS_WAY_EXEC;
+    if (comm->one_node)
+        return LS_WAY_DIRECT;
     return (comm->force_levels || bytes >= comm->links.levels_bytes) &&
                    !ls_request_refuses_levels(comm, coll)
-               ? WAY_LEVELS
-               : WAY_EXEC;
+               ? LS_WAY_LEVELS
+               : LS_WAY_EXEC;
 }
 
 /* By numbers that all ranks agreed on, so that all of them choose the same (tune.h). */
@@ -156,7 +156,8 @@ const char *ls_request_algo(ls_comm *comm, const ls_coll *coll)
 
 /* --- starting ---------------------------------------------------------------------------------*/
 
-static ls_status begin_exec(ls_comm *c, flight *f, const ls_coll *coll, bool across, uint64_t tag)
+static ls_status begin_exec(ls_comm *c, ls_request *f, const ls_coll *coll, bool across,
+                            uint64_t tag)
 {
     ls_status st;
 
@@ -178,26 +179,26 @@ out:
     return st;
 }
 
-static void end_exec(flight *f)
+static void end_exec(ls_request *f)
 {
     f->plan->busy--;
     f->plan = NULL;
 }
 
-/* Pieces of a flight by levels, each with the part of it that this rank sums. */
-static void cut(const ls_comm *c, flight *f)
+/* Pieces of a ls_request by levels, each with the part of it that this rank sums. */
+static void cut(const ls_comm *c, ls_request *f)
 {
     f->pieces = ls_cost_pieces(f->coll.count * ls_dtype_bytes(f->coll.type));
     f->piece = 0;
     for (int i = 0; i < f->pieces; i++) {
-        flight_piece *p = &f->part[i];
-        *p = (flight_piece){.stage = 0};
+        ls_request_piece *p = &f->part[i];
+        *p = (ls_request_piece){.stage = 0};
         ls_coll_range(f->coll.count, f->pieces, i, &p->first, &p->count);
         ls_coll_range(p->count, c->per_node, c->rank % c->per_node, &p->own, &p->own_count);
     }
 }
 
-static ls_status scatter(ls_comm *c, flight *f, flight_piece *p)
+static ls_status scatter(ls_comm *c, ls_request *f, ls_request_piece *p)
 {
     bool in_place = f->coll.in == f->coll.out;
     ls_coll coll = f->coll;
@@ -212,36 +213,36 @@ static ls_status scatter(ls_comm *c, flight *f, flight_piece *p)
 
 /* All members tell what they ask for, as they would by another way: those who count differently may
  * have chosen one. */
-static ls_status begin_oath(ls_comm *c, flight *f)
+static ls_status begin_fingerprint(ls_comm *c, ls_request *f)
 {
-    return ls_exec_oath_begin(&f->oath,
-                              &(ls_exec_args){.transport = c->fabric->transport,
-                                              .peers = c->world,
-                                              .coll = &f->coll,
-                                              .ranks = c->ranks,
-                                              .rank = c->rank,
-                                              .tag = f->tag},
-                              "levels");
+    return ls_exec_fingerprint_begin(&f->fingerprint,
+                                     &(ls_exec_args){.transport = c->fabric->transport,
+                                                     .peers = c->world,
+                                                     .coll = &f->coll,
+                                                     .ranks = c->ranks,
+                                                     .rank = c->rank,
+                                                     .tag = f->tag},
+                                     "levels");
 }
 
 static bool levels_up(const ls_comm *c)
 {
-    for (const flight *f = c->head; f; f = f->next)
-        if (f->way == WAY_LEVELS && f->state == FLIGHT_UP)
+    for (const ls_request *f = c->head; f; f = f->next)
+        if (f->way == LS_WAY_LEVELS && f->state == LS_REQUEST_UP)
             return true;
     return false;
 }
 
 /* Take it up if there is room; it stays queued otherwise. */
-static ls_status start_flight(ls_comm *c, flight *f)
+static ls_status start_request(ls_comm *c, ls_request *f)
 {
     ls_status st = LS_OK;
 
-    if (f->way == WAY_DIRECT) {
+    if (f->way == LS_WAY_DIRECT) {
         st = ls_direct_start(c->direct, &f->coll, &f->ticket);
         if (st == LS_EBUSY)
             return LS_OK;
-    } else if (f->way == WAY_EXEC) {
+    } else if (f->way == LS_WAY_EXEC) {
         st = begin_exec(c, f, &f->coll, false, f->tag);
         if (st == LS_OK && !f->plan)
             return LS_OK;
@@ -249,19 +250,19 @@ static ls_status start_flight(ls_comm *c, flight *f)
         if (levels_up(c))
             return LS_OK;
         cut(c, f);
-        st = begin_oath(c, f);
+        st = begin_fingerprint(c, f);
         for (int i = 0; st == LS_OK && i < f->pieces; i++)
             st = scatter(c, f, &f->part[i]);
     }
     if (st == LS_OK)
-        f->state = FLIGHT_UP;
+        f->state = LS_REQUEST_UP;
     return st;
 }
 
 /* --- moving -----------------------------------------------------------------------------------*/
 
 /* Between the nodes: the part of the piece that this rank has summed. */
-static ls_status between(ls_comm *c, flight *f, flight_piece *p)
+static ls_status between(ls_comm *c, ls_request *f, ls_request_piece *p)
 {
     ls_coll coll = f->coll;
     bool done = false;
@@ -303,15 +304,15 @@ out:
     return st;
 }
 
-static ls_status move_levels(ls_comm *c, flight *f, bool *done_out)
+static ls_status move_levels(ls_comm *c, ls_request *f, bool *done_out)
 {
     ls_status st = LS_OK;
     bool agreed;
     int done = 0;
 
-    LS_TRY(st, ls_exec_oath_poll(&f->oath, &agreed), out);
+    LS_TRY(st, ls_exec_fingerprint_poll(&f->fingerprint, &agreed), out);
     for (int i = 0; i < f->pieces; i++) {
-        flight_piece *p = &f->part[i];
+        ls_request_piece *p = &f->part[i];
         bool ended = false;
         if (p->stage == 0 || p->stage == 2) {
             LS_TRY(st, ls_direct_poll(p->stage ? c->gather : c->direct, p->ticket, &ended), out);
@@ -326,14 +327,14 @@ out:
     return st;
 }
 
-static ls_status move_flight(ls_comm *c, flight *f, bool *done_out)
+static ls_status move_request(ls_comm *c, ls_request *f, bool *done_out)
 {
     ls_status st;
 
     *done_out = false;
-    if (f->way == WAY_DIRECT)
+    if (f->way == LS_WAY_DIRECT)
         return ls_direct_poll(c->direct, f->ticket, done_out);
-    if (f->way == WAY_LEVELS)
+    if (f->way == LS_WAY_LEVELS)
         return move_levels(c, f, done_out);
     st = ls_exec_poll(&f->exec, done_out);
     if (st == LS_OK && *done_out)
@@ -341,35 +342,35 @@ static ls_status move_flight(ls_comm *c, flight *f, bool *done_out)
     return st;
 }
 
-static void note_left(const ls_comm *c, const flight *f, ls_flight_recorder_state state)
+static void note_left(const ls_comm *c, const ls_request *f, ls_flight_recorder_state state)
 {
-    if (f->way != WAY_DIRECT)
-        ls_flight_recorder_leave(c->fabric->diary, c->fabric->diary_seat, f->box, state);
+    if (f->way != LS_WAY_DIRECT)
+        ls_flight_recorder_leave(c->fabric->recorder, c->fabric->recorder_local, f->record, state);
 }
 
 void ls_request_note_failed(ls_comm *comm)
 {
-    for (const flight *f = comm->head; f; f = f->next)
+    for (const ls_request *f = comm->head; f; f = f->next)
         note_left(comm, f, LS_FLIGHT_RECORDER_FAILED);
 }
 
 /* All flights of a communicator, in order; *moved_out is set when one ended or was taken up. */
 static ls_status move_comm(ls_comm *c, bool *moved_out)
 {
-    flight *before = NULL;
+    ls_request *before = NULL;
     bool blocked = false;
     ls_status st = LS_OK;
 
-    for (flight *f = c->head, *next; f; f = next) {
+    for (ls_request *f = c->head, *next; f; f = next) {
         bool done = false;
         next = f->next;
-        if (f->state == FLIGHT_QUEUED && !blocked) {
-            LS_TRY(st, start_flight(c, f), out);
-            blocked = f->state == FLIGHT_QUEUED;
+        if (f->state == LS_REQUEST_QUEUED && !blocked) {
+            LS_TRY(st, start_request(c, f), out);
+            blocked = f->state == LS_REQUEST_QUEUED;
             *moved_out |= !blocked;
         }
-        if (f->state == FLIGHT_UP)
-            LS_TRY(st, move_flight(c, f, &done), out);
+        if (f->state == LS_REQUEST_UP)
+            LS_TRY(st, move_request(c, f, &done), out);
         if (!done) {
             before = f;
             continue;
@@ -377,7 +378,7 @@ static ls_status move_comm(ls_comm *c, bool *moved_out)
         *(before ? &before->next : &c->head) = next;
         if (c->tail == f)
             c->tail = before;
-        f->state = FLIGHT_DONE;
+        f->state = LS_REQUEST_DONE;
         note_left(c, f, LS_FLIGHT_RECORDER_LEFT);
         c->fabric->in_flight--;
         atomic_fetch_sub(&c->up, 1);
@@ -416,12 +417,12 @@ ls_status ls_request_explain(ls_fabric *fabric)
     if (last.code != LS_EDATA || fabric->in_flight == 0)
         return last.code;
     for (ls_comm *c = fabric->comms; c; c = c->next)
-        for (flight *f = c->head; f; f = f->next) {
-            if (f->state != FLIGHT_UP)
+        for (ls_request *f = c->head; f; f = f->next) {
+            if (f->state != LS_REQUEST_UP)
                 continue;
-            if (f->plan && ls_exec_explain(&f->exec.oath) != LS_OK)
+            if (f->plan && ls_exec_explain(&f->exec.fingerprint) != LS_OK)
                 return LS_EUSAGE;
-            if (f->way == WAY_LEVELS && ls_exec_explain(&f->oath) != LS_OK)
+            if (f->way == LS_WAY_LEVELS && ls_exec_explain(&f->fingerprint) != LS_OK)
                 return LS_EUSAGE;
         }
     ls_fail(LS_EUSAGE, "ranks ask for different things: %s", last.text);
@@ -430,10 +431,10 @@ ls_status ls_request_explain(ls_fabric *fabric)
 }
 
 /* Messages have numbers of their own, which say nothing of how far a rank has come. */
-static uint64_t note_entered(const ls_comm *c, const flight *f, bool message)
+static uint64_t note_entered(const ls_comm *c, const ls_request *f, bool message)
 {
     return ls_flight_recorder_enter(
-        c->fabric->diary, c->fabric->diary_seat,
+        c->fabric->recorder, c->fabric->recorder_local,
         &(ls_flight_recorder_record){
             .kind = f->coll.kind,
             .op = f->coll.op,
@@ -443,7 +444,7 @@ static uint64_t note_entered(const ls_comm *c, const flight *f, bool message)
             .bytes = f->coll.count * ls_dtype_bytes(f->coll.type)});
 }
 
-void ls_request_start(ls_comm *comm, flight *f)
+void ls_request_start(ls_comm *comm, ls_request *f)
 {
     ls_comm *c = comm;
     bool message = f->coll.kind == LS_COLL_SEND || f->coll.kind == LS_COLL_RECV;
@@ -459,9 +460,9 @@ void ls_request_start(ls_comm *comm, flight *f)
         c->seq += COMM_PIECES;
         f->number = c->seq / COMM_PIECES;
     }
-    if (f->way != WAY_DIRECT)
-        f->box = note_entered(c, f, message);
-    f->state = FLIGHT_QUEUED;
+    if (f->way != LS_WAY_DIRECT)
+        f->record = note_entered(c, f, message);
+    f->state = LS_REQUEST_QUEUED;
     f->next = NULL;
     *(c->tail ? &c->tail->next : &c->head) = f;
     c->tail = f;

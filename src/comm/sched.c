@@ -5,7 +5,6 @@
  * steps are appended, in one array of 2 x ranks, so that two ranks agree on it without talking. */
 #include "comm/sched.h"
 
-#include <stdio.h>
 #include "base/mem.h"
 #include "comm/algo/algo_impl.h"
 
@@ -255,7 +254,8 @@ ls_algo_range ls_algo_cut(const ls_algo_draft *d, int64_t len, int64_t piece)
     return (ls_algo_range){piece * chunk, ls_min_i64(chunk, len - piece * chunk)};
 }
 
-void ls_algo_alone(ls_algo_draft *d)
+/* One rank alone: IN to OUT where the kind has both. */
+static void draft_alone(ls_algo_draft *d)
 {
     const ls_sched_args *a = d->args;
     int64_t count = a->count;
@@ -309,7 +309,7 @@ ls_status ls_sched_build(ls_sched *sched, const ls_sched_args *args)
         goto out;
     }
     if (args->ranks == 1 && args->kind != LS_COLL_SEND && args->kind != LS_COLL_RECV)
-        ls_algo_alone(&d);
+        draft_alone(&d);
     else
         args->algo->draft(&d);
 out:
@@ -325,47 +325,4 @@ void ls_sched_release(ls_sched *sched)
     ls_mem_free(sched->steps);
     ls_mem_free(sched->parts);
     *sched = (ls_sched){0};
-}
-
-int64_t ls_sched_sent(const ls_sched *sched)
-{
-    int64_t sum = 0;
-
-    for (int32_t i = 0; i < sched->count; i++)
-        if (sched->steps[i].act == LS_SCHED_SEND)
-            sum += sched->steps[i].count;
-    return sum;
-}
-
-/* --- words --------------------------------------------------------------------------------------
- */
-
-static const char *const act_names[] = {"send", "recv", "recv_add", "copy", "combine"};
-static const char *const buffer_names[] = {"in", "out", "tmp"};
-
-char *ls_sched_describe(const ls_sched *sched, int32_t step, char *text, size_t bytes)
-{
-    const ls_sched_step *s = &sched->steps[step];
-    bool writes = s->act != LS_SCHED_SEND;
-    bool reads = s->act != LS_SCHED_RECV && s->act != LS_SCHED_COMBINE;
-    char to[64] = "", from[64] = "", peer[48] = "", after[48] = "", parts[32] = "";
-
-    if (writes)
-        snprintf(to, sizeof to, " %s[%lld+%lld] =", buffer_names[s->to], (long long)s->to_at,
-                 (long long)s->count);
-    if (reads)
-        snprintf(from, sizeof from, " %s[%lld+%lld]", buffer_names[s->from], (long long)s->from_at,
-                 (long long)s->count);
-    if (s->act == LS_SCHED_COMBINE)
-        snprintf(parts, sizeof parts, " %d parts", (int)s->parts);
-    if (s->peer >= 0)
-        snprintf(peer, sizeof peer, " %s %d#%d", s->act == LS_SCHED_SEND ? "to" : "from",
-                 (int)s->peer, (int)s->number);
-    if (s->after[1] >= 0)
-        snprintf(after, sizeof after, " after %d and %d", (int)s->after[0], (int)s->after[1]);
-    else if (s->after[0] >= 0)
-        snprintf(after, sizeof after, " after %d", (int)s->after[0]);
-    snprintf(text, bytes, "%d: %s%s%s%s%s%s%s", (int)step, act_names[s->act], to, from, parts, peer,
-             after, s->last ? " (last)" : "");
-    return text;
 }

@@ -1,7 +1,7 @@
 /* sched.h -- a collective as data: what one rank does, step by step.
  *
- * A schedule is a pure function of its arguments: no memory of the caller, no clock, no transport. So
- * it can be printed, checked for deadlock, counted and timed without being run, and one executor
+ * A schedule is a pure function of its arguments: no memory of the caller, no clock, no transport.
+ * So it can be printed, checked for deadlock, counted and timed without being run, and one executor
  * per transport runs every algorithm.
  *
  * Everything is counted in elements. Ranges lie in three buffers: IN and OUT of the collective (one
@@ -81,11 +81,5 @@ ls_status ls_sched_build(ls_sched *sched, const ls_sched_args *args);
 
 /* Safe on a zeroed or already released schedule. */
 void ls_sched_release(ls_sched *sched);
-
-/* Elements that this rank sends. */
-int64_t ls_sched_sent(const ls_sched *sched);
-
-/* A step in words: "3: recv_add out[16+8] = out[16] + 2#0 after 1". Returns text. */
-char *ls_sched_describe(const ls_sched *sched, int32_t step, char *text, size_t bytes);
 
 LS_C_END

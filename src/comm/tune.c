@@ -201,9 +201,9 @@ static ls_cost_query query_of(const ls_comm *c, const ls_coll *coll, bool across
                        .peer = coll->peer,
                        .count = coll->count,
                        .size = ls_dtype_bytes(coll->type),
-                       .link = c->near ? c->tune.inside : c->links.slowest,
+                       .link = c->one_node ? c->tune.inside : c->links.slowest,
                        .around = c->links.around,
-                       .has_around = !c->near,
+                       .has_around = !c->one_node,
                        .combine_ns_per_byte = c->tune.combine_ns_per_byte,
                        .in_counts = coll->in_counts};
 
@@ -319,10 +319,10 @@ ls_status ls_tune_open(ls_comm *comm, int64_t deadline_ns)
     c->tune = t;
     ls_tune_use(c);
     ls_tune_forget_plans(c);
-    bool known = c->near ? t.has_inside && t.has_memory : t.has_between;
+    bool known = c->one_node ? t.has_inside && t.has_memory : t.has_between;
     if (t.off)
         goto out;
-    if (known && !c->near) {
+    if (known && !c->one_node) {
         LS_TRY(st, ls_tune_look_again(c, deadline_ns, &differs), out);
         known = !differs;
     }
@@ -453,7 +453,7 @@ static bool is_open(const ls_comm *c, const ls_coll *coll, const ls_algo *two_ou
     if (c->forced || c->force_levels || c->tune.off || c->ranks == 1 ||
         c->tune.picks == LS_TUNE_PICKS || trial_bytes(c, coll) > SETTLE_BYTES || coll->in_counts ||
         coll->out_counts || coll->kind == LS_COLL_SEND || coll->kind == LS_COLL_RECV ||
-        ls_request_way(c, coll) != WAY_EXEC)
+        ls_request_way(c, coll) != LS_WAY_EXEC)
         return false;
     if (ls_tune_choose(c, coll, false, &choice) != LS_TUNE_BY_MODEL || !is_close(&choice, rows))
         return false;

@@ -19,7 +19,7 @@ static void add_row(ls_tune_table *t, ls_tune_row row, bool chosen)
     t->rows[t->count++] = row;
 }
 
-static void add_direct(const ls_comm *c, const ls_coll *coll, flight_way way, ls_tune_table *t)
+static void add_direct(const ls_comm *c, const ls_coll *coll, ls_way way, ls_tune_table *t)
 {
     const ls_cost_query q = {.kind = coll->kind,
                              .ranks = c->ranks,
@@ -29,14 +29,14 @@ static void add_direct(const ls_comm *c, const ls_coll *coll, flight_way way, ls
                              .in_place = coll->in == coll->out};
     ls_tune_row row = {.way = "direct", .by = "memory"};
 
-    if (c->near)
+    if (c->one_node)
         row.predicted_ns = ls_cost_memory_time(&c->tune.memory, &q);
     else
         row.refuses = "needs all ranks on one node";
-    add_row(t, row, way == WAY_DIRECT);
+    add_row(t, row, way == LS_WAY_DIRECT);
 }
 
-static void add_levels(const ls_comm *c, const ls_coll *coll, flight_way way, ls_tune_table *t)
+static void add_levels(const ls_comm *c, const ls_coll *coll, ls_way way, ls_tune_table *t)
 {
     ls_tune_row row = {
         .way = "levels", .by = "levels", .refuses = ls_request_refuses_levels(c, coll)};
@@ -48,7 +48,7 @@ static void add_levels(const ls_comm *c, const ls_coll *coll, flight_way way, ls
         row.predicted_ns = levels.time_ns;
         row.sent = levels.wire;
     }
-    add_row(t, row, way == WAY_LEVELS);
+    add_row(t, row, way == LS_WAY_LEVELS);
 }
 
 static bool is_cheapest(const ls_tune_table *t, int row)
@@ -115,7 +115,7 @@ static void give_reasons(const ls_comm *c, const ls_tune_pick *pick, bool gather
 void ls_tune_explain(const ls_comm *comm, const ls_coll *coll, ls_tune_table *table_out)
 {
     const ls_comm *c = comm;
-    flight_way way = ls_request_way(c, coll);
+    ls_way way = ls_request_way(c, coll);
     const ls_tune_pick *pick = NULL;
     ls_tune_table *t = table_out;
     ls_cost_choice choice;
@@ -132,13 +132,13 @@ void ls_tune_explain(const ls_comm *comm, const ls_coll *coll, ls_tune_table *ta
                               .refuses = row->refuses,
                               .predicted_ns = row->time_ns,
                               .sent = row->sent},
-                way == WAY_EXEC && i == choice.best);
+                way == LS_WAY_EXEC && i == choice.best);
     }
-    if (way == WAY_LEVELS && c->force_levels)
+    if (way == LS_WAY_LEVELS && c->force_levels)
         t->why = LS_TUNE_BY_FORCE;
-    else if (way == WAY_LEVELS)
+    else if (way == LS_WAY_LEVELS)
         t->why = is_cheapest(t, t->chosen) ? LS_TUNE_BY_MODEL : LS_TUNE_BY_RULE;
-    else if (way == WAY_DIRECT)
+    else if (way == LS_WAY_DIRECT)
         t->why = LS_TUNE_BY_RULE;
     if (t->why == LS_TUNE_BY_MEASURE || t->why == LS_TUNE_BY_MEMORY)
         pick = ls_tune_find_pick(c, coll);

@@ -104,7 +104,7 @@ ls_status ls_tune_file_topology(const ls_comm *comm, char topology_out[LS_TUNE_T
 
     LS_TRY(st, list_places(comm, &places, &nodes), out);
     int at = snprintf(topology_out, LS_TUNE_TOPOLOGY, "lineshaft %s, %s", LS_VERSION,
-                      comm->near ? "shm" : f->far->table->name);
+                      comm->one_node ? "shm" : f->network->table->name);
     while (named < nodes && at < LS_TUNE_TOPOLOGY - 200)
         at += snprintf(topology_out + at, (size_t)(LS_TUNE_TOPOLOGY - at), "%s",
                        places[named++].text);

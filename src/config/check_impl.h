@@ -1,4 +1,4 @@
-/* check_impl.h -- what check.c, check_mesh.c, check_cut.c and check_files.c share. */
+/* check_impl.h -- what check.c, check_mesh.c, check_sharding.c and check_files.c share. */
 #pragma once
 #include "config/explain.h"
 #include "base/err.h"
@@ -16,7 +16,7 @@ ls_status ls_check_clash(const ls_run *run, const char *a, const char *b, const 
 ls_status ls_check_mesh(const ls_run *run);
 
 /* Heads and layers that the mesh cannot divide. */
-ls_status ls_check_cut(const ls_run *run);
+ls_status ls_check_sharding(const ls_run *run);
 
 /* Whether the files that data names are there, and out can be a folder. */
 ls_status ls_check_files(const ls_run *run);

@@ -45,7 +45,7 @@ static ls_status check_parts(const ls_run *run)
 }
 
 /* What ranks that have a model together cannot do yet. */
-static ls_status check_teams(const ls_run *run)
+static ls_status check_tp_groups(const ls_run *run)
 {
     bool alone = !run->mesh.automatic && ls_check_origin(run, "mesh.tp")->source == LS_RUN_DEFAULT;
 
@@ -503,8 +503,8 @@ ls_status ls_check_mesh(const ls_run *run)
     LS_TRY(st, check_exchange(run), out);
     LS_TRY(st, check_parts(run), out);
     LS_TRY(st, check_shard(run), out);
-    LS_TRY(st, check_teams(run), out);
-    LS_TRY(st, ls_check_cut(run), out);
+    LS_TRY(st, check_tp_groups(run), out);
+    LS_TRY(st, ls_check_sharding(run), out);
     LS_TRY(st, check_context(run), out);
     LS_TRY(st, check_gpus(run), out);
     LS_TRY(st, check_ep(run), out);

@@ -22,20 +22,21 @@ static const void *const_field(const ls_option *row, const ls_run *run)
     return (const char *)run + row->offset;
 }
 
-int64_t *ls_value_int(const ls_option *row, ls_run *run)
+/* The field itself. The row's type says which of these may be called. */
+static int64_t *int_field(const ls_option *row, ls_run *run)
 {
     LS_BUG_IF(row->type != LS_OPTION_INT, "\"%s\" is no integer", row->key);
     return field(row, run);
 }
 
-double *ls_value_float(const ls_option *row, ls_run *run)
+static double *float_field(const ls_option *row, ls_run *run)
 {
     LS_BUG_IF(row->type != LS_OPTION_FLOAT && row->type != LS_OPTION_DURATION,
               "\"%s\" is no number", row->key);
     return field(row, run);
 }
 
-const char **ls_value_text(const ls_option *row, ls_run *run)
+static const char **text_field(const ls_option *row, ls_run *run)
 {
     LS_BUG_IF(row->type != LS_OPTION_STRING, "\"%s\" is no text", row->key);
     return field(row, run);
@@ -280,18 +281,18 @@ static ls_status set_string(const ls_option *row, ls_run *run, const ls_value_it
     char *copy = ls_arena_strdup(&run->arena, item->text);
     if (!copy)
         return LS_ENOMEM;
-    *ls_value_text(row, run) = copy;
+    *text_field(row, run) = copy;
     return LS_OK;
 }
 
 static ls_status set_auto(const ls_option *row, ls_run *run)
 {
     if (row->type == LS_OPTION_INT)
-        *ls_value_int(row, run) = LS_RUN_AUTO;
+        *int_field(row, run) = LS_RUN_AUTO;
     else if (row->type == LS_OPTION_STRING)
-        *ls_value_text(row, run) = NULL;
+        *text_field(row, run) = NULL;
     else
-        *ls_value_float(row, run) = LS_RUN_AUTO;
+        *float_field(row, run) = LS_RUN_AUTO;
     return LS_OK;
 }
 
@@ -305,12 +306,12 @@ static ls_status set_scalar(const ls_option *row, ls_run *run, const ls_value_it
     switch (row->type) {
     case LS_OPTION_INT:
         LS_TRY(st, parse_number(row, item, &x), out);
-        *ls_value_int(row, run) = (int64_t)x;
+        *int_field(row, run) = (int64_t)x;
         break;
     case LS_OPTION_FLOAT:
     case LS_OPTION_DURATION:
         LS_TRY(st, parse_number(row, item, &x), out);
-        *ls_value_float(row, run) = x;
+        *float_field(row, run) = x;
         break;
     case LS_OPTION_BOOL: {
         bool yes = strcmp(item->text, "true") == 0;

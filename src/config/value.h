@@ -38,11 +38,6 @@ void ls_value_json(const ls_option *row, const ls_run *run, ls_json *json);
 /* Whether the value is still auto. */
 bool ls_value_is_auto(const ls_option *row, const ls_run *run);
 
-/* The field itself. The row's type says which of these may be called. */
-int64_t *ls_value_int(const ls_option *row, ls_run *run);
-double *ls_value_float(const ls_option *row, ls_run *run);
-const char **ls_value_text(const ls_option *row, ls_run *run);
-
 /* text in double quotes, shortened and without control characters, for a message. */
 void ls_value_quote(const char *text, char *out, size_t cap);
 

@@ -84,7 +84,7 @@ void ls_device_host_free(ls_device *device, void *memory, int64_t bytes); /* NUL
 ls_status ls_device_host_lock(ls_device *device, void *memory, int64_t bytes, const char *what);
 void ls_device_host_unlock(ls_device *device, void *memory);
 
-/* Bytes allocated now, and the most so far. */
+/* Bytes allocated now (for tests that compare them with the memory ledger), and the most so far. */
 int64_t ls_device_used_bytes(const ls_device *device);
 int64_t ls_device_peak_bytes(const ls_device *device);
 /* The most so far is what is allocated now: what came before was a measurement. */

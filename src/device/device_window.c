@@ -1,8 +1,8 @@
 /* device_window.c -- long arrays on a device, of which only some parts are there.
  *
  * A pipeline's rank keeps plain indices of the whole model and has the pages of its own layers
- * (train/step/pipeline.h). What is backed is listed among the device's buffers, one entry for each run of
- * pages, so that it is counted like all other memory. */
+ * (train/step/pipeline.h). What is backed is listed among the device's buffers, one entry for each
+ * run of pages, so that it is counted like all other memory. */
 #include "device/device_impl.h"
 
 #include <string.h>

@@ -255,9 +255,8 @@ bool ls_jinja_contains(ls_jinja_machine *m, ls_jinja_value where, ls_jinja_value
 ls_jinja_value ls_jinja_iterate(ls_jinja_machine *m, ls_jinja_value v);
 int64_t ls_jinja_length(ls_jinja_machine *m, ls_jinja_value v);
 
-/* The text that print writes, and what it looks like inside a list. */
+/* The text that print writes. */
 void ls_jinja_write(ls_jinja_machine *m, ls_jinja_value v, ls_str *out);
-void ls_jinja_write_repr(ls_jinja_machine *m, ls_jinja_value v, ls_str *out, int depth);
 ls_jinja_value ls_jinja_to_str(ls_jinja_machine *m, ls_jinja_value v);
 
 typedef struct ls_jinja_json_style {

@@ -106,6 +106,8 @@ static void repr_string(ls_jinja_value v, ls_str *out)
     ls_str_append_char(out, quote);
 }
 
+static void write_repr(ls_jinja_machine *m, ls_jinja_value v, ls_str *out, int depth);
+
 static void repr_items(ls_jinja_machine *m, ls_jinja_value v, ls_str *out, int depth)
 {
     bool dict = v.kind == LS_JINJA_DICT;
@@ -116,17 +118,18 @@ static void repr_items(ls_jinja_machine *m, ls_jinja_value v, ls_str *out, int d
         if (i)
             ls_str_append(out, ", ");
         if (dict) {
-            ls_jinja_write_repr(m, v.u.dict->keys[i], out, depth + 1);
+            write_repr(m, v.u.dict->keys[i], out, depth + 1);
             ls_str_append(out, ": ");
         }
-        ls_jinja_write_repr(m, dict ? v.u.dict->values[i] : v.u.list.items[i], out, depth + 1);
+        write_repr(m, dict ? v.u.dict->values[i] : v.u.list.items[i], out, depth + 1);
     }
     if (v.tuple && n == 1)
         ls_str_append_char(out, ',');
     ls_str_append_char(out, dict ? '}' : v.tuple ? ')' : ']');
 }
 
-void ls_jinja_write_repr(ls_jinja_machine *m, ls_jinja_value v, ls_str *out, int depth)
+/* A value as it looks inside a list: strings in quotes. */
+static void write_repr(ls_jinja_machine *m, ls_jinja_value v, ls_str *out, int depth)
 {
     if (!may_write(m, v, out, depth))
         return;
@@ -171,7 +174,7 @@ void ls_jinja_write(ls_jinja_machine *m, ls_jinja_value v, ls_str *out)
         break;
     case LS_JINJA_LIST:
     case LS_JINJA_DICT:
-        ls_jinja_write_repr(m, v, out, 0);
+        write_repr(m, v, out, 0);
         break;
     case LS_JINJA_SPACE:
     case LS_JINJA_LOOP:

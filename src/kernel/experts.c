@@ -282,21 +282,6 @@ void ls_experts_route_back(ls_stream *stream, const ls_route_back *a)
         ls_pool_run(ls_stream_pool(stream), route_back_task, &args, blocks(a->route->M));
 }
 
-void ls_experts_losses(const ls_route *route, double *balance_out, double *z_out)
-{
-    int64_t n = route->M / route->sequences;
-    double balance = 0, z = 0;
-
-    for (int64_t m = 0; m < route->M; m++) {
-        for (int64_t e = 0; e < route->E; e++)
-            balance += (double)route->E * (double)route->chosen[m / n * route->E + e] /
-                       (double)sequence_tokens(route) * (double)route->probs[m * route->E + e];
-        z += (double)route->lse[m] * (double)route->lse[m];
-    }
-    *balance_out = balance;
-    *z_out = z;
-}
-
 /* --- experts ----------------------------------------------------------------------------------
  */
 

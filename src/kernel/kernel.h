@@ -683,7 +683,7 @@ static inline uint64_t ls_kernel_stamp(void)
     return stamp;
 }
 
-/* All implementations, best first; usable ones only; returns how many. */
+/* All usable implementations, best first; returns how many. Tests compare them with each other. */
 int ls_kernel_list(const ls_kernels **list_out, int most);
 
 LS_C_END

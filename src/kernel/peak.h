@@ -40,8 +40,8 @@ typedef struct ls_peak_gpu {
 } ls_peak_gpu;
 
 /* Measured once for a card and a driver, in less than a second and with 1 GiB of the device's
- * memory; then remembered (base/disk_cache.h). All 0 when it cannot be measured: no memory is left, or
- * the device failed. The device has nothing else to do. */
+ * memory; then remembered (base/disk_cache.h). All 0 when it cannot be measured: no memory is left,
+ * or the device failed. The device has nothing else to do. */
 ls_peak_gpu ls_peak_gpu_of(ls_device *device, const ls_kernels *kernels);
 
 /* Where `bytes` that are shared evenly between this many threads stay: "L1", "L2", "L3" or

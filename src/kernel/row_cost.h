@@ -1,4 +1,5 @@
-/* row_cost.h -- what a row must compute or move at least: the numbers behind every rate that is shown.
+/* row_cost.h -- what a row must compute or move at least: the numbers behind every rate that is
+ * shown.
  *
  * A cost is a formula of the shapes in a row's arguments, never of how an implementation goes about
  * it, so that rates of different implementations compare. Pointers are looked at only for being

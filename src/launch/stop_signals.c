@@ -1,4 +1,5 @@
-/* stop_signals.c -- see stop_signals.h. Handlers only store, read clocks, write and _exit, which is allowed there.
+/* stop_signals.c -- see stop_signals.h. Handlers only store, read clocks, write and _exit, which is
+ * allowed there.
  *
  * Slurm: SLURM_JOB_END_TIME is when the job's time is over. A signal that comes before it has until
  * then, or more, when it was preempted and the end is sooner: nobody tells. After it, SIGKILL comes

@@ -1,4 +1,5 @@
-/* stop_signals.h -- a run is asked to stop, by a person or a scheduler: signals become a flag and a clock.
+/* stop_signals.h -- a run is asked to stop, by a person or a scheduler: signals become a flag and a
+ * clock.
  *
  *   SIGINT, SIGTERM, SIGUSR1   the first one: finish the step, save, end. A second one, half a
  *                              second later or more: end at once, as LS_EUNSAVED. A rank leaves

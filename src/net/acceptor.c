@@ -1,11 +1,11 @@
 /* acceptor.c -- callers in a table, an epoll of their own.
  *
- * The table begins with LS_ACCEPTOR_CALLERS places, and grows to what its owner allows: where a crowd
- * is expected to come at once, nobody of it may be sent away for the next.
+ * The table begins with LS_ACCEPTOR_CALLERS places, and grows to what its owner allows: where a
+ * crowd is expected to come at once, nobody of it may be sent away for the next.
  *
- * The gate's epoll descriptor nests in that of whoever owns the gate, so the owner watches one
- * descriptor for any number of callers. Time is looked at whenever the gate is asked: the owner
- * asks at least as often as its heartbeat, which is soon enough for a slow caller.
+ * The acceptor's epoll descriptor nests in that of whoever owns the acceptor, so the owner watches
+ * one descriptor for any number of callers. Time is looked at whenever the acceptor is asked: the
+ * owner asks at least as often as its heartbeat, which is soon enough for a slow caller.
  *
  * Making room by dropping the oldest caller, not by refusing the newest: an honest hello takes a
  * few round trips, so under a flood the oldest is almost surely a stranger. */
@@ -42,196 +42,196 @@ struct ls_acceptor {
 /* Where an epoll event is of the listening socket, not of a caller. */
 static const uint64_t LISTENS = UINT64_MAX;
 
-static ls_status watch(ls_acceptor *gate, int fd, int events, int operation, uint64_t index)
+static ls_status watch(ls_acceptor *acceptor, int fd, int events, int operation, uint64_t index)
 {
     struct epoll_event event = {.events = (uint32_t)events, .data.u64 = index};
 
-    if (epoll_ctl(gate->epoll_fd, operation, fd, &event) == 0)
+    if (epoll_ctl(acceptor->epoll_fd, operation, fd, &event) == 0)
         return LS_OK;
     return ls_fail_sys(LS_EIO, "cannot watch a socket");
 }
 
-static ls_status make_places(ls_acceptor *gate, int room)
+static ls_status make_places(ls_acceptor *acceptor, int room)
 {
-    caller *callers = ls_mem_resize(gate->callers, (size_t)room * sizeof *callers);
+    caller *callers = ls_mem_resize(acceptor->callers, (size_t)room * sizeof *callers);
 
     if (!callers)
         return LS_ENOMEM;
-    for (int i = gate->room; i < room; i++)
+    for (int i = acceptor->room; i < room; i++)
         callers[i] = (caller){.fd = -1};
-    gate->callers = callers;
-    gate->room = room;
+    acceptor->callers = callers;
+    acceptor->room = room;
     return LS_OK;
 }
 
-ls_status ls_acceptor_open(ls_acceptor **gate_out, const ls_acceptor_args *args)
+ls_status ls_acceptor_open(ls_acceptor **acceptor_out, const ls_acceptor_args *args)
 {
     ls_status st = LS_OK;
-    ls_acceptor *gate = ls_mem_alloc(sizeof *gate);
+    ls_acceptor *acceptor = ls_mem_alloc(sizeof *acceptor);
 
-    if (!gate)
+    if (!acceptor)
         return LS_ENOMEM;
-    gate->args = *args;
-    if (gate->args.hello_ns <= 0)
-        gate->args.hello_ns = 10 * LS_NS_PER_S;
-    gate->epoll_fd = -1;
-    LS_TRY(st, make_places(gate, LS_ACCEPTOR_CALLERS), out);
-    gate->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    if (gate->epoll_fd < 0) {
+    acceptor->args = *args;
+    if (acceptor->args.hello_ns <= 0)
+        acceptor->args.hello_ns = 10 * LS_NS_PER_S;
+    acceptor->epoll_fd = -1;
+    LS_TRY(st, make_places(acceptor, LS_ACCEPTOR_CALLERS), out);
+    acceptor->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (acceptor->epoll_fd < 0) {
         st = ls_fail_sys(LS_EIO, "cannot make an epoll descriptor");
         goto out;
     }
-    LS_TRY(st, watch(gate, args->listen_fd, EPOLLIN, EPOLL_CTL_ADD, LISTENS), out);
-    *gate_out = gate;
-    gate = NULL;
+    LS_TRY(st, watch(acceptor, args->listen_fd, EPOLLIN, EPOLL_CTL_ADD, LISTENS), out);
+    *acceptor_out = acceptor;
+    acceptor = NULL;
 out:
-    ls_acceptor_close(gate);
+    ls_acceptor_close(acceptor);
     return st;
 }
 
-static void drop(ls_acceptor *gate, caller *who)
+static void drop(ls_acceptor *acceptor, caller *who)
 {
-    gate->busy -= who->busy;
+    acceptor->busy -= who->busy;
     who->busy = false;
     ls_sock_close(&who->fd); /* leaves the epoll by itself */
     ls_hello_release(&who->hello);
 }
 
-void ls_acceptor_close(ls_acceptor *gate)
+void ls_acceptor_close(ls_acceptor *acceptor)
 {
-    if (!gate)
+    if (!acceptor)
         return;
-    for (int i = 0; i < gate->room; i++)
-        drop(gate, &gate->callers[i]);
-    ls_mem_free(gate->callers);
-    ls_sock_close(&gate->epoll_fd);
-    ls_mem_free(gate);
+    for (int i = 0; i < acceptor->room; i++)
+        drop(acceptor, &acceptor->callers[i]);
+    ls_mem_free(acceptor->callers);
+    ls_sock_close(&acceptor->epoll_fd);
+    ls_mem_free(acceptor);
 }
 
-int ls_acceptor_fd(const ls_acceptor *gate)
+int ls_acceptor_fd(const ls_acceptor *acceptor)
 {
-    return gate->epoll_fd;
+    return acceptor->epoll_fd;
 }
 
-uint64_t ls_acceptor_refused(const ls_acceptor *gate)
+uint64_t ls_acceptor_refused(const ls_acceptor *acceptor)
 {
-    return gate->refused;
+    return acceptor->refused;
 }
 
-void ls_acceptor_refuse(ls_acceptor *gate, const ls_sock_address *peer, const char *why)
+void ls_acceptor_refuse(ls_acceptor *acceptor, const ls_sock_address *peer, const char *why)
 {
     int64_t second = ls_time_now_ns() / LS_NS_PER_S;
 
-    gate->refused++;
-    if (second != gate->second) {
-        gate->second = second;
-        gate->lines = 0;
+    acceptor->refused++;
+    if (second != acceptor->second) {
+        acceptor->second = second;
+        acceptor->lines = 0;
     }
-    if (gate->lines >= LS_ACCEPTOR_LINES) {
-        gate->unsaid++;
+    if (acceptor->lines >= LS_ACCEPTOR_LINES) {
+        acceptor->unsaid++;
         return;
     }
-    gate->lines++;
-    if (gate->unsaid)
+    acceptor->lines++;
+    if (acceptor->unsaid)
         ls_log(LS_LOG_WARN, "refused %s: %s (and %llu before it, not listed)", peer->text, why,
-               (unsigned long long)gate->unsaid);
+               (unsigned long long)acceptor->unsaid);
     else
         ls_log(LS_LOG_WARN, "refused %s: %s", peer->text, why);
-    gate->unsaid = 0;
+    acceptor->unsaid = 0;
 }
 
-static void refuse(ls_acceptor *gate, caller *who, const char *why)
+static void refuse(ls_acceptor *acceptor, caller *who, const char *why)
 {
-    ls_acceptor_refuse(gate, &who->peer, why);
-    drop(gate, who);
+    ls_acceptor_refuse(acceptor, &who->peer, why);
+    drop(acceptor, who);
 }
 
-static caller *make_room(ls_acceptor *gate)
+static caller *make_room(ls_acceptor *acceptor)
 {
-    if (gate->busy == gate->room && gate->room < gate->args.callers)
-        (void)make_places(gate, (int)ls_min_i64(2 * gate->room, gate->args.callers));
-    caller *oldest = &gate->callers[0];
-    for (int i = 0; i < gate->room; i++) {
-        caller *who = &gate->callers[i];
+    if (acceptor->busy == acceptor->room && acceptor->room < acceptor->args.callers)
+        (void)make_places(acceptor, (int)ls_min_i64(2 * acceptor->room, acceptor->args.callers));
+    caller *oldest = &acceptor->callers[0];
+    for (int i = 0; i < acceptor->room; i++) {
+        caller *who = &acceptor->callers[i];
         if (who->fd < 0)
             return who;
         if (who->since_ns < oldest->since_ns)
             oldest = who;
     }
-    refuse(gate, oldest, "it made room for newer callers");
+    refuse(acceptor, oldest, "it made room for newer callers");
     return oldest;
 }
 
-static ls_status welcome(ls_acceptor *gate, int fd, const ls_sock_address *peer)
+static ls_status welcome(ls_acceptor *acceptor, int fd, const ls_sock_address *peer)
 {
-    caller *who = make_room(gate);
+    caller *who = make_room(acceptor);
     int64_t now = ls_time_now_ns();
-    ls_hello_args args = {.secret = gate->args.secret,
-                          .self = gate->args.self,
-                          .deadline_ns = now + gate->args.hello_ns};
+    ls_hello_args args = {.secret = acceptor->args.secret,
+                          .self = acceptor->args.self,
+                          .deadline_ns = now + acceptor->args.hello_ns};
     ls_status st = ls_hello_begin(&who->hello, &args);
 
     who->fd = fd;
     who->busy = true;
-    gate->busy++;
+    acceptor->busy++;
     who->peer = *peer;
     who->since_ns = now;
     if (st == LS_OK)
-        st = watch(gate, fd, EPOLLIN, EPOLL_CTL_ADD, (uint64_t)(who - gate->callers));
+        st = watch(acceptor, fd, EPOLLIN, EPOLL_CTL_ADD, (uint64_t)(who - acceptor->callers));
     if (st != LS_OK)
-        refuse(gate, who, ls_err_last()->text);
+        refuse(acceptor, who, ls_err_last()->text);
     return LS_OK;
 }
 
-static ls_status accept_all(ls_acceptor *gate)
+static ls_status accept_all(ls_acceptor *acceptor)
 {
     for (int i = 0; i < LS_ACCEPTOR_CALLERS; i++) { /* and then hear what they say */
         ls_sock_address peer;
         int fd = -1;
-        ls_status st = ls_sock_accept(gate->args.listen_fd, 0, &fd, &peer);
-        /* Out of descriptors for the moment is not the end of the gate. */
+        ls_status st = ls_sock_accept(acceptor->args.listen_fd, 0, &fd, &peer);
+        /* Out of descriptors for the moment is not the end of the acceptor. */
         if (st != LS_OK || fd < 0)
             return errno == EMFILE || errno == ENFILE || errno == EAGAIN ? LS_OK : st;
-        welcome(gate, fd, &peer);
+        welcome(acceptor, fd, &peer);
     }
     return LS_OK;
 }
 
 /* One more step with a caller; *passed_out when its hello is complete. */
-static void hear(ls_acceptor *gate, caller *who, bool *passed_out)
+static void hear(ls_acceptor *acceptor, caller *who, bool *passed_out)
 {
     ls_status st = ls_hello_step(&who->hello, who->fd, passed_out);
 
     if (st == LS_EIO && !ls_hello_heard(&who->hello)) {
-        drop(gate, who); /* came, said nothing, left */
+        drop(acceptor, who); /* came, said nothing, left */
         return;
     }
     if (st != LS_OK)
-        refuse(gate, who, ls_err_last()->text);
+        refuse(acceptor, who, ls_err_last()->text);
     else if (!*passed_out)
-        (void)watch(gate, who->fd, ls_hello_events(&who->hello), EPOLL_CTL_MOD,
-                    (uint64_t)(who - gate->callers));
+        (void)watch(acceptor, who->fd, ls_hello_events(&who->hello), EPOLL_CTL_MOD,
+                    (uint64_t)(who - acceptor->callers));
 }
 
-static void drop_slow(ls_acceptor *gate)
+static void drop_slow(ls_acceptor *acceptor)
 {
     int64_t now = ls_time_now_ns();
 
-    if (now < gate->look_ns)
+    if (now < acceptor->look_ns)
         return;
-    gate->look_ns = now + 50 * LS_NS_PER_MS;
-    for (int i = 0; i < gate->room; i++) {
-        caller *who = &gate->callers[i];
+    acceptor->look_ns = now + 50 * LS_NS_PER_MS;
+    for (int i = 0; i < acceptor->room; i++) {
+        caller *who = &acceptor->callers[i];
         if (who->fd < 0 || now < who->hello.args.deadline_ns)
             continue;
         if (ls_hello_heard(&who->hello))
-            refuse(gate, who, "its hello did not come in time");
+            refuse(acceptor, who, "its hello did not come in time");
         else
-            drop(gate, who); /* somebody who only wanted to see whether this side lives */
+            drop(acceptor, who); /* somebody who only wanted to see whether this side lives */
     }
 }
 
-ls_status ls_acceptor_next(ls_acceptor *gate, int *fd_out, ls_hello *hello_out,
+ls_status ls_acceptor_next(ls_acceptor *acceptor, int *fd_out, ls_hello *hello_out,
                            ls_sock_address *peer_out)
 {
     struct epoll_event events[16];
@@ -239,26 +239,26 @@ ls_status ls_acceptor_next(ls_acceptor *gate, int *fd_out, ls_hello *hello_out,
     int n;
 
     *fd_out = -1;
-    drop_slow(gate);
+    drop_slow(acceptor);
     do {
-        n = epoll_wait(gate->epoll_fd, events, (int)LS_COUNT(events), 0);
+        n = epoll_wait(acceptor->epoll_fd, events, (int)LS_COUNT(events), 0);
         for (int i = 0; i < n; i++) {
             uint64_t index = events[i].data.u64;
             bool passed = false;
             if (index == LISTENS) {
-                LS_TRY(st, accept_all(gate), out);
+                LS_TRY(st, accept_all(acceptor), out);
                 continue;
             }
-            caller *who = &gate->callers[index];
+            caller *who = &acceptor->callers[index];
             if (who->fd >= 0)
-                hear(gate, who, &passed);
+                hear(acceptor, who, &passed);
             if (passed) {
-                epoll_ctl(gate->epoll_fd, EPOLL_CTL_DEL, who->fd, NULL);
+                epoll_ctl(acceptor->epoll_fd, EPOLL_CTL_DEL, who->fd, NULL);
                 *fd_out = who->fd;
                 *hello_out = who->hello;
                 *peer_out = who->peer;
                 who->fd = -1;
-                drop(gate, who);
+                drop(acceptor, who);
                 goto out; /* what else is ready will be ready again */
             }
         }

@@ -209,17 +209,6 @@ ls_status ls_sock_local(int fd, ls_sock_address *address_out)
     return LS_OK;
 }
 
-ls_status ls_sock_peer(int fd, ls_sock_address *address_out)
-{
-    ls_sock_address found = {.len = sizeof found.storage};
-
-    if (getpeername(fd, (struct sockaddr *)&found.storage, &found.len) != 0)
-        return ls_fail_sys(LS_EIO, "cannot tell who is at the other end of a socket");
-    put_text(&found);
-    *address_out = found;
-    return LS_OK;
-}
-
 static bool is_wildcard(const ls_sock_address *address)
 {
     const struct sockaddr_in *four = (const struct sockaddr_in *)&address->storage;
@@ -444,54 +433,6 @@ ls_status ls_sock_wait(int fd, int events, int64_t deadline_ns)
         if (n < 0 && errno != EINTR)
             return ls_fail_sys(LS_EIO, "cannot wait for a socket");
     }
-}
-
-static const char *other_end(int fd, ls_sock_address *peer)
-{
-    return ls_sock_peer(fd, peer) == LS_OK ? peer->text : "the other side";
-}
-
-ls_status ls_sock_read(int fd, void *bytes, size_t len, int64_t deadline_ns)
-{
-    ls_sock_address peer;
-    size_t at = 0;
-
-    while (at < len) {
-        ssize_t n = recv(fd, (char *)bytes + at, len - at, 0);
-        if (n > 0) {
-            at += (size_t)n;
-        } else if (n == 0) {
-            return ls_fail(LS_EIO, "%s closed the connection after %zu of %zu bytes",
-                           other_end(fd, &peer), at, len);
-        } else if (errno == EAGAIN) {
-            if (ls_sock_wait(fd, POLLIN, deadline_ns) != LS_OK)
-                return ls_fail(LS_EDEADLINE, "%s sent %zu of %zu bytes in time",
-                               other_end(fd, &peer), at, len);
-        } else if (errno != EINTR) {
-            return ls_fail_sys(LS_EIO, "cannot read from %s", other_end(fd, &peer));
-        }
-    }
-    return LS_OK;
-}
-
-ls_status ls_sock_write(int fd, const void *bytes, size_t len, int64_t deadline_ns)
-{
-    ls_sock_address peer;
-    size_t at = 0;
-
-    while (at < len) {
-        ssize_t n = send(fd, (const char *)bytes + at, len - at, MSG_NOSIGNAL);
-        if (n >= 0) {
-            at += (size_t)n;
-        } else if (errno == EAGAIN) {
-            if (ls_sock_wait(fd, POLLOUT, deadline_ns) != LS_OK)
-                return ls_fail(LS_EDEADLINE, "%s took %zu of %zu bytes in time",
-                               other_end(fd, &peer), at, len);
-        } else if (errno != EINTR) {
-            return ls_fail_sys(LS_EIO, "cannot write to %s", other_end(fd, &peer));
-        }
-    }
-    return LS_OK;
 }
 
 void ls_sock_close(int *fd)

@@ -21,9 +21,8 @@ typedef struct ls_sock_address {
  * LS_EDEADLINE: the resolver did not answer. */
 ls_status ls_sock_resolve(const char *text, int64_t deadline_ns, ls_sock_address *address_out);
 
-/* The address of this end and of the other end of a socket. */
+/* The address of this end of a socket. */
 ls_status ls_sock_local(int fd, ls_sock_address *address_out);
-ls_status ls_sock_peer(int fd, ls_sock_address *address_out);
 
 /* Listen at exactly this address; port 0 lets the kernel choose (ls_sock_local() tells which).
  * NULL means loopback. The wildcard addresses are LS_EUSAGE. */
@@ -58,10 +57,6 @@ int64_t ls_sock_unanswered_ns(int fd);
 
 /* Until fd is ready for events (POLLIN, POLLOUT). LS_EDEADLINE without a message of its own. */
 ls_status ls_sock_wait(int fd, int events, int64_t deadline_ns);
-
-/* Exactly len bytes. LS_EIO: the other side closed or broke; LS_EDEADLINE: how much came. */
-ls_status ls_sock_read(int fd, void *bytes, size_t len, int64_t deadline_ns);
-ls_status ls_sock_write(int fd, const void *bytes, size_t len, int64_t deadline_ns);
 
 /* Close and set to -1; -1 is allowed. */
 void ls_sock_close(int *fd);

@@ -194,7 +194,7 @@ static int room(const ls_dp *x)
 {
     if (ls_dp_parted(&x->args))
         return LS_DP_AHEAD;
-    return LS_COMM_FLIGHTS / (x->sum ? (int)ls_max_i64(1, ls_ordered_sum_flights(x->sum)) : 1);
+    return LS_COMM_REQUESTS / (x->sum ? (int)ls_max_i64(1, ls_ordered_sum_requests(x->sum)) : 1);
 }
 
 /* With twins, what has arrived in the group goes on to them while backward goes on too. */

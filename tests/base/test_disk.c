@@ -26,10 +26,10 @@ static unsigned char byte_at(int64_t at)
     return (unsigned char)((uint64_t)at * 2654435761u >> 13);
 }
 
-/* Take until so few are under way; all of them must have ended well, with so many bytes. */
-static void take_down_to(ls_disk *disk, int left, int64_t bytes, bool *seen)
+/* Take `count` ends; all requests must have ended well, with this many bytes. */
+static void take(ls_disk *disk, int count, int64_t bytes, bool *seen)
 {
-    while (ls_disk_under_way(disk) > left) {
+    for (int i = 0; i < count; i++) {
         ls_disk_end end = ls_disk_take(disk);
         LS_CHECK_EQ(end.error, 0);
         LS_CHECK_EQ(end.done, bytes);
@@ -51,7 +51,7 @@ static void write_and_read_back(void)
     LS_CHECK_OK(ls_disk_open(&disk, DEPTH));
     for (int i = 0; i < PIECES; i++) {
         int64_t at = (int64_t)(i * 7 % PIECES) * BYTES; /* in any order */
-        take_down_to(disk, DEPTH - 1, BYTES, seen);
+        take(disk, i >= DEPTH, BYTES, seen);
         ls_disk_submit(disk, &(ls_disk_request){.what = LS_DISK_WRITE,
                                                 .fd = fd,
                                                 .bytes = memory + at,
@@ -59,14 +59,14 @@ static void write_and_read_back(void)
                                                 .at = at,
                                                 .tag = i});
     }
-    take_down_to(disk, 0, BYTES, seen);
+    take(disk, DEPTH, BYTES, seen);
     ls_disk_submit(disk, &(ls_disk_request){.what = LS_DISK_SYNC, .fd = fd, .tag = 7});
     ls_disk_end end = ls_disk_take(disk);
     LS_CHECK(end.tag == 7 && end.error == 0 && end.done == 0);
     back = ls_mem_alloc((size_t)PIECES * BYTES);
     LS_CHECK(back);
     for (int i = 0; i < PIECES; i++) {
-        take_down_to(disk, DEPTH - 1, BYTES, read);
+        take(disk, i >= DEPTH, BYTES, read);
         ls_disk_submit(disk, &(ls_disk_request){.what = LS_DISK_READ,
                                                 .fd = fd,
                                                 .bytes = back + (int64_t)i * BYTES,
@@ -74,7 +74,7 @@ static void write_and_read_back(void)
                                                 .at = (int64_t)i * BYTES,
                                                 .tag = i});
     }
-    take_down_to(disk, 0, BYTES, read);
+    take(disk, DEPTH, BYTES, read);
     LS_CHECK(memcmp(memory, back, (size_t)PIECES * BYTES) == 0);
     for (int i = 0; i < PIECES; i++)
         LS_CHECK(seen[i] && read[i]);

@@ -1,5 +1,5 @@
-/* test_disk_cache.c -- facts that outlive a process: found again, first one counts, damage costs nothing.
- */
+/* test_disk_cache.c -- facts that outlive a process: found again, first one counts, damage costs
+ * nothing. */
 #include "base/disk_cache.h"
 
 #include <stdlib.h>

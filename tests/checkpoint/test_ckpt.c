@@ -332,16 +332,17 @@ LS_TEST(ckpt_prune_keeps_the_newest_and_their_objects)
     LS_CHECK_OK(ls_file_write_atomic("c/.tmp-1-1", "x", 1));         /* nobody holds it */
     LS_CHECK_OK(ls_file_write_atomic("c/notes.txt", "x", 1));
     LS_CHECK_OK(ls_ckpt_open(&store, "c", true));
-    LS_CHECK_OK(ls_ckpt_prune(store, 2, &freed));
+    LS_CHECK_OK(ls_ckpt_prune_by(store, &(ls_ckpt_pruning){.keep = 2}, &freed));
     LS_CHECK(freed > 0 && !ls_file_exists("c/.tmp-1-1") && ls_file_exists("c/notes.txt"));
     file_list_make(&files, "c", ".json");
     LS_CHECK_EQ(files.n, 2);
     LS_CHECK_STR(files.path[0], "c/step-0000000004.json");
     file_list_make(&files, "c", ".safetensors");
     LS_CHECK_EQ(files.n, 4);
-    LS_CHECK_OK(ls_ckpt_prune(store, 2, &freed));
+    LS_CHECK_OK(ls_ckpt_prune_by(store, &(ls_ckpt_pruning){.keep = 2}, &freed));
     LS_CHECK_EQ(freed, 0);
-    LS_CHECK_OK(ls_ckpt_prune(store, 0, &freed)); /* never fewer than one */
+    LS_CHECK_OK(
+        ls_ckpt_prune_by(store, &(ls_ckpt_pruning){.keep = 0}, &freed)); /* never fewer than one */
     LS_CHECK_OK(ls_ckpt_load_newest(store, s.tensors, s.n, &back, &found));
     LS_CHECK(found && back.step == 5 && sample_is(&s, 5));
     file_list_make(&files, "c", ".safetensors");
@@ -365,7 +366,7 @@ LS_TEST(ckpt_prune_never_removes_the_last_usable_one)
     file_cut("c/step-0000000004.json", 100);
     file_cut("c/step-0000000002.json", 100);
     LS_CHECK_OK(ls_ckpt_open(&store, "c", true));
-    LS_CHECK_OK(ls_ckpt_prune(store, 1, NULL));
+    LS_CHECK_OK(ls_ckpt_prune_by(store, &(ls_ckpt_pruning){.keep = 1}, NULL));
     LS_CHECK(ls_file_exists("c/step-0000000004.json")); /* newer than the last usable: left */
     LS_CHECK(!ls_file_exists("c/step-0000000002.json"));
     LS_CHECK(!ls_file_exists("c/step-0000000001.json"));
@@ -386,7 +387,8 @@ LS_TEST(ckpt_store_has_one_writer)
     LS_CHECK_OK(ls_ckpt_open(&b, "c", false));
     ls_ckpt_info info = sample_info(1);
     LS_CHECK_FAILS(ls_ckpt_save(b, &info, s.tensors, s.n, NULL), LS_EBUSY, "held by another");
-    LS_CHECK_FAILS(ls_ckpt_prune(b, 1, NULL), LS_EBUSY, "held by another");
+    LS_CHECK_FAILS(ls_ckpt_prune_by(b, &(ls_ckpt_pruning){.keep = 1}, NULL), LS_EBUSY,
+                   "held by another");
     ls_ckpt_close(a);
     LS_CHECK_OK(ls_ckpt_save(b, &info, s.tensors, s.n, NULL));
     ls_ckpt_close(b);

@@ -34,7 +34,7 @@ static ls_status save_and_prune(sample *s, const char *plan)
     if (st == LS_OK)
         st = ls_ckpt_save(store, &info, s->tensors, s->n, NULL);
     if (st == LS_OK)
-        st = ls_ckpt_prune(store, 1, NULL);
+        st = ls_ckpt_prune_by(store, &(ls_ckpt_pruning){.keep = 1}, NULL);
     ls_fault_arm(NULL);
     ls_ckpt_close(store);
     return st;

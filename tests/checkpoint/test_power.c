@@ -37,7 +37,7 @@ static void saver(sample *s, atomic_llong *announced)
         if (ls_ckpt_save(store, &info, s->tensors, s->n, NULL) != LS_OK)
             _exit(2);
         atomic_store(announced, step);
-        if (ls_ckpt_prune(store, 2, NULL) != LS_OK)
+        if (ls_ckpt_prune_by(store, &(ls_ckpt_pruning){.keep = 2}, NULL) != LS_OK)
             _exit(3);
     }
 }

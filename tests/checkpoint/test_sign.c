@@ -373,7 +373,7 @@ LS_TEST(sign_passes_over_and_keeps_what_it_refuses)
     LS_CHECK_OK(ls_ckpt_load_newest(store, s.tensors, s.n, &info, &found));
     LS_CHECK(found && info.step == 4 && sample_is(&s, 4));
     LS_CHECK(strstr(log_last(), "it is not signed") && strstr(log_last(), "costs 4 steps"));
-    LS_CHECK_OK(ls_ckpt_prune(store, 2, NULL));
+    LS_CHECK_OK(ls_ckpt_prune_by(store, &(ls_ckpt_pruning){.keep = 2}, NULL));
     for (int64_t step = 1; step <= 9; step++) {
         char path[64];
         snprintf(path, sizeof path, "c/step-%010lld.json", (long long)step);

@@ -162,7 +162,7 @@ LS_TEST(doctor_says_what_this_machine_is)
     for (size_t i = 0; i < LS_COUNT(names); i++)
         LS_CHECK(*text_of(root, names[i][0], names[i][1]));
     LS_CHECK_EQ(c.code, json_integer_value(json_object_get(root, "problems")) ? 1 : 0);
-    LS_CHECK_EQ((int)value_of(root, "cores", "threads"), ls_cpus_threads());
+    LS_CHECK_EQ((int)value_of(root, "cores", "threads"), ls_test_cpu_threads());
     LS_CHECK(strstr(text_of(root, "build", "libraries"), "hwloc 2."));
     LS_CHECK(value_of(root, "disk", "free") > 0 && value_of(root, "memory", "free") > 0);
     json_decref(root);

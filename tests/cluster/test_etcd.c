@@ -13,7 +13,7 @@
 #include "cluster/elect/etcd.h"
 #include "cluster/servers.h"
 #include "cluster/elect/run_lease.h"
-#include "net/sock.h"
+#include "net/sock_io.h"
 
 static int64_t in_ms(int64_t ms)
 {
@@ -89,7 +89,7 @@ static void *answer(void *context)
         LS_CHECK_OK(ls_sock_accept(listen_fd, ls_test_soon(), &fd, &from));
         LS_CHECK_OK(ls_sock_wait(fd, POLLIN, ls_test_soon()));
         LS_CHECK(recv(fd, request, sizeof request, 0) > 0);
-        LS_CHECK_OK(ls_sock_write(fd, texts[i], strlen(texts[i]), ls_test_soon()));
+        LS_CHECK_OK(ls_sock_io_write(fd, texts[i], strlen(texts[i]), ls_test_soon()));
         ls_sock_close(&fd);
     }
     return NULL;

@@ -12,7 +12,7 @@
 #include "cluster/member/members.h"
 #include "cluster/member/wire_codec.h"
 #include "cluster/join/rendezvous.h"
-#include "net/sock.h"
+#include "net/sock_io.h"
 
 static const uint8_t secret[32] = "0123456789abcdef0123456789abcde";
 static const uint8_t another[32] = "0123456789abcdef0123456789abcdE";
@@ -614,7 +614,7 @@ LS_TEST(rendezvous_is_not_disturbed_by_garbage)
     for (int i = 0; i < 20; i++) {
         LS_CHECK_OK(ls_sock_connect(&to, ls_test_soon(), &fds[i]));
         if (i % 2)
-            LS_CHECK_OK(ls_sock_write(fds[i], junk, sizeof junk, ls_test_soon()));
+            LS_CHECK_OK(ls_sock_io_write(fds[i], junk, sizeof junk, ls_test_soon()));
     }
     pid_t a = join_as(&p, told);
     LS_CHECK_OK(ls_rendezvous_meet(r, ls_test_soon()));

@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "base/time.h"
 #include "comm/algo/algo.h"
-#include "comm/calls.h"
+#include "comm/coll_case.h"
 #include "comm/comm.h"
 #include "comm/node/ranks.h"
 #include "comm/transport/tcp_world.h"
@@ -404,18 +404,18 @@ LS_TEST_SECONDS(comm_keeps_100_in_flight, 40)
 
 static void too_many(ls_world *w, ls_comm *comm)
 {
-    ls_comm_request request[LS_COMM_FLIGHTS], more;
+    ls_comm_request request[LS_COMM_REQUESTS], more;
     ls_coll barrier = {.kind = LS_COLL_BARRIER};
 
     (void)w;
-    for (int i = 0; i < LS_COMM_FLIGHTS; i++)
+    for (int i = 0; i < LS_COMM_REQUESTS; i++)
         LS_CHECK_OK(ls_comm_start(comm, &barrier, &request[i]));
     LS_CHECK_FAILS(ls_comm_start(comm, &barrier, &more), LS_EBUSY, "256 collectives");
     LS_CHECK_OK(ls_comm_wait(comm, request[200], SOON));
     LS_CHECK_OK(ls_comm_start(comm, &barrier, &more));
     LS_CHECK_OK(ls_comm_run(comm, &barrier, SOON)); /* needs none of their places */
     LS_CHECK_FAILS(ls_comm_start(comm, &barrier, &request[200]), LS_EBUSY, "256 collectives");
-    for (int i = 0; i < LS_COMM_FLIGHTS; i++)
+    for (int i = 0; i < LS_COMM_REQUESTS; i++)
         if (i != 200)
             LS_CHECK_OK(ls_comm_wait(comm, request[i], SOON));
     LS_CHECK_OK(ls_comm_wait(comm, more, SOON));

@@ -1,5 +1,6 @@
 /* test_cost.c -- the formulas of cost.c against the schedules themselves, run under the same rules;
  * the choice among them; nodes. */
+#include "comm/algo/sched_text.h"
 #include "comm/algo/sim.h"
 
 static const ls_cost_link links[] = {
@@ -280,7 +281,7 @@ static int64_t count_wire(const ls_cost_nodes *nodes, const ls_coll *coll)
                                                         .count = own,
                                                         .chunk = choice.rows[choice.best].chunk,
                                                         .in_place = true}));
-            sum += 4 * ls_sched_sent(&sched);
+            sum += 4 * ls_sched_text_sent(&sched);
             ls_sched_release(&sched);
         }
     return sum;

@@ -1,14 +1,16 @@
-/* test_exec.c -- schedules as messages, over a transport that delivers in any order and may fail. */
+/* test_exec.c -- schedules as messages, over a transport that delivers in any order and may
+ * fail. */
 #include "base/mem.h"
 #include "base/rng.h"
 #include "comm/algo/algo.h"
-#include "comm/calls.h"
+#include "comm/coll_case.h"
 #include "comm/exec.h"
 #include "harness.h"
 
-/* --- a post coordinator process ------------------------------------------------------------------------------
- * All ranks live in one thread. A send and its receive meet at some poll, in an order that a seed
- * decides; either may have been posted first. */
+/* --- a post coordinator process
+ * ------------------------------------------------------------------------------ All ranks live in
+ * one thread. A send and its receive meet at some poll, in an order that a seed decides; either may
+ * have been posted first. */
 
 enum { RANKS = 7, POSTS = 4096 };
 
@@ -373,15 +375,15 @@ LS_TEST(exec_compares_what_ranks_ask_for)
 
 LS_TEST(exec_explains_lengths_that_differ)
 {
-    ls_exec_oath oath = {.checked = false};
+    ls_exec_fingerprint oath = {.checked = false};
     ls_coll coll = {.count = 5};
     ring *g = new_ring(1);
     ls_exec_args args = {.transport = &g->desks[0].base, .peers = peers, .coll = &coll, .ranks = 2};
     bool done = true;
 
-    LS_CHECK_OK(ls_exec_oath_begin(&oath, &args, "levels"));
+    LS_CHECK_OK(ls_exec_fingerprint_begin(&oath, &args, "levels"));
     LS_CHECK_OK(ls_exec_explain(&oath)); /* nothing has been heard */
-    LS_CHECK_OK(ls_exec_oath_poll(&oath, &done));
+    LS_CHECK_OK(ls_exec_fingerprint_poll(&oath, &done));
     LS_CHECK(!done);
     oath.theirs = oath.mine;
     oath.theirs.rank = 1;
@@ -391,12 +393,13 @@ LS_TEST(exec_explains_lengths_that_differ)
     oath.heard.done = true;
     LS_CHECK_FAILS(ls_exec_explain(&oath), LS_EUSAGE,
                    "rank 0 for all_reduce (sum of 5 f32, levels)");
-    LS_CHECK_FAILS(ls_exec_oath_poll(&oath, &done), LS_EUSAGE, "rank 1 for all_reduce (sum of 6");
+    LS_CHECK_FAILS(ls_exec_fingerprint_poll(&oath, &done), LS_EUSAGE,
+                   "rank 1 for all_reduce (sum of 6");
     oath.theirs = oath.mine;
-    LS_CHECK_OK(ls_exec_oath_poll(&oath, &done));
+    LS_CHECK_OK(ls_exec_fingerprint_poll(&oath, &done));
     LS_CHECK(!done);
     oath.said.done = true;
-    LS_CHECK_OK(ls_exec_oath_poll(&oath, &done));
+    LS_CHECK_OK(ls_exec_fingerprint_poll(&oath, &done));
     LS_CHECK(done);
     free_ring(g);
 }

@@ -1,5 +1,5 @@
-/* test_hang_report.c -- a collective over several nodes that is not done in time: the message names the
- * rank that did not come, its host, and what it is in, also when it sits on another node. */
+/* test_hang_report.c -- a collective over several nodes that is not done in time: the message names
+ * the rank that did not come, its host, and what it is in, also when it sits on another node. */
 #include <signal.h>
 #include <stdatomic.h>
 #include <unistd.h>

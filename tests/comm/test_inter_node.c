@@ -299,7 +299,7 @@ static void goes_by_ucx(rank *r)
     for (int o = 0; o < r->ranks; o++) {
         if (f->members[o].node == f->members[r->rank].node)
             continue;
-        f->far->table->count(f->far, o, &sent, &received);
+        f->network->table->count(f->network, o, &sent, &received);
         tcp_sent += sent;
         tcp_received += received;
     }
@@ -525,9 +525,9 @@ LS_TEST(between_names_who_is_waited_for_behind_ucx)
     run_world(&(world){.nodes = "01", .transport = "ucx", .wrap = "drop@2", .run = misses});
 }
 
-/* What is changed above the transport arrives as it was sent: checksums of frames cannot see it, and
- * nothing in comm looks at values. The first message of an operation says what the rank asks for:
- * a change there is seen (or hits a field that nobody needs). */
+/* What is changed above the transport arrives as it was sent: checksums of frames cannot see it,
+ * and nothing in comm looks at values. The first message of an operation says what the rank asks
+ * for: a change there is seen (or hits a field that nobody needs). */
 static void is_one_bit_off(rank *r)
 {
     uint8_t in[4096], out[8192];

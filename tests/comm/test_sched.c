@@ -4,6 +4,7 @@
 #include <string.h>
 #include "base/mem.h"
 #include "comm/algo/algo.h"
+#include "comm/algo/sched_text.h"
 #include "comm/cost.h"
 
 static void build(ls_sched *s, ls_sched_args a, const char *name)
@@ -21,12 +22,11 @@ LS_TEST(sched_describes_its_steps)
     build(&s, (ls_sched_args){.kind = LS_COLL_ALL_REDUCE, .ranks = 2, .rank = 0, .count = 32},
           "ring");
     LS_CHECK_EQ(s.count, 4);
-    LS_CHECK_STR(ls_sched_describe(&s, 0, text, sizeof text), "0: send in[16+16] to 1#0");
-    LS_CHECK_STR(ls_sched_describe(&s, 1, text, sizeof text),
+    LS_CHECK_STR(ls_sched_text(&s, 0, text, sizeof text), "0: send in[16+16] to 1#0");
+    LS_CHECK_STR(ls_sched_text(&s, 1, text, sizeof text),
                  "1: recv_add out[0+16] = in[0+16] from 1#0 (last)");
-    LS_CHECK_STR(ls_sched_describe(&s, 2, text, sizeof text), "2: send out[0+16] to 1#1 after 1");
-    LS_CHECK_STR(ls_sched_describe(&s, 3, text, sizeof text),
-                 "3: recv out[16+16] = from 1#1 after 0");
+    LS_CHECK_STR(ls_sched_text(&s, 2, text, sizeof text), "2: send out[0+16] to 1#1 after 1");
+    LS_CHECK_STR(ls_sched_text(&s, 3, text, sizeof text), "3: recv out[16+16] = from 1#1 after 0");
     ls_sched_release(&s);
     ls_sched_release(&s);
 }
@@ -152,7 +152,7 @@ static void check_large(int row, int ranks, int rank)
                        .count = a.count,
                        .chunk = a.chunk,
                        .size = 1};
-    LS_CHECK_EQ(ls_sched_sent(&mine), ls_cost_sent(ls_algo_find(large[row].name), &q));
+    LS_CHECK_EQ(ls_sched_text_sent(&mine), ls_cost_sent(ls_algo_find(large[row].name), &q));
     for (size_t i = 0; i < LS_COUNT(near); i++) {
         if (near[i] >= ranks || near[i] == rank)
             continue;

@@ -81,7 +81,6 @@ LS_TEST(text_is_encoded_once)
     open_ok(&s, &c, 1);
     LS_CHECK_EQ(ls_corpus_sources(c), 1);
     LS_CHECK_STR(ls_corpus_source_name(c, 0), "*.txt");
-    LS_CHECK_EQ(ls_corpus_documents(c, 0), 2);
     LS_CHECK_EQ(ls_corpus_train_tokens(c, 0) + ls_corpus_validation_tokens(c, 0), 32 + 1 + 21);
     ls_corpus_close(c);
     open_ok(&s, &c, 0); /* nothing changed */
@@ -298,7 +297,6 @@ LS_TEST(loader_gives_what_the_order_says)
             LS_CHECK_EQ(batch->step, step);
             check_batch(c, &args, batch);
         }
-        LS_CHECK(ls_loader_waited_ns(loader) >= 0);
         ls_loader_close(loader);
     }
     ls_corpus_close(c);
@@ -511,7 +509,6 @@ LS_TEST(loader_keeps_its_deadline)
             ls_loader_close(loader);
     }
     LS_CHECK_FAILS(st, LS_EDEADLINE, "step 0");
-    LS_CHECK(ls_loader_waited_ns(loader) >= LS_NS_PER_MS);
     LS_CHECK_OK(ls_loader_next(loader, ls_test_soon(), &batch)); /* asking again is allowed */
     LS_CHECK_EQ(batch->step, 0);
     ls_loader_close(loader);

@@ -1,4 +1,5 @@
-/* test_sample_order.c -- the bijections are bijections, every window comes exactly once, seeking works. */
+/* test_sample_order.c -- the bijections are bijections, every window comes exactly once, seeking
+ * works. */
 #include "data/corpus/sample_order.h"
 
 #include "data/corpus/order_proof.h"

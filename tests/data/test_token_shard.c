@@ -1,5 +1,5 @@
-/* test_token_shard.c -- shards written and read back, damaged at every byte, interrupted at every write.
- */
+/* test_token_shard.c -- shards written and read back, damaged at every byte, interrupted at every
+ * write. */
 #include "data/corpus/token_shard.h"
 
 #include <dirent.h>

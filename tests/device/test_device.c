@@ -45,7 +45,7 @@ LS_TEST(device_describes_itself)
     LS_CHECK(info.free_bytes <= info.total_bytes);
     ls_device_close(device);
     device = open_cpu(0);
-    LS_CHECK_EQ(ls_device_describe(device).threads, ls_cpus_threads());
+    LS_CHECK_EQ(ls_device_describe(device).threads, ls_test_cpu_threads());
     ls_device_close(device);
 }
 

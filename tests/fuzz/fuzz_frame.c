@@ -128,7 +128,7 @@ static void transport(int fds[2], uint8_t mode, const uint8_t *data, size_t size
     bool moved;
     ls_tcp *tcp;
 
-    if (ls_tcp_make(&tcp, &args) != LS_OK)
+    if (ls_tcp_make(&tcp, &args, 0) != LS_OK)
         abort();
     tcp->links[0].reached = true;
     post_some(tcp, messages, memory);

@@ -4,7 +4,7 @@
  * threads, other instruction sets) must have the bits of the first. Inputs come from the check's
  * seed, so every run sees the same ones. */
 #pragma once
-#include "kernel/check.h"
+#include "kernel/kernel_check.h"
 
 /* Runs the row for one shape and copies its n results to out. */
 typedef void (*ls_rows_run)(ls_check *c, const ls_kernels *k, const void *shape, float *out);

@@ -1,5 +1,5 @@
 /* test_attention.c -- attention against the reference, its gradient, and its bits. */
-#include "kernel/attention.h"
+#include "kernel/attention_starts.h"
 
 #include <math.h>
 #include "base/mem.h"

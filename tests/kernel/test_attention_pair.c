@@ -1,6 +1,6 @@
 /* test_attention_pair.c -- attention put together from pairs of chunks, against attention at once.
  */
-#include "kernel/attention.h"
+#include "kernel/attention_starts.h"
 
 #include <math.h>
 #include "base/mem.h"

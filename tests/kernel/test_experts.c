@@ -1,7 +1,7 @@
 /* test_experts.c -- routing and experts against their formulas, one token at a time in double. */
 #include "harness.h"
 #include <math.h>
-#include "kernel/check.h"
+#include "kernel/kernel_check.h"
 #include "kernel/experts.h"
 
 enum { C = 12, F = 20, E = 5, K = 2, M = 24, SEQUENCES = 3 };
@@ -137,6 +137,22 @@ static void naive(const rig *r, int64_t m, double y[C])
 }
 
 /* grad_scale times the objective whose gradient backward makes: y . dy / grad_scale, and losses. */
+/* The two losses of a token, summed over all tokens: balance and z, each counted once. */
+static void losses_of(const ls_route *route, double *balance_out, double *z_out)
+{
+    int64_t n = route->M / route->sequences;
+    double together = (double)(n * (route->ranks > 1 ? route->ranks : 1)), balance = 0, z = 0;
+
+    for (int64_t m = 0; m < route->M; m++) {
+        for (int64_t e = 0; e < route->E; e++)
+            balance += (double)route->E * (double)route->chosen[m / n * route->E + e] / together *
+                       (double)route->probs[m * route->E + e];
+        z += (double)route->lse[m] * (double)route->lse[m];
+    }
+    *balance_out = balance;
+    *z_out = z;
+}
+
 static double objective(rig *r, double balance, double z)
 {
     double sum = 0, own, square;
@@ -144,7 +160,7 @@ static double objective(rig *r, double balance, double z)
     forward(r);
     for (int64_t i = 0; i < M * C; i++)
         sum += (double)r->y[i] * (double)r->dy[i];
-    ls_experts_losses(&r->route, &own, &square);
+    losses_of(&r->route, &own, &square);
     return sum + (double)r->state->grad_scale * (balance * own + z * square);
 }
 
@@ -261,13 +277,13 @@ LS_TEST(experts_balance_loss_is_least_where_all_are_used_alike)
     for (int64_t i = 0; i < M * E; i++)
         r.logits[i] = 0.001f * (float)((i / E + i % E) % E);
     forward(&r);
-    ls_experts_losses(&r.route, &even, &z);
+    losses_of(&r.route, &even, &z);
     LS_CHECK_NEAR(even / M, K, 0.01);
     LS_CHECK_NEAR(z / M, log((double)E) * log((double)E), 0.01);
     for (int64_t i = 0; i < M * E; i++)
         r.logits[i] = i % E < K ? 3 : 0;
     forward(&r);
-    ls_experts_losses(&r.route, &one, &z);
+    losses_of(&r.route, &one, &z);
     LS_CHECK(one > 1.5 * even);
     ls_check_end(&r.c);
 }
@@ -308,7 +324,7 @@ LS_TEST(experts_balance_loss_of_pieces_is_that_of_sequences)
 
     open_rig(&whole, "reference", 1, 1, true);
     ls_experts_route(whole.c.stream, &whole.route);
-    ls_experts_losses(&whole.route, &want[0], &want[1]);
+    losses_of(&whole.route, &want[0], &want[1]);
     for (int p = 0; p < RANKS; p++) {
         rig *r = &part[p];
         open_rig(r, "reference", 1, 1, true);
@@ -333,7 +349,7 @@ LS_TEST(experts_balance_loss_of_pieces_is_that_of_sequences)
         memcpy(r->route.chosen, chosen, sizeof chosen);
         memset(r->args.dweights, 0, M * K * sizeof *r->args.dweights);
         ls_experts_route_back(r->c.stream, &back);
-        ls_experts_losses(&r->route, &balance, &z);
+        losses_of(&r->route, &balance, &z);
         got[0] += p < 0 ? 0 : balance;
         got[1] += p < 0 ? 0 : z;
         for (int64_t m = 0; p >= 0 && m < M / RANKS; m++)

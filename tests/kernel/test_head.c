@@ -1,5 +1,5 @@
 /* The head row: loss and gradients against the reference and finite differences; bit for bit. */
-#include "kernel/check.h"
+#include "kernel/kernel_check.h"
 
 #include <math.h>
 

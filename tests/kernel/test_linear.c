@@ -1,5 +1,5 @@
 /* The linear rows: against the reference, against finite differences, and bit against bit. */
-#include "kernel/check.h"
+#include "kernel/kernel_check.h"
 
 #include <math.h>
 

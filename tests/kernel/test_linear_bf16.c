@@ -536,7 +536,7 @@ LS_TEST_SECONDS(dot_head_agrees_with_the_reference, 60)
  */
 
 /* A part of C has the bits that it has in the whole: any rows, few or many, and any columns. */
-static void check_cuts(ls_dot dot, int layout)
+static void check_shardings(ls_dot dot, int layout)
 {
     static const int64_t size[4] = {43, 70, 801, 1}, cuts[] = {1, 2, 8, 9, 14, 17, 32, 42};
     ls_check c;
@@ -567,7 +567,7 @@ LS_TEST_SECONDS(dot_bits_do_not_depend_on_cuts, 60)
     need_avx512();
     for (size_t d = 0; d < LS_COUNT(emulated); d++)
         for (int layout = 0; layout < 4; layout++)
-            check_cuts(emulated[d], layout);
+            check_shardings(emulated[d], layout);
 }
 
 /* dw and db of many leaves are those of one call for each, added along the tree; db has the bits of

@@ -1,6 +1,6 @@
 /* The pack row: products that read a packed weight have the bits of those that pack it themselves,
  * and read nothing but the packed one. */
-#include "kernel/check.h"
+#include "kernel/kernel_check.h"
 
 #include "kernel/cpu/dot/dot.h"
 #include "kernel/half.h"

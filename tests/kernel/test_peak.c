@@ -1,5 +1,5 @@
 /* test_peak.c -- ceilings of bytes: plausible, for every kind of traffic and any size. */
-#include "check.h"
+#include "kernel/kernel_check.h"
 
 #include "base/mem.h"
 #include "kernel/peak.h"

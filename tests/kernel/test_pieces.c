@@ -1,5 +1,5 @@
 /* test_pieces.c -- heads of tokens out of a packed tensor and back into it. */
-#include "kernel/check.h"
+#include "kernel/kernel_check.h"
 #include "kernel/pieces.h"
 
 enum { B = 3, T = 50, WIDTH = 20, H = 2, D = 5, FIRST = 7 };

@@ -1,5 +1,5 @@
 /* test_registry.c -- the tables are whole, the choice is right, the peaks are plausible. */
-#include "kernel/check.h"
+#include "kernel/kernel_check.h"
 
 #include <math.h>
 #include "kernel/peak.h"

@@ -1,6 +1,6 @@
 /* test_rounding.c -- stochastic rounding of weights to bf16: its mean, its independence, what it
  * leaves alone, and that every row that makes a copy rounds alike. */
-#include "kernel/check.h"
+#include "kernel/kernel_check.h"
 #include "kernel/rounding.h"
 
 #include <math.h>

@@ -2,7 +2,7 @@
 #include <math.h>
 #include "base/mem.h"
 #include "harness.h"
-#include "kernel/check.h"
+#include "kernel/kernel_check.h"
 #include "model/decode.h"
 #include "model/tiny.h"
 

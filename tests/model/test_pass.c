@@ -3,7 +3,7 @@
 #include <math.h>
 #include "base/mem.h"
 #include "harness.h"
-#include "kernel/check.h"
+#include "kernel/kernel_check.h"
 #include "model/pass_impl.h"
 #include "model/tiny.h"
 

@@ -1,5 +1,5 @@
-/* test_acceptor.c -- a listening socket among strangers: refusals are counted, said, and cost little.
- */
+/* test_acceptor.c -- a listening socket among strangers: refusals are counted, said, and cost
+ * little. */
 #include "harness.h"
 
 #include <dirent.h>

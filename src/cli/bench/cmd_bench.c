@@ -2,7 +2,7 @@
  *
  * This file has the command: which shapes, which device, and the figures as people and programs
  * read them. How a row is timed and judged stands in cmd_bench_measure.c, how it is prepared and
- * called in cmd_bench_rows.c. */
+ * called in cmd_bench_prepare.c. */
 #include "cli/bench/cmd_bench.h"
 
 #include "cli/bench/cmd_bench_impl.h"

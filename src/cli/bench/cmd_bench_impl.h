@@ -1,7 +1,7 @@
 /* cmd_bench_impl.h -- what the files of `lineshaft bench kernels` share; private to them.
  *
  * cmd_bench.c chooses shapes and device and prints; cmd_bench_measure.c times a row and holds it
- * against its ceiling; cmd_bench_rows.c knows how each row is prepared and called. */
+ * against its ceiling; cmd_bench_prepare.c knows how each row is prepared and called. */
 #pragma once
 #include "device/device.h"
 #include "kernel/kernel.h"
@@ -78,7 +78,7 @@ typedef struct ls_bench_figure {
     bool busy;             /* something else ran on the machine */
 } ls_bench_figure;
 
-/* cmd_bench_rows.c */
+/* cmd_bench_prepare.c */
 
 /* Rows that are shown for each product. */
 bool ls_bench_is_linear(ls_row row);

@@ -2,10 +2,10 @@
  *
  * A row is prepared (buffers, arguments), run once to warm up, then again and again for about 0.2
  * s; the median counts, because a neighbour on the machine spoils a mean. What a row must compute
- * and move at least is a formula of the shape (kernel/row_cost.h), so that rates of different versions
- * compare. Products are held against the measured fma peak, everything else against the bandwidth
- * that a plain loop reaches over as much memory as the row works on, so that a row whose data stay
- * in a cache is held against that cache.
+ * and move at least is a formula of the shape (kernel/row_cost.h), so that rates of different
+ * versions compare. Products are held against the measured fma peak, everything else against the
+ * bandwidth that a plain loop reaches over as much memory as the row works on, so that a row whose
+ * data stay in a cache is held against that cache.
  *
  * A ceiling is measured right before and right after its row and the larger of the two counts. When
  * they are far apart, or the fma peak is far below the best one seen, something else ran on the

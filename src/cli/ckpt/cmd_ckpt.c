@@ -10,6 +10,7 @@
 #include <math.h>
 #include <time.h>
 #include "base/json.h"
+#include "base/log.h"
 #include "base/mem.h"
 
 /* A store that was found by the command line's path. */
@@ -58,6 +59,34 @@ ls_status ls_cmd_ckpt_open(const ls_args *args, ls_ckpt_store **store_out, int64
     LS_TRY(st, ls_cmd_ckpt_number(args, "step", 0, *step_out, step_out), out);
     LS_TRY(st, ls_ckpt_open(store_out, dir.p, false), out);
     LS_TRY(st, ls_cmd_ckpt_use_key(args, *store_out), out);
+out:
+    ls_str_release(&dir);
+    return st;
+}
+
+void ls_cmd_ckpt_named_close(ls_cmd_ckpt_named *n)
+{
+    ls_ckpt_free(n->ckpt);
+    ls_ckpt_close(n->store);
+}
+
+ls_status ls_cmd_ckpt_named_open(ls_cmd_ckpt_named *n, const ls_args *args, int which, int64_t step)
+{
+    ls_status st = LS_OK;
+    int64_t in_path = -1;
+    ls_str dir;
+
+    *n = (ls_cmd_ckpt_named){.store = NULL};
+    ls_str_init(&dir);
+    LS_TRY(st, ls_ckpt_locate(args->rest[which], &dir, &in_path), out);
+    LS_TRY(st, ls_ckpt_open(&n->store, dir.p, false), out);
+    LS_TRY(st, ls_cmd_ckpt_use_key(args, n->store), out);
+    LS_TRY(st, ls_ckpt_find(n->store, step >= 0 ? step : in_path, &n->ckpt, NULL), out);
+    if (!n->ckpt)
+        st = ls_fail(LS_EUSAGE, "there are no checkpoints in \"%s\"", dir.p);
+    else if (ls_ckpt_about(n->ckpt)->trust == LS_CKPT_UNCHECKED)
+        ls_log(LS_LOG_WARN, "\"%s\" is signed; without --key the signature was not checked",
+               ls_ckpt_path(n->ckpt));
 out:
     ls_str_release(&dir);
     return st;

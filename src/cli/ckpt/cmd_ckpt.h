@@ -3,10 +3,9 @@
 #include "checkpoint/ckpt.h"
 #include "cli/command.h"
 
-extern const ls_command ls_cmd_ckpt_diff, ls_cmd_ckpt_copy, ls_cmd_ckpt_prune; /* cmd_ckpt_two.c */
-extern const ls_command ls_cmd_ckpt_pin;                                       /* cmd_ckpt_pin.c */
-
-extern const ls_command ls_cmd_ckpt_key; /* cmd_ckpt_key.c */
+/* Each in the file of its name. */
+extern const ls_command ls_cmd_ckpt_diff, ls_cmd_ckpt_copy, ls_cmd_ckpt_prune, ls_cmd_ckpt_pin,
+    ls_cmd_ckpt_key;
 
 /* --key of the commands that read checkpoints. */
 #define LS_CMD_CKPT_KEY_FLAG                                                                  \
@@ -21,6 +20,16 @@ ls_status ls_cmd_ckpt_use_key(const ls_args *args, ls_ckpt_store *store);
  * the path or --step names, -1: none. The store is to be closed by ls_ckpt_close(), also after a
  * failure. */
 ls_status ls_cmd_ckpt_open(const ls_args *args, ls_ckpt_store **store_out, int64_t *step_out);
+/* A checkpoint named on the command line: args->rest[which], of the step that the path or `step`
+ * says, else the newest. A zeroed or half-opened one may be closed. */
+typedef struct ls_cmd_ckpt_named {
+    ls_ckpt_store *store;
+    ls_ckpt *ckpt;
+} ls_cmd_ckpt_named;
+ls_status ls_cmd_ckpt_named_open(ls_cmd_ckpt_named *named, const ls_args *args, int which,
+                                 int64_t step);
+void ls_cmd_ckpt_named_close(ls_cmd_ckpt_named *named);
+
 /* What a signature is worth, for programs: "none", "not checked", "good"; and behind a line. */
 const char *ls_cmd_ckpt_trust(ls_ckpt_trust trust);
 const char *ls_cmd_ckpt_signed(ls_ckpt_trust trust);

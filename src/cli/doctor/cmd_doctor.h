@@ -47,7 +47,7 @@ void ls_doctor_cores(ls_doctor *d);
 void ls_doctor_memory(ls_doctor *d);
 void ls_doctor_speed(ls_doctor *d);
 
-/* cmd_doctor_rest.c: GPU, build, disk, the run. */
+/* cmd_doctor_system.c: GPU, build, disk, the run. */
 void ls_doctor_gpu(ls_doctor *d);
 void ls_doctor_sensors(ls_doctor *d, const char *bus_id);
 void ls_doctor_build(ls_doctor *d);

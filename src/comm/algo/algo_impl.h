@@ -79,9 +79,6 @@ static inline int ls_algo_power(int n)
     return p;
 }
 
-/* One rank alone: IN to OUT where the kind has both. */
-void ls_algo_alone(ls_algo_draft *d);
-
 /* Messages that a rank sends for one piece in one of the two trees of tree2.c (0 or 1). */
 int ls_algo_tree2_sends(int ranks, int rank, int tree);
 

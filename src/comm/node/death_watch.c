@@ -80,7 +80,7 @@ static void report(ls_shm_segment *segment, int by, int local, int status)
 {
     char name[LS_SHM_SEGMENT_NAME], end[96];
 
-    if (atomic_load_explicit(&segment->seat[local].state, memory_order_acquire) ==
+    if (atomic_load_explicit(&segment->process[local].state, memory_order_acquire) ==
         LS_SHM_SEGMENT_LEFT)
         return;
     say_end(end, sizeof end, status);
@@ -88,16 +88,11 @@ static void report(ls_shm_segment *segment, int by, int local, int status)
                          end);
 }
 
-void ls_death_watch_report(ls_shm_segment *segment, int by, int local, int wait_status)
-{
-    report(segment, by, local, wait_status);
-}
-
 /* --- the thread ------------------------------------------------------------------------------- */
 
-static int open_seat(const ls_death_watch *w, int local)
+static int open_process(const ls_death_watch *w, int local)
 {
-    const ls_shm_segment_seat *s = &w->segment->seat[local];
+    const ls_shm_segment_process *s = &w->segment->process[local];
     uint32_t state = atomic_load_explicit(&s->state, memory_order_acquire);
 
     if (state < LS_SHM_SEGMENT_JOINED)
@@ -119,7 +114,7 @@ static int open_seat(const ls_death_watch *w, int local)
 
 static void ended(ls_death_watch *w, int local)
 {
-    int pid = w->segment->seat[local].pid, status = zombie_status(pid);
+    int pid = w->segment->process[local].pid, status = zombie_status(pid);
 
     if (status == UNKNOWN)
         status = pidfd_status(w->fd[local]);
@@ -140,7 +135,7 @@ static void *watch_thread(void *arg)
         fds[0] = (struct pollfd){.fd = w->stop, .events = POLLIN};
         for (int i = 0; i < w->segment->ranks; i++) {
             if (w->fd[i] == UNKNOWN)
-                w->fd[i] = open_seat(w, i);
+                w->fd[i] = open_process(w, i);
             scan |= w->fd[i] == UNKNOWN;
             seat[n] = i;
             if (w->fd[i] >= 0)

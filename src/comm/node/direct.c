@@ -22,7 +22,7 @@
 #include "comm/node/direct_impl.h"
 #include "comm/node/wait.h"
 
-#define MAIL (UINT64_C(1) << 63) /* tickets of sends and receives */
+#define MESSAGE (UINT64_C(1) << 63) /* tickets of sends and receives */
 enum { WARM_BYTES = 2048 };
 #define REASON_NS (20 * LS_NS_PER_MS)
 
@@ -39,7 +39,7 @@ ls_status ls_direct_open(ls_direct **direct_out, ls_group *group)
     d->n = group->members;
     d->me = group->me;
     for (int i = 0; i < d->n; i++)
-        d->cell[i] = ls_shm_segment_cell_at(d->segment, group->number, group->seat[i]);
+        d->member[i] = ls_shm_segment_member_at(d->segment, group->number, group->locals[i]);
     d->sent = ls_mem_array((size_t)d->n, sizeof *d->sent);
     d->received = ls_mem_array((size_t)d->n, sizeof *d->received);
     if (!d->sent || !d->received) {
@@ -65,7 +65,7 @@ void ls_direct_close(ls_direct *direct)
              !ls_shm_segment_aborted(direct->segment))
         ls_shm_segment_abort(direct->segment, direct->group->local, LS_EPEER,
                              "%s closed its communicator with messages in flight", name);
-    for (int i = 0; i < LS_DIRECT_FLIGHTS; i++) {
+    for (int i = 0; i < LS_DIRECT_OPS; i++) {
         ls_shm_segment_free(direct->segment, direct->group->local, direct->idle_stage[i]);
         ls_shm_segment_free(direct->segment, direct->group->local, direct->op[i].stage);
     }
@@ -103,9 +103,9 @@ static ls_status broke(ls_direct *d, ls_status st)
         await_reason(d);
     d->failed = true;
     d->failure = *ls_err_last();
-    for (int i = 0; i < LS_DIRECT_FLIGHTS; i++)
+    for (int i = 0; i < LS_DIRECT_OPS; i++)
         if (d->op[i].state != LS_DIRECT_DONE)
-            ls_flight_recorder_leave(d->segment, d->group->local, d->op[i].box,
+            ls_flight_recorder_leave(d->segment, d->group->local, d->op[i].record,
                                      LS_FLIGHT_RECORDER_FAILED);
     if (!ls_shm_segment_aborted(d->segment) && st == LS_EUSAGE) /* all have a part in it */
         ls_shm_segment_abort(d->segment, d->group->local, st, "%s", d->failure.text);
@@ -131,7 +131,7 @@ static void wake_others(ls_direct *d)
 {
     for (int i = 0; i < d->n; i++)
         if (i != d->me)
-            ls_wait_wake(d->segment, d->group->seat[i]);
+            ls_wait_wake(d->segment, d->group->locals[i]);
 }
 
 static void post(ls_direct *d, ls_direct_op *op, uint32_t phase)
@@ -169,11 +169,11 @@ static void finish(ls_direct *d, ls_direct_op *op)
     if (op->stage)
         d->idle_stage[i] = op->stage;
     op->stage = NULL;
-    ls_flight_recorder_leave(d->segment, d->group->local, op->box, LS_FLIGHT_RECORDER_LEFT);
+    ls_flight_recorder_leave(d->segment, d->group->local, op->record, LS_FLIGHT_RECORDER_LEFT);
     while (d->completed < d->seq &&
-           d->op[(d->completed + 1) % LS_DIRECT_FLIGHTS].state == LS_DIRECT_DONE)
+           d->op[(d->completed + 1) % LS_DIRECT_OPS].state == LS_DIRECT_DONE)
         d->completed++;
-    atomic_store_explicit(&d->cell[d->me]->completed, d->completed, memory_order_release);
+    atomic_store_explicit(&d->member[d->me]->completed, d->completed, memory_order_release);
     /* In no strict order, to be cheap: a rank that waits for a slot and is missed here looks again
      * after a slice of its sleep. */
     if (ls_wait_anybody(d->segment))
@@ -245,18 +245,18 @@ static bool slot_is_free(ls_direct *d, uint64_t seq)
 {
     uint64_t least = UINT64_MAX;
 
-    if (seq <= LS_DIRECT_FLIGHTS)
+    if (seq <= LS_DIRECT_OPS)
         return true;
-    if (d->completed < seq - LS_DIRECT_FLIGHTS)
+    if (d->completed < seq - LS_DIRECT_OPS)
         return false;
-    if (d->peers_completed >= seq - LS_DIRECT_FLIGHTS)
+    if (d->peers_completed >= seq - LS_DIRECT_OPS)
         return true;
     for (int i = 0; i < d->n; i++) {
-        uint64_t c = atomic_load_explicit(&d->cell[i]->completed, memory_order_acquire);
+        uint64_t c = atomic_load_explicit(&d->member[i]->completed, memory_order_acquire);
         least = c < least ? c : least;
     }
     d->peers_completed = least;
-    return least >= seq - LS_DIRECT_FLIGHTS;
+    return least >= seq - LS_DIRECT_OPS;
 }
 
 static void normalise(ls_coll *c)
@@ -275,7 +275,7 @@ static void normalise(ls_coll *c)
  * which the others have read. */
 static void warm_next(const ls_direct *d, const ls_direct_op *op)
 {
-    ls_shm_segment_slot *next = &d->cell[d->me]->slot[(op->seq + 1) % LS_SHM_SEGMENT_SLOTS];
+    ls_shm_segment_slot *next = &d->member[d->me]->slot[(op->seq + 1) % LS_SHM_SEGMENT_SLOTS];
     int64_t bytes = op->coll.count * op->size;
 
     __builtin_prefetch(next, 1, 3);
@@ -285,7 +285,7 @@ static void warm_next(const ls_direct *d, const ls_direct_op *op)
 
 static ls_status begin(ls_direct *d, const ls_coll *coll)
 {
-    ls_direct_op *op = &d->op[(d->seq + 1) % LS_DIRECT_FLIGHTS];
+    ls_direct_op *op = &d->op[(d->seq + 1) % LS_DIRECT_OPS];
     ls_flight_recorder_record what = {.group = d->group->number, .seq = d->seq + 1};
 
     op->coll = *coll;
@@ -302,7 +302,7 @@ static ls_status begin(ls_direct *d, const ls_coll *coll)
     what.op = op->coll.op;
     what.type = op->coll.type;
     what.bytes = op->coll.count * op->size;
-    op->box = ls_flight_recorder_enter(d->segment, d->group->local, &what);
+    op->record = ls_flight_recorder_enter(d->segment, d->group->local, &what);
     ls_status st = ls_direct_publish(d, op);
     if (st == LS_OK) {
         post(d, op, 1);
@@ -318,11 +318,11 @@ ls_status ls_direct_start(ls_direct *direct, const ls_coll *coll, ls_direct_tick
     LS_TRY(st, still_whole(direct), out);
     LS_TRY(st, ls_direct_check(direct, coll), out);
     if (coll->kind == LS_COLL_SEND || coll->kind == LS_COLL_RECV) {
-        st = ls_direct_mail_start(direct, coll, ticket_out);
+        st = ls_direct_message_start(direct, coll, ticket_out);
         return st == LS_OK || st == LS_EBUSY ? st : broke(direct, st);
     }
     if (!slot_is_free(direct, direct->seq + 1))
-        return ls_fail(LS_EBUSY, "%d collectives are in flight", LS_DIRECT_FLIGHTS);
+        return ls_fail(LS_EBUSY, "%d collectives are in flight", LS_DIRECT_OPS);
     st = begin(direct, coll);
     if (st != LS_OK)
         return broke(direct, st);
@@ -333,9 +333,9 @@ out:
 
 static bool is_done(const ls_direct *d, ls_direct_ticket ticket)
 {
-    if (ticket & MAIL)
-        return ls_direct_mail_done(d, ticket);
-    const ls_direct_op *op = &d->op[ticket % LS_DIRECT_FLIGHTS];
+    if (ticket & MESSAGE)
+        return ls_direct_message_done(d, ticket);
+    const ls_direct_op *op = &d->op[ticket % LS_DIRECT_OPS];
     return op->seq != ticket || op->state == LS_DIRECT_DONE;
 }
 
@@ -346,14 +346,15 @@ static ls_status advance_all(ls_direct *d)
 
     d->busy = false;
     for (uint64_t seq = d->completed + 1; seq <= d->seq; seq++)
-        LS_TRY(st, advance(d, &d->op[seq % LS_DIRECT_FLIGHTS], LS_DIRECT_BITE), out);
+        LS_TRY(st, advance(d, &d->op[seq % LS_DIRECT_OPS], LS_DIRECT_BITE), out);
     if (d->pair)
-        st = ls_direct_mail_poll(d);
+        st = ls_direct_message_poll(d);
 out:
     return st;
 }
 
-/* What is complete is done even if the shared-memory segment broke right after: so moving comes first. */
+/* What is complete is done even if the shared-memory segment broke right after: so moving comes
+ * first. */
 ls_status ls_direct_poll(ls_direct *direct, ls_direct_ticket ticket, bool *done_out)
 {
     ls_status st = LS_OK;
@@ -374,9 +375,9 @@ out:
 
 static ls_status late(ls_direct *d, ls_direct_ticket ticket)
 {
-    if (ticket & MAIL)
-        return ls_direct_mail_late(d, ticket);
-    return ls_direct_late(d, &d->op[ticket % LS_DIRECT_FLIGHTS]);
+    if (ticket & MESSAGE)
+        return ls_direct_message_late(d, ticket);
+    return ls_direct_late(d, &d->op[ticket % LS_DIRECT_OPS]);
 }
 
 /* Between two looks: at work, or waiting for others. */
@@ -424,7 +425,7 @@ static ls_status await_slot(ls_direct *d, int64_t deadline_ns)
 
     if (slot_is_free(d, seq))
         return LS_OK;
-    ls_status st = ls_direct_wait(d, seq - LS_DIRECT_FLIGHTS, deadline_ns);
+    ls_status st = ls_direct_wait(d, seq - LS_DIRECT_OPS, deadline_ns);
     if (st != LS_OK)
         return st;
     /* Others have not read it yet; they will, or be missed by the operation itself. */
@@ -440,7 +441,7 @@ static ls_status await_slot(ls_direct *d, int64_t deadline_ns)
         st = ls_shm_segment_failure(d->segment);
     else if (st == LS_OK)
         st = ls_fail(LS_EDEADLINE, "other ranks did not finish collective %llu in time",
-                     (unsigned long long)(seq - LS_DIRECT_FLIGHTS));
+                     (unsigned long long)(seq - LS_DIRECT_OPS));
     return broke(d, st);
 }
 

@@ -5,8 +5,8 @@
  * two ranks and their calls. Sums run in the order of the members, so the bits are the same on all
  * ranks, in every run, however they were cut.
  *
- * Calls come from one thread at a time. The first failure breaks the shared-memory segment: this and every later
- * call fails with the same reason, and so do those of the other ranks. */
+ * Calls come from one thread at a time. The first failure breaks the shared-memory segment: this
+ * and every later call fails with the same reason, and so do those of the other ranks. */
 #pragma once
 #include "comm/coll.h"
 #include "comm/node/group.h"
@@ -16,8 +16,8 @@ LS_C_BEGIN
 typedef struct ls_direct ls_direct;
 typedef uint64_t ls_direct_ticket;
 
-enum { LS_DIRECT_FLIGHTS = 16 }; /* collectives in flight */
-enum { LS_DIRECT_MAILS = 128 };  /* sends and receives, some of which may wait for long */
+enum { LS_DIRECT_OPS = 16 };       /* collectives in flight */
+enum { LS_DIRECT_MESSAGES = 128 }; /* sends and receives, some of which may wait for long */
 
 /* The group is borrowed and used by this alone. */
 ls_status ls_direct_open(ls_direct **direct_out, ls_group *group);
@@ -33,7 +33,8 @@ ls_status ls_direct_start(ls_direct *direct, const ls_coll *coll, ls_direct_tick
  * done. */
 ls_status ls_direct_poll(ls_direct *direct, ls_direct_ticket ticket, bool *done_out);
 
-/* Until it is done. LS_EDEADLINE names who did not come, and where it is; it breaks the shared-memory segment. */
+/* Until it is done. LS_EDEADLINE names who did not come, and where it is; it breaks the
+ * shared-memory segment. */
 ls_status ls_direct_wait(ls_direct *direct, ls_direct_ticket ticket, int64_t deadline_ns);
 
 /* Start and wait; waits also for a place in flight. */

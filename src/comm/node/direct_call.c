@@ -76,7 +76,7 @@ ls_status ls_direct_compare(const ls_direct *d, const ls_direct_op *op)
         if (same && same_piece(d, op, other))
             continue;
         ls_shm_segment_name(d->segment, d->group->local, name[0]);
-        ls_shm_segment_name(d->segment, d->group->seat[other], name[1]);
+        ls_shm_segment_name(d->segment, d->group->locals[other], name[1]);
         ls_status st = ls_fail(
             LS_EUSAGE, "ranks ask for different things as collective %llu: %s for %s, %s for %s%s",
             (unsigned long long)op->seq, name[0], say(op->own, call[0]), name[1],
@@ -109,8 +109,8 @@ ls_status ls_direct_late(const ls_direct *d, const ls_direct_op *op)
     if (who < 0)
         return ls_fail(LS_EDEADLINE, "%s, collective %llu, was not done in time", call,
                        (unsigned long long)op->seq);
-    ls_shm_segment_name(d->segment, d->group->seat[who], name);
-    ls_flight_recorder_where(d->segment, d->group->seat[who], where);
+    ls_shm_segment_name(d->segment, d->group->locals[who], name);
+    ls_flight_recorder_where(d->segment, d->group->locals[who], where);
     if (late == 1)
         return ls_fail(LS_EDEADLINE, "%s did not %s %s, collective %llu, in time: %s", name,
                        least < ls_direct_word(op, 1) ? "come to" : "finish its part of", call,

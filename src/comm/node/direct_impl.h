@@ -33,7 +33,7 @@ typedef enum ls_direct_state {
 
 typedef struct ls_direct_op {
     uint64_t seq;
-    uint64_t box;
+    uint64_t record;
     ls_direct_state state;
     ls_coll coll;
     int64_t size;             /* bytes of an element */
@@ -51,29 +51,29 @@ typedef struct ls_direct_op {
     char *stage; /* own; NULL: none */
 } ls_direct_op;
 
-typedef struct ls_direct_mail {
+typedef struct ls_direct_message {
     ls_message message;
-    uint64_t box;
+    uint64_t record;
     bool used;
     uint64_t ticket;
-} ls_direct_mail;
+} ls_direct_message;
 
 struct ls_direct {
     ls_group *group;
     ls_shm_segment *segment;
     int n, me;
     uint64_t seq, completed, peers_completed;
-    ls_shm_segment_cell *cell[LS_SHM_SEGMENT_RANKS];
-    ls_direct_op op[LS_DIRECT_FLIGHTS];
-    char *idle_stage[LS_DIRECT_FLIGHTS]; /* owned */
-    char *scratch;                       /* owned; NULL until it is needed */
-    bool busy;                           /* something could have moved further */
+    ls_shm_segment_member *member[LS_SHM_SEGMENT_RANKS];
+    ls_direct_op op[LS_DIRECT_OPS];
+    char *idle_stage[LS_DIRECT_OPS]; /* owned */
+    char *scratch;                   /* owned; NULL until it is needed */
+    bool busy;                       /* something could have moved further */
     bool failed;
     ls_err_record failure;
     ls_pair *pair;             /* sends and receives; NULL until the first */
     uint64_t *sent, *received; /* per member; owned */
-    ls_direct_mail mail[LS_DIRECT_MAILS];
-    uint64_t mails;
+    ls_direct_message message[LS_DIRECT_MESSAGES];
+    uint64_t messages;
     ls_direct_done done;
 };
 
@@ -86,7 +86,7 @@ static inline void ls_direct_count(ls_direct *d, int64_t read, int64_t written)
 static inline ls_shm_segment_slot *ls_direct_slot(const ls_direct *d, const ls_direct_op *op,
                                                   int member)
 {
-    return &d->cell[member]->slot[op->seq % LS_SHM_SEGMENT_SLOTS];
+    return &d->member[member]->slot[op->seq % LS_SHM_SEGMENT_SLOTS];
 }
 
 static inline uint64_t ls_direct_word(const ls_direct_op *op, uint32_t phase)
@@ -108,8 +108,8 @@ ls_status ls_direct_move(ls_direct *d, ls_direct_op *op, int64_t bytes, bool *mo
 int64_t ls_direct_piece(const ls_direct *d, const ls_direct_op *op, int from, int to,
                         int64_t *at_out);
 
-/* direct_mail.c: send and recv. */
-ls_status ls_direct_mail_start(ls_direct *d, const ls_coll *coll, ls_direct_ticket *ticket_out);
-ls_status ls_direct_mail_poll(ls_direct *d);
-bool ls_direct_mail_done(const ls_direct *d, ls_direct_ticket ticket);
-ls_status ls_direct_mail_late(const ls_direct *d, ls_direct_ticket ticket);
+/* direct_messages.c: send and recv. */
+ls_status ls_direct_message_start(ls_direct *d, const ls_coll *coll, ls_direct_ticket *ticket_out);
+ls_status ls_direct_message_poll(ls_direct *d);
+bool ls_direct_message_done(const ls_direct *d, ls_direct_ticket ticket);
+ls_status ls_direct_message_late(const ls_direct *d, ls_direct_ticket ticket);

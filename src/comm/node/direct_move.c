@@ -192,7 +192,7 @@ static ls_status take_stage(ls_direct *d, ls_direct_op *op)
     void *memory;
     ls_status st;
 
-    for (int i = 0; i < LS_DIRECT_FLIGHTS; i++)
+    for (int i = 0; i < LS_DIRECT_OPS; i++)
         if (d->idle_stage[i]) {
             op->stage = d->idle_stage[i];
             d->idle_stage[i] = NULL;
@@ -208,7 +208,7 @@ static ls_status take_stage(ls_direct *d, ls_direct_op *op)
 static ls_peer_memory_how find(const ls_direct *d, const void *memory, int64_t bytes,
                                uint64_t *at_out)
 {
-    return ls_peer_memory_find(d->segment, d->group->local, d->group->seat, d->n, memory, bytes,
+    return ls_peer_memory_find(d->segment, d->group->local, d->group->locals, d->n, memory, bytes,
                                at_out);
 }
 
@@ -360,7 +360,7 @@ static char *source(const ls_direct *d, const ls_direct_op *op, int s, int64_t f
         return d->segment->heap + slot->stage_at +
                (skip + op->at - op->window * op->window_len) * op->size;
     }
-    char *p = ls_peer_memory_pointer(d->segment, d->group->seat[s], how, start);
+    char *p = ls_peer_memory_pointer(d->segment, d->group->locals[s], how, start);
     *remote_out = start + (uint64_t)bytes;
     return p ? p + bytes : NULL;
 }
@@ -395,8 +395,8 @@ static ls_status gather_sources(ls_direct *d, ls_direct_op *op, int64_t first, i
             continue;
         from[i] = d->scratch + i * part;
         LS_TRY(st,
-               ls_peer_memory_read(d->segment, d->group->seat[i], remote[i], d->scratch + i * part,
-                                   *len * op->size),
+               ls_peer_memory_read(d->segment, d->group->locals[i], remote[i],
+                                   d->scratch + i * part, *len * op->size),
                out);
     }
 out:
@@ -499,7 +499,7 @@ static ls_status copy_piece(ls_direct *d, ls_direct_op *op, int s, int64_t *budg
         const char *from = source(d, op, s, first, &remote);
         ls_status st = LS_OK;
         if (!from)
-            st = ls_peer_memory_read(d->segment, d->group->seat[s], remote, to, len * op->size);
+            st = ls_peer_memory_read(d->segment, d->group->locals[s], remote, to, len * op->size);
         else if (from != to)
             memcpy(to, from, (size_t)(len * op->size));
         if (st != LS_OK)

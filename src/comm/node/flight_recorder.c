@@ -37,9 +37,9 @@ static uint32_t pack(const ls_flight_recorder_record *r, ls_flight_recorder_stat
 uint64_t ls_flight_recorder_enter(ls_shm_segment *segment, int local,
                                   const ls_flight_recorder_record *record)
 {
-    ls_shm_segment_seat *s = &segment->seat[local];
+    ls_shm_segment_process *s = &segment->process[local];
     uint64_t n = atomic_fetch_add_explicit(&s->entered, 1, memory_order_relaxed);
-    ls_shm_segment_record *to = &s->box[n % LS_FLIGHT_RECORDER_RECORDS];
+    ls_shm_segment_record *to = &s->record[n % LS_FLIGHT_RECORDER_RECORDS];
 
     atomic_store_explicit(&to->seq, record->seq, memory_order_relaxed);
     atomic_store_explicit(&to->group, (uint32_t)record->group, memory_order_relaxed);
@@ -54,8 +54,8 @@ uint64_t ls_flight_recorder_enter(ls_shm_segment *segment, int local,
 void ls_flight_recorder_leave(ls_shm_segment *segment, int local, uint64_t ticket,
                               ls_flight_recorder_state state)
 {
-    ls_shm_segment_seat *s = &segment->seat[local];
-    ls_shm_segment_record *to = &s->box[ticket % LS_FLIGHT_RECORDER_RECORDS];
+    ls_shm_segment_process *s = &segment->process[local];
+    ls_shm_segment_record *to = &s->record[ticket % LS_FLIGHT_RECORDER_RECORDS];
     uint32_t what = atomic_load_explicit(&to->what, memory_order_relaxed);
 
     if (atomic_load_explicit(&s->entered, memory_order_relaxed) - ticket >
@@ -68,19 +68,19 @@ void ls_flight_recorder_leave(ls_shm_segment *segment, int local, uint64_t ticke
 
 void ls_flight_recorder_set_step(ls_shm_segment *segment, int local, int64_t step)
 {
-    set(&segment->seat[local].step, step);
+    set(&segment->process[local].step, step);
 }
 
 int ls_flight_recorder_read(const ls_shm_segment *segment, int local,
                             ls_flight_recorder_record *records_out)
 {
-    const ls_shm_segment_seat *s = &segment->seat[local];
+    const ls_shm_segment_process *s = &segment->process[local];
     uint64_t end = atomic_load_explicit(&s->entered, memory_order_relaxed);
     uint64_t first = end > LS_FLIGHT_RECORDER_RECORDS ? end - LS_FLIGHT_RECORDER_RECORDS : 0;
     int n = 0;
 
     for (uint64_t i = first; i < end; i++) {
-        const ls_shm_segment_record *from = &s->box[i % LS_FLIGHT_RECORDER_RECORDS];
+        const ls_shm_segment_record *from = &s->record[i % LS_FLIGHT_RECORDER_RECORDS];
         uint32_t what = atomic_load_explicit(&from->what, memory_order_acquire);
         if (what >> 24 == LS_FLIGHT_RECORDER_NONE)
             continue; /* being written for the first time */
@@ -153,14 +153,14 @@ bool ls_flight_recorder_stopped(const ls_shm_segment *segment, int local)
 {
     char state = '\0';
 
-    ls_shm_segment_started(segment->seat[local].pid, &state);
+    ls_shm_segment_started(segment->process[local].pid, &state);
     return state == 'T' || state == 't';
 }
 
 const char *ls_flight_recorder_where(const ls_shm_segment *segment, int local,
                                      char text_out[LS_FLIGHT_RECORDER_TEXT])
 {
-    uint32_t state = atomic_load_explicit(&segment->seat[local].state, memory_order_acquire);
+    uint32_t state = atomic_load_explicit(&segment->process[local].state, memory_order_acquire);
     ls_flight_recorder_record r;
 
     if (state < LS_SHM_SEGMENT_JOINED || state == LS_SHM_SEGMENT_LEFT) {

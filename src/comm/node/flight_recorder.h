@@ -1,5 +1,5 @@
-/* flight_recorder.h -- the black box: the last operations of each rank, readable by all ranks of its node and
- * by the agent, also when that rank hangs, is stopped or is dead. */
+/* flight_recorder.h -- the black box: the last operations of each rank, readable by all ranks of
+ * its node and by the agent, also when that rank hangs, is stopped or is dead. */
 #pragma once
 #include "comm/coll.h"
 #include "comm/node/shm_segment.h"
@@ -54,13 +54,14 @@ const char *ls_flight_recorder_call(const ls_flight_recorder_record *record,
 const char *ls_flight_recorder_say(const ls_flight_recorder_record *record,
                                    char text_out[LS_FLIGHT_RECORDER_TEXT]);
 
-/* The same of a rank of this shared-memory segment, with "; it is stopped by a signal" where the system says so. */
+/* The same of a rank of this shared-memory segment, with "; it is stopped by a signal" where the
+ * system says so. */
 const char *ls_flight_recorder_where(const ls_shm_segment *segment, int local,
                                      char text_out[LS_FLIGHT_RECORDER_TEXT]);
 bool ls_flight_recorder_stopped(const ls_shm_segment *segment, int local);
 
-/* Whether a rank was in anything, and its records as a file for people (flight_recorder_file.c); cause: one
- * line about why it is written. */
+/* Whether a rank was in anything, and its records as a file for people (flight_recorder_file.c);
+ * cause: one line about why it is written. */
 bool ls_flight_recorder_used(const ls_shm_segment *segment, int local);
 ls_status ls_flight_recorder_write(const ls_shm_segment *segment, int local, const char *cause,
                                    const char *path);

@@ -1,7 +1,8 @@
-/* flight_recorder_file.c -- a black box as text, for people: a line for each operation, the oldest first.
+/* flight_recorder_file.c -- a black box as text, for people: a line for each operation, the oldest
+ * first.
  *
- * Written by whoever still lives and holds the shared-memory segment, usually the agent: so it is the same for a
- * rank that failed, crashed, or was killed with -9. */
+ * Written by whoever still lives and holds the shared-memory segment, usually the agent: so it is
+ * the same for a rank that failed, crashed, or was killed with -9. */
 #include "comm/node/flight_recorder.h"
 
 #include <inttypes.h>
@@ -50,7 +51,7 @@ static void put_record(const ls_flight_recorder_record *r, ls_str *out)
 
 bool ls_flight_recorder_used(const ls_shm_segment *segment, int local)
 {
-    return atomic_load_explicit(&segment->seat[local].entered, memory_order_relaxed) > 0;
+    return atomic_load_explicit(&segment->process[local].entered, memory_order_relaxed) > 0;
 }
 
 ls_status ls_flight_recorder_write(const ls_shm_segment *segment, int local, const char *cause,
@@ -65,7 +66,7 @@ ls_status ls_flight_recorder_write(const ls_shm_segment *segment, int local, con
     ls_str_printf(&text, "# black box of %s, written %s\n# %s\n",
                   ls_shm_segment_name(segment, local, name), when(ls_time_now_ns(), now), cause);
     ls_str_printf(&text, "# the last %d of %" PRIu64 " operations, the oldest first; took: ms\n", n,
-                  atomic_load_explicit(&segment->seat[local].entered, memory_order_relaxed));
+                  atomic_load_explicit(&segment->process[local].entered, memory_order_relaxed));
     ls_str_printf(&text, "#%7s %8s %-14s %-4s %12s %14s %-6s %-24s %8s  of\n", "seq", "step",
                   "kind", "type", "count", "bytes", "state", "entered", "took");
     for (int i = 0; i < n; i++)

@@ -15,7 +15,7 @@ static ls_status make(ls_shm_segment *segment, uint64_t key, int members, int *n
 {
     for (int i = 0; i < LS_SHM_SEGMENT_GROUPS; i++) {
         ls_shm_segment_group *g = &segment->head->group[i];
-        int64_t cells = segment->ranks * (int64_t)sizeof(ls_shm_segment_cell);
+        int64_t cells = segment->ranks * (int64_t)sizeof(ls_shm_segment_member);
         uint32_t idle = 0;
         if (!atomic_compare_exchange_strong(&g->state, &idle, 1))
             continue;
@@ -80,7 +80,7 @@ ls_status ls_group_open(ls_group *group, ls_shm_segment *segment, const ls_group
     for (int i = 0; i < args->members; i++) {
         LS_BUG_IF(args->locals[i] < 0 || args->locals[i] >= segment->ranks, "seat %d",
                   args->locals[i]);
-        group->seat[i] = (uint16_t)args->locals[i];
+        group->locals[i] = (uint16_t)args->locals[i];
         if (args->locals[i] == args->local)
             group->me = i;
     }

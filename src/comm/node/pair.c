@@ -64,7 +64,7 @@ typedef struct side {
 struct ls_pair {
     ls_group *group;
     ls_shm_segment *segment;
-    ls_shm_segment_cell *cell;
+    ls_shm_segment_member *member;
     ls_status mismatch;
     uint64_t tickets;
     int in_flight;
@@ -144,24 +144,24 @@ static letter *new_letter(ls_pair *p)
 static ls_shm_segment_ring *ring_to(const ls_pair *p, int to)
 {
     return ls_shm_segment_ring_at(p->segment, p->group->number, p->group->local,
-                                  p->group->seat[to]);
+                                  p->group->locals[to]);
 }
 
 static ls_shm_segment_ring *ring_from(const ls_pair *p, int from)
 {
-    return ls_shm_segment_ring_at(p->segment, p->group->number, p->group->seat[from],
+    return ls_shm_segment_ring_at(p->segment, p->group->number, p->group->locals[from],
                                   p->group->local);
 }
 
 static void tell(ls_pair *p, int to)
 {
     int me = p->group->local;
-    ls_shm_segment_cell *cell =
-        ls_shm_segment_cell_at(p->segment, p->group->number, p->group->seat[to]);
+    ls_shm_segment_member *member =
+        ls_shm_segment_member_at(p->segment, p->group->number, p->group->locals[to]);
 
-    atomic_fetch_or(&cell->mail[me / 64], UINT64_C(1) << (me % 64));
+    atomic_fetch_or(&member->senders[me / 64], UINT64_C(1) << (me % 64));
     if (ls_wait_anybody(p->segment))
-        ls_wait_wake(p->segment, p->group->seat[to]);
+        ls_wait_wake(p->segment, p->group->locals[to]);
 }
 
 static bool try_write(ls_pair *p, int to, const ls_shm_segment_entry *e, int64_t inline_bytes)
@@ -251,7 +251,7 @@ ls_status ls_pair_open(ls_pair **pair_out, ls_group *group, ls_status mismatch)
     p->group = group;
     p->segment = group->segment;
     p->mismatch = mismatch;
-    p->cell = ls_shm_segment_cell_at(p->segment, group->number, group->local);
+    p->member = ls_shm_segment_member_at(p->segment, group->number, group->local);
     for (int i = 0; i < group->members; i++) {
         side *x = &p->side[i];
         x->to_write.end = &x->to_write.first;
@@ -303,7 +303,7 @@ ls_status ls_pair_send(ls_pair *pair, ls_message *message, uint32_t mark)
     e.kind = OFFER;
     LS_TSAN_RELEASE(message->data);
     e.how = mark << 8 | ls_peer_memory_find(pair->segment, pair->group->local,
-                                            &pair->group->seat[message->peer], 1, message->data,
+                                            &pair->group->locals[message->peer], 1, message->data,
                                             message->bytes, &e.at);
     return write_entry(pair, message->peer, &e, NULL);
 }
@@ -359,7 +359,7 @@ static void deliver(const ls_message *m, int64_t at, const void *from, int64_t b
 
 static ls_status fetch(ls_pair *p, int from, const ls_message *m, const ls_shm_segment_entry *e)
 {
-    int seat = p->group->seat[from];
+    int seat = p->group->locals[from];
     ls_peer_memory_how how = (ls_peer_memory_how)(e->how & 0xff);
     char *memory = ls_peer_memory_pointer(p->segment, seat, how, e->at);
     ls_status st = LS_OK;
@@ -394,7 +394,7 @@ static ls_status check_ends(const ls_pair *p, const letter *x, const ls_shm_segm
 
     if (x->message->bytes == e->bytes && (mark == 0 || x->mark == 0 || mark == x->mark))
         return LS_OK;
-    ls_shm_segment_name(p->segment, p->group->seat[x->message->peer], name[0]);
+    ls_shm_segment_name(p->segment, p->group->locals[x->message->peer], name[0]);
     ls_shm_segment_name(p->segment, p->group->local, name[1]);
     if (x->message->bytes == e->bytes)
         return ls_fail(p->mismatch, "%s sends another type of elements than %s expects", name[0],
@@ -465,7 +465,7 @@ static ls_status take_chunk(ls_pair *p, int from, const ls_shm_segment_entry *e)
     if (!*at || e->bytes < 0 || e->bytes > (*at)->message->bytes - (*at)->at ||
         !ls_shm_segment_in_heap(p->segment, p->segment->heap + e->at, e->bytes))
         return ls_fail(LS_EDATA, "%s sent a chunk that nobody asked for",
-                       ls_shm_segment_name(p->segment, p->group->seat[from], name));
+                       ls_shm_segment_name(p->segment, p->group->locals[from], name));
     deliver((*at)->message, (*at)->at, p->segment->heap + e->at, e->bytes);
     (*at)->at += e->bytes;
     if ((*at)->at == (*at)->message->bytes) {
@@ -559,12 +559,12 @@ ls_status ls_pair_poll(ls_pair *pair, bool *moved_out)
     bool moved = false;
 
     for (int w = 0; w < LS_SHM_SEGMENT_WORDS; w++) {
-        who[w] = atomic_load_explicit(&pair->cell->mail[w], memory_order_relaxed);
+        who[w] = atomic_load_explicit(&pair->member->senders[w], memory_order_relaxed);
         if (who[w])
-            who[w] = atomic_exchange(&pair->cell->mail[w], 0);
+            who[w] = atomic_exchange(&pair->member->senders[w], 0);
     }
     for (int i = 0; i < pair->group->members && st == LS_OK; i++) {
-        if (ls_shm_segment_set_has(who, pair->group->seat[i]))
+        if (ls_shm_segment_set_has(who, pair->group->locals[i]))
             st = drain(pair, i, &moved);
         if (pair->side[i].to_write.first && flush(pair, i))
             moved = true;
@@ -575,10 +575,10 @@ ls_status ls_pair_poll(ls_pair *pair, bool *moved_out)
     return st;
 }
 
-bool ls_pair_has_mail(const ls_pair *pair)
+bool ls_pair_pending(const ls_pair *pair)
 {
     for (int w = 0; w < LS_SHM_SEGMENT_WORDS; w++)
-        if (atomic_load(&pair->cell->mail[w]))
+        if (atomic_load(&pair->member->senders[w]))
             return true;
     return false;
 }

@@ -1,10 +1,10 @@
 /* pair.h -- messages between two ranks of a group, through rings of the shared-memory segment.
  *
- * The same contract as a transport (transport/transport.h), which it is the inside of: a send and the
- * receive of the same tag meet, whichever was posted first. Small messages travel in the ring;
+ * The same contract as a transport (transport/transport.h), which it is the inside of: a send and
+ * the receive of the same tag meet, whichever was posted first. Small messages travel in the ring;
  * others are offered there and fetched by the receiver straight from the sender's memory, or come
- * over a stage in the heap where that memory cannot be read. One ls_pair uses the rings of a group.
- */
+ * over a stage in the heap where that memory cannot be read. One ls_pair uses the rings of a
+ * group. */
 #pragma once
 #include "comm/node/group.h"
 #include "comm/transport/transport.h"
@@ -25,7 +25,7 @@ ls_status ls_pair_receive(ls_pair *pair, ls_message *message, uint32_t mark);
 ls_status ls_pair_poll(ls_pair *pair, bool *moved_out);
 
 /* Whether poll would find something that others did. */
-bool ls_pair_has_mail(const ls_pair *pair);
+bool ls_pair_pending(const ls_pair *pair);
 bool ls_pair_idle(const ls_pair *pair); /* nothing posted is in flight */
 void ls_pair_count(const ls_pair *pair, int peer, int64_t *sent_out, int64_t *received_out);
 

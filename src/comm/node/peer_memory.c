@@ -16,7 +16,7 @@ ls_peer_memory_how ls_peer_memory_find(const ls_shm_segment *segment, int local,
     }
     *at_out = (uint64_t)(uintptr_t)memory;
     for (int i = 0; i < count; i++)
-        if (ls_shm_segment_set_has(segment->seat[readers[i]].unread, local))
+        if (ls_shm_segment_set_has(segment->process[readers[i]].unread, local))
             return LS_PEER_MEMORY_STAGE;
     return LS_PEER_MEMORY_PROCESS;
 }
@@ -26,7 +26,7 @@ void *ls_peer_memory_pointer(const ls_shm_segment *segment, int local, ls_peer_m
 {
     if (how == LS_PEER_MEMORY_HEAP)
         return segment->heap + at;
-    if (how == LS_PEER_MEMORY_PROCESS && segment->seat[local].pid == getpid())
+    if (how == LS_PEER_MEMORY_PROCESS && segment->process[local].pid == getpid())
         return (void *)(uintptr_t)at;
     return NULL;
 }
@@ -40,7 +40,7 @@ ls_status ls_peer_memory_read(const ls_shm_segment *segment, int local, uint64_t
     while (bytes > 0) {
         struct iovec mine = {here, (size_t)bytes};
         struct iovec theirs = {(void *)(uintptr_t)at, (size_t)bytes};
-        ssize_t n = process_vm_readv(segment->seat[local].pid, &mine, 1, &theirs, 1, 0);
+        ssize_t n = process_vm_readv(segment->process[local].pid, &mine, 1, &theirs, 1, 0);
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)

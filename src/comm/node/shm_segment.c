@@ -3,7 +3,8 @@
  * The file is sparse: it is laid out for all groups and for heaps as large as the machine, and a
  * page exists from the moment somebody commits it (fallocate), so that a full machine is an error
  * with a sentence at that moment and never a bus error at a store. The size is sealed: nobody can
- * cut the file under the others' feet, and a file that is not sealed is not a shared-memory segment.
+ * cut the file under the others' feet, and a file that is not sealed is not a shared-memory
+ * segment.
  *
  *     seat 0: "rank 4 ..."      \
  *     seat 1: "rank 5 ..."       > each has a reason of its own; `broken` holds 1 + the number of
@@ -45,22 +46,23 @@ static const char magic[8] = "lsboard";
 static void lay_out(ls_shm_segment_head *h)
 {
     int64_t ranks = h->ranks;
-    int64_t seats = (ranks + 1) * (int64_t)sizeof(ls_shm_segment_seat);
-    int64_t cells = ls_round_up(ranks * (int64_t)sizeof(ls_shm_segment_cell), LS_SHM_SEGMENT_PAGE);
+    int64_t seats = (ranks + 1) * (int64_t)sizeof(ls_shm_segment_process);
+    int64_t cells =
+        ls_round_up(ranks * (int64_t)sizeof(ls_shm_segment_member), LS_SHM_SEGMENT_PAGE);
     int64_t ring = ls_round_up((int64_t)sizeof(ls_shm_segment_ring), LS_SHM_SEGMENT_PAGE);
 
-    h->seats_at = ls_round_up((int64_t)sizeof *h, LS_SHM_SEGMENT_PAGE);
-    h->groups_at = h->seats_at + ls_round_up(seats, LS_SHM_SEGMENT_PAGE);
+    h->processes_at = ls_round_up((int64_t)sizeof *h, LS_SHM_SEGMENT_PAGE);
+    h->groups_at = h->processes_at + ls_round_up(seats, LS_SHM_SEGMENT_PAGE);
     h->group_bytes = cells + ranks * ranks * ring;
     h->heap_at = ls_round_up(h->groups_at + LS_SHM_SEGMENT_GROUPS * h->group_bytes, HUGE_PAGE);
     h->bytes = h->heap_at + ranks * h->heap_bytes;
 }
 
-ls_shm_segment_cell *ls_shm_segment_cell_at(const ls_shm_segment *segment, int group, int local)
+ls_shm_segment_member *ls_shm_segment_member_at(const ls_shm_segment *segment, int group, int local)
 {
     char *cells = segment->base + segment->head->groups_at + group * segment->head->group_bytes;
 
-    return (ls_shm_segment_cell *)(void *)cells + local;
+    return (ls_shm_segment_member *)(void *)cells + local;
 }
 
 ls_shm_segment_ring *ls_shm_segment_ring_at(const ls_shm_segment *segment, int group, int from,
@@ -213,7 +215,7 @@ ls_status ls_shm_segment_open(ls_shm_segment **segment_out, int fd, uint64_t gen
     }
     LS_TRY(st, map_file(b, head.bytes), out);
     b->head = (ls_shm_segment_head *)(void *)b->base;
-    b->seat = (ls_shm_segment_seat *)(void *)(b->base + head.seats_at);
+    b->process = (ls_shm_segment_process *)(void *)(b->base + head.processes_at);
     b->heap = b->base + head.heap_at;
     b->heap_total = head.heap_bytes * b->ranks;
     madvise(b->heap, (size_t)b->heap_total, MADV_HUGEPAGE); /* where the system allows it */
@@ -284,7 +286,7 @@ static void take_quota(void *context, const char *folder, int version)
         *least = (int32_t)ls_max_i64(quota / period, 1);
 }
 
-static bool alive(const ls_shm_segment_seat *s)
+static bool alive(const ls_shm_segment_process *s)
 {
     return (kill(s->pid, 0) == 0 || errno == EPERM) &&
            ls_shm_segment_started(s->pid, NULL) == s->started;
@@ -297,7 +299,7 @@ ls_status ls_shm_segment_join(ls_shm_segment *segment, int local, int rank, cons
 
     if (local < 0 || local >= segment->ranks)
         return ls_fail(LS_EUSAGE, "local rank %d: this node has %d", local, segment->ranks);
-    ls_shm_segment_seat *s = &segment->seat[local];
+    ls_shm_segment_process *s = &segment->process[local];
     if (!atomic_compare_exchange_strong(&s->state, &state, LS_SHM_SEGMENT_TAKEN)) {
         ls_shm_segment_name(segment, local, name);
         if (state == LS_SHM_SEGMENT_JOINED || state == LS_SHM_SEGMENT_READY)
@@ -322,7 +324,7 @@ ls_status ls_shm_segment_join(ls_shm_segment *segment, int local, int rank, cons
 
 /* Whether this process can read the memory of the one that sits there: its number is fetched from
  * it, which also tells when its pid means another process here. */
-static bool can_read(const ls_shm_segment *segment, const ls_shm_segment_seat *s)
+static bool can_read(const ls_shm_segment *segment, const ls_shm_segment_process *s)
 {
     uint64_t token = 0;
     struct iovec here = {&token, sizeof token}, there = {s->probe, sizeof token};
@@ -338,7 +340,7 @@ static bool can_read(const ls_shm_segment *segment, const ls_shm_segment_seat *s
 static int missing(const ls_shm_segment *segment, uint32_t state)
 {
     for (int i = 0; i < segment->ranks; i++)
-        if (atomic_load_explicit(&segment->seat[i].state, memory_order_acquire) < state)
+        if (atomic_load_explicit(&segment->process[i].state, memory_order_acquire) < state)
             return i;
     return -1;
 }
@@ -375,9 +377,9 @@ static void count_cpus(ls_shm_segment *segment)
     int n = 0, quota = INT32_MAX;
 
     for (int i = 0; i < segment->ranks; i++) {
-        quota = segment->seat[i].quota < quota ? segment->seat[i].quota : quota;
+        quota = segment->process[i].quota < quota ? segment->process[i].quota : quota;
         for (int w = 0; w < LS_SHM_SEGMENT_CPU_WORDS; w++)
-            all[w] |= segment->seat[i].cpus[w];
+            all[w] |= segment->process[i].cpus[w];
     }
     for (int w = 0; w < LS_SHM_SEGMENT_CPU_WORDS; w++)
         n += __builtin_popcountl(all[w]);
@@ -387,14 +389,14 @@ static void count_cpus(ls_shm_segment *segment)
 
 ls_status ls_shm_segment_meet(ls_shm_segment *segment, int local, int64_t deadline_ns)
 {
-    ls_shm_segment_seat *s = &segment->seat[local];
+    ls_shm_segment_process *s = &segment->process[local];
     ls_status st = await_state(segment, local, LS_SHM_SEGMENT_JOINED, deadline_ns);
 
     if (st != LS_OK)
         return st;
     count_cpus(segment);
     for (int i = 0; i < segment->ranks; i++)
-        if (!can_read(segment, &segment->seat[i]))
+        if (!can_read(segment, &segment->process[i]))
             s->unread[i / 64] |= UINT64_C(1) << (i % 64);
     atomic_store(&s->state, LS_SHM_SEGMENT_READY);
     ls_shm_segment_wake_all(segment);
@@ -403,12 +405,13 @@ ls_status ls_shm_segment_meet(ls_shm_segment *segment, int local, int64_t deadli
 
 void ls_shm_segment_leave(ls_shm_segment *segment, int local)
 {
-    atomic_store_explicit(&segment->seat[local].state, LS_SHM_SEGMENT_LEFT, memory_order_release);
+    atomic_store_explicit(&segment->process[local].state, LS_SHM_SEGMENT_LEFT,
+                          memory_order_release);
 }
 
 int ls_shm_segment_rank(const ls_shm_segment *segment, int local)
 {
-    const ls_shm_segment_seat *s = &segment->seat[local];
+    const ls_shm_segment_process *s = &segment->process[local];
 
     return atomic_load_explicit(&s->state, memory_order_acquire) >= LS_SHM_SEGMENT_JOINED ? s->rank
                                                                                           : -1;
@@ -417,7 +420,7 @@ int ls_shm_segment_rank(const ls_shm_segment *segment, int local)
 const char *ls_shm_segment_name(const ls_shm_segment *segment, int local,
                                 char name_out[LS_SHM_SEGMENT_NAME])
 {
-    const ls_shm_segment_seat *s = &segment->seat[local];
+    const ls_shm_segment_process *s = &segment->process[local];
 
     if (atomic_load_explicit(&s->state, memory_order_acquire) < LS_SHM_SEGMENT_JOINED)
         snprintf(name_out, LS_SHM_SEGMENT_NAME, "local rank %d", local);
@@ -438,7 +441,7 @@ void ls_shm_segment_wake_all(ls_shm_segment *segment)
 void ls_shm_segment_abort(ls_shm_segment *segment, int local, ls_status code, const char *fmt, ...)
 {
     int place = local == LS_SHM_SEGMENT_AGENT ? segment->ranks : local;
-    ls_shm_segment_seat *s = &segment->seat[place];
+    ls_shm_segment_process *s = &segment->process[place];
     uint32_t whole = 0;
     va_list ap;
 
@@ -463,6 +466,6 @@ ls_status ls_shm_segment_failure(const ls_shm_segment *segment)
 
     if (broken == 0)
         return LS_OK;
-    const ls_shm_segment_seat *s = &segment->seat[broken - 1];
+    const ls_shm_segment_process *s = &segment->process[broken - 1];
     return ls_fail((ls_status)s->code, "%s", s->reason);
 }

@@ -1,15 +1,15 @@
 /* shm_segment.h -- the memory that the ranks of one node share.
  *
- * A shared-memory segment is one anonymous memory file. Whoever starts the ranks creates it and lets them inherit
- * it, or the first rank does and hands it over through a socket; it goes when the last process that
- * holds it goes, however that ends. Each process opens it once; a process that plays several ranks
- * (tests do) joins several seats of the same view.
+ * A shared-memory segment is one anonymous memory file. Whoever starts the ranks creates it and
+ * lets them inherit it, or the first rank does and hands it over through a socket; it goes when the
+ * last process that holds it goes, however that ends. Each process opens it once; a process that
+ * plays several ranks (tests do) joins several seats of the same view.
  *
- *   header | seats: identity, bell, reason, black box | groups: cells, rings | heap of each rank
+ *   header | seats: identity, wakeups, reason, black box | groups: cells, rings | heap of each rank
  *
- * A *local* rank is a seat: a number below ls_shm_segment_ranks(). The rank in the world is known by its
- * seat's identity, which messages show. The first failure breaks the whole shared-memory segment for good. Calls
- * may come from any thread, except that one seat is joined once. */
+ * A *local* rank is a seat: a number below ls_shm_segment_ranks(). The rank in the world is known
+ * by its seat's identity, which messages show. The first failure breaks the whole shared-memory
+ * segment for good. Calls may come from any thread, except that one seat is joined once. */
 #pragma once
 #include "base/err.h"
 
@@ -34,8 +34,8 @@ typedef struct ls_shm_segment_args {
 /* Make one; fd_out is owned by the caller and is not inherited by programs until it says so. */
 ls_status ls_shm_segment_create(const ls_shm_segment_args *args, int *fd_out);
 
-/* Map it. fd stays the caller's and may be closed at once. LS_EDATA: not a shared-memory segment, or of another
- * version; LS_EUSAGE: of another generation. */
+/* Map it. fd stays the caller's and may be closed at once. LS_EDATA: not a shared-memory segment,
+ * or of another version; LS_EUSAGE: of another generation. */
 ls_status ls_shm_segment_open(ls_shm_segment **segment_out, int fd, uint64_t generation);
 
 /* Waits for nobody; seats that were joined and not left look like a failure to the others when the
@@ -64,8 +64,9 @@ void ls_shm_segment_free(ls_shm_segment *segment, int local, void *memory); /* N
  * the own ones that were handed out and are not resident here: they are taken all the same. */
 int64_t ls_shm_segment_foreign_bytes(ls_shm_segment *segment, int local);
 
-/* Break the shared-memory segment: every call of every rank fails with this text, under this code (LS_EPEER unless
- * all ranks have a part in it). local: who says so, or LS_SHM_SEGMENT_AGENT. The first reason stays. */
+/* Break the shared-memory segment: every call of every rank fails with this text, under this code
+ * (LS_EPEER unless all ranks have a part in it). local: who says so, or LS_SHM_SEGMENT_AGENT. The
+ * first reason stays. */
 void ls_shm_segment_abort(ls_shm_segment *segment, int local, ls_status code, const char *fmt, ...)
     LS_PRINTF(4, 5);
 bool ls_shm_segment_aborted(const ls_shm_segment *segment);

@@ -1,14 +1,15 @@
 /* shm_segment_foreign.c -- whose memory it is that a process has mapped.
  *
- * All ranks of a node map the whole shared-memory segment, and read each other's memory there. A page that was read
- * counts as resident in the process that read it, though another rank has it: who adds up the
- * resident memory of ranks counts it twice. The other way round the own blocks are there from the
- * moment they are handed out (fallocate), and count as resident only where this process has touched
- * them: who adds up counts too little. The mapping as a whole is counted by the kernel (smaps); of
- * this the pages that belong to nobody (seats, groups) are found one by one (pagemap), and the own
- * blocks are taken off whole. Where a system does not show it, nothing is counted. */
+ * All ranks of a node map the whole shared-memory segment, and read each other's memory there. A
+ * page that was read counts as resident in the process that read it, though another rank has it:
+ * who adds up the resident memory of ranks counts it twice. The other way round the own blocks are
+ * there from the moment they are handed out (fallocate), and count as resident only where this
+ * process has touched them: who adds up counts too little. The mapping as a whole is counted by the
+ * kernel (smaps); of this the pages that belong to nobody (seats, groups) are found one by one
+ * (pagemap), and the own blocks are taken off whole. Where a system does not show it, nothing is
+ * counted. */
 #include <stdio.h>
-#include "base/present.h"
+#include "base/resident.h"
 #include "comm/node/shm_segment_impl.h"
 
 /* Resident bytes of mappings that begin in the shared-memory segment. */
@@ -34,7 +35,7 @@ static int64_t mapped_bytes(const ls_shm_segment *segment)
 
 int64_t ls_shm_segment_foreign_bytes(ls_shm_segment *segment, int local)
 {
-    int64_t nobody = ls_present_bytes(segment->base, segment->head->heap_at), bytes;
+    int64_t nobody = ls_resident_bytes(segment->base, segment->head->heap_at), bytes;
 
     if (nobody < 0)
         return 0;

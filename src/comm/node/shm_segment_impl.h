@@ -21,13 +21,13 @@ enum {
 };
 
 /* A seat goes up these, never down. */
-typedef enum ls_shm_segment_seat_state {
+typedef enum ls_shm_segment_process_state {
     LS_SHM_SEGMENT_FREE,
     LS_SHM_SEGMENT_TAKEN,  /* identity is being written */
     LS_SHM_SEGMENT_JOINED, /* identity can be read */
     LS_SHM_SEGMENT_READY,  /* and it knows whom it can read */
     LS_SHM_SEGMENT_LEFT
-} ls_shm_segment_seat_state;
+} ls_shm_segment_process_state;
 
 /* One operation in the black box; all fields by relaxed order: a torn record is a torn line of an
  * hang report, nothing more. */
@@ -38,7 +38,7 @@ typedef struct ls_shm_segment_record {
     _Atomic int64_t bytes, step, entered_ns, left_ns;
 } ls_shm_segment_record;
 
-typedef struct ls_shm_segment_seat {
+typedef struct ls_shm_segment_process {
     _Alignas(LS_SHM_SEGMENT_LINE) _Atomic uint32_t state;
     int32_t pid, rank;
     uint64_t started;       /* of the process, in the kernel's ticks since boot */
@@ -46,16 +46,16 @@ typedef struct ls_shm_segment_seat {
     char host[64];
     unsigned long cpus[LS_SHM_SEGMENT_CPU_WORDS];
     int32_t quota; /* CPUs' worth of time that its control groups allow; INT32_MAX: no limit */
-    uint64_t unread[LS_SHM_SEGMENT_WORDS];               /* whose memory it cannot read */
-    _Alignas(LS_SHM_SEGMENT_LINE) _Atomic uint32_t bell; /* what it sleeps on */
+    uint64_t unread[LS_SHM_SEGMENT_WORDS];                  /* whose memory it cannot read */
+    _Alignas(LS_SHM_SEGMENT_LINE) _Atomic uint32_t wakeups; /* what it sleeps on */
     _Atomic uint32_t asleep; /* its threads that sleep, or are about to */
     _Alignas(LS_SHM_SEGMENT_LINE) _Atomic uint32_t reason_taken;
     uint32_t code;
     char reason[LS_SHM_SEGMENT_REASON];
     _Alignas(LS_SHM_SEGMENT_LINE) _Atomic uint64_t entered; /* operations so far */
     _Atomic int64_t step;
-    ls_shm_segment_record box[LS_FLIGHT_RECORDER_RECORDS];
-} ls_shm_segment_seat;
+    ls_shm_segment_record record[LS_FLIGHT_RECORDER_RECORDS];
+} ls_shm_segment_process;
 
 typedef struct ls_shm_segment_group {
     _Alignas(LS_SHM_SEGMENT_LINE) _Atomic uint32_t state; /* 0 free, 1 being made, 2 in use */
@@ -67,7 +67,7 @@ typedef struct ls_shm_segment_head {
     char magic[8];
     uint32_t version, ranks;
     uint64_t generation;
-    int64_t seats_at, groups_at, heap_at, group_bytes, heap_bytes, bytes;
+    int64_t processes_at, groups_at, heap_at, group_bytes, heap_bytes, bytes;
     uint32_t no_reads;
     _Alignas(LS_SHM_SEGMENT_LINE) _Atomic uint32_t broken; /* 1 + the seat that has the reason */
     _Alignas(LS_SHM_SEGMENT_LINE) _Atomic uint32_t sleepers;
@@ -108,13 +108,13 @@ typedef struct ls_shm_segment_piece {
     int64_t at, len;
 } ls_shm_segment_piece;
 
-typedef struct ls_shm_segment_cell {
+typedef struct ls_shm_segment_member {
     _Alignas(LS_SHM_SEGMENT_LINE) _Atomic uint64_t
         completed; /* all operations up to this one are done */
     _Alignas(LS_SHM_SEGMENT_LINE) _Atomic uint64_t
-        mail[LS_SHM_SEGMENT_WORDS]; /* who put something for it */
+        senders[LS_SHM_SEGMENT_WORDS]; /* who put something for it */
     ls_shm_segment_slot slot[LS_SHM_SEGMENT_SLOTS];
-} ls_shm_segment_cell;
+} ls_shm_segment_member;
 
 typedef struct ls_shm_segment_block {
     int64_t at, bytes;
@@ -129,8 +129,8 @@ struct ls_shm_segment {
     int fd;
     char *base; /* the whole file */
     ls_shm_segment_head *head;
-    ls_shm_segment_seat *seat; /* ranks of them, and one for the agent */
-    char *heap;                /* heaps of all ranks, side by side */
+    ls_shm_segment_process *process; /* ranks of them, and one for the agent */
+    char *heap;                      /* heaps of all ranks, side by side */
     int64_t heap_total;
     int ranks;
     _Atomic bool crowded; /* more ranks than CPUs: waiting must not spin */
@@ -153,7 +153,8 @@ static inline bool ls_shm_segment_in_heap(const ls_shm_segment *segment, const v
            (uint64_t)bytes <= (uint64_t)segment->heap_total - (at - first);
 }
 
-ls_shm_segment_cell *ls_shm_segment_cell_at(const ls_shm_segment *segment, int group, int local);
+ls_shm_segment_member *ls_shm_segment_member_at(const ls_shm_segment *segment, int group,
+                                                int local);
 ls_shm_segment_ring *ls_shm_segment_ring_at(const ls_shm_segment *segment, int group, int from,
                                             int to);
 

@@ -6,9 +6,9 @@
  * and to yield is the fastest way to let it run (below a microsecond on the same core).
  *
  * Nobody is missed: the sleeper counts itself (`asleep`, `sleepers`), then looks at what it waits
- * for once more, then sleeps on the value that its bell had before it counted itself. The writer
+ * for once more, then sleeps on the value that its wakeups had before it counted itself. The writer
  * writes the word, then looks at the count. Both in sequentially consistent order, so at least one
- * of them sees the other; and a bell that was rung in between makes the sleep return at once. */
+ * of them sees the other; and a wakeups that was rung in between makes the sleep return at once. */
 #include "comm/node/wait.h"
 
 #include <limits.h>
@@ -38,9 +38,9 @@ void ls_wait_begin(ls_wait *wait, ls_shm_segment *segment, int local, int64_t de
 
 static void announce(ls_wait *w)
 {
-    ls_shm_segment_seat *s = &w->segment->seat[w->local];
+    ls_shm_segment_process *s = &w->segment->process[w->local];
 
-    w->bell = atomic_load(&s->bell);
+    w->wakeups = atomic_load(&s->wakeups);
     if (w->announced)
         return;
     w->announced = true;
@@ -50,11 +50,11 @@ static void announce(ls_wait *w)
 
 static void sleep_slice(ls_wait *w, int64_t now)
 {
-    ls_shm_segment_seat *s = &w->segment->seat[w->local];
+    ls_shm_segment_process *s = &w->segment->process[w->local];
     int64_t ns = ls_min_i64(SLICE_NS, w->deadline_ns - now);
     struct timespec slice = {.tv_sec = 0, .tv_nsec = (long)ns};
 
-    syscall(SYS_futex, &s->bell, FUTEX_WAIT, w->bell, &slice, NULL, 0);
+    syscall(SYS_futex, &s->wakeups, FUTEX_WAIT, w->wakeups, &slice, NULL, 0);
     announce(w); /* a later ring is for the next look */
 }
 
@@ -90,7 +90,7 @@ void ls_wait_end(ls_wait *wait)
 {
     if (!wait->announced)
         return;
-    atomic_fetch_sub(&wait->segment->seat[wait->local].asleep, 1);
+    atomic_fetch_sub(&wait->segment->process[wait->local].asleep, 1);
     atomic_fetch_sub(&wait->segment->head->sleepers, 1);
     wait->announced = false;
 }
@@ -109,10 +109,10 @@ bool ls_wait_anybody(const ls_shm_segment *segment)
 
 void ls_wait_wake(ls_shm_segment *segment, int local)
 {
-    ls_shm_segment_seat *s = &segment->seat[local];
+    ls_shm_segment_process *s = &segment->process[local];
 
     if (atomic_load(&s->asleep) == 0)
         return;
-    atomic_fetch_add(&s->bell, 1);
-    syscall(SYS_futex, &s->bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    atomic_fetch_add(&s->wakeups, 1);
+    syscall(SYS_futex, &s->wakeups, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }

@@ -1,4 +1,5 @@
-/* wait.h -- waiting for a word of the shared-memory segment, with a deadline and an eye on the abort word.
+/* wait.h -- waiting for a word of the shared-memory segment, with a deadline and an eye on the
+ * abort word.
  *
  *     ls_wait_begin(&wait, shared-memory segment, local, deadline_ns);
  *     while (turn == LS_WAIT_ON && !there(...))
@@ -25,7 +26,7 @@ typedef struct ls_wait {
     ls_shm_segment *segment;
     int local;
     bool announced;
-    uint32_t turns, bell;
+    uint32_t turns, wakeups;
     int64_t deadline_ns, since_ns;
 } ls_wait;
 

@@ -1,4 +1,5 @@
-/* shm.c -- the table of a transport over node/pair.h: it adds failing for good, sleeping and waking.
+/* shm.c -- the table of a transport over node/pair.h: it adds failing for good, sleeping and
+ * waking.
  *
  *      rank 0  --- ring: "tag 7, 1 MiB at heap + 4096" --->  rank 1
  *              <-- ring: "7 is fetched" -------------------  reads or adds it where it lies */
@@ -82,7 +83,7 @@ static void shm_sleep(ls_transport *transport, int64_t until_ns)
     ls_wait wait;
 
     ls_wait_begin(&wait, s->group->segment, s->group->local, until_ns);
-    while (!ls_pair_has_mail(s->pair) && !atomic_exchange(&s->woken, false) &&
+    while (!ls_pair_pending(s->pair) && !atomic_exchange(&s->woken, false) &&
            ls_wait_once(&wait) == LS_WAIT_ON)
         ;
     ls_wait_end(&wait);

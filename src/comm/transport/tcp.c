@@ -1,10 +1,10 @@
 /* tcp.c -- the transport: open, poll, sleep, close.
  *
- * One epoll watches all sockets, the gate and the eventfd of wake(). poll() takes what is ready; a
- * tick a few times per heartbeat does what time asks for: heartbeats, confirmations that found
- * nothing to ride on, the next try of a broken connection, the end of its time. sleep() looks for
- * spin_ns before it sleeps, because waking a sleeper costs ten times what the message does. Once:
- * where nothing came in a whole sleep, the next one begins at once, and the core is free.
+ * One epoll watches all sockets, the acceptor and the eventfd of wake(). poll() takes what is
+ * ready; a tick a few times per heartbeat does what time asks for: heartbeats, confirmations that
+ * found nothing to ride on, the next try of a broken connection, the end of its time. sleep() looks
+ * for spin_ns before it sleeps, because waking a sleeper costs ten times what the message does.
+ * Once: where nothing came in a whole sleep, the next one begins at once, and the core is free.
  *
  * Rejected: a thread of the transport's own. The waiting thread is there anyway, and handing a
  * message from one thread to another costs what the network does. */
@@ -22,7 +22,7 @@
 #include "base/time.h"
 
 enum { EVENTS = 64, FEW_LINKS = 8, ALL_POLLS = 8 };
-static const uint64_t KEY_GATE = UINT64_MAX, KEY_WAKE = UINT64_MAX - 1;
+static const uint64_t KEY_ACCEPTOR = UINT64_MAX, KEY_WAKE = UINT64_MAX - 1;
 static const int64_t TICK_TROUBLED_NS = 5 * LS_NS_PER_MS;
 /* Who waits looks every millisecond, a rank that computes every 20 (fabric.c). */
 static const int64_t AWAY_NS = 50 * LS_NS_PER_MS;
@@ -74,7 +74,7 @@ static void handle(ls_tcp *tcp, const struct epoll_event *event)
 {
     uint64_t key = event->data.u64;
 
-    if (key == KEY_GATE) {
+    if (key == KEY_ACCEPTOR) {
         ls_tcp_admit(tcp);
     } else if (key == KEY_WAKE) {
         uint64_t count;
@@ -269,7 +269,7 @@ static void close_tcp(ls_transport *transport)
         }
         ls_sock_close(&link->probe_fd);
     }
-    ls_acceptor_close(tcp->gate);
+    ls_acceptor_close(tcp->acceptor);
     ls_sock_close(&tcp->epoll_fd);
     ls_sock_close(&tcp->wake_fd);
     ls_secret_release(&tcp->secret);
@@ -349,19 +349,19 @@ static ls_status watch(ls_tcp *tcp, int fd, uint64_t key)
     return LS_OK;
 }
 
-static ls_status open_gate(ls_tcp *tcp)
+static ls_status open_acceptor(ls_tcp *tcp)
 {
     ls_acceptor_args args = {.listen_fd = tcp->args.listen_fd,
                              .secret = tcp->secret.bytes,
                              .self = {.purpose = LS_HELLO_DATA,
                                       .generation = tcp->args.generation,
                                       .from = (uint32_t)tcp->args.rank}};
-    ls_status st = ls_acceptor_open(&tcp->gate, &args);
+    ls_status st = ls_acceptor_open(&tcp->acceptor, &args);
 
-    return st == LS_OK ? watch(tcp, ls_acceptor_fd(tcp->gate), KEY_GATE) : st;
+    return st == LS_OK ? watch(tcp, ls_acceptor_fd(tcp->acceptor), KEY_ACCEPTOR) : st;
 }
 
-static ls_status make(ls_tcp **tcp_out, const ls_tcp_args *args, int64_t deadline_ns)
+ls_status ls_tcp_make(ls_tcp **tcp_out, const ls_tcp_args *args, int64_t deadline_ns)
 {
     ls_status st = LS_OK;
     ls_tcp *tcp = ls_mem_alloc(sizeof *tcp);
@@ -392,18 +392,13 @@ static ls_status make(ls_tcp **tcp_out, const ls_tcp_args *args, int64_t deadlin
     }
     LS_TRY(st, watch(tcp, tcp->wake_fd, KEY_WAKE), out);
     if (args->listen_fd >= 0)
-        LS_TRY(st, open_gate(tcp), out);
+        LS_TRY(st, open_acceptor(tcp), out);
     *tcp_out = tcp;
     tcp = NULL;
 out:
     if (tcp)
         close_tcp(&tcp->transport);
     return st;
-}
-
-ls_status ls_tcp_make(ls_tcp **tcp_out, const ls_tcp_args *args)
-{
-    return make(tcp_out, args, 0);
 }
 
 /* The ranks that did not come, by name; there may be many. */
@@ -451,7 +446,7 @@ ls_status ls_tcp_open(ls_transport **transport_out, const ls_tcp_args *args, int
     ls_tcp *tcp = NULL;
     bool moved;
 
-    LS_TRY(st, make(&tcp, args, deadline_ns), out);
+    LS_TRY(st, ls_tcp_make(&tcp, args, deadline_ns), out);
     tcp->opening = true;
     for (int r = 0; r < args->ranks; r++)
         if (tcp->links[r].reached && ls_tcp_is_neighbour(args->rank, r, args->ranks))
@@ -480,24 +475,6 @@ out:
 
 /* --- looking --- */
 
-int ls_tcp_silent(const ls_transport *transport, int64_t for_ns, int64_t *since_out)
-{
-    const ls_tcp *tcp = (const ls_tcp *)transport;
-    int64_t since = ls_time_now_ns() - for_ns;
-    int who = -1;
-
-    for (int i = 0; i < tcp->used_count; i++) {
-        const ls_tcp_link *link = &tcp->links[tcp->used[i]];
-        if (!link->bye && link->heard_ns != 0 && link->heard_ns <= since) {
-            since = link->heard_ns;
-            who = link->peer;
-        }
-    }
-    if (who >= 0)
-        *since_out = since;
-    return who;
-}
-
 bool ls_tcp_ask(ls_transport *transport, int peer, int about, uint64_t what)
 {
     ls_tcp *tcp = (ls_tcp *)transport;
@@ -521,5 +498,5 @@ void ls_tcp_stats_get(const ls_transport *transport, ls_tcp_stats *stats_out)
     const ls_tcp *tcp = (const ls_tcp *)transport;
 
     *stats_out = tcp->stats;
-    stats_out->refused = tcp->gate ? (int64_t)ls_acceptor_refused(tcp->gate) : 0;
+    stats_out->refused = tcp->acceptor ? (int64_t)ls_acceptor_refused(tcp->acceptor) : 0;
 }

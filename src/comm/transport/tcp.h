@@ -8,7 +8,7 @@
  *   a process died          its connections end, and nobody listens there any more: about 0.1 s
  *   a link was cut          no confirmation for user_timeout_ns, then no connection: about 0.8 s
  *   a process is stopped    its kernel still answers: silent, not dead. The caller's deadline ends
- *                           the wait; ls_tcp_silent() says who is silent since when
+ *                           the wait; ls_tcp_heard() says since when the rank is silent
  *   a rank failed           it says so, with its reason, to all it is connected to; they tell on
  *   a rank closed           it says so; an error only for who still wants something from it
  *
@@ -67,17 +67,15 @@ ls_status ls_tcp_open(ls_transport **transport_out, const ls_tcp_args *args, int
 /* Break it with a reason that the others will report. */
 void ls_tcp_abort(ls_transport *transport, const char *reason);
 
-/* The connected rank that was silent for the longest time, if that is at least for_ns: when it was
- * last heard (monotonic time), else -1 as the rank. Poll first: unread bytes are not heard yet. */
-int ls_tcp_silent(const ls_transport *transport, int64_t for_ns, int64_t *since_out);
-
 /* Ask a rank that is connected about itself or another one; the answer comes by `answered`. Returns
  * whether it was asked. */
 bool ls_tcp_ask(ls_transport *transport, int peer, int about, uint64_t what);
 
-/* When this rank was last heard; 0: it is not connected. */
+/* When bytes of this rank last arrived (monotonic time); 0: it is not connected. Poll first: bytes
+ * that nobody has read yet do not count. */
 int64_t ls_tcp_heard(const ls_transport *transport, int peer);
 
+/* Counted for tests and bench/comm_tcp.c: what happened on the wire without the caller noticing. */
 typedef struct ls_tcp_stats {
     int64_t breaks;  /* connections that ended without being asked to */
     int64_t resumed; /* and went on */

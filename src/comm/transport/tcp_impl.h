@@ -5,8 +5,8 @@
  * megabytes. Each channel counts its frames and keeps what it sent until the other side confirmed
  * it.
  *
- * Inside the transport a failure is sticky: ls_tcp_fail() keeps the record, and the functions of the
- * table return it. Only the calling thread touches anything here, but for wake_fd. */
+ * Inside the transport a failure is sticky: ls_tcp_fail() keeps the record, and the functions of
+ * the table return it. Only the calling thread touches anything here, but for wake_fd. */
 #pragma once
 #include <sys/uio.h>
 #include "base/err.h"
@@ -169,7 +169,7 @@ struct ls_tcp {
     ls_transport transport; /* first */
     ls_tcp_args args;       /* pointers in it are not kept */
     ls_secret secret;
-    ls_acceptor *gate;
+    ls_acceptor *acceptor;
     int epoll_fd, wake_fd;
     int channels; /* per link: args.sockets + 1 */
     uint64_t instance;
@@ -194,7 +194,8 @@ struct ls_tcp {
 };
 
 /* tcp.c */
-ls_status ls_tcp_make(ls_tcp **tcp_out, const ls_tcp_args *args); /* no connection yet */
+/* Everything but the connections; fuzz_frame feeds frames to one made this way. */
+ls_status ls_tcp_make(ls_tcp **tcp_out, const ls_tcp_args *args, int64_t deadline_ns);
 void ls_tcp_fail(ls_tcp *tcp, int said_first); /* the thread's last record becomes the failure */
 bool ls_tcp_failed(const ls_tcp *tcp);
 
@@ -211,7 +212,6 @@ void ls_tcp_free_all(ls_tcp *tcp);
 
 /* tcp_send.c */
 ls_status ls_tcp_send(ls_transport *transport, ls_message *message);
-void ls_tcp_queue(ls_tcp_channel *channel, ls_tcp_frame *frame); /* counts it */
 void ls_tcp_say(ls_tcp_link *link, ls_tcp_wire_kind kind, uint64_t tag, int64_t bytes);
 void ls_tcp_answer(ls_tcp_link *link, int about, const uint8_t *bytes, int len);
 void ls_tcp_note(ls_tcp_channel *channel, ls_tcp_wire_kind kind, uint64_t tag, uint64_t offset);
@@ -246,7 +246,7 @@ void ls_tcp_resume(ls_tcp_channel *channel, const ls_tcp_wire *wire);
 void ls_tcp_adopt(ls_tcp_channel *channel, int fd); /* a socket whose hello has passed */
 void ls_tcp_event(ls_tcp_channel *channel, uint32_t events);
 void ls_tcp_probe_event(ls_tcp_link *link);
-void ls_tcp_admit(ls_tcp *tcp); /* callers at the gate */
+void ls_tcp_admit(ls_tcp *tcp); /* callers at the acceptor */
 void ls_tcp_tick_link(ls_tcp_link *link, int64_t now_ns);
 void ls_tcp_forgive(ls_tcp *tcp, int64_t away_ns); /* time in which this side did not look */
 void ls_tcp_watch(ls_tcp_channel *channel, uint32_t events);

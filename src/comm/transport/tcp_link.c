@@ -427,7 +427,7 @@ static void admit_one(ls_tcp *tcp, int fd, const ls_hello *hello, const ls_sock_
     else if (tcp->links[from].leaving)
         why = "it has closed before";
     if (why) {
-        ls_acceptor_refuse(tcp->gate, peer, why);
+        ls_acceptor_refuse(tcp->acceptor, peer, why);
         ls_sock_close(&fd);
         return;
     }
@@ -449,7 +449,7 @@ void ls_tcp_admit(ls_tcp *tcp)
         ls_sock_address peer;
         ls_hello hello;
         int fd;
-        if (ls_acceptor_next(tcp->gate, &fd, &hello, &peer) != LS_OK) {
+        if (ls_acceptor_next(tcp->acceptor, &fd, &hello, &peer) != LS_OK) {
             ls_tcp_fail(tcp, tcp->args.rank);
             return;
         }
@@ -609,7 +609,7 @@ void ls_tcp_tick_link(ls_tcp_link *link, int64_t now_ns)
         else if (channel->state == LS_TCP_OPEN &&
                  (channel->received != channel->told ||
                   (c == 0 && now_ns - link->said_ns >= tcp->args.heartbeat_ns)))
-            ls_tcp_note(channel, LS_TCP_WIRE_BEAT, 0, 0);
+            ls_tcp_note(channel, LS_TCP_WIRE_HEARTBEAT, 0, 0);
     }
     if (link->waiting_first && !ls_tcp_failed(tcp))
         ls_tcp_announce_old(link, now_ns);

@@ -80,7 +80,7 @@ static void consume(ls_tcp_link *link, int64_t bytes)
 {
     link->consumed += credit_of(bytes);
     if (link->consumed - link->consumed_told >= LS_TCP_POOL / 4)
-        ls_tcp_note(&link->channels[0], LS_TCP_WIRE_BEAT, 0, 0);
+        ls_tcp_note(&link->channels[0], LS_TCP_WIRE_HEARTBEAT, 0, 0);
 }
 
 static void finish_receive(ls_tcp_link *link, ls_tcp_posted *post)
@@ -278,7 +278,7 @@ static void confirm_all(ls_tcp_link *link)
 {
     for (int c = 1; c < link->tcp->channels; c++)
         if (link->channels[c].received != link->channels[c].told)
-            ls_tcp_note(&link->channels[c], LS_TCP_WIRE_BEAT, 0, 0);
+            ls_tcp_note(&link->channels[c], LS_TCP_WIRE_HEARTBEAT, 0, 0);
 }
 
 static void finish_chunk(ls_tcp_channel *channel)
@@ -293,7 +293,7 @@ static void finish_chunk(ls_tcp_channel *channel)
     link->tcp->moved = true;
     if (post->left > 0) {
         if (channel->received - channel->told >= LS_TCP_KEEP / 8)
-            ls_tcp_note(channel, LS_TCP_WIRE_BEAT, 0, 0);
+            ls_tcp_note(channel, LS_TCP_WIRE_HEARTBEAT, 0, 0);
         return;
     }
     if ((head->flags & LS_TCP_WIRE_ANNOUNCED) && !post->announced &&

@@ -48,7 +48,8 @@ static uint32_t credit_of(int64_t bytes)
 
 /* --- frames --- */
 
-void ls_tcp_queue(ls_tcp_channel *channel, ls_tcp_frame *frame)
+/* Number a frame and put it behind the others of its channel. */
+static void queue_frame(ls_tcp_channel *channel, ls_tcp_frame *frame)
 {
     frame->wire.channel = (uint8_t)channel->index;
     frame->wire.generation = channel->link->tcp->args.generation;
@@ -74,7 +75,7 @@ void ls_tcp_say(ls_tcp_link *link, ls_tcp_wire_kind kind, uint64_t tag, int64_t 
     frame->wire.kind = (uint8_t)kind;
     frame->wire.tag = tag;
     frame->wire.offset = (uint64_t)bytes;
-    ls_tcp_queue(&link->channels[0], frame);
+    queue_frame(&link->channels[0], frame);
     ls_tcp_pump(&link->channels[0]);
 }
 
@@ -96,7 +97,7 @@ void ls_tcp_answer(ls_tcp_link *link, int about, const uint8_t *bytes, int len)
     frame->wire.length = (uint32_t)len;
     frame->block = block;
     frame->payload = block->bytes;
-    ls_tcp_queue(&link->channels[0], frame);
+    queue_frame(&link->channels[0], frame);
     ls_tcp_pump(&link->channels[0]);
 }
 
@@ -120,7 +121,7 @@ static void fill_note(ls_tcp_channel *channel, ls_tcp_wire_kind kind, uint64_t t
 
 void ls_tcp_note(ls_tcp_channel *channel, ls_tcp_wire_kind kind, uint64_t tag, uint64_t offset)
 {
-    if (kind == LS_TCP_WIRE_BEAT) {
+    if (kind == LS_TCP_WIRE_HEARTBEAT) {
         channel->note_wanted = true;
     } else if (channel->note_left == 0 && channel->sent_of == 0) {
         fill_note(channel, kind, tag, offset);
@@ -156,7 +157,7 @@ static ls_tcp_frame *cut_chunk(ls_tcp_channel *channel)
         if (!link->bulk_first)
             link->bulk_last = NULL;
     }
-    ls_tcp_queue(channel, frame);
+    queue_frame(channel, frame);
     return frame;
 }
 
@@ -179,7 +180,7 @@ static int gather(ls_tcp_channel *channel, struct iovec *vectors)
     int n = 0;
 
     if (channel->note_wanted && channel->note_left == 0 && of == 0)
-        fill_note(channel, LS_TCP_WIRE_BEAT, 0, 0);
+        fill_note(channel, LS_TCP_WIRE_HEARTBEAT, 0, 0);
     if (channel->note_left)
         vectors[n++] = (struct iovec){channel->note + LS_TCP_WIRE_BYTES - channel->note_left,
                                       channel->note_left};
@@ -411,7 +412,7 @@ static ls_status send_small(ls_tcp_link *link, ls_message *message)
     }
     frame->message = message;
     link->credit_used += credit_of(message->bytes);
-    ls_tcp_queue(&link->channels[0], frame);
+    queue_frame(&link->channels[0], frame);
     hold(link, message);
     return LS_OK;
 }

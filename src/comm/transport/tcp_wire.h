@@ -17,7 +17,7 @@ enum {
 
 typedef enum ls_tcp_wire_kind {
     LS_TCP_WIRE_RESUME = 1, /* first frame of a connection; tag: instance, offset: settings */
-    LS_TCP_WIRE_BEAT,       /* ack, consumed, and the sign of life */
+    LS_TCP_WIRE_HEARTBEAT,  /* ack, consumed, and the sign of life */
     LS_TCP_WIRE_EAGER,      /* a small message */
     LS_TCP_WIRE_ANNOUNCE,   /* a send waits for its receive; offset: bytes */
     LS_TCP_WIRE_READY,      /* a receive is posted; offset: bytes */

@@ -1,17 +1,17 @@
 /* transport.h -- who moves bytes between two ranks: shared memory, TCP, UCX, or a wrapper that
  * misbehaves on purpose.
  *
- * A transport knows messages, not collectives. A message has a peer and a tag; a send and the receive
- * of the same tag meet, whichever was posted first. A tag is used once per pair and direction while
- * a transport lives (the caller builds it from communicator, sequence number and step). Messages of
- * one pair may complete in any order.
+ * A transport knows messages, not collectives. A message has a peer and a tag; a send and the
+ * receive of the same tag meet, whichever was posted first. A tag is used once per pair and
+ * direction while a transport lives (the caller builds it from communicator, sequence number and
+ * step). Messages of one pair may complete in any order.
  *
  * What was sent leaves with the next poll at the latest: messages to one peer that were sent
  * between two polls may leave together. Nothing here waits, except `sleep`, which takes a time. One
  * thread at a time calls a transport; only `wake` may be called from others. Memory of a posted
- * message belongs to the transport until it is done. After a failure every later call fails with the
- * same reason: a transport does not heal by itself (a TCP link that was reset and resumed within its
- * time never failed). */
+ * message belongs to the transport until it is done. After a failure every later call fails with
+ * the same reason: a transport does not heal by itself (a TCP link that was reset and resumed
+ * within its time never failed). */
 #pragma once
 #include "base/err.h"
 #include "kernel/combine.h"

@@ -99,7 +99,7 @@ ls_status ls_ucx_reach(ls_ucx *u, int peer)
     }
     link->wanted = true;
     link->heard_ns = ls_time_now_ns();
-    ls_ucx_say(u, peer, LS_UCX_BEAT);
+    ls_ucx_say(u, peer, LS_UCX_HEARTBEAT);
     return u->failed ? u->cause.code : LS_OK;
 }
 
@@ -123,19 +123,19 @@ static void tick(ls_ucx *u)
     int64_t now = ls_time_now_ns(), away = now - u->tick_ns;
 
     u->tick_ns = now;
-    if (away > u->beat_ns) /* the keeper comes twice as often, when it is let */
+    if (away > u->heartbeat_ns) /* the keeper comes twice as often, when it is let */
         for (int r = 0; r < u->args.ranks; r++)
             u->links[r].heard_ns += away;
-    if (now < u->next_beat_ns || !u->connected)
+    if (now < u->next_heartbeat_ns || !u->connected)
         return;
-    u->next_beat_ns = now + u->beat_ns / 2;
+    u->next_heartbeat_ns = now + u->heartbeat_ns / 2;
     for (int r = 0; r < u->args.ranks && !u->failed; r++) {
         ls_ucx_link *link = &u->links[r];
 
         if (!link->wanted || link->gone || ls_ucx_reach(u, r) != LS_OK)
             continue;
-        if (now - link->spoke_ns >= u->beat_ns && !link->beating)
-            ls_ucx_say(u, r, LS_UCX_BEAT);
+        if (now - link->spoke_ns >= u->heartbeat_ns && !link->beating)
+            ls_ucx_say(u, r, LS_UCX_HEARTBEAT);
         watch(u, r, now);
     }
 }
@@ -167,7 +167,7 @@ static void *keep_links(void *arg)
 {
     ls_ucx *u = arg;
     struct pollfd stop = {u->stop_fd, POLLIN, 0};
-    int pause_ms = (int)ls_max_i64(1, u->beat_ns / 2 / LS_NS_PER_MS);
+    int pause_ms = (int)ls_max_i64(1, u->heartbeat_ns / 2 / LS_NS_PER_MS);
 
     while (poll(&stop, 1, pause_ms) <= 0) {
         bool news;
@@ -246,7 +246,7 @@ static void ucx_sleep(ls_transport *transport, int64_t until_ns)
 
     pthread_mutex_lock(&u->lock);
     news = u->failed || u->finished || u->api.ucp_worker_arm(u->worker) != UCS_OK;
-    left = ls_min_i64(until_ns, u->next_beat_ns) - now;
+    left = ls_min_i64(until_ns, u->next_heartbeat_ns) - now;
     pthread_mutex_unlock(&u->lock);
     if (news || left <= 0)
         return;
@@ -472,7 +472,7 @@ ls_status ls_ucx_open(const ls_ucx_args *args, ls_transport **transport_out)
     u->args = *args;
     u->args.silence_ns = args->silence_ns ? args->silence_ns : LS_NS_PER_S;
     u->args.first_ns = args->first_ns ? args->first_ns : 10 * LS_NS_PER_S;
-    u->beat_ns = u->args.silence_ns / 4;
+    u->heartbeat_ns = u->args.silence_ns / 4;
     u->wake_fd = u->stop_fd = -1;
     LS_TRY(st, ls_ucx_load(&u->api, args->library), out);
     u->links = ls_mem_array((size_t)args->ranks, sizeof *u->links);

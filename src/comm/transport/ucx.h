@@ -1,14 +1,14 @@
 /* ucx.h -- a transport over UCX, for machines with RDMA devices.
  *
  * UCX (libucp.so.0) is opened at run time; the program neither links nor needs it. Opening a
- * transport and handing addresses around are two steps, because UCX chooses its own ports: every rank
- * opens, gives the bytes of ls_ucx_address() to all others over a way it already has, and calls
- * ls_ucx_connect() with those of all ranks. Links come up when a pair first talks.
+ * transport and handing addresses around are two steps, because UCX chooses its own ports: every
+ * rank opens, gives the bytes of ls_ucx_address() to all others over a way it already has, and
+ * calls ls_ucx_connect() with those of all ranks. Links come up when a pair first talks.
  *
  * UCX does not tell for a minute that a link was cut. So each pair that talks sends small
  * heartbeats, from a thread of the transport when nobody calls it, and a peer that is silent for
- * `silence_ns` breaks the transport by name. UCX does not know who it talks to either: frames carry a
- * key which the job's secret should give; what does not carry it, and anything of another
+ * `silence_ns` breaks the transport by name. UCX does not know who it talks to either: frames carry
+ * a key which the job's secret should give; what does not carry it, and anything of another
  * generation, is dropped. The key is sent in the clear: it keeps out strays, not a listener. */
 #pragma once
 #include "comm/transport/transport.h"
@@ -34,7 +34,8 @@ typedef struct ls_ucx_args {
  * which. LS_EIO: UCX does not start. */
 ls_status ls_ucx_open(const ls_ucx_args *args, ls_transport **transport_out);
 
-/* What the other ranks need, borrowed until the transport is closed; at most LS_UCX_ADDRESS_BYTES. */
+/* What the other ranks need, borrowed until the transport is closed; at most
+ * LS_UCX_ADDRESS_BYTES. */
 void ls_ucx_address(const ls_transport *transport, const void **bytes_out, size_t *len_out);
 
 typedef struct ls_ucx_peer {
@@ -46,8 +47,8 @@ typedef struct ls_ucx_peer {
  * address is damaged, of another rank or of another generation; nothing was connected. */
 ls_status ls_ucx_connect(ls_transport *transport, const ls_ucx_peer *peers);
 
-/* Whether a transport could be opened here; if not, *reason_out says why (NULL is allowed). The last
- * failure of this thread stays what it was. */
+/* Whether a transport could be opened here; if not, *reason_out says why (NULL is allowed). The
+ * last failure of this thread stays what it was. */
 bool ls_ucx_available(ls_err_record *reason_out);
 
 /* Whether UCX would go through an RDMA device here: one of the machine has an active port, and UCX

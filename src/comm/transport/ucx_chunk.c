@@ -51,32 +51,32 @@ static ls_ucx_post *take_post(ls_ucx *u, ls_message *message)
     return p;
 }
 
-static ls_ucx_flight *take_flight(ls_ucx *u, int peer)
+static ls_ucx_transfer *take_transfer(ls_ucx *u, int peer)
 {
-    ls_ucx_flight *f = u->free_flights, *all;
+    ls_ucx_transfer *f = u->free_transfers, *all;
 
     if (f) {
-        u->free_flights = f->next;
+        u->free_transfers = f->next;
     } else {
         f = ls_mem_alloc(sizeof *f);
         if (!f)
             return NULL;
-        f->all = u->all_flights;
-        u->all_flights = f;
+        f->all = u->all_transfers;
+        u->all_transfers = f;
     }
     all = f->all;
-    *f = (ls_ucx_flight){.transport = u, .peer = peer, .all = all};
+    *f = (ls_ucx_transfer){.transport = u, .peer = peer, .all = all};
     return f;
 }
 
-static void give_flight(ls_ucx *u, ls_ucx_flight *f)
+static void give_transfer(ls_ucx *u, ls_ucx_transfer *f)
 {
     if (f->stage)
         u->stages[u->stage_count++] = f->stage;
     f->stage = NULL;
     f->data = NULL;
-    f->next = u->free_flights;
-    u->free_flights = f;
+    f->next = u->free_transfers;
+    u->free_transfers = f;
 }
 
 static void finish(ls_ucx *u, ls_ucx_post *p)
@@ -88,7 +88,7 @@ static void finish(ls_ucx *u, ls_ucx_post *p)
     u->free_posts = p;
 }
 
-static void enqueue(ls_ucx_queue *q, ls_ucx_flight *f)
+static void enqueue(ls_ucx_queue *q, ls_ucx_transfer *f)
 {
     f->next = NULL;
     if (!q->first)
@@ -97,9 +97,9 @@ static void enqueue(ls_ucx_queue *q, ls_ucx_flight *f)
     q->last = &f->next;
 }
 
-static ls_ucx_flight *dequeue(ls_ucx_queue *q)
+static ls_ucx_transfer *dequeue(ls_ucx_queue *q)
 {
-    ls_ucx_flight *f = q->first;
+    ls_ucx_transfer *f = q->first;
 
     if (f)
         q->first = f->next;
@@ -138,7 +138,7 @@ static void make_ready(ls_ucx *u, ls_ucx_post *p)
 
 static void on_sent(void *request, ucs_status_t status, void *user_data)
 {
-    ls_ucx_flight *f = user_data;
+    ls_ucx_transfer *f = user_data;
     ls_ucx *u = f->transport;
     ls_ucx_post *p = f->post;
     int peer = f->peer;
@@ -149,19 +149,19 @@ static void on_sent(void *request, ucs_status_t status, void *user_data)
     } else if (p) {
         if (f->frame.len > LS_UCX_EAGER_BYTES)
             u->links[peer].heard_ns = ls_time_now_ns(); /* it fetched this: it lives */
-        p->flights--;
+        p->transfers--;
         if (p->chunks)
             make_ready(u, p);
-        else if (!p->flights)
+        else if (!p->transfers)
             finish(u, p);
     } else {
         u->links[peer].beating = false;
     }
-    give_flight(u, f);
+    give_transfer(u, f);
 }
 
 /* Gives a flight to UCX. True when it left at once. */
-static bool launch(ls_ucx *u, ls_ucx_flight *f, const void *data)
+static bool launch(ls_ucx *u, ls_ucx_transfer *f, const void *data)
 {
     int peer = f->peer;
     bool fetched = f->frame.len > LS_UCX_EAGER_BYTES;
@@ -199,7 +199,7 @@ static void send_chunk(ls_ucx *u, ls_ucx_post *p)
 {
     const ls_message *m = p->message;
     const char *data = (const char *)m->data + p->begun;
-    ls_ucx_flight *f = take_flight(u, m->peer);
+    ls_ucx_transfer *f = take_transfer(u, m->peer);
 
     if (!f) {
         ls_ucx_break(u);
@@ -216,18 +216,18 @@ static void send_chunk(ls_ucx *u, ls_ucx_post *p)
     p->begun += f->frame.len;
     p->chunks--;
     if (launch(u, f, data))
-        give_flight(u, f);
+        give_transfer(u, f);
     else
-        p->flights++;
+        p->transfers++;
 }
 
 static void send_chunks(ls_ucx *u, ls_ucx_post *p)
 {
     if (ls_ucx_reach(u, p->message->peer) != LS_OK)
         return;
-    while (!u->failed && p->chunks && p->flights < LS_UCX_WINDOW)
+    while (!u->failed && p->chunks && p->transfers < LS_UCX_WINDOW)
         send_chunk(u, p);
-    if (!u->failed && !p->chunks && !p->flights)
+    if (!u->failed && !p->chunks && !p->transfers)
         finish(u, p);
 }
 
@@ -247,7 +247,7 @@ ls_status ls_ucx_post_send(ls_ucx *u, ls_message *message)
 
 void ls_ucx_say(ls_ucx *u, int peer, ls_ucx_kind kind)
 {
-    ls_ucx_flight *f = take_flight(u, peer);
+    ls_ucx_transfer *f = take_transfer(u, peer);
 
     if (!f)
         return; /* the next one will do */
@@ -255,7 +255,7 @@ void ls_ucx_say(ls_ucx *u, int peer, ls_ucx_kind kind)
     u->links[peer].beating = true;
     if (launch(u, f, NULL)) {
         u->links[peer].beating = false;
-        give_flight(u, f);
+        give_transfer(u, f);
     }
 }
 
@@ -288,7 +288,7 @@ static bool settle(ls_ucx *u, ls_ucx_post *p, const ls_ucx_frame *frame)
     p->places += frame->offset / LS_UCX_CHUNK_BYTES + 1;
     if (p->settled < p->message->bytes)
         return false;
-    if (p->settled > p->message->bytes || p->flights || p->places != chunks * (chunks + 1) / 2) {
+    if (p->settled > p->message->bytes || p->transfers || p->places != chunks * (chunks + 1) / 2) {
         refuse(u, p->message->peer, "a chunk twice");
         return false;
     }
@@ -344,23 +344,23 @@ static bool size_fits(ls_ucx *u, const ls_ucx_post *p, const ls_ucx_frame *frame
     return false;
 }
 
-static void fetched(ls_ucx *u, ls_ucx_flight *f)
+static void fetched(ls_ucx *u, ls_ucx_transfer *f)
 {
     ls_ucx_post *p = f->post;
     ls_ucx_link *link = &u->links[f->peer];
 
     link->heard_ns = ls_time_now_ns();
-    p->flights--;
+    p->transfers--;
     if (f->stage)
         place(u, p, &f->frame, f->stage);
     else if (crc_fits(u, &f->frame, (char *)p->message->data + f->frame.offset))
         settle(u, p, &f->frame);
-    give_flight(u, f);
+    give_transfer(u, f);
 }
 
 static void on_fetched(void *request, ucs_status_t status, size_t len, void *user_data)
 {
-    ls_ucx_flight *f = user_data;
+    ls_ucx_transfer *f = user_data;
     ls_ucx *u = f->transport;
 
     u->api.ucp_request_free(request);
@@ -372,7 +372,7 @@ static void on_fetched(void *request, ucs_status_t status, size_t len, void *use
         fetched(u, f);
 }
 
-static void start_fetch(ls_ucx *u, ls_ucx_flight *f)
+static void start_fetch(ls_ucx *u, ls_ucx_transfer *f)
 {
     char *to = f->stage ? f->stage : (char *)f->post->message->data + f->frame.offset;
     void *from = f->data;
@@ -390,7 +390,7 @@ static void start_fetch(ls_ucx *u, ls_ucx_flight *f)
         ls_ucx_break_peer(u, f->peer, u->api.ucs_status_string(UCS_PTR_STATUS(r)));
 }
 
-static bool take_stage(ls_ucx *u, ls_ucx_flight *f)
+static bool take_stage(ls_ucx *u, ls_ucx_transfer *f)
 {
     if (!u->stage_memory) {
         u->stage_memory = ls_mem_alloc((size_t)LS_UCX_STAGES * LS_UCX_CHUNK_BYTES);
@@ -423,10 +423,10 @@ void ls_ucx_pump(ls_ucx *u)
 }
 
 /* A chunk that has to be fetched, for a post that is there. */
-static void plan_fetch(ls_ucx *u, ls_ucx_post *p, ls_ucx_flight *f)
+static void plan_fetch(ls_ucx *u, ls_ucx_post *p, ls_ucx_transfer *f)
 {
     f->post = p;
-    p->flights++;
+    p->transfers++;
     enqueue(p->message->add ? &u->staged : &u->fetches, f);
 }
 
@@ -448,9 +448,9 @@ static bool is_sound(const ls_ucx_frame *frame, size_t len)
 }
 
 /* Keeps a chunk beyond the callback: where to fetch it, UCX's memory, or a copy. */
-static ls_ucx_flight *keep(ls_ucx *u, const ls_ucx_frame *frame, void *data, uint64_t attr)
+static ls_ucx_transfer *keep(ls_ucx *u, const ls_ucx_frame *frame, void *data, uint64_t attr)
 {
-    ls_ucx_flight *f = take_flight(u, (int)frame->from);
+    ls_ucx_transfer *f = take_transfer(u, (int)frame->from);
 
     if (!f) {
         ls_ucx_break(u);
@@ -464,7 +464,7 @@ static ls_ucx_flight *keep(ls_ucx *u, const ls_ucx_frame *frame, void *data, uin
     f->data = f->own ? ls_mem_alloc((size_t)frame->len) : data;
     if (!f->data) {
         ls_ucx_break(u);
-        give_flight(u, f);
+        give_transfer(u, f);
         return NULL;
     }
     if (f->own)
@@ -476,7 +476,7 @@ static ucs_status_t on_data(ls_ucx *u, const ls_ucx_frame *frame, void *data, ui
 {
     ls_ucx_post *p = find_post(u, (int)frame->from, frame->tag);
     ls_ucx_link *link = &u->links[frame->from];
-    ls_ucx_flight *f;
+    ls_ucx_transfer *f;
 
     if (p && !size_fits(u, p, frame))
         return UCS_OK;
@@ -490,7 +490,7 @@ static ucs_status_t on_data(ls_ucx *u, const ls_ucx_frame *frame, void *data, ui
     if (p) {
         plan_fetch(u, p, f);
     } else {
-        ls_ucx_flight **head = &u->unclaimed[bucket((int)frame->from, frame->tag)];
+        ls_ucx_transfer **head = &u->unclaimed[bucket((int)frame->from, frame->tag)];
 
         f->next = *head;
         *head = f;
@@ -539,7 +539,7 @@ ucs_status_t ls_ucx_on_chunk(void *transport, const void *header, size_t header_
 
 /* --- posting a receive ---------------------------------------------------------------------- */
 
-static void release_data(ls_ucx *u, ls_ucx_flight *f)
+static void release_data(ls_ucx *u, ls_ucx_transfer *f)
 {
     if (f->own)
         ls_mem_free(f->data);
@@ -549,9 +549,9 @@ static void release_data(ls_ucx *u, ls_ucx_flight *f)
 }
 
 /* Takes the chunks of a message that came early out of the table. */
-static ls_ucx_flight *claim(ls_ucx *u, const ls_message *m)
+static ls_ucx_transfer *claim(ls_ucx *u, const ls_message *m)
 {
-    ls_ucx_flight **at = &u->unclaimed[bucket(m->peer, m->tag)], *mine = NULL, *f;
+    ls_ucx_transfer **at = &u->unclaimed[bucket(m->peer, m->tag)], *mine = NULL, *f;
 
     while ((f = *at)) {
         if (f->peer != m->peer || f->frame.tag != m->tag) {
@@ -570,7 +570,7 @@ ls_status ls_ucx_post_receive(ls_ucx *u, ls_message *message)
 {
     ls_ucx_post *p = take_post(u, message),
                 **head = &u->posted[bucket(message->peer, message->tag)];
-    ls_ucx_flight *f, *next;
+    ls_ucx_transfer *f, *next;
     bool whole = false;
 
     if (!p)
@@ -589,7 +589,7 @@ ls_status ls_ucx_post_receive(ls_ucx *u, ls_message *message)
             whole = place(u, p, &f->frame, f->data);
         }
         release_data(u, f);
-        give_flight(u, f);
+        give_transfer(u, f);
     }
     if (whole || u->failed)
         return LS_OK;
@@ -604,7 +604,7 @@ ls_status ls_ucx_post_receive(ls_ucx *u, ls_message *message)
 
 void ls_ucx_drop(ls_ucx *u)
 {
-    for (ls_ucx_flight *f = u->all_flights; f; f = f->all)
+    for (ls_ucx_transfer *f = u->all_transfers; f; f = f->all)
         release_data(u, f);
 }
 
@@ -616,10 +616,10 @@ void ls_ucx_free_memory(ls_ucx *u)
         u->all_posts = p->all;
         ls_mem_free(p);
     }
-    while (u->all_flights) {
-        ls_ucx_flight *f = u->all_flights;
+    while (u->all_transfers) {
+        ls_ucx_transfer *f = u->all_transfers;
 
-        u->all_flights = f->all;
+        u->all_transfers = f->all;
         ls_mem_free(f);
     }
     ls_mem_free(u->stage_memory);

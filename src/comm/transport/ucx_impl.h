@@ -65,7 +65,7 @@ enum {
     LS_UCX_UNCLAIMED = 1 << 16, /* chunks that came before anybody asked for them */
 };
 
-typedef enum ls_ucx_kind { LS_UCX_CHUNK = 1, LS_UCX_BEAT, LS_UCX_BYE } ls_ucx_kind;
+typedef enum ls_ucx_kind { LS_UCX_CHUNK = 1, LS_UCX_HEARTBEAT, LS_UCX_BYE } ls_ucx_kind;
 
 /* Travels in front of every chunk. Both ends are of the same byte order, or the magic differs. */
 typedef struct ls_ucx_frame {
@@ -88,13 +88,13 @@ typedef struct ls_ucx_post {
     int64_t settled; /* receiving: bytes in place */
     int64_t places;  /* receiving: sum of the chunks' places, from 1; finds one that came twice */
     int64_t chunks;  /* sending: still to begin */
-    int flights;     /* chunks under way */
+    int transfers;   /* chunks under way */
     bool queued;     /* sending: stands in `ready` */
 } ls_ucx_post;
 
 /* A chunk under way: its frame, and whose it is. */
-typedef struct ls_ucx_flight {
-    struct ls_ucx_flight *next, *all;
+typedef struct ls_ucx_transfer {
+    struct ls_ucx_transfer *next, *all;
     struct ls_ucx *transport;
     ls_ucx_post *post; /* NULL: a heartbeat, or a chunk that nobody claimed yet */
     int peer;
@@ -103,10 +103,10 @@ typedef struct ls_ucx_flight {
     bool fetch; /* data is where to fetch from, not the bytes */
     bool own;   /* data is ours */
     char *stage;
-} ls_ucx_flight;
+} ls_ucx_transfer;
 
 typedef struct ls_ucx_queue {
-    ls_ucx_flight *first, **last;
+    ls_ucx_transfer *first, **last;
 } ls_ucx_queue;
 
 typedef struct ls_ucx_link {
@@ -137,23 +137,24 @@ typedef struct ls_ucx {
     pthread_t keeper;
     bool locked, kept; /* lock and keeper exist */
     ls_ucx_link *links;
-    ls_ucx_post *posted[LS_UCX_BUCKETS];      /* receives, by rank and tag */
-    ls_ucx_flight *unclaimed[LS_UCX_BUCKETS]; /* chunks, likewise */
-    ls_ucx_post *ready;                       /* sends with room in their window */
-    ls_ucx_queue fetches;                     /* chunks to fetch */
-    ls_ucx_queue staged;                      /* chunks to fetch when a stage is free */
-    char *stages[LS_UCX_STAGES];              /* free ones */
+    ls_ucx_post *posted[LS_UCX_BUCKETS];        /* receives, by rank and tag */
+    ls_ucx_transfer *unclaimed[LS_UCX_BUCKETS]; /* chunks, likewise */
+    ls_ucx_post *ready;                         /* sends with room in their window */
+    ls_ucx_queue fetches;                       /* chunks to fetch */
+    ls_ucx_queue staged;                        /* chunks to fetch when a stage is free */
+    char *stages[LS_UCX_STAGES];                /* free ones */
     int stage_count;
     char *stage_memory;
     ls_message *finished; /* done is set by the caller's own poll */
-    int64_t tick_ns, beat_ns, next_beat_ns;
+    int64_t tick_ns, heartbeat_ns, next_heartbeat_ns;
     bool failed;
     ls_err_record cause;
     ls_ucx_post *free_posts, *all_posts;
-    ls_ucx_flight *free_flights, *all_flights;
+    ls_ucx_transfer *free_transfers, *all_transfers;
 } ls_ucx;
 
-/* ucx.c: the endpoint of a peer, made when it is first needed. LS_EPEER, and the transport fails. */
+/* ucx.c: the endpoint of a peer, made when it is first needed. LS_EPEER, and the transport
+ * fails. */
 ls_status ls_ucx_reach(ls_ucx *u, int peer);
 /* ucx.c: the first failure stays the cause. What ls_fail() just recorded, or of a peer. */
 void ls_ucx_break(ls_ucx *u);

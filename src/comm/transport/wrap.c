@@ -1,8 +1,8 @@
 /* wrap.c -- what the plan says is done to a send before the inner transport sees it.
  *
  * A send that is late or changed is carried by a message of our own, in a list ordered by the time
- * it is due; it points to the caller's memory, or to a changed copy. When the inner transport is done
- * with it, the caller's message is done. Receives pass untouched. */
+ * it is due; it points to the caller's memory, or to a changed copy. When the inner transport is
+ * done with it, the caller's message is done. Receives pass untouched. */
 #include "comm/transport/wrap.h"
 
 #include <signal.h>

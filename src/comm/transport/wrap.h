@@ -1,8 +1,8 @@
 /* wrap.h -- a transport around another that misbehaves on purpose, for tests and drills.
  *
  * In builds with -DLS_FAULTS the plan in LINESHAFT_WRAP is put around what moves data between nodes
- * (inter_node.c). In every build it is put there when a drill's plan (base/fault.h) has something for
- * the point "link": then what this rank sends is lost (cut), or leaves later (slow).
+ * (inter_node.c). In every build it is put there when a drill's plan (base/fault.h) has something
+ * for the point "link": then what this rank sends is lost (cut), or leaves later (slow).
  *
  * The plan is a list, separated by commas; the n-th message is the n-th that this rank sends,
  * counted from 1. What happens by chance is a function of the seed and n, so a run can be repeated.
@@ -15,8 +15,8 @@
  *   stop@120       the process stops (SIGSTOP) there
  *   seed=3         instead of the seed given
  *
- * Nothing a transport does underneath (chunks, resuming) is touched: this is the view of who posts.
- */
+ * Nothing a transport does underneath (chunks, resuming) is touched: this is the view of who
+ * posts. */
 #pragma once
 #include "comm/transport/transport.h"
 

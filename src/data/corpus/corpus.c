@@ -11,7 +11,7 @@
 #include "data/chat/chat.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/present.h"
+#include "base/resident.h"
 
 /* Shards up to this size are verified when they are opened, which takes milliseconds. */
 static const int64_t verify_up_to = 256 * LS_MIB;
@@ -21,7 +21,7 @@ typedef struct source_row {
     ls_token_shard *shards; /* owned */
     int64_t *first;         /* owned: number of each shard's first token */
     int n_shards;           /* opened */
-    int64_t tokens, train, documents, marked;
+    int64_t tokens, train;
     bool chat; /* its shards are marked and laid out for the run's windows */
 } source_row;
 
@@ -102,8 +102,6 @@ static ls_status add_shard(source_row *row, const ls_corpus *corpus, const char 
     LS_TRY(st, ls_token_shard_open(shard, path), out);
     row->first[row->n_shards++] = row->tokens;
     row->tokens += shard->tokens;
-    row->documents += shard->documents;
-    row->marked += shard->marked;
     LS_TRY(st, check_layout(row, corpus, shard), out);
     LS_TRY(st, ls_token_shard_check_tokenizer(shard, corpus->tok), out);
     if (shard->tokens * shard->width <= verify_up_to)
@@ -434,11 +432,6 @@ int64_t ls_corpus_validation_tokens(const ls_corpus *corpus, int source)
     return corpus->sources[source].tokens - corpus->sources[source].train;
 }
 
-int64_t ls_corpus_documents(const ls_corpus *corpus, int source)
-{
-    return corpus->sources[source].documents;
-}
-
 ls_hash ls_corpus_hash(const ls_corpus *corpus)
 {
     ls_hash_stream stream;
@@ -472,14 +465,9 @@ int64_t ls_corpus_present_bytes(const ls_corpus *corpus)
     for (int i = 0; i < corpus->n_sources; i++)
         for (int k = 0; k < corpus->sources[i].n_shards; k++) {
             const ls_file_map *map = &corpus->sources[i].shards[k].map;
-            sum += ls_max_i64(0, ls_present_bytes(map->bytes, (int64_t)map->len));
+            sum += ls_max_i64(0, ls_resident_bytes(map->bytes, (int64_t)map->len));
         }
     return sum;
-}
-
-int64_t ls_corpus_marked_tokens(const ls_corpus *corpus, int source)
-{
-    return corpus->sources[source].marked;
 }
 
 bool ls_corpus_isolates(const ls_corpus *corpus)

@@ -29,9 +29,6 @@ int ls_corpus_sources(const ls_corpus *corpus);
 const char *ls_corpus_source_name(const ls_corpus *corpus, int source); /* as the run file has it */
 int64_t ls_corpus_train_tokens(const ls_corpus *corpus, int source);
 int64_t ls_corpus_validation_tokens(const ls_corpus *corpus, int source);
-int64_t ls_corpus_documents(const ls_corpus *corpus, int source);
-/* Tokens that are targets, of all tokens of a source; fewer only for chat data. */
-int64_t ls_corpus_marked_tokens(const ls_corpus *corpus, int source);
 /* Whether documents must not see each other: data.isolate, or any source is chat data. */
 bool ls_corpus_isolates(const ls_corpus *corpus);
 /* Of all tokens and document starts, as the shards' headers give them: another hash, other data. */
@@ -40,7 +37,7 @@ ls_hash ls_corpus_hash(const ls_corpus *corpus);
 int64_t ls_corpus_mapped_bytes(const ls_corpus *corpus);
 /* And those that are resident already; 0 where the system does not tell. */
 int64_t ls_corpus_present_bytes(const ls_corpus *corpus);
-/* Shards that this open had to build. */
+/* Shards that this open had to build: for tests of what the cache saves. */
 int ls_corpus_built(const ls_corpus *corpus);
 
 /* The order of this corpus's training windows for a seed and a window length. */

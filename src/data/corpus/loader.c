@@ -42,7 +42,6 @@ struct ls_loader {
     bool out; /* the caller holds the batch of step `taken` */
     bool ending;
     ls_err_record failure; /* of the thread; LS_OK: none */
-    int64_t waited_ns;
 };
 
 static int depth_of(const ls_loader_args *args)
@@ -266,11 +265,8 @@ ls_status ls_loader_next(ls_loader *loader, int64_t deadline_ns, const ls_batch 
         ask_slices(l);
         pthread_cond_broadcast(&l->changed);
     }
-    int64_t began = l->taken == l->filled ? ls_time_now_ns() : 0;
     while (l->taken == l->filled && l->failure.code == LS_OK && in_time)
         in_time = wait_changed(l, deadline_ns);
-    if (began)
-        l->waited_ns += ls_time_now_ns() - began;
     if (l->taken < l->filled) { /* what is ready goes out before a later failure */
         *batch_out = &l->slots[l->taken % depth_of(&l->args)].batch;
         l->out = true;
@@ -282,9 +278,4 @@ ls_status ls_loader_next(ls_loader *loader, int64_t deadline_ns, const ls_batch 
     }
     pthread_mutex_unlock(&l->lock);
     return st;
-}
-
-int64_t ls_loader_waited_ns(const ls_loader *loader)
-{
-    return loader->waited_ns;
 }

@@ -1,7 +1,8 @@
 /* loader.h -- the batches of a run, step after step, prepared ahead of time.
  *
- * One thread fills a ring of buffers with the samples that data/corpus/sample_order.h names; the trainer takes
- * them in order. Memory is allocated once, at open; a step touches no heap. One caller at a time.
+ * One thread fills a ring of buffers with the samples that data/corpus/sample_order.h names; the
+ * trainer takes them in order. Memory is allocated once, at open; a step touches no heap. One
+ * caller at a time.
  *
  * Of a batch that several ranks share, a rank reads the windows of its own slice. */
 #pragma once
@@ -52,9 +53,6 @@ void ls_loader_close(ls_loader *loader);
  * deadline_ns (of ls_time_now_ns()); asking again is allowed. A failure of the thread comes out
  * here and stays. */
 ls_status ls_loader_next(ls_loader *loader, int64_t deadline_ns, const ls_batch **batch_out);
-
-/* Time that callers of ls_loader_next() have spent waiting, in all. */
-int64_t ls_loader_waited_ns(const ls_loader *loader);
 
 /* Bytes that open will allocate for batches. */
 int64_t ls_loader_bytes(const ls_loader_args *args);

@@ -1,8 +1,9 @@
 /* order_proof.h -- the proof that each sample is used exactly once per epoch.
  *
- * It does not trust the arithmetic of data/corpus/sample_order.c: it walks positions, marks every window in a
- * bitmap per source and epoch, and finds what is missing or used twice. A second walk, by an order
- * made anew and started in the middle, must meet the same samples: seeking equals walking. */
+ * It does not trust the arithmetic of data/corpus/sample_order.c: it walks positions, marks every
+ * window in a bitmap per source and epoch, and finds what is missing or used twice. A second walk,
+ * by an order made anew and started in the middle, must meet the same samples: seeking equals
+ * walking. */
 #pragma once
 #include "data/corpus/sample_order.h"
 

@@ -17,13 +17,13 @@
  * per epoch: with 4 and 6 windows an epoch has 10 positions, and place 7 after the permutation is
  * window 3 of the second source. No rounding, and all sources end their epochs together.
  *
- * With weights, time is cut into blocks of LS_SAMPLE_ORDER_BLOCK positions. Each source owns a whole
- * number of places in every block (its quota, by largest remainders), and the places are permuted
- * anew in each block. A source with quota q takes its own samples b*q .. b*q + q-1 in block b: that
- * number divided by its windows is its epoch. Sources end their epochs at different times. Example
- * with a block of 8 and weights 3 : 1: quotas 6 and 2. Position 13 is block 1, place 5; permuted,
- * say, to 7, which belongs to source 1 (places 6 and 7) as its number 1 in this block: it is sample
- * 1 * 2 + 1 = 3 of source 1. If that has 2 windows, this is epoch 1, place 1.
+ * With weights, time is cut into blocks of LS_SAMPLE_ORDER_BLOCK positions. Each source owns a
+ * whole number of places in every block (its quota, by largest remainders), and the places are
+ * permuted anew in each block. A source with quota q takes its own samples b*q .. b*q + q-1 in
+ * block b: that number divided by its windows is its epoch. Sources end their epochs at different
+ * times. Example with a block of 8 and weights 3 : 1: quotas 6 and 2. Position 13 is block 1, place
+ * 5; permuted, say, to 7, which belongs to source 1 (places 6 and 7) as its number 1 in this block:
+ * it is sample 1 * 2 + 1 = 3 of source 1. If that has 2 windows, this is epoch 1, place 1.
  *
  * Without shuffle there is no permutation and no shift; a mixture then interleaves its sources
  * evenly by a table of one block. */
@@ -143,7 +143,8 @@ static ls_status refuse_weight(int number, double share)
     return st;
 }
 
-/* Whole places out of LS_SAMPLE_ORDER_BLOCK, by largest remainders: each within one place of its share. */
+/* Whole places out of LS_SAMPLE_ORDER_BLOCK, by largest remainders: each within one place of its
+ * share. */
 static ls_status share_block(ls_sample_order *order, const double *weights)
 {
     double sum = 0, rest[LS_SAMPLE_ORDER_SOURCES];

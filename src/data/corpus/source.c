@@ -416,7 +416,7 @@ static ls_status next_story(ls_source *s, ls_source_piece *piece)
     if (s->stories_left <= 0)
         return LS_OK;
     ls_str_clear(&s->held);
-    ls_status st = ls_synthetic_text_tell(STORIES_SEED, s->story++, &s->held);
+    ls_status st = ls_synthetic_text_story(STORIES_SEED, s->story++, &s->held);
     if (st != LS_OK)
         return st;
     s->stories_left -= (int64_t)s->held.len;

@@ -567,7 +567,7 @@ static void end_paragraph(ls_str *out)
     ls_str_append_char(out, '\n');
 }
 
-ls_status ls_synthetic_text_tell(uint64_t seed, int64_t number, ls_str *out)
+ls_status ls_synthetic_text_story(uint64_t seed, int64_t number, ls_str *out)
 {
     dice d = {.key = ls_rng_derive(seed, 0x73746f7279u, (uint64_t)number)};
     const plot *p = &PICK(&d, plots);
@@ -582,18 +582,4 @@ ls_status ls_synthetic_text_tell(uint64_t seed, int64_t number, ls_str *out)
     }
     end_paragraph(out);
     return ls_str_status(out);
-}
-
-ls_status ls_synthetic_text_write(uint64_t seed, int64_t bytes, ls_str *out)
-{
-    size_t before = out->len;
-
-    for (int64_t i = 0; (int64_t)(out->len - before) < bytes; i++) {
-        if (i)
-            ls_str_append_char(out, '\n');
-        ls_status st = ls_synthetic_text_tell(seed, i, out);
-        if (st != LS_OK)
-            return st;
-    }
-    return LS_OK;
 }

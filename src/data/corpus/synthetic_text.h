@@ -13,10 +13,6 @@ LS_C_BEGIN
 #define LS_SYNTHETIC_TEXT_VERSION 1
 
 /* Append story number `number` of seed: a few paragraphs, each ending in a line end. */
-ls_status ls_synthetic_text_tell(uint64_t seed, int64_t number, ls_str *out);
-
-/* Append whole stories, number 0 first, with an empty line between them, until there are at least
- * that many bytes. */
-ls_status ls_synthetic_text_write(uint64_t seed, int64_t bytes, ls_str *out);
+ls_status ls_synthetic_text_story(uint64_t seed, int64_t number, ls_str *out);
 
 LS_C_END

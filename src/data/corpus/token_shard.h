@@ -4,9 +4,9 @@
  * document starts, and which tokenizer made them. A marked shard also says for each token whether a
  * model should learn to predict it, and is laid out in windows that no document crosses. Opening
  * checks every length in the header against the file, so whoever holds an open shard may ask for
- * any token below `tokens`; contents are checked by ls_token_shard_verify() and, id by id, while reading.
- * A file that shrinks while it is mapped kills the process (SIGBUS): shards are replaced by rename,
- * never changed in place. Reading is thread-safe, writing is not. */
+ * any token below `tokens`; contents are checked by ls_token_shard_verify() and, id by id, while
+ * reading. A file that shrinks while it is mapped kills the process (SIGBUS): shards are replaced
+ * by rename, never changed in place. Reading is thread-safe, writing is not. */
 #pragma once
 #include "base/file.h"
 #include "data/tokenizer/tokenizer.h"

@@ -164,7 +164,8 @@ int32_t ls_bpe_find(const ls_bpe *bpe, const void *bytes, size_t len)
     return *slot_of(bpe, bytes, len);
 }
 
-const unsigned char *ls_bpe_text(const ls_bpe *bpe, int32_t id, size_t *len_out)
+/* The bytes of an id; NULL: a hole. */
+static const unsigned char *text_of(const ls_bpe *bpe, int32_t id, size_t *len_out)
 {
     if (id < 0 || id >= bpe->args.ids || bpe->at[id] < 0)
         return NULL;
@@ -179,9 +180,8 @@ bool ls_bpe_joins_over(const ls_bpe *bpe, const char *mark)
     for (uint64_t i = 0; i < bpe->n_merges; i++) {
         if (bpe->merges[i].pair == UINT64_MAX)
             continue;
-        const unsigned char *left = ls_bpe_text(bpe, (int32_t)(bpe->merges[i].pair >> 32), &l);
-        const unsigned char *right =
-            ls_bpe_text(bpe, (int32_t)(bpe->merges[i].pair & UINT32_MAX), &r);
+        const unsigned char *left = text_of(bpe, (int32_t)(bpe->merges[i].pair >> 32), &l);
+        const unsigned char *right = text_of(bpe, (int32_t)(bpe->merges[i].pair & UINT32_MAX), &r);
         if (r >= n && memcmp(right, mark, n) == 0 && (l < n || memcmp(left + l - n, mark, n) != 0))
             return true;
     }

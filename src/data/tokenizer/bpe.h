@@ -32,9 +32,8 @@ ls_status ls_bpe_add_merge(ls_bpe *bpe, int32_t left, int32_t right, int32_t mer
 /* After the tokens and merges. unk: the id of what is unknown; -1: it is left out. */
 ls_status ls_bpe_finish(ls_bpe *bpe, int32_t unk);
 
-/* The id of exactly these bytes, -1: none; the bytes of an id, NULL: a hole. */
+/* The id of exactly these bytes, -1: none. */
 int32_t ls_bpe_find(const ls_bpe *bpe, const void *bytes, size_t len);
-const unsigned char *ls_bpe_text(const ls_bpe *bpe, int32_t id, size_t *len_out);
 /* Whether some merge joins a token that does not end in `mark` with one that begins with it. */
 bool ls_bpe_joins_over(const ls_bpe *bpe, const char *mark);
 

@@ -1,12 +1,12 @@
 /* bpe_train.h -- training a byte-level BPE vocabulary on text.
  *
- * Text is cut into words by a pattern (data/tokenizer/pretok.h), equal words are counted once, and the pair
- * of neighbouring tokens that occurs most often becomes a new token, again and again. The rule is
- * the one of the `tokenizers` package, so both give the same merges for the same words: most
- * frequent pair first; of equally frequent ones that with the smaller left id, then the smaller
- * right id, where the 256 bytes have the ids of GPT-2's table and new tokens follow in the order
- * they are made. The result does not depend on the order of the files, unless rare words had to be
- * dropped.
+ * Text is cut into words by a pattern (data/tokenizer/pretok.h), equal words are counted once, and
+ * the pair of neighbouring tokens that occurs most often becomes a new token, again and again. The
+ * rule is the one of the `tokenizers` package, so both give the same merges for the same words:
+ * most frequent pair first; of equally frequent ones that with the smaller left id, then the
+ * smaller right id, where the 256 bytes have the ids of GPT-2's table and new tokens follow in the
+ * order they are made. The result does not depend on the order of the files, unless rare words had
+ * to be dropped.
  *
  * Ids in the files that are written: 256 bytes, new tokens, special tokens last. */
 #pragma once

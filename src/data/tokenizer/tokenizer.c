@@ -1,7 +1,7 @@
 /* tokenizer.c -- the table of tokenizer kinds, and what all kinds share.
  *
- * A kind supplies a few functions (data/tokenizer/tokenizer_impl.h); decoding and streaming are built here on
- * "the bytes of one id". Another kind is one more row and one more file. */
+ * A kind supplies a few functions (data/tokenizer/tokenizer_impl.h); decoding and streaming are
+ * built here on "the bytes of one id". Another kind is one more row and one more file. */
 #include "data/tokenizer/tokenizer.h"
 
 #include "data/tokenizer/tokenizer_impl.h"

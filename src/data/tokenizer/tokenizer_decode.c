@@ -13,7 +13,8 @@ static bool prints(unsigned b)
     return (b >= '!' && b <= '~') || (b >= 0xa1 && b <= 0xac) || b >= 0xae;
 }
 
-int ls_byte_level_byte(uint32_t code)
+/* The byte that ByteLevel writes as this character; -1: none. */
+static int byte_of(uint32_t code)
 {
     if (code < 0x100)
         return prints(code) ? (int)code : -1;
@@ -32,7 +33,7 @@ bool ls_byte_level_text(const char *token, ls_str *out)
     for (size_t i = 0; i < len;) {
         int32_t code;
         utf8proc_ssize_t n = utf8proc_iterate(p + i, (utf8proc_ssize_t)(len - i), &code);
-        int byte = n > 0 ? ls_byte_level_byte((uint32_t)code) : -1;
+        int byte = n > 0 ? byte_of((uint32_t)code) : -1;
         if (byte < 0) {
             if (before < out->len) {
                 out->len = before;

@@ -150,8 +150,6 @@ typedef struct ls_tokenizer_decode_step {
 void ls_tokenizer_decode_token(const ls_tokenizer_decode_step *steps, int n, const char *token,
                                bool first, ls_str *out);
 
-/* The byte that ByteLevel writes as a character; -1: none. */
-int ls_byte_level_byte(uint32_t code);
 /* A token in ByteLevel's alphabet to bytes; false: it has other characters. */
 bool ls_byte_level_text(const char *token, ls_str *out);
 

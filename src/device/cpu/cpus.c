@@ -278,17 +278,6 @@ void ls_cpus_release(ls_cpus *cpus)
     cpus->core = NULL;
 }
 
-int ls_cpus_threads(void)
-{
-    ls_cpus cpus;
-    int threads = 1;
-
-    if (ls_cpus_init(&cpus) == LS_OK)
-        threads = cpus.threads;
-    ls_cpus_release(&cpus);
-    return threads;
-}
-
 /* --- places ----------------------------------------------------------------------------------- */
 
 /* The one object of a type that the mask touches. */

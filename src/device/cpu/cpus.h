@@ -36,9 +36,6 @@ typedef struct ls_cpus {
 ls_status ls_cpus_init(ls_cpus *cpus);
 void ls_cpus_release(ls_cpus *cpus);
 
-/* What device.threads: auto means here; at least 1. */
-int ls_cpus_threads(void);
-
 /* The sets of CPUs for a team of this many threads, one each, or NULL when the team should not be
  * pinned; *why_out says why, in words that follow "pinned" or "not pinned". Pinned is a team that
  * takes every core of its share. With fewer threads, or under a quota, two processes would choose

@@ -97,7 +97,7 @@ static void memory_room(int64_t *free_out, int64_t *total_out)
     *free_out = ls_min_i64(ls_min_i64(r.free, available), *total_out);
 }
 
-static ls_status start_team(ls_device *device, const ls_cpus *cpus)
+static ls_status start_pool(ls_device *device, const ls_cpus *cpus)
 {
     const char *why;
     const ls_pool_mask *masks = ls_cpus_pins(cpus, device->threads, device->pinned, &why);
@@ -121,7 +121,7 @@ static ls_status cpu_open(ls_device *device, int threads)
     memory_room(&free_bytes, &total_bytes);
     device->thread_scratch = bytes > free_bytes ? NULL : map_memory(bytes);
     if (device->thread_scratch)
-        st = start_team(device, &cpus);
+        st = start_pool(device, &cpus);
     else
         st = ls_fail(LS_ENOMEM, "cannot allocate %.1f MiB for %d threads: %.1f MiB are free",
                      (double)bytes / (double)LS_MIB, device->threads,

@@ -1,5 +1,5 @@
-/* shim.cu -- base/err.h, base/mem.h, base/disk_cache.h and device.h inside the plugin, on the functions
- * the program lends. `lent` is set once, by load(), before anything else runs. */
+/* shim.cu -- base/err.h, base/mem.h, base/disk_cache.h and device.h inside the plugin, on the
+ * functions the program lends. `lent` is set once, by load(), before anything else runs. */
 #include "device/cuda/shim.cuh"
 
 #include <stdarg.h>

@@ -10,8 +10,8 @@
  *   place   each choice behind those of its expert that come before it in its chunk, warp by warp
  *
  * Everything else is a copy or a sum of K rows, element by element, at the speed of memory. Rows
- * that other ranks sent (model/pass_expert_parallel.c) come in a stretch for each rank and expert: a column of
- * blocks copies each to its place. */
+ * that other ranks sent (model/pass_expert_parallel.c) come in a stretch for each rank and expert:
+ * a column of blocks copies each to its place. */
 #include "kernel/cuda/grouped.cuh"
 #include "kernel/cuda/experts.cuh"
 

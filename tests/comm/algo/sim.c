@@ -1,6 +1,7 @@
 /* sim.c -- see sim.h. Steps have global numbers: those of rank 0 first, then those of rank 1, ...
  */
 #include "comm/algo/sim.h"
+#include "comm/algo/sched_text.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -44,7 +45,7 @@ void ls_sim_fail(const ls_sim *s, int rank, const char *fmt, ...)
     va_end(list);
     fprintf(stderr, "schedule of rank %d:\n", rank);
     for (int32_t i = 0; i < s->scheds[rank].count && i < 60; i++)
-        fprintf(stderr, "  %s\n", ls_sched_describe(&s->scheds[rank], i, line, sizeof line));
+        fprintf(stderr, "  %s\n", ls_sched_text(&s->scheds[rank], i, line, sizeof line));
     ls_test_fail(__FILE__, __LINE__,
                  "%s kind %d, %d ranks, root %d, count %lld, chunk %lld, in place %d, uneven %d: "
                  "rank %d: %s",
@@ -276,7 +277,7 @@ static void check_sent(const ls_sim *s, int rank)
                        .chunk = s->c.chunk,
                        .size = 4,
                        .in_counts = s->args[rank].in_counts};
-    int64_t sent = 4 * ls_sched_sent(&s->scheds[rank]), want = ls_cost_sent(s->c.algo, &q);
+    int64_t sent = 4 * ls_sched_text_sent(&s->scheds[rank]), want = ls_cost_sent(s->c.algo, &q);
 
     if (sent != want)
         ls_sim_fail(s, rank, "sends %lld bytes, cost.c says %lld", (long long)sent,

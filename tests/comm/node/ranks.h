@@ -1,5 +1,5 @@
-/* ranks.h -- several ranks on a shared-memory segment of their own, as processes or as threads, for tests of comm.
- */
+/* ranks.h -- several ranks on a shared-memory segment of their own, as processes or as threads, for
+ * tests of comm. */
 #pragma once
 #include "comm/node/direct.h"
 #include "comm/node/flight_recorder.h"

@@ -225,22 +225,3 @@ LS_TEST(watch_by_an_agent_tells_the_code)
     ls_shm_segment_close(segment);
     close(fd);
 }
-
-LS_TEST(watch_reports_what_a_parent_knows)
-{
-    ls_shm_segment *segment;
-    int fd;
-
-    LS_CHECK_OK(
-        ls_shm_segment_create(&(ls_shm_segment_args){.ranks = 2, .heap_bytes = LS_MIB}, &fd));
-    LS_CHECK_OK(ls_shm_segment_open(&segment, fd, 0));
-    LS_CHECK_OK(ls_shm_segment_join(segment, 0, 4, "here"));
-    LS_CHECK_OK(ls_shm_segment_join(segment, 1, 5, "here"));
-    ls_shm_segment_leave(segment, 0);
-    ls_death_watch_report(segment, LS_SHM_SEGMENT_AGENT, 0, SIGKILL);
-    LS_CHECK(!ls_shm_segment_aborted(segment));
-    ls_death_watch_report(segment, LS_SHM_SEGMENT_AGENT, 1, SIGSEGV);
-    LS_CHECK_FAILS(ls_shm_segment_failure(segment), LS_EPEER, "died: killed by signal 11");
-    ls_shm_segment_close(segment);
-    close(fd);
-}

@@ -7,7 +7,7 @@
 #include <unistd.h>
 #include "base/mem.h"
 #include "base/time.h"
-#include "comm/calls.h"
+#include "comm/coll_case.h"
 #include "comm/node/flight_recorder.h"
 #include "comm/node/ranks.h"
 

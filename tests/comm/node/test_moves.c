@@ -1,6 +1,6 @@
 /* test_moves.c -- what the model says of ranks that reach each other's memory (comm/cost.h),
  * against what they do: meetings, and bytes read and written, exactly. */
-#include "comm/calls.h"
+#include "comm/coll_case.h"
 #include "comm/cost.h"
 #include "comm/node/direct_impl.h"
 #include "comm/node/ranks.h"

@@ -113,7 +113,7 @@ LS_TEST(segment_refuses_another_version_layout_or_generation)
                "another build");
         change(offsetof(ls_shm_segment_head, heap_bytes), &far[i], sizeof *far, LS_EDATA,
                "another build");
-        change(offsetof(ls_shm_segment_head, seats_at), &far[i], sizeof *far, LS_EDATA,
+        change(offsetof(ls_shm_segment_head, processes_at), &far[i], sizeof *far, LS_EDATA,
                "another build");
         change(offsetof(ls_shm_segment_head, groups_at), &far[i], sizeof *far, LS_EDATA,
                "another build");

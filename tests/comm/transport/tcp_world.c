@@ -9,7 +9,7 @@
 #include "base/rng.h"
 #include "base/time.h"
 #include "harness.h"
-#include "net/sock.h"
+#include "net/sock_io.h"
 
 void world_init(world *w, int ranks)
 {
@@ -317,7 +317,7 @@ static bool move(proxy *x, pair *p, int from, uint32_t *state)
         atomic_fetch_add(&x->flips, 1);
         p->flip_in = draw(state, atomic_load(&x->flip_after));
     }
-    if (ls_sock_write(p->fd[!from], bytes, (size_t)n, ls_test_soon()) != LS_OK)
+    if (ls_sock_io_write(p->fd[!from], bytes, (size_t)n, ls_test_soon()) != LS_OK)
         return false;
     if (p->cut_in > 0 && (p->cut_in -= n) <= 0) {
         atomic_fetch_add(&x->cuts, 1);

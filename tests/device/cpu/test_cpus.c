@@ -5,7 +5,6 @@
 
 #define ls_cpus_init copy_of_ls_cpus_init
 #define ls_cpus_release copy_of_ls_cpus_release
-#define ls_cpus_threads copy_of_ls_cpus_threads
 #define ls_cpus_pins copy_of_ls_cpus_pins
 #define ls_cpus_crowded copy_of_ls_cpus_crowded
 #define ls_cpus_explain copy_of_ls_cpus_explain
@@ -284,7 +283,7 @@ LS_TEST(cpus_of_this_machine_follow_its_mask)
     forget_launchers();
     LS_CHECK_OK(ls_cpus_init(&c));
     LS_CHECK(c.threads >= 1 && c.threads <= c.mask_cpus);
-    LS_CHECK_EQ(ls_cpus_threads(), c.threads);
+    LS_CHECK_EQ(ls_test_cpu_threads(), c.threads);
     ls_cpus_release(&c);
     LS_CHECK(!getenv("HWLOC_PLUGINS_PATH")); /* nothing of ours stays in the environment */
     LS_CHECK_EQ(sched_getaffinity(0, sizeof all, &all), 0);
@@ -293,7 +292,7 @@ LS_TEST(cpus_of_this_machine_follow_its_mask)
     CPU_ZERO(&one);
     CPU_SET(first, &one);
     LS_CHECK_EQ(sched_setaffinity(0, sizeof one, &one), 0);
-    LS_CHECK_EQ(ls_cpus_threads(), 1);
+    LS_CHECK_EQ(ls_test_cpu_threads(), 1);
 }
 
 /* --- places ----------------------------------------------------------------------------------- */

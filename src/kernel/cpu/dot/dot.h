@@ -46,7 +46,7 @@ ls_status ls_dot_choose(void);
 /* The way taken now: widened until ls_dot_choose() was called. */
 ls_dot ls_dot_chosen(void);
 
-/* "off", "avx512", ...: as the variable spells it. */
+/* "off", "avx512", ...: as the variable spells it. For tests, which take every way in turn. */
 const char *ls_dot_name(ls_dot dot);
 
 /* Why this way cannot be taken, such as "this CPU lacks AMX_BF16", or NULL when it can. Asks the

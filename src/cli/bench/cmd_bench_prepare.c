@@ -1,4 +1,4 @@
-/* cmd_bench_rows.c -- how each row of the kernel table is prepared and called.
+/* cmd_bench_prepare.c -- how each row of the kernel table is prepared and called.
  *
  * A row's buffers are taken when it is prepared and freed when it was measured, so that the largest
  * row alone decides how much memory is needed. They hold harmless numbers: none overflows. */

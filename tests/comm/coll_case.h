@@ -1,5 +1,5 @@
-/* calls.h -- one collective with known numbers in it, checked against a plain loop: for tests of
- * comm. The numbers are small and whole, so that they are exact in every type and order. */
+/* coll_case.h -- one collective with known numbers in it, checked against a plain loop: for tests
+ * of comm. The numbers are small and whole, so that they are exact in every type and order. */
 #pragma once
 #include "comm/coll.h"
 

@@ -1,4 +1,4 @@
-/* ckpt_put.c -- objects to the disk, written so that they are whole or absent.
+/* ckpt_object_write.c -- objects to the disk, written so that they are whole or absent.
  *
  * An object, in this order:
  *
@@ -80,7 +80,7 @@ enum {
     ALIGN = 4096,
     CHUNKS = 8,                       /* requests at once */
     CHUNK = LS_CKPT_BUFFERS / CHUNKS, /* bytes of each */
-    FLIGHTS = 4,                      /* objects at once */
+    WRITES = 4,                       /* objects at once */
     TRIES = 2,
     STALE_TRIES = 5
 };
@@ -88,7 +88,7 @@ enum {
 typedef enum stage { UNUSED, WRITING, SYNCING } stage;
 
 /* An object on its way. */
-typedef struct flight {
+typedef struct object_write {
     stage stage;
     const ls_ckpt_object *object;
     const ls_ckpt_piece *pieces;
@@ -102,21 +102,21 @@ typedef struct flight {
     int requests;      /* under way */
     int tries, trying; /* of the whole; the most */
     bool again;        /* to be written anew, once no request is under way */
-} flight;
+} object_write;
 
 /* A request. */
 typedef struct chunk {
-    flight *of;   /* NULL: free */
-    void *memory; /* owned; for direct ones */
-    char *buffer; /* CHUNK bytes in it, aligned */
-    char *bytes;  /* what is written: the buffer, or the object's own memory */
+    object_write *of; /* NULL: free */
+    void *memory;     /* owned; for direct ones */
+    char *buffer;     /* CHUNK bytes in it, aligned */
+    char *bytes;      /* what is written: the buffer, or the object's own memory */
     int64_t len, at;
 } chunk;
 
 struct ls_ckpt_flow {
     ls_ckpt_store *store; /* borrowed */
     ls_disk *disk;
-    flight flights[FLIGHTS];
+    object_write writes[WRITES];
     chunk chunks[CHUNKS];
     ls_status status; /* the first failure, and its record */
     ls_err_record why;
@@ -138,12 +138,12 @@ ls_status ls_ckpt_flow_open(ls_ckpt_flow **flow_out, ls_ckpt_store *store)
     if (!flow)
         return LS_ENOMEM;
     flow->store = store;
-    for (int i = 0; i < FLIGHTS; i++) {
-        ls_str_init(&flow->flights[i].path);
-        flow->flights[i].temp.fd = -1;
-        ls_str_init(&flow->flights[i].temp.name);
+    for (int i = 0; i < WRITES; i++) {
+        ls_str_init(&flow->writes[i].path);
+        flow->writes[i].temp.fd = -1;
+        ls_str_init(&flow->writes[i].temp.name);
     }
-    LS_TRY(st, ls_disk_open(&flow->disk, CHUNKS + FLIGHTS), out);
+    LS_TRY(st, ls_disk_open(&flow->disk, CHUNKS + WRITES), out);
     *flow_out = flow;
 out:
     if (st != LS_OK)
@@ -156,9 +156,9 @@ void ls_ckpt_flow_close(ls_ckpt_flow *flow)
     if (!flow)
         return;
     ls_disk_close(flow->disk); /* waits: buffers and files are in use until then */
-    for (int i = 0; i < FLIGHTS; i++) {
-        ls_ckpt_temp_close(&flow->flights[i].temp);
-        ls_str_release(&flow->flights[i].path);
+    for (int i = 0; i < WRITES; i++) {
+        ls_ckpt_temp_close(&flow->writes[i].temp);
+        ls_str_release(&flow->writes[i].path);
     }
     for (int i = 0; i < CHUNKS; i++)
         ls_mem_free(flow->chunks[i].memory);
@@ -166,7 +166,7 @@ void ls_ckpt_flow_close(ls_ckpt_flow *flow)
 }
 
 /* A temporary file with room for the object. */
-static ls_status open_file(ls_ckpt_flow *flow, flight *f)
+static ls_status open_file(ls_ckpt_flow *flow, object_write *f)
 {
     char folder[LS_CKPT_PATH];
     ls_status st = LS_OK;
@@ -184,7 +184,7 @@ out:
 }
 
 /* From the beginning, into a new file. */
-static void begin_flight(ls_ckpt_flow *flow, flight *f)
+static void begin_write(ls_ckpt_flow *flow, object_write *f)
 {
     ls_ckpt_temp_close(&f->temp);
     f->stage = WRITING;
@@ -196,7 +196,7 @@ static void begin_flight(ls_ckpt_flow *flow, flight *f)
         fail_flow(flow);
 }
 
-static void end_flight(flight *f)
+static void end_write(object_write *f)
 {
     ls_ckpt_temp_close(&f->temp);
     ls_str_clear(&f->path);
@@ -207,7 +207,7 @@ static void end_flight(flight *f)
 }
 
 /* The file could not be written or synced, for the reason in this thread's record and `error`. */
-static void try_again(ls_ckpt_flow *flow, flight *f, int error)
+static void try_again(ls_ckpt_flow *flow, object_write *f, int error)
 {
     if (error == ESTALE) {
         f->trying = STALE_TRIES;
@@ -219,7 +219,7 @@ static void try_again(ls_ckpt_flow *flow, flight *f, int error)
         f->again = true;
 }
 
-static void sync_flight(ls_ckpt_flow *flow, flight *f)
+static void sync_object(ls_ckpt_flow *flow, object_write *f)
 {
     f->stage = SYNCING;
     if (ftruncate(f->temp.fd, f->object->bytes) != 0) { /* what was reserved is longer */
@@ -236,27 +236,27 @@ static void sync_flight(ls_ckpt_flow *flow, flight *f)
     f->requests++;
     ls_disk_submit(flow->disk, &(ls_disk_request){.what = LS_DISK_SYNC,
                                                   .fd = f->temp.fd,
-                                                  .tag = CHUNKS + (int)(f - flow->flights)});
+                                                  .tag = CHUNKS + (int)(f - flow->writes)});
 }
 
 /* What follows when nothing of the object is under way. */
-static void advance(ls_ckpt_flow *flow, flight *f)
+static void advance(ls_ckpt_flow *flow, object_write *f)
 {
     if (flow->status != LS_OK || f->requests > 0)
         return;
     if (f->stage == WRITING && !f->again && f->given >= f->object->bytes)
-        sync_flight(flow, f);
+        sync_object(flow, f);
     if (f->again)
-        begin_flight(flow, f);
+        begin_write(flow, f);
 }
 
 /* The sync has ended well: give the file its name. */
-static void name_flight(ls_ckpt_flow *flow, flight *f)
+static void name_object(ls_ckpt_flow *flow, object_write *f)
 {
     outcome result = link_object(flow->store, &f->temp, f->path.p, f->replace);
 
     if (result == DONE)
-        end_flight(f);
+        end_write(f);
     else if (result == AGAIN)
         try_again(flow, f, 0);
     else
@@ -284,7 +284,7 @@ static ls_status write_rest(const chunk *c, int64_t done)
 
 static void chunk_ended(ls_ckpt_flow *flow, chunk *c, const ls_disk_end *end)
 {
-    flight *f = c->of;
+    object_write *f = c->of;
     ls_status st = LS_OK;
 
     if (end->error && end->error != EINVAL) {
@@ -308,7 +308,7 @@ static void chunk_ended(ls_ckpt_flow *flow, chunk *c, const ls_disk_end *end)
 static void take(ls_ckpt_flow *flow)
 {
     ls_disk_end end = ls_disk_take(flow->disk);
-    flight *f = end.tag < CHUNKS ? flow->chunks[end.tag].of : &flow->flights[end.tag - CHUNKS];
+    object_write *f = end.tag < CHUNKS ? flow->chunks[end.tag].of : &flow->writes[end.tag - CHUNKS];
 
     if (end.tag < CHUNKS) {
         chunk_ended(flow, &flow->chunks[end.tag], &end);
@@ -319,7 +319,7 @@ static void take(ls_ckpt_flow *flow)
             ls_fail_sys(LS_EIO, "cannot sync object \"%s\"", f->path.p);
             try_again(flow, f, end.error);
         } else if (flow->status == LS_OK) {
-            name_flight(flow, f);
+            name_object(flow, f);
         }
     }
     if (f->stage != UNUSED)
@@ -346,7 +346,7 @@ static ls_status make_buffer(chunk *c)
 }
 
 /* A piece is being begun: for tests and drills it may fail here, torn ones behind a part of it. */
-static bool piece_fails(flight *f)
+static bool piece_fails(object_write *f)
 {
     if (f->in_piece > 0)
         return false;
@@ -362,7 +362,7 @@ static bool piece_fails(flight *f)
 }
 
 /* The next bytes of the object, at most so many; NULL: an error, in the record. */
-static const char *next_bytes(flight *f, int64_t most, int64_t *len_out)
+static const char *next_bytes(object_write *f, int64_t most, int64_t *len_out)
 {
     while (f->in_piece == f->pieces[f->piece].len) { /* empty ones, too */
         if (f->in_piece == 0 && piece_fails(f))
@@ -382,7 +382,7 @@ static const char *next_bytes(flight *f, int64_t most, int64_t *len_out)
 }
 
 /* Bytes of the object into a request: gathered in its buffer, or where they lie. */
-static ls_status fill_chunk(chunk *c, flight *f)
+static ls_status fill_chunk(chunk *c, object_write *f)
 {
     int64_t left = f->object->bytes - f->given, len;
     const char *bytes;
@@ -411,7 +411,7 @@ out:
 }
 
 /* All bytes of an object into requests. */
-static void feed(ls_ckpt_flow *flow, flight *f)
+static void feed(ls_ckpt_flow *flow, object_write *f)
 {
     while (flow->status == LS_OK && !f->again && f->given < f->object->bytes) {
         chunk *c = free_chunk(flow);
@@ -436,25 +436,25 @@ static void feed(ls_ckpt_flow *flow, flight *f)
 }
 
 /* Whether bytes of an object are missing in its file and not on their way. */
-static bool hungry(const flight *f)
+static bool hungry(const object_write *f)
 {
     return f->stage == WRITING && !f->again && f->given < f->object->bytes;
 }
 
-static flight *find_flight(ls_ckpt_flow *flow, bool (*is)(const flight *f))
+static object_write *find_write(ls_ckpt_flow *flow, bool (*is)(const object_write *f))
 {
-    for (int i = 0; i < FLIGHTS; i++)
-        if (is(&flow->flights[i]))
-            return &flow->flights[i];
+    for (int i = 0; i < WRITES; i++)
+        if (is(&flow->writes[i]))
+            return &flow->writes[i];
     return NULL;
 }
 
-static bool is_unused(const flight *f)
+static bool is_unused(const object_write *f)
 {
     return f->stage == UNUSED;
 }
 
-static bool is_used(const flight *f)
+static bool is_used(const object_write *f)
 {
     return f->stage != UNUSED;
 }
@@ -462,7 +462,7 @@ static bool is_used(const flight *f)
 /* One thing that brings the objects under way further. */
 static void push(ls_ckpt_flow *flow)
 {
-    flight *f = find_flight(flow, hungry); /* one that is written anew */
+    object_write *f = find_write(flow, hungry); /* one that is written anew */
 
     if (f)
         feed(flow, f);
@@ -473,32 +473,32 @@ static void push(ls_ckpt_flow *flow)
 ls_status ls_ckpt_flow_put(ls_ckpt_flow *flow, const ls_ckpt_object *object,
                            const ls_ckpt_piece *pieces, int n, bool replace)
 {
-    flight *f;
+    object_write *f;
 
-    while (!(f = find_flight(flow, is_unused)) && flow->status == LS_OK)
+    while (!(f = find_write(flow, is_unused)) && flow->status == LS_OK)
         push(flow);
     if (flow->status != LS_OK)
         return ls_err_adopt(&flow->why);
-    *f = (flight){.object = object,
-                  .pieces = pieces,
-                  .n = n,
-                  .replace = replace,
-                  .path = f->path,
-                  .temp = f->temp,
-                  .trying = TRIES};
+    *f = (object_write){.object = object,
+                        .pieces = pieces,
+                        .n = n,
+                        .replace = replace,
+                        .path = f->path,
+                        .temp = f->temp,
+                        .trying = TRIES};
     ls_ckpt_object_path(flow->store->dir, object->hash, &f->path);
     if (ls_str_status(&f->path) != LS_OK) {
         fail_flow(flow);
         return flow->status;
     }
-    begin_flight(flow, f);
+    begin_write(flow, f);
     feed(flow, f);
     return flow->status == LS_OK ? LS_OK : ls_err_adopt(&flow->why);
 }
 
 ls_status ls_ckpt_flow_end(ls_ckpt_flow *flow)
 {
-    while (flow->status == LS_OK && find_flight(flow, is_used))
+    while (flow->status == LS_OK && find_write(flow, is_used))
         push(flow);
     return flow->status == LS_OK ? LS_OK : ls_err_adopt(&flow->why);
 }

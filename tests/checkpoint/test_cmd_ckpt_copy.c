@@ -1,5 +1,5 @@
-/* test_two.c -- two stores: copies, healing from a mirror; what differs; what prune would remove.
- */
+/* test_cmd_ckpt_copy.c -- two stores: copies, healing from a mirror; what differs; what prune would
+ * remove. */
 #include "harness.h"
 #include "sample.h"
 #include <math.h>
@@ -43,7 +43,7 @@ static void check_whole(const char *dir, sample *s, uint32_t salt)
     ls_ckpt_close(store);
 }
 
-LS_TEST(two_copy_goes_on_and_heals)
+LS_TEST(ckpt_copy_goes_on_and_heals)
 {
     sample s;
     ls_ckpt_copied c;
@@ -78,7 +78,7 @@ LS_TEST(two_copy_goes_on_and_heals)
     sample_release(&s);
 }
 
-LS_TEST(two_mirror_heals_what_is_read)
+LS_TEST(ckpt_mirror_heals_what_is_read)
 {
     sample s;
     ls_ckpt_copied c;
@@ -167,7 +167,7 @@ static void diff(const ls_ckpt_tensor *a, int n_a, const ls_ckpt_tensor *b, int 
     ls_ckpt_close(two);
 }
 
-LS_TEST(two_diff_tells_what_and_how_much)
+LS_TEST(ckpt_diff_tells_what_and_how_much)
 {
     static const ls_dtype types[] = {LS_F32, LS_BF16, LS_F16, LS_F64, LS_I32, LS_U8};
     uint16_t halves[2] = {0x3c00, 0x3e00}, others[2] = {0x3c00, 0xbe00}; /* 1, 1.5 and 1, -1.5 */
@@ -220,7 +220,7 @@ static void count(const char *path, int64_t bytes, void *context)
     *(int *)context += 1;
 }
 
-LS_TEST(two_prune_shows_before_it_removes)
+LS_TEST(ckpt_prune_shows_before_it_removes)
 {
     sample s;
     ls_ckpt_store *store, *holder;

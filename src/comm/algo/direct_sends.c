@@ -1,4 +1,4 @@
-/* direct.c -- everybody sends all it has straight to whoever needs it: one step.
+/* direct_sends.c -- everybody sends all it has straight to whoever needs it: one step.
  *
  *     all-reduce, n = 3            broadcast from 0         gather to 0
  *

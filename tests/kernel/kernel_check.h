@@ -1,4 +1,4 @@
-/* check.h -- buffers with guard bytes, and comparison, for the tests of kernel rows. */
+/* kernel_check.h -- buffers with guard bytes, and comparison, for the tests of kernel rows. */
 #pragma once
 #include "harness.h"
 #include "device/device.h"

@@ -1,5 +1,5 @@
-/* calls.c -- see calls.h. */
-#include "comm/calls.h"
+/* coll_case.c -- see calls.h. */
+#include "comm/coll_case.h"
 
 #include <math.h>
 #include "harness.h"

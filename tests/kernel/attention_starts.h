@@ -1,6 +1,6 @@
-/* attention.h -- what the tests of attention share. */
+/* attention_starts.h -- what the tests of attention share. */
 #pragma once
-#include "kernel/check.h"
+#include "kernel/kernel_check.h"
 
 /* Where the document of each of B x T tokens begins; one begins at a token with probability 1/n. */
 static inline int32_t *ls_attention_starts(ls_check *c, int64_t B, int64_t T, int32_t n)

@@ -1,4 +1,4 @@
-/* check_cut.c -- whether the model can be cut as the mesh says: heads by mesh.tp, layers by
+/* check_sharding.c -- whether the model can be cut as the mesh says: heads by mesh.tp, layers by
  * mesh.pp.
  *
  * The shape is known here, also that of an imported model, so such a mistake is found before any
@@ -73,7 +73,7 @@ static ls_status check_layers(const ls_run *run)
     return st;
 }
 
-ls_status ls_check_cut(const ls_run *run)
+ls_status ls_check_sharding(const ls_run *run)
 {
     ls_status st = check_heads(run);
 

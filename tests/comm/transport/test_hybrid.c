@@ -1,7 +1,7 @@
-/* test_node_and_net.c -- one transport made of two: which one gets what, and what each says. */
+/* test_hybrid.c -- one transport made of two: which one gets what, and what each says. */
 #include "base/mem.h"
 #include "base/time.h"
-#include "comm/transport/node_and_net.h"
+#include "comm/transport/hybrid.h"
 #include "harness.h"
 
 /* A transport that notes what it was asked. */
@@ -72,45 +72,45 @@ static const ls_transport_table table = {.name = "noter",
                                          .count = note_count,
                                          .close = note_close};
 
-/* Ranks 1 and 3 are near, at places 0 and 1. */
+/* Ranks 1 and 3 are node, at places 0 and 1. */
 static const int places[] = {-1, 0, -1, 1};
 
-static ls_transport *join(noter *near, noter *far)
+static ls_transport *join(noter *node, noter *network)
 {
     ls_transport *c = NULL;
-    ls_node_and_net_args args = {.place = places, .ranks = 4};
+    ls_hybrid_args args = {.place = places, .ranks = 4};
 
-    if (near) {
-        *near = (noter){.base = {&table}};
-        args.near = &near->base;
+    if (node) {
+        *node = (noter){.base = {&table}};
+        args.node = &node->base;
     }
-    if (far) {
-        *far = (noter){.base = {&table}};
-        args.far = &far->base;
+    if (network) {
+        *network = (noter){.base = {&table}};
+        args.network = &network->base;
     }
-    LS_CHECK_OK(ls_node_and_net_open(&c, &args));
+    LS_CHECK_OK(ls_hybrid_open(&c, &args));
     return c;
 }
 
-LS_TEST(both_hands_each_message_to_one)
+LS_TEST(hybrid_hands_each_message_to_one)
 {
-    noter near, far;
-    ls_transport *c = join(&near, &far);
+    noter node, network;
+    ls_transport *c = join(&node, &network);
     int64_t sent, received;
 
     ls_message m = {.peer = 3};
     LS_CHECK_OK(c->table->send(c, &m));
-    LS_CHECK_EQ(near.sends, 1);
-    LS_CHECK_EQ(near.peer, 1);
+    LS_CHECK_EQ(node.sends, 1);
+    LS_CHECK_EQ(node.peer, 1);
     m = (ls_message){.peer = 2};
     LS_CHECK_OK(c->table->receive(c, &m));
-    LS_CHECK_EQ(far.receives, 1);
-    LS_CHECK_EQ(far.peer, 2);
+    LS_CHECK_EQ(network.receives, 1);
+    LS_CHECK_EQ(network.peer, 2);
     m = (ls_message){.peer = 1};
     LS_CHECK_OK(c->table->receive(c, &m));
-    LS_CHECK_EQ(near.receives, 1);
-    LS_CHECK_EQ(near.peer, 0);
-    LS_CHECK_EQ(far.sends, 0);
+    LS_CHECK_EQ(node.receives, 1);
+    LS_CHECK_EQ(node.peer, 0);
+    LS_CHECK_EQ(network.sends, 0);
     c->table->count(c, 3, &sent, &received);
     LS_CHECK_EQ(sent, 101);
     LS_CHECK_EQ(received, 201);
@@ -118,58 +118,58 @@ LS_TEST(both_hands_each_message_to_one)
     LS_CHECK_EQ(sent, 102);
     LS_CHECK_EQ(received, 200);
     c->table->close(c);
-    LS_CHECK_EQ(near.closes, 1);
-    LS_CHECK_EQ(far.closes, 1);
+    LS_CHECK_EQ(node.closes, 1);
+    LS_CHECK_EQ(network.closes, 1);
 }
 
-LS_TEST(both_moves_wakes_and_sleeps_for_the_two)
+LS_TEST(hybrid_moves_wakes_and_sleeps_for_the_two)
 {
-    noter near, far;
-    ls_transport *c = join(&near, &far);
+    noter node, network;
+    ls_transport *c = join(&node, &network);
     int64_t late = ls_time_now_ns() + 10 * LS_NS_PER_S;
     bool moved = true;
 
     LS_CHECK_OK(c->table->poll(c, &moved));
     LS_CHECK(!moved);
-    near.moves = true;
+    node.moves = true;
     LS_CHECK_OK(c->table->poll(c, &moved));
     LS_CHECK(moved);
-    near.moves = false;
-    far.moves = true;
+    node.moves = false;
+    network.moves = true;
     LS_CHECK_OK(c->table->poll(c, &moved));
     LS_CHECK(moved);
-    LS_CHECK_EQ(near.polls, 3);
-    LS_CHECK_EQ(far.polls, 3);
+    LS_CHECK_EQ(node.polls, 3);
+    LS_CHECK_EQ(network.polls, 3);
     c->table->wake(c);
-    LS_CHECK_EQ(near.wakes, 1);
-    LS_CHECK_EQ(far.wakes, 1);
-    c->table->sleep(c, late); /* the near one must be looked at again soon */
-    LS_CHECK(far.until_ns > 0 && far.until_ns < ls_time_now_ns() + LS_NS_PER_S);
+    LS_CHECK_EQ(node.wakes, 1);
+    LS_CHECK_EQ(network.wakes, 1);
+    c->table->sleep(c, late); /* the node one must be looked at again soon */
+    LS_CHECK(network.until_ns > 0 && network.until_ns < ls_time_now_ns() + LS_NS_PER_S);
     c->table->sleep(c, 5);
-    LS_CHECK_EQ(far.until_ns, 5);
-    LS_CHECK_EQ(near.until_ns, 0);
+    LS_CHECK_EQ(network.until_ns, 5);
+    LS_CHECK_EQ(node.until_ns, 0);
     c->table->close(c);
 }
 
-LS_TEST(both_passes_on_what_broke)
+LS_TEST(hybrid_passes_on_what_broke)
 {
-    noter near, far;
-    ls_transport *c = join(&near, &far);
+    noter node, network;
+    ls_transport *c = join(&node, &network);
     ls_message m = {.peer = 0};
     bool moved;
 
-    far.fails = LS_EPEER;
+    network.fails = LS_EPEER;
     LS_CHECK_FAILS(c->table->send(c, &m), LS_EPEER, "broken");
     LS_CHECK_FAILS(c->table->poll(c, &moved), LS_EPEER, "broken");
-    far.fails = LS_OK;
-    near.fails = LS_EDATA;
+    network.fails = LS_OK;
+    node.fails = LS_EDATA;
     LS_CHECK_FAILS(c->table->poll(c, &moved), LS_EDATA, "broken");
     m.peer = 1;
     LS_CHECK_FAILS(c->table->receive(c, &m), LS_EDATA, "broken");
     c->table->close(c);
 }
 
-LS_TEST(both_may_be_one)
+LS_TEST(hybrid_may_be_one)
 {
     noter one;
     ls_transport *c = join(&one, NULL);
@@ -187,7 +187,7 @@ LS_TEST(both_may_be_one)
     c->table->close(c);
     LS_CHECK_EQ(one.closes, 1);
     c = join(NULL, &one);
-    m.peer = 3; /* at a place, but there is no near one */
+    m.peer = 3; /* at a place, but there is no node one */
     LS_CHECK_OK(c->table->send(c, &m));
     LS_CHECK_EQ(one.peer, 3);
     LS_CHECK_OK(c->table->poll(c, &moved));
@@ -198,16 +198,16 @@ LS_TEST(both_may_be_one)
     LS_CHECK_EQ(one.closes, 1);
 }
 
-LS_TEST(both_without_memory_closes_the_two)
+LS_TEST(hybrid_without_memory_closes_the_two)
 {
     for (uint64_t n = 1; n <= 2; n++) {
-        noter near = {.base = {&table}}, far = {.base = {&table}};
-        ls_node_and_net_args args = {
-            .near = &near.base, .far = &far.base, .place = places, .ranks = 4};
+        noter node = {.base = {&table}}, network = {.base = {&table}};
+        ls_hybrid_args args = {
+            .node = &node.base, .network = &network.base, .place = places, .ranks = 4};
         ls_transport *c = NULL;
         ls_mem_fail_nth(n);
-        LS_CHECK_FAILS(ls_node_and_net_open(&c, &args), LS_ENOMEM, "no memory");
+        LS_CHECK_FAILS(ls_hybrid_open(&c, &args), LS_ENOMEM, "no memory");
         ls_mem_fail_nth(0);
-        LS_CHECK(!c && near.closes == 1 && far.closes == 1);
+        LS_CHECK(!c && node.closes == 1 && network.closes == 1);
     }
 }

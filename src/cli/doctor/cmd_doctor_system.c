@@ -1,4 +1,4 @@
-/* cmd_doctor_rest.c -- the doctor on GPU, build, disk and a run. */
+/* cmd_doctor_system.c -- the doctor on GPU, build, disk and a run. */
 #include "cli/doctor/cmd_doctor.h"
 
 #include <hwloc.h>

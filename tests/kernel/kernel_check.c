@@ -1,5 +1,5 @@
-/* check.c -- see check.h. */
-#include "kernel/check.h"
+/* kernel_check.c -- see check.h. */
+#include "kernel/kernel_check.h"
 
 #include <math.h>
 #include <sys/mman.h>

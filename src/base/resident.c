@@ -1,15 +1,15 @@
-/* present.c -- see present.h.
+/* resident.c -- see resident.h.
  *
  * The table has a word of 64 bits for each page, at the page's number; the highest one is set where
  * a page is mapped. What is in the page cache, but was not touched here, is not. */
-#include "base/present.h"
+#include "base/resident.h"
 
 #include <fcntl.h>
 #include <unistd.h>
 
 enum { PAGE = 4096 };
 
-int64_t ls_present_bytes(const void *memory, int64_t bytes)
+int64_t ls_resident_bytes(const void *memory, int64_t bytes)
 {
     int64_t page = (int64_t)((uintptr_t)memory / PAGE), present = 0;
     int64_t left = (int64_t)(((uintptr_t)memory + (uintptr_t)bytes + PAGE - 1) / PAGE) - page;
