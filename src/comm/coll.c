@@ -1,5 +1,5 @@
-/* coll.c -- names of collectives, as in messages, tables and on the command line; whether one can
- * be meant. */
+/* coll.c -- names of collectives, as messages, tables and the command line show them; and the check
+ * that a collective makes sense. */
 #include "comm/coll.h"
 
 static const char *const kinds[LS_COLL_KINDS] = {
@@ -74,7 +74,7 @@ static ls_status check_numbers(const ls_coll *c, int n, int me)
     return LS_OK;
 }
 
-/* Elements of a table of counts, or of `each` from everybody; -1: one is negative or too large. */
+/* Elements of a table of counts, or `each` from every rank; -1: one is negative or too large. */
 static int64_t total(const int64_t *counts, int64_t each, int n)
 {
     int64_t sum = 0;

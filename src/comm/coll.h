@@ -1,7 +1,7 @@
-/* coll.h -- a collective as a record: what a rank asks for, before anybody chose how to do it.
+/* coll.h -- a collective as a record: what a rank asks for, before a way to do it is chosen.
  *
- * Every rank of a communicator asks for the same things in the same order. `count` counts elements
- * and means the same number on every rank, except where a table of counts says otherwise:
+ * Every rank of a communicator asks for the same collectives in the same order. `count` counts
+ * elements and is the same on every rank, except where a table of counts says otherwise:
  *
  *   kind            in             out                   notes
  *   all_reduce      count          count
@@ -14,8 +14,8 @@
  *   barrier         -              -
  *
  * The own range of rank r is ls_coll_range(): nearly equal parts that begin at multiples of 16
- * elements. in == out means in place; buffers that overlap otherwise are a mistake. 16-bit types
- * are summed in fp32 and rounded once. mean divides the sum by the number of ranks. */
+ * elements. in == out means in place; any other overlap of buffers is an error. 16-bit types are
+ * summed in fp32 and rounded once. mean divides the sum by the number of ranks. */
 #pragma once
 #include "base/dtype.h"
 #include "base/err.h"
@@ -67,7 +67,7 @@ const char *ls_coll_kind_name(ls_coll_kind kind);
 const char *ls_coll_op_name(ls_coll_op op);
 const char *ls_coll_type_name(ls_dtype type); /* "bf16" */
 
-/* Whether rank `rank` of `ranks` can mean this: numbers that exist, memory where it is needed,
+/* Whether this makes sense for rank `rank` of `ranks`: numbers in range, memory where it is needed,
  * buffers that do not overlap. LS_EUSAGE says what is wrong. */
 ls_status ls_coll_check(const ls_coll *coll, int ranks, int rank);
 

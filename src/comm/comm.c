@@ -1,8 +1,16 @@
-/* comm.c -- communicators: opening, asking, waiting. See comm.h for what holds, comm_impl.h for the
- * nouns, request.c for how a collective moves.
+/* comm.c -- communicators: opening, starting requests, waiting for them.
  *
- * The usual case, one node, nothing in flight, waited for at once, goes straight to node/direct.h
- * without the lock: nobody else touches a communicator that has no flights. */
+ * comm.h has the contract, comm_impl.h the nouns, request.c how a collective progresses. Three
+ * paths lead through this file:
+ *
+ *     ls_comm_run(), all members on one node, nothing in flight
+ *         -> node/direct.h at once, without the lock: no other thread touches a communicator
+ *            that has no request in flight
+ *     ls_comm_run(), anything else
+ *         -> a request in slot RUN_SLOT; wait_for() moves everything in flight until it is done
+ *     ls_comm_start() ... ls_comm_wait()
+ *         -> a request in one of the other slots; any thread that waits moves it, else the
+ *            progress thread does */
 #include "comm/comm_impl.h"
 
 #include <sched.h>
@@ -15,10 +23,10 @@
 #include "comm/node/flight_recorder.h"
 #include "comm/tune_impl.h"
 
-/* The last place is for ls_comm_run() alone: whether it has one must not depend on how far the
- * started ones are, which each rank sees at its own time. */
+/* The last slot belongs to ls_comm_run(). Whether a slot is free must not depend on how far started
+ * requests are: each rank would see that at another time. */
 enum { SLOT_BITS = 8, RUN_SLOT = LS_COMM_REQUESTS, SLOTS };
-enum { USED = 8 }; /* flights at once of most users: pages of the others are never touched */
+enum { USED = 8 }; /* requests in flight that most callers need */
 enum { WAIT_SLEEP_NS = 1000000, EAGER_BYTES = 16 << 10, EAGER_TURNS = 200 };
 _Static_assert(LS_COMM_REQUESTS == 1 << SLOT_BITS, "a request names its place");
 
@@ -29,7 +37,8 @@ static int node_of(const ls_comm *c, int member)
     return c->fabric->members[c->world[member]].node;
 }
 
-/* Whether the members lie node after node, equally many on each; how many. */
+/* How many members each node has, if they are listed node after node and equally many on each; else
+ * 0. */
 static int even_nodes(const ls_comm *c)
 {
     int per_node = 0;
@@ -60,7 +69,8 @@ static ls_status open_direct(ls_comm *c, ls_group *group, ls_direct **direct, ui
             first = first < 0 ? i : first;
             seats[n++] = c->fabric->locals[c->world[i]];
         }
-    /* Groups of one call have the same id; the first member tells them apart. */
+    /* The groups that one call makes share an id; the world rank of the first member makes keys
+     * differ. */
     const ls_group_args args = {.key = c->id << 32 | part << 16 | (uint64_t)(c->world[first] + 1),
                                 .local = c->fabric->local,
                                 .locals = seats,
@@ -219,7 +229,7 @@ void ls_comm_close(ls_comm *comm)
         link = &(*link)->next;
     *link = c->next;
     fabric->in_flight -= atomic_load(&c->up);
-    /* Messages that a transport still holds lie in the flights: it must let go of them first. */
+    /* Messages that a transport still holds lie in the requests: the transport drops them first. */
     if (atomic_load(&c->up) > 0 && !fabric->broken) {
         ls_fail(LS_EPEER, "rank %d closed a communicator with %d collectives in flight",
                 fabric->rank, atomic_load(&c->up));
@@ -285,8 +295,9 @@ static ls_status check_list(const ls_comm *c, const int *ranks, int count)
     return here ? LS_OK : ls_fail(LS_EUSAGE, "rank %d gave a list without itself", c->rank);
 }
 
-/* Everybody tells the number it would take and which list it means. *id_out: the highest number.
- * all_to_all, because the own ranges of all_gather begin at multiples of sixteen. */
+/* All ranks exchange the id that each would take and a hash of the list it means. *id_out: the
+ * highest id. The exchange is an all_to_all, because the ranges of an all_gather begin at multiples
+ * of sixteen elements. */
 static ls_status agree_on_list(ls_comm *c, const int *ranks, int count, int64_t deadline_ns,
                                int64_t *id_out)
 {
@@ -326,7 +337,7 @@ out:
     return st;
 }
 
-/* The same links; choices and the file belong to the whole. */
+/* The part uses the same link numbers; settled choices and the cache file belong to the whole. */
 static void inherit(ls_comm *sub, const ls_comm *c)
 {
     sub->tune = c->tune;
@@ -427,7 +438,8 @@ static ls_request *find(ls_comm *c, ls_comm_request request)
     return f->state != LS_REQUEST_FREE && f->request == request ? f : NULL;
 }
 
-/* What a kind does not use is the same for all, so that it is neither compared nor remembered. */
+/* Fields that a kind does not use get one fixed value, so that ranks neither compare nor remember
+ * them. */
 static ls_coll only_used(const ls_coll *coll)
 {
     ls_coll used = *coll;
@@ -463,7 +475,7 @@ static void note_seen(ls_comm *c, const ls_coll *coll)
         c->seen[c->seen_count++] = (comm_seen){.coll = *coll, .uses = 1};
 }
 
-/* In a free place, of those from `slot` to before `end`. Under the lock. */
+/* Take the first free slot in slot .. end-1. Under the lock. */
 static ls_status start(ls_comm *c, const ls_coll *coll, int slot, int end, ls_request **request_out)
 {
     ls_status st;
@@ -515,9 +527,9 @@ out:
     return st;
 }
 
-/* Turns in which a wait for something small between nodes looks again at once: to sleep and to be
- * woken takes longer than the network does. Where ranks share cores they let each other run; else
- * the core is kept, because whoever else wants it has it for a whole time slice. */
+/* How many times a wait for a small message between nodes polls again at once. Sleeping and waking
+ * takes longer than the network. Ranks that share cores yield to each other between polls;
+ * otherwise the core is kept, because the next process would have it for a whole time slice. */
 static int eager_turns(const ls_request *f)
 {
     int64_t bytes = f->coll.count * ls_dtype_bytes(f->coll.type);
@@ -525,7 +537,7 @@ static int eager_turns(const ls_request *f)
     return bytes <= EAGER_BYTES ? EAGER_TURNS : 0;
 }
 
-/* Until something may have happened. Under the lock, which is let go of for a moment. */
+/* Until something may have happened. Under the lock, which is released meanwhile. */
 static void idle(ls_fabric *fabric, int64_t deadline_ns, int turns, int eager)
 {
     bool far = fabric->transport && fabric->network && atomic_load(&fabric->wanted) == 0;
@@ -670,7 +682,7 @@ void ls_comm_abort(ls_comm *comm, const char *reason)
     ls_fabric *f = comm->fabric;
     bool first = false;
 
-    /* The reason is written before the word that others look at. */
+    /* The reason is complete before the flag that other threads read. */
     if (!atomic_load(&f->aborting)) {
         pthread_mutex_lock(&f->abort_lock);
         first = !atomic_load(&f->aborting);

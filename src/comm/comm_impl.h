@@ -1,15 +1,14 @@
 /* comm_impl.h -- what the files of a communicator share.
  *
- * fabric   what a process holds to reach the members of a job: the shared-memory segment of its
- * node, transports, the
- *          thread that moves what is in flight while nobody waits, and the first failure. One for
- *          all communicators that come from one ls_comm_open().
- * comm     a list of members; the group and schedules that it uses flight   one collective on its
- * way
+ *   fabric    what a process holds to reach the members of a job: the shared-memory segment of its
+ *             node, transports, the progress thread and the first failure. One for all
+ *             communicators that come from one ls_comm_open()
+ *   comm      a list of members, with the group and schedules that it uses
+ *   request   one collective or message under way
  *
- * One lock guards all of it. Whoever waits holds it and moves everything that is in flight; it is
- * let go of between two looks, so that others get in, and kept while sleeping in the transport: who
- * wants it wakes the sleeper up. */
+ * One lock guards all of it. A thread that waits holds the lock and moves everything in flight. It
+ * releases the lock between two looks, so that others get in, but keeps it while it sleeps in the
+ * transport: a thread that wants the lock wakes the sleeper up. */
 #pragma once
 #include <pthread.h>
 #include <stdatomic.h>
@@ -29,35 +28,34 @@ typedef struct ls_fabric {
     int *locals;             /* of each rank on its own node; owned */
     ls_shm_segment *segment; /* NULL: alone on its node */
     ls_death_watch *watch;
-    ls_shm_segment *
-        recorder; /* where the black box lies: the shared-memory segment, or one for this rank alone */
+    ls_shm_segment *recorder; /* holds the flight recorder: `segment`, or one for this rank alone */
     int recorder_local;
-    struct ls_hang_answer *told; /* of each rank, what is known of it; owned; NULL: no others */
-    int local;                   /* on the shared-memory segment */
+    struct ls_hang_answer *told; /* last answer of each rank; owned; NULL: no others */
+    int local;                   /* number on the segment */
     ls_group node_group;         /* of all ranks of the node, for the transport */
     ls_transport *transport;     /* to all ranks; NULL: there are no others */
-    ls_transport *network; /* TCP to the other nodes, a part of it, borrowed; NULL: one node */
-    ls_transport *data;    /* what moves the data there, borrowed */
-    char between[160];     /* what moves the data between nodes, and why */
-    bool crowded;          /* more ranks on this kernel than cores: who waits lets others run */
-    bool broken;           /* why: */
-    ls_err_record why;     /* the first failure */
-    atomic_bool aborting;  /* asked for from another thread, with this reason */
+    ls_transport *network;       /* TCP to other nodes, part of `transport`; NULL: one node */
+    ls_transport *data;          /* the transport of the data between nodes, borrowed */
+    char between[160];           /* its name, and why it was chosen */
+    bool crowded;                /* more ranks on this kernel than cores: waiting threads yield */
+    bool broken;                 /* why: */
+    ls_err_record why;           /* the first failure */
+    atomic_bool aborting;        /* asked for from another thread, with this reason */
     char abort_reason[256];
     pthread_mutex_t abort_lock; /* of the reason, and of `transport` against going away */
     pthread_mutex_t lock;
     atomic_int wanted;   /* threads that wait for the lock */
-    pthread_cond_t work; /* for the mover: something is in flight, nobody waits */
+    pthread_cond_t work; /* for the progress thread: something is in flight, no thread waits */
     pthread_t progress_thread;
     bool has_progress_thread, closing;
     int waiting;      /* threads in ls_comm_wait */
-    int in_flight;    /* flights of all communicators */
+    int in_flight;    /* requests of all communicators */
     bool fresh;       /* one was asked for since the last look */
     uint64_t next_id; /* of a communicator */
     struct ls_comm *comms;
 } ls_fabric;
 
-/* What a rank of another node is said to be in. */
+/* Where a rank of another node is, by its own or a neighbour's answer. */
 typedef struct ls_hang_answer {
     bool asked, heard; /* no answer yet; one has come */
     bool stopped;      /* by a signal */
@@ -74,20 +72,21 @@ typedef struct comm_plan {
     const ls_algo *algo;
     ls_sched sched;
     uint64_t used; /* when it was used last; 0: empty */
-    int busy;      /* flights that run it */
+    int busy;      /* requests that run it */
 } comm_plan;
 
-/* What was asked for again and again: the same list on all ranks, who ask in the same order. */
+/* A collective that was started before. The list is the same on all ranks, which start in the same
+ * order. */
 typedef struct comm_seen {
     ls_coll coll;
     int uses;
 } comm_seen;
 
-/* What the numbers of all links mean for the members of one communicator. */
+/* The link numbers that matter to the members of one communicator. */
 typedef struct ls_tune_links {
     ls_cost_link slowest; /* of all nodes */
     ls_cost_link around;  /* from each member to the next one */
-    int64_t levels_bytes; /* from here on all-reduces go by levels, if they can */
+    int64_t levels_bytes; /* all-reduces from this size on go by levels, if they can */
 } ls_tune_links;
 
 enum { COMM_SEEN = 64 };
@@ -103,8 +102,8 @@ typedef enum ls_request_state {
     LS_REQUEST_DONE
 } ls_request_state;
 
-/* All-reduce over several nodes, a piece of the buffer at a time: scattered inside the node, summed
- * between the nodes, gathered inside. */
+/* One piece of an all-reduce by levels: reduce-scatter inside the node, all-reduce between nodes,
+ * all-gather inside the node. */
 typedef struct ls_request_piece {
     int stage; /* 0 to scatter, 1 between, 2 to gather, 3 done */
     int64_t first, count, own, own_count;
@@ -117,13 +116,13 @@ typedef struct ls_request {
     ls_comm_request request;
     ls_coll coll;
     uint64_t tag;
-    uint64_t number; /* of its kind so far: collectives of the communicator, messages of the pair */
-    uint64_t record; /* in the black box; direct ones note themselves */
+    uint64_t number; /* counts collectives of the communicator, or messages of the pair */
+    uint64_t record; /* ticket of the flight recorder; direct ones note themselves */
     comm_plan *plan; /* that exec runs; NULL: none */
     ls_exec exec;
-    ls_exec_fingerprint fingerprint; /* by levels: of all members */
+    ls_exec_fingerprint fingerprint; /* by levels: exchanged by all members */
     ls_direct_ticket ticket;
-    int pieces, piece; /* how many, and the next one to go between nodes */
+    int pieces, piece; /* how many there are, and the next one to go between nodes */
     ls_request_piece part[COMM_PIECES];
     struct ls_request *next; /* in order of starting */
 } ls_request;
@@ -138,7 +137,7 @@ struct ls_comm {
     bool one_node;             /* all on this node */
     bool levels;               /* several nodes with equally many members, more than one each */
     int nodes, node, per_node; /* with levels */
-    int *across; /* with levels: who has my place on each node, as world ranks; owned */
+    int *across; /* with levels: the member at my position on each node, as world ranks; owned */
     ls_direct *direct, *gather; /* of the members on this node; gather: with levels */
     ls_group group, gather_group;
     const ls_algo *forced;     /* NULL: the cheapest */
@@ -147,12 +146,12 @@ struct ls_comm {
     ls_tune_links links;       /* what follows from it for these members */
     comm_seen seen[COMM_SEEN]; /* by schedules, in the order in which they came */
     int seen_count;
-    bool seen_enough; /* they were settled: nothing is noted any more */
+    bool seen_enough; /* they are settled: nothing is noted any more */
     comm_plan plans[COMM_PLANS];
     uint64_t plans_used;
-    ls_request *request_table; /* LS_COMM_REQUESTS and one for ls_comm_run(); owned */
+    ls_request *request_table; /* LS_COMM_REQUESTS, and one for ls_comm_run(); owned */
     ls_request *head, *tail;
-    atomic_int up;     /* flights that are not done */
+    atomic_int up;     /* requests that are not done */
     uint64_t requests; /* so far */
 };
 
@@ -162,7 +161,7 @@ void ls_fabric_drop(ls_fabric *fabric); /* one user less; the last one closes */
 
 void ls_fabric_lock(ls_fabric *fabric);
 
-/* Under the lock, which is let go of for those who wait for it. */
+/* Under the lock: release it for a moment if another thread wants it. */
 void ls_fabric_let_in(ls_fabric *fabric);
 
 /* Drop all messages. Under the lock, or when nobody else is left. */
@@ -175,34 +174,35 @@ ls_status ls_fabric_fail(ls_fabric *fabric);
 /* LS_OK, or why it is broken. Under the lock. */
 ls_status ls_fabric_check(ls_fabric *fabric);
 
-/* A thread that moves what is in flight while nobody waits. Under the lock. */
+/* Start the progress thread unless it runs. Under the lock. */
 ls_status ls_fabric_start_progress(ls_fabric *fabric);
 
 /* inter_node.c: whether there is a transport of this name. */
 bool ls_inter_node_knows(const char *transport);
 
-/* inter_node.c: with TCP open to all other nodes, agree on what moves the data, and take it. */
+/* inter_node.c: with TCP open to all other nodes, agree on the transport of the data, and open
+ * it. */
 ls_status ls_inter_node_open(ls_fabric *fabric, const ls_comm_args *args, int64_t deadline_ns);
 
-/* inter_node.c: what a drill's plan, or in test builds LINESHAFT_WRAP, does around what moves the
- * data, from now on. Under the lock. */
+/* inter_node.c: from now on, put what a drill's plan (or, in test builds, LINESHAFT_WRAP) asks for
+ * around the transport of the data. Under the lock. */
 ls_status ls_inter_node_inject_faults(ls_fabric *fabric);
 
 /* request.c: under the lock. */
 ls_way ls_request_way(const ls_comm *comm, const ls_coll *coll);
 const char *ls_request_refuses_levels(const ls_comm *comm, const ls_coll *coll); /* why, or NULL */
-void ls_request_start(ls_comm *comm, ls_request *f); /* it moves with the next look */
+void ls_request_start(ls_comm *comm, ls_request *f); /* it progresses with the next look */
 ls_status ls_request_move_all(ls_fabric *fabric, bool *moved_out);
 const char *ls_request_algo(ls_comm *comm, const ls_coll *coll); /* of exec; "none": it refuses */
 
-/* The failure that a transport calls LS_EDATA: lengths differ, so ranks asked for different things.
- * Others stay as they are. */
+/* A transport reports LS_EDATA when the two ends of a message differ in length, which means that
+ * ranks asked for different things: turn it into that failure. Other failures stay as they are. */
 ls_status ls_request_explain(ls_fabric *fabric);
-void ls_request_note_failed(ls_comm *comm); /* in the black box */
+void ls_request_note_failed(ls_comm *comm); /* in the flight recorder */
 
-/* hang_report.c: under the lock, the failure of a ls_request that is not done in time. */
+/* hang_report.c: the failure of a request that is not done in time. Under the lock. */
 ls_status ls_hang_report(ls_comm *comm, ls_request *f);
 
-/* hang_report.c: what other nodes ask about ranks of this one, and are told; for ls_tcp_args. */
+/* hang_report.c: answers to questions of other nodes, and their answers; for ls_tcp_args. */
 int ls_hang_report_answer(void *fabric, int about, uint64_t what, uint8_t *bytes_out);
 void ls_hang_report_answered(void *fabric, int about, const uint8_t *bytes, int len);

@@ -1,10 +1,14 @@
-/* cost.c -- formulas of the model in cost.h, one pair per algorithm, and the choice among them.
+/* cost.c -- the formulas of cost.h's model, one pair for each algorithm, and the choice among them.
  *
- * Letters: n ranks, B bytes of the buffer, m bytes of a message, k messages a range is cut into,
- * and P, L, C as in cost.h. A pipeline of s stages through which k pieces go, each stage taking X
- * for a piece to be passed on and Y of a port for each piece, takes (s - 1) max(X, k Y) + X + (k -
- * 1) Y when the pieces return to the same port at every stage (a ring), and s X + (k - 1) Y when
- * every stage is another rank (a chain). */
+ * Letters: n ranks, B bytes of the buffer, m bytes of a message, k messages that a range is cut
+ * into, and P, L, C as in cost.h. A pipeline of s stages takes k pieces. A piece needs X until it
+ * can be passed on, and Y of a port. The pipeline takes (s - 1) max(X, k Y) + X + (k - 1) Y when
+ * the pieces return to the same port at every stage (a ring), and s X + (k - 1) Y when every stage
+ * is another rank (a chain).
+ *
+ *     chain, s = 3, k = 4:   stage 0   | X | Y | Y | Y |
+ *                            stage 1       | X | Y | Y | Y |
+ *                            stage 2           | X | Y | Y | Y |     3 X + 3 Y */
 #include "comm/cost.h"
 
 #include "comm/algo/algo_impl.h"
@@ -209,8 +213,8 @@ int64_t ls_cost_sent_doubling(const ls_cost_query *q)
  * all-reduce needs a quarter more of them, because messages up and messages down wait for each
  * other's ports (found by simulation; between 1.1 and 1.5 for up to 64 ranks). */
 
-/* Until a rank has the values of a subtree of so many ranks, added up, or side by side (grows). It
- * takes one child after the other. */
+/* Time until a rank has the values of a subtree of this many ranks, added up or side by side
+ * (grows). It takes one child after the other. */
 static double climb(const ls_cost_query *q, int ranks, int64_t m, bool grows)
 {
     double done = 0;
@@ -224,7 +228,7 @@ static double climb(const ls_cost_query *q, int ranks, int64_t m, bool grows)
     return done;
 }
 
-/* Until the last rank of a subtree has what its root has: the largest part is served first. */
+/* Time until the last rank of a subtree has what its root has: the largest part is served first. */
 static double descend(const ls_cost_query *q, int ranks, int64_t m)
 {
     double t = 0, busy = 0;
@@ -402,9 +406,9 @@ int64_t ls_cost_sent(const ls_algo *algo, const ls_cost_query *query)
     return query->ranks == 1 && !pair ? 0 : algo->sent(query);
 }
 
-/* A stream to a new peer begins slowly, and those who take turns wait for each other: bytes cost a
- * tenth more. Measured between 4 hosts at 1 Gbit/s, 16 MiB: what a ring does in 212 ms takes 234 by
- * halving and 246 pairwise, where the formulas see no difference. */
+/* A stream to a new peer begins slowly, and peers that take turns wait for each other: bytes cost a
+ * tenth more. Measured between 4 hosts at 1 Gbit/s, 16 MiB: a ring takes 212 ms, halving 234 and
+ * pairwise 246, where the formulas see no difference. */
 static double of_wandering(const ls_cost_query *q, const ls_cost_candidate *c)
 {
     return c->algo->wanders && q->ranks > 2 ? 0.1 * (double)c->sent * q->link.ns_per_byte : 0;

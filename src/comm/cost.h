@@ -1,14 +1,14 @@
-/* cost.h -- what a collective takes: the alpha-beta model, as pure functions.
+/* cost.h -- how long a collective takes: the alpha-beta model, as pure functions.
  *
  * The model: a rank has one port out and one port in, which work at the same time. A message of m
  * bytes keeps the sender's port out and the receiver's port in busy for
  *
  *     P(m) = message_ns + m * ns_per_byte
  *
- * and has arrived alpha_ns later: L(m) = alpha_ns + P(m). Adding m bytes that arrived to m bytes
- * that are there takes C(m) = m * combine_ns_per_byte of the receiver, beside its ports. Copies
- * inside a rank are left out. tests/comm/test_cost.c runs the schedules themselves under the same
- * rules and compares.
+ * and has arrived alpha_ns later: L(m) = alpha_ns + P(m). Adding m arrived bytes to m bytes in
+ * memory takes C(m) = m * combine_ns_per_byte of the receiver, beside its ports. Copies inside a
+ * rank are left out. tests/comm/test_cost.c runs the schedules themselves under the same rules and
+ * compares.
  *
  * Worked example, ring all-reduce of 64 MiB fp32 among 4 hosts at 1 Gbit/s (8.5 ns per byte with
  * headers, alpha 30 us, message 2 us), in chunks of 256 KiB: ranges of 16 MiB, 64 chunks each; P =

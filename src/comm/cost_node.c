@@ -6,10 +6,10 @@
  *
  *                            meets   reads               writes
  *   all_reduce, short          1     B + n B             B + B        copy into the slot, add all
- *   all_reduce                 2     n b                 n b          own range, for everybody
+ *   all_reduce                 2     n b                 n b          own range, for all ranks
  *   reduce_scatter             2     n b                 b
- *   all_gather                 2     B - b               B - b        in place; else the own one
- * too broadcast                  2     B                   B            everybody but the root
+ *   all_gather                 2     B - b               B - b        in place; else also its own b
+ *   broadcast                  2     B                   B            all but the root
  *   all_to_all (B for each)    2     n B                 n B
  *   gather (B from each)       2     n B                 n B          the root
  *   barrier                    1     0                   0
@@ -72,7 +72,8 @@ static void all_reduce(const ls_cost_memory *memory, const ls_cost_query *q, ls_
     m->written += small ? bytes : q->ranks * own;
 }
 
-/* In place everybody writes where others still have to read: it goes over a stage, in windows. */
+/* In place all ranks write where others still have to read: the data goes over a stage, in
+ * windows. */
 static void all_to_all(const ls_cost_query *q, ls_cost_moves *m)
 {
     int64_t piece = q->count * q->size, all = q->ranks * piece;
@@ -132,8 +133,8 @@ void ls_cost_memory_moves(const ls_cost_memory *memory, const ls_cost_query *que
     *moves_out = m;
 }
 
-/* Of a byte, for a buffer of this length: by the number of doublings. Not by a logarithm, whose
- * last bit may be another one on another machine, and all ranks must predict the same. */
+/* ns per byte for a buffer of this length, by the number of doublings. Not by a logarithm: its last
+ * bit may differ between machines, and all ranks must predict the same. */
 static double pace(const ls_cost_memory *memory, double bytes)
 {
     double at = LS_COST_CACHED, doublings = 0, all = 0;

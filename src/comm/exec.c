@@ -1,17 +1,18 @@
-/* exec.c -- see exec.h.
+/* exec.c -- runs the steps of a schedule as messages of a transport.
  *
- * A step is IDLE, then POSTED (a message of its slot is with the transport), then DONE; copies and
- * combinations go from IDLE to DONE. The slot of step i is i modulo the window: the window is never
- * wider, so a slot is free when its step starts.
+ * A step is IDLE, then POSTED (the transport has a message of its slot), then DONE; copies and
+ * combinations go from IDLE to DONE. Step i uses slot i modulo the window. At most a window of
+ * steps is under way, so the slot is free when its step starts.
  *
  *     steps   0 1 2 3 4 5 6 7 8 9 ...
  *             D D D P I P I I I I       D done, P posted, I idle
  *                   ^first       ^first + window
  *
- * Beside the data a small signature goes around a circle: each rank tells the next one what it
- * does, and is done only when it has heard the same from the one before. So two ranks that do
- * different things are named even where the lengths of their messages agree by chance. Where the
- * schedule sends to the next one anyway, the signature rides on that message. */
+ * Beside the data, a small fingerprint of the call goes around a circle of all ranks: each rank
+ * sends its own to the next rank, and is done only when an equal one has come from the rank before.
+ * So two ranks that do different things are named even where the lengths of their messages agree by
+ * chance. Where the schedule sends to the next rank anyway, the fingerprint rides on that
+ * message. */
 #include "comm/exec.h"
 
 #include <stdio.h>
@@ -80,7 +81,7 @@ static bool speaks(const ls_exec *x)
 
 /* --- what is asked for ------------------------------------------------------------------------*/
 
-/* What ranks may differ in without harm is left out: an operation where nothing is combined, a root
+/* Ranks may differ in what the operation ignores: the reduction where nothing is combined, a root
  * where there is none, the count where each rank has its own. */
 static void sign(ls_exec_signature *s, const ls_exec_args *a, const char *algo)
 {
@@ -100,9 +101,9 @@ static void sign(ls_exec_signature *s, const ls_exec_args *a, const char *algo)
     snprintf(s->algo, sizeof s->algo, "%s", algo);
 }
 
-/* The circle that signatures go around. With a power of two it is that of the Gray code, whose
- * neighbours differ in one bit: partners of recursive doubling and halving, so that small data and
- * signature share a frame's way. Eight ranks: 0 1 3 2 6 7 5 4. */
+/* The circle that fingerprints go around. For a power of two it is the Gray code, whose neighbours
+ * differ in one bit: these are the partners of recursive doubling and halving, so small data and
+ * fingerprint share a frame. Eight ranks: 0 1 3 2 6 7 5 4. */
 static int gray(int place)
 {
     return place ^ place >> 1;
@@ -124,7 +125,7 @@ static int neighbour(int rank, int ranks, int by)
     return gray((place_of(rank) + by + ranks) % ranks);
 }
 
-/* Whether a message of the schedule goes to this rank anyway. */
+/* Whether the schedule sends to this rank anyway. */
 static bool is_sent_to(const ls_sched *sched, int rank)
 {
     for (int32_t i = 0; sched && i < sched->count && i < LS_EXEC_WINDOW; i++)
@@ -133,7 +134,7 @@ static bool is_sent_to(const ls_sched *sched, int rank)
     return false;
 }
 
-/* Tell the next rank what is being done here, and listen to the one before. */
+/* Send the fingerprint to the next rank, and receive that of the rank before. */
 ls_status ls_exec_fingerprint_begin(ls_exec_fingerprint *fingerprint, const ls_exec_args *args,
                                     const char *algo)
 {

@@ -1,8 +1,8 @@
 /* exec.h -- a schedule under way: its steps become messages of a transport.
  *
- * An exec looks at a window of steps, from the first that is not done on, starts what may start and
- * takes note of what is done. Copies and combinations happen inside poll. Nothing waits. Memory is
- * taken when it begins and kept for the next one, so a training step that repeats takes none. */
+ * An exec looks at a window of steps from the first unfinished one on, starts what may start and
+ * notes what is done. Copies and combinations happen inside poll. Nothing waits. Memory is taken by
+ * the first begin and reused by the next, so a training step that repeats takes none. */
 #pragma once
 #include "comm/sched.h"
 #include "comm/transport/transport.h"
@@ -17,20 +17,20 @@ typedef struct ls_exec_args {
     const ls_coll *coll;     /* copied */
     const ls_sched *sched;   /* borrowed until it is done */
     int ranks, rank;         /* of the schedule */
-    bool part;               /* of something whose ranks tell each other already what they do */
+    bool part;               /* part of a request whose ranks exchange fingerprints already */
     uint64_t tag;            /* of the collective, the same on all ranks; the low bits are free */
 } ls_exec_args;
 
-/* What the ranks of a collective must agree on; it travels beside the data. */
+/* What the ranks of a collective must agree on: its fingerprint, which travels beside the data. */
 typedef struct ls_exec_signature {
     uint64_t tag;
     int64_t count;
     int32_t kind, op, type, peer;
-    int32_t rank; /* who says so: its number of the transport */
+    int32_t rank; /* the sender: its number in the transport */
     char algo[20];
 } ls_exec_signature;
 
-/* The exchange of it: to the next rank, from the one before. */
+/* Its exchange: to the next rank, from the one before. */
 typedef struct ls_exec_fingerprint {
     ls_message said, heard;
     ls_exec_signature mine, theirs;
@@ -49,23 +49,23 @@ typedef struct ls_exec {
     ls_exec_fingerprint fingerprint;
 } ls_exec;
 
-/* Begin; what was begun before is done. LS_ENOMEM, or a failure of the transport. algo is for the
- * signature. */
+/* Begin; the one before must be done. LS_ENOMEM, or a failure of the transport. algo: part of the
+ * fingerprint. */
 ls_status ls_exec_begin(ls_exec *exec, const ls_exec_args *args, const char *algo);
 
 /* Go on as far as possible. LS_EUSAGE when ranks asked for different things: both are named. */
 ls_status ls_exec_poll(ls_exec *exec, bool *done_out);
 
-/* For a failure of the transport about lengths that differ: LS_EUSAGE when what was heard from the
- * rank before explains it. */
+/* For a transport's failure about lengths that differ: LS_EUSAGE when the fingerprint of the rank
+ * before explains it. */
 ls_status ls_exec_explain(const ls_exec_fingerprint *fingerprint);
 
-/* The exchange alone, for what is done without a schedule; args->sched is not used. */
+/* The exchange alone, for requests without a schedule; args->sched is not used. */
 ls_status ls_exec_fingerprint_begin(ls_exec_fingerprint *fingerprint, const ls_exec_args *args,
                                     const char *algo);
 ls_status ls_exec_fingerprint_poll(ls_exec_fingerprint *fingerprint, bool *done_out);
 
-/* Give the memory back. Safe on a zeroed one; what is in flight must have been dropped. */
+/* Free the memory. Safe on a zeroed one; messages in flight must have been dropped. */
 void ls_exec_release(ls_exec *exec);
 
 LS_C_END

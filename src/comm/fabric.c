@@ -1,10 +1,21 @@
-/* fabric.c -- what reaches the other members: opening it, its thread, its first failure.
+/* fabric.c -- opening the ways to the other members, the progress thread, and the first failure.
  *
- * The shared-memory segment comes first, then the network, so that a rank that is missing on this
- * node is named by the shared-memory segment. Between nodes every rank has a transport to every
- * other one; ranks of a node are reached over the shared-memory segment. The mover is a thread that
- * looks at what is in flight while nobody waits; it is started by the first collective that is not
- * waited for at once, and between nodes from the beginning. */
+ * Opening goes from near to far: the shared-memory segment of the node, then TCP, then the
+ * transport of the data. A rank of this node that is missing is therefore named by the segment. The
+ * result is one transport to every member: over the segment for ranks of this node, over the
+ * network for the others.
+ *
+ *     ls_fabric_open
+ *         members, local ranks      take_members
+ *         segment, death watch      join the node's segment, wait until all of its ranks are there
+ *         flight recorder           in the segment; a rank alone on its node makes one for it
+ *         TCP to other nodes        every rank to every other one (large worlds: tcp.h)
+ *         inter_node.c              all ranks agree: TCP or UCX
+ *         hybrid.h                  segment and network as one transport
+ *
+ * The progress thread moves requests in flight while no other thread waits. The first request that
+ * nobody waits for at once starts it; between nodes it runs from the beginning, because heartbeats
+ * must be answered. */
 #include "comm/comm_impl.h"
 
 #include <errno.h>
@@ -41,7 +52,7 @@ ls_status ls_fabric_fail(ls_fabric *fabric)
             ls_request_note_failed(c);
         if (f->segment && (f->why.code == LS_EUSAGE || f->why.code == LS_EPEER))
             ls_shm_segment_abort(f->segment, f->local, f->why.code, "%s", f->why.text);
-        else if (f->segment) /* this rank's trouble is not that of the others */
+        else if (f->segment) /* a shortage on this rank is no shortage of the others */
             ls_shm_segment_abort(f->segment, f->local, LS_EPEER, "%s gave up: %s",
                                  ls_shm_segment_name(f->segment, f->local, name), f->why.text);
         if (f->network)
@@ -50,8 +61,9 @@ ls_status ls_fabric_fail(ls_fabric *fabric)
     return ls_err_adopt(&f->why);
 }
 
-/* Whether the node's ranks have failed, or their agent has given them up. The latter also where
- * this rank is alone on its node, and the memory is there for its black box only. */
+/* Whether a rank of this node has failed, or the agent has given the ranks up. The agent writes its
+ * reason also where this rank is alone on its node and the segment only holds the flight
+ * recorder. */
 static bool given_up(void *context)
 {
     const ls_fabric *f = context;
@@ -97,7 +109,8 @@ void ls_fabric_let_in(ls_fabric *fabric)
     ls_fabric *f = fabric;
 
     pthread_mutex_unlock(&f->lock);
-    /* A mutex is not fair: whoever lets go of it and takes it again at once has it again. */
+    /* A mutex is not fair: a thread that unlocks and locks again at once mostly wins against
+     * waiters. */
     for (int i = 0; atomic_load(&f->wanted) > 0 && i < LET_IN_TURNS; i++)
         sched_yield();
     pthread_mutex_lock(&f->lock);
@@ -116,11 +129,11 @@ void ls_fabric_close_transport(ls_fabric *fabric)
         transport->table->close(transport);
 }
 
-/* --- the mover --------------------------------------------------------------------------------*/
+/* --- the progress thread ----------------------------------------------------------------------*/
 
-/* Nothing to move. Between nodes a rank that computes still answers heartbeats, sends again what a
- * broken connection lost, and learns who has died: a look now and then. Nobody wakes this thread
- * when the last one that waited goes back to its work: it looks by itself. */
+/* Nothing is in flight. Between nodes a rank that computes still answers heartbeats, sends again
+ * what a broken connection lost, and learns of deaths: it looks now and then. The last thread that
+ * waited does not wake this one when it goes back to its work: this thread looks by itself. */
 static void rest(ls_fabric *f)
 {
     bool moved;
@@ -137,10 +150,10 @@ static void rest(ls_fabric *f)
     pthread_cond_timedwait(&f->work, &f->lock, &at);
 }
 
-/* How long the mover sleeps when nothing has moved for so long: an eighth of it, so that what comes
- * late is seen only little later. A rank that computes for long with a receive in flight (a stage
- * of a pipeline) would else give its core away ten thousand times a second. Who waits looks itself.
- */
+/* How long the progress thread sleeps after this much time without any progress: an eighth of it,
+ * so that a late message is seen only a little later. Otherwise a rank that computes for long with
+ * a receive in flight (a pipeline stage) would give its core away ten thousand times a second. A
+ * thread that waits looks itself. */
 static long look_ns(int64_t still_ns)
 {
     return (long)ls_min_i64(PROGRESS_REST_NS, ls_max_i64(PROGRESS_LOOK_NS, still_ns / 8));
@@ -170,7 +183,7 @@ static void *progress_main(void *arg)
         }
         if (f->network && atomic_load(&f->wanted) == 0)
             f->transport->table->sleep(f->transport, ls_time_now_ns() + PROGRESS_SLEEP_NS);
-        if (!f->network) { /* nothing wakes a sleeper of the shared-memory segment for us: look again soon */
+        if (!f->network) { /* no writer to the segment wakes this thread: look again soon */
             pthread_mutex_unlock(&f->lock);
             nanosleep(&(struct timespec){.tv_nsec = look_ns(ls_time_now_ns() - still_ns)}, NULL);
             pthread_mutex_lock(&f->lock);
@@ -207,7 +220,7 @@ static ls_status check_args(const ls_comm_args *a)
     return LS_OK;
 }
 
-/* Who sits where; how many nodes there are. */
+/* The local number of each rank on its node; how many nodes there are. */
 static ls_status take_members(ls_fabric *f, const ls_comm_args *a)
 {
     f->members = ls_mem_array((size_t)a->ranks, sizeof *f->members);
@@ -251,7 +264,7 @@ static ls_status open_segment(ls_fabric *f, const ls_comm_args *a, int64_t deadl
         locals[i] = i;
     LS_TRY(st, ls_shm_segment_open(&f->segment, a->segment_fd, f->generation), out);
     st = ls_shm_segment_join(f->segment, f->local, f->rank, f->members[f->rank].host);
-    if (st != LS_OK) { /* the seat is another's: nothing of it is ours to break or to leave */
+    if (st != LS_OK) { /* another process has this rank: nothing of it is ours to break or leave */
         ls_shm_segment_close(f->segment);
         f->segment = NULL;
         goto out;
@@ -268,8 +281,8 @@ out:
     return st;
 }
 
-/* A rank that is alone on its node has no shared-memory segment to share, but its black box must
- * lie somewhere: where its agent can read it, if there is one. */
+/* A rank that is alone on its node shares no segment, but its flight recorder needs one: where its
+ * agent can read it, if there is an agent. */
 static ls_status open_recorder(ls_fabric *f, const ls_comm_args *a)
 {
     const ls_shm_segment_args own = {.generation = f->generation, .ranks = 1, .heap_bytes = 4096};
@@ -311,9 +324,8 @@ static ls_status find_zerocopy(const char *name, ls_tcp_zerocopy *how_out)
     return ls_fail(LS_EUSAGE, "zerocopy is \"%.40s\", which is none of auto, on, off", name);
 }
 
-/* Who does not connect is named in three quarters of the time: before those who have all
- * connections lose their patience with this rank, and nobody knows any longer which of them is
- * missing. */
+/* A rank that does not connect is named after three quarters of the time. Later, ranks that have
+ * all connections would give up on this rank first, and no rank would know which one is missing. */
 static ls_status open_tcp(ls_fabric *f, const ls_comm_args *a, int64_t deadline_ns)
 {
     int64_t now = ls_time_now_ns(), connect_ns = now + (deadline_ns - now) / 4 * 3;
@@ -332,25 +344,25 @@ static ls_status open_tcp(ls_fabric *f, const ls_comm_args *a, int64_t deadline_
         addresses[r] = node ? "" : f->members[r].address;
         hosts[r] = f->members[r].host;
     }
-    LS_TRY(st,
-           ls_tcp_open(
-               &f->network,
-               &(ls_tcp_args){.rank = f->rank,
-                              .ranks = f->ranks,
-                              .generation = f->generation,
-                              .addresses = addresses,
-                              .hosts = hosts,
-                              .listen_fd = a->listen_fd,
-                              .secret = a->secret,
-                              .answer = ls_hang_report_answer,
-                              .answered = ls_hang_report_answered,
-                              .broken = given_up,
-                              .context = f,
-                              .zerocopy = zerocopy,
-                              /* with a shared-memory segment to look at there is no time to spin */
-                              .spin_ns = f->segment ? -1 : 0},
-               connect_ns),
-           out);
+    LS_TRY(
+        st,
+        ls_tcp_open(&f->network,
+                    &(ls_tcp_args){.rank = f->rank,
+                                   .ranks = f->ranks,
+                                   .generation = f->generation,
+                                   .addresses = addresses,
+                                   .hosts = hosts,
+                                   .listen_fd = a->listen_fd,
+                                   .secret = a->secret,
+                                   .answer = ls_hang_report_answer,
+                                   .answered = ls_hang_report_answered,
+                                   .broken = given_up,
+                                   .context = f,
+                                   .zerocopy = zerocopy,
+                                   /* with a segment to look at as well there is no time to spin */
+                                   .spin_ns = f->segment ? -1 : 0},
+                    connect_ns),
+        out);
 out:
     ls_mem_free(addresses);
     ls_mem_free(hosts);
@@ -435,7 +447,7 @@ ls_status ls_fabric_open(ls_fabric **fabric_out, const ls_comm_args *args, int64
     *fabric_out = f;
 out:
     if (st != LS_OK && f) {
-        st = ls_fabric_fail(f); /* those who wait for this rank need not wait longer */
+        st = ls_fabric_fail(f); /* ranks that wait for this one need not wait longer */
         ls_fabric_drop(f);
     }
     return st;

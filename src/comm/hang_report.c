@@ -1,20 +1,22 @@
-/* hang_report.c -- a collective is not done in time: who did not come, and where is it?
+/* hang_report.c -- a collective is not done in time: which rank did not come, and where is it?
  *
- * First to be late is not the culprit, and who waits for whom depends on the schedule. So the rank
- * whose deadline has passed looks at the black boxes of all members: those of its own node lie in
- * the shared-memory segment, those of other nodes are asked for beside the data, over TCP, which is
- * open whatever moves the data. Each rank answers inside of the polls that it does anyway; one that
- * does not poll is silent, and then a neighbour on its node is asked about it.
+ * The rank that times out first is rarely the cause, and which rank waits for which depends on the
+ * schedule. So the rank whose deadline has passed reads the flight recorders of all members. Those
+ * of its own node lie in the shared-memory segment. For those of other nodes it asks over TCP,
+ * which is open beside whatever moves the data. Each rank answers inside the polls that it makes
+ * anyway; a rank that does not poll is silent, and then one of its neighbours on that node is asked
+ * about it.
  *
  *     rank 0, late in number 17         node 1:  rank 2         rank 3 (stopped)
  *        | -- ASK 2 ----------------------------> |
  *        | <- WHERE 2: in 17 -------------------- |
- *        | -- ASK 3 (3 is silent) --------------> | reads the box of 3 in the shared-memory segment
+ *        | -- ASK 3 (3 is silent) --------------> | reads the recorder of 3 in the segment
  *        | <- WHERE 3: not in one, last 16 ------ |
  *
- * To blame is, in this order: who is silent; who a signal has stopped; who has come least far in
- * this communicator (DESIGN of failures: the lowest number, or not in a collective while others
- * are). When all are in the same collective, it is said whom this rank waits for. */
+ * The report blames, in this order: a rank that is silent; a rank that a signal has stopped; the
+ * rank that is behind the others in this communicator (in the collective of the lowest number, or
+ * in none while others are in one). When all are in the same collective, the report names the rank
+ * that this one waits for. */
 #include "comm/comm_impl.h"
 
 #include <string.h>
@@ -22,7 +24,7 @@
 #include "comm/transport/tcp.h"
 #include "net/wire.h"
 
-/* A rank that waits or moves says something every 100 ms, unless it has no processor. */
+/* A rank that waits or polls sends something every 100 ms, unless it has no processor. */
 #define SILENT_NS (600 * LS_NS_PER_MS)
 #define ASK_NS (250 * LS_NS_PER_MS)
 
@@ -34,7 +36,7 @@ static bool on_this_node(const ls_fabric *f, int rank)
     return f->members[rank].node == f->members[f->rank].node;
 }
 
-/* What the shared-memory segment says of a rank of this node. */
+/* What the segment holds about a rank of this node. */
 static void look_here(const ls_fabric *f, int rank, int group, ls_hang_answer *told_out)
 {
     int seat = f->recorder == f->segment ? f->locals[rank] : f->recorder_local;
@@ -46,7 +48,7 @@ static void look_here(const ls_fabric *f, int rank, int group, ls_hang_answer *t
 
 /* --- the side channel -------------------------------------------------------------------------*/
 
-/* Clocks differ between hosts: times travel as how long ago. */
+/* Clocks differ between hosts: a time is sent as its age. */
 int ls_hang_report_answer(void *fabric, int about, uint64_t what, uint8_t *bytes_out)
 {
     const ls_fabric *f = fabric;
@@ -84,7 +86,7 @@ void ls_hang_report_answered(void *fabric, int about, const uint8_t *bytes, int 
         return;
     if (!(b[0] & NOWHERE) &&
         (b[1] >= LS_COLL_KINDS || b[2] > LS_I8 || b[3] > LS_FLIGHT_RECORDER_FAILED))
-        return; /* of another version; it says nothing to us */
+        return; /* from another version: unreadable */
     int64_t at = ls_time_now_ns() - (int64_t)ls_wire_get64(b + 32);
     f->told[about] = (ls_hang_answer){.heard = true,
                                       .stopped = b[0] & STOPPED,
@@ -107,7 +109,7 @@ static bool is_silent(const ls_fabric *f, int rank)
     return heard != 0 && ls_time_now_ns() - heard >= SILENT_NS;
 }
 
-/* Ask a rank about itself, or when it is silent somebody of its node. Whether somebody is asked. */
+/* Ask a rank about itself or, when it is silent, a rank of its node. Whether any could be asked. */
 static bool ask_about(const ls_fabric *f, int rank, uint64_t group)
 {
     if (!is_silent(f, rank))
@@ -119,7 +121,7 @@ static bool ask_about(const ls_fabric *f, int rank, uint64_t group)
     return false;
 }
 
-/* Hear of all members on other nodes, as far as they answer soon. */
+/* Collect the answers of all members on other nodes that come soon. */
 static ls_status ask_all(ls_comm *c, uint64_t group)
 {
     ls_fabric *f = c->fabric;
@@ -127,7 +129,7 @@ static ls_status ask_all(ls_comm *c, uint64_t group)
     bool waits = true, moved;
     ls_status st = LS_OK;
 
-    /* What has come already is not heard yet. */
+    /* Bytes that have arrived but were not read yet do not count as heard: poll first. */
     LS_TRY(st, f->transport->table->poll(f->transport, &moved), out);
     for (int i = 0; i < c->ranks; i++) {
         int r = c->world[i];
@@ -165,13 +167,13 @@ static ls_status blame(const ls_comm *c, const ls_request *f, int rank, const ch
                    t->heard && t->stopped ? "; it is stopped by a signal" : "");
 }
 
-/* How many collectives of this communicator a member has come to, as far as is known. */
+/* How many collectives of this communicator a member has begun, as far as is known. */
 static uint64_t reached(const ls_hang_answer *t, int group)
 {
     return t->nowhere || t->record.group != group ? 0 : t->record.seq;
 }
 
-/* Who has come least far, if not as far as this one; -1: nobody. */
+/* The member that has begun the fewest collectives, if fewer than this rank; -1: none. */
 static int least_far(const ls_comm *c, const ls_request *f, int group)
 {
     uint64_t least = f->number;
@@ -211,7 +213,7 @@ static int stopped_member(const ls_comm *c)
     return -1;
 }
 
-/* Somebody whose message has not come, or -1. */
+/* A member whose message has not come; -1: none. */
 static int missing_peer(const ls_request *f)
 {
     const ls_exec *x = &f->exec;
@@ -224,7 +226,7 @@ static int missing_peer(const ls_request *f)
     return -1;
 }
 
-/* All have come, as far as is known: whom this one waits for. */
+/* All have come, as far as is known: name the rank that this one waits for. */
 static ls_status waits_for(ls_comm *c, ls_request *f)
 {
     bool across = f->way == LS_WAY_LEVELS;
@@ -235,7 +237,7 @@ static ls_status waits_for(ls_comm *c, ls_request *f)
             return ls_direct_wait(f->part[i].stage ? c->gather : c->direct, f->part[i].ticket, now);
     int who = missing_peer(f);
     if (who < 0 && f->plan &&
-        f->way == LS_WAY_EXEC) /* all but the word of the rank before this one */
+        f->way == LS_WAY_EXEC) /* all but the fingerprint of the rank before this one */
         who = (c->rank + c->ranks - 1) % c->ranks;
     if (who < 0)
         return ls_fail(LS_EDEADLINE, "%s %llu did not end in time", ls_coll_kind_name(f->coll.kind),
@@ -252,10 +254,10 @@ ls_status ls_hang_report(ls_comm *comm, ls_request *f)
     char how[96];
     ls_status st;
 
-    if (f->state == LS_REQUEST_QUEUED && c->head != f) /* it waits for those before it */
+    if (f->state == LS_REQUEST_QUEUED && c->head != f) /* it waits for the requests before it */
         return ls_hang_report(c, c->head);
     if (f->state == LS_REQUEST_UP && f->way == LS_WAY_DIRECT)
-        return ls_direct_wait(c->direct, f->ticket, ls_time_now_ns()); /* names who did not come */
+        return ls_direct_wait(c->direct, f->ticket, ls_time_now_ns()); /* names the late ranks */
     if (c->ranks == 1)
         return ls_fail(LS_EDEADLINE, "%s %llu did not end in time", ls_coll_kind_name(f->coll.kind),
                        (unsigned long long)f->number);
@@ -269,7 +271,7 @@ ls_status ls_hang_report(ls_comm *comm, ls_request *f)
     who = stopped_member(c);
     if (who >= 0)
         return blame(c, f, who, "did not come");
-    who = message ? -1 : least_far(c, f, group); /* messages are not counted by the others */
+    who = message ? -1 : least_far(c, f, group); /* other ranks do not count messages */
     st = who >= 0 ? blame(c, f, who, "did not come") : waits_for(c, f);
 out:
     return st;

@@ -1,19 +1,19 @@
-/* inter_node.c -- which transport moves the data between nodes, agreed on by all ranks.
+/* inter_node.c -- all ranks agree on the transport that moves the data between nodes.
  *
- * TCP is there already: it is authenticated, sees deaths and carries aborts. Over it (and over the
- * shared-memory segment, inside a node) every rank learns what all others ask for and whether they
- * can use UCX; UCX is taken when all can. Only then are its addresses handed around, and the data
- * goes by it from then on, with TCP as the watch (transport/guard.h). A last round says that all
- * are ready: nobody calls a rank by UCX that failed at this and closes.
+ * TCP is open already: it is authenticated, sees deaths and carries abort reasons. Over it (and
+ * over the segment inside a node) every rank learns what all others ask for and whether they can
+ * use UCX. UCX is taken when all can. Only then do ranks exchange UCX addresses; from then on the
+ * data goes by UCX, with TCP as the watch (transport/guard.h). A last round confirms that all are
+ * ready, so no rank sends by UCX to one that failed here and closes.
  *
- * All rounds are an all-gather with the distances 1, 2, 4, ..., at which ranks are connected by TCP
- * also in large worlds. Slots lie in the order of distance from the own rank; 5 ranks, rank 0:
+ * All rounds are an all-gather at distances 1, 2, 4, ..., at which ranks are connected by TCP also
+ * in large worlds. Slots lie in the order of distance from the own rank; 5 ranks, rank 0:
  *
  *     have 0        to 4: 0       from 1: 1
  *     have 01       to 3: 01      from 2: 23
  *     have 0123     to 1: 0       from 4: 4         (4 places up is 1 place down)
  *
- * Tags: communicators count from 1, so the number 0 is free for these messages. */
+ * Tags: communicators count from 1, so number 0 is free for these messages. */
 #include "comm/comm_impl.h"
 
 #include <fcntl.h>
@@ -33,8 +33,7 @@
 
 enum { WISH_TAG = 1 << 8, ADDRESS_TAG = 2 << 8, READY_TAG = 3 << 8 };
 
-/* TCP sees who died; this is for a fabric that carries nothing any more, or a process that is
- * stopped. */
+/* TCP sees deaths; this is for a network that carries nothing any more, or a stopped process. */
 static const int64_t SILENCE_NS = 10 * LS_NS_PER_S;
 static const int64_t SPIN_NS = 50000;
 
@@ -42,12 +41,12 @@ typedef enum wish_kind { WISH_AUTO, WISH_TCP, WISH_UCX } wish_kind;
 static const char *const wish_names[] = {
     [WISH_AUTO] = "auto", [WISH_TCP] = "tcp", [WISH_UCX] = "ucx"};
 
-/* What a rank tells the others first. */
+/* What each rank sends to all others first. */
 typedef struct wish {
     int32_t kind;
-    int32_t address_bytes; /* of UCX; 0: it cannot use it */
-    uint64_t kernel;       /* which one it runs on: "hosts" may share it; 0: not known */
-    int64_t cpus;          /* that it may use there */
+    int32_t address_bytes; /* of UCX; 0: this rank cannot use it */
+    uint64_t kernel;       /* the kernel it runs on, which "hosts" may share; 0: not known */
+    int64_t cpus;          /* cores that it may use there */
 } wish;
 
 bool ls_inter_node_knows(const char *transport)
@@ -91,7 +90,7 @@ out:
     return st;
 }
 
-/* The transport still holds messages that end with this call: tell the others, and let it go. */
+/* The transport still holds messages that die with this call: report the failure, then close it. */
 static ls_status give_up(ls_fabric *f)
 {
     ls_fabric_fail(f);
@@ -139,7 +138,7 @@ static ls_status derive_key(const ls_comm_args *a, uint64_t *key_out)
     return st;
 }
 
-/* With "auto", whatever keeps UCX from being used is no failure. */
+/* With "auto", a reason against UCX is no failure. */
 static ls_status open_ucx(const ls_comm_args *a, wish_kind kind, ls_transport **ucx_out)
 {
     ls_ucx_args args = {
@@ -228,7 +227,7 @@ static bool is_crowded(const ls_fabric *f, const wish *wishes)
 
 /* --- choosing ---------------------------------------------------------------------------------*/
 
-/* wishes in the order of distance. Whether all can use UCX; who cannot is said. */
+/* Whether all can use UCX; the log names a rank that cannot. wishes: in the order of distance. */
 static ls_status compare(ls_fabric *f, const wish *wishes, bool *ucx_out)
 {
     int without = -1;
@@ -326,7 +325,7 @@ ls_status ls_inter_node_open(ls_fabric *fabric, const ls_comm_args *args, int64_
     else
         st = choose(f, args, wishes, deadline_ns);
     if (st != LS_OK)
-        st = ls_fabric_fail(f); /* the others wait for this rank: tell them why it does not come */
+        st = ls_fabric_fail(f); /* the others wait for this rank: report why it does not come */
     ls_mem_free(wishes);
     return st;
 }

@@ -1,21 +1,26 @@
-/* ordered.c -- the arithmetic of leaf numbers behind the ordered sum.
+/* ordered.c -- which partial sums of leaves are merged, and when.
  *
- * A pushed node (level, index) with an odd index is a right child: it is merged with the node below
+ * A pushed node (level, index) with an odd index is a right child. It is merged with the node below
  * it on the stack, if that is its sibling, and becomes (level + 1, index / 2), which may be a right
- * child again. An even index is a left child and waits for its sibling, except behind the last
- * leaf: there no sibling comes, and the node stands for its parent.
+ * child again. A node with an even index is a left child and waits for its sibling, except behind
+ * the last leaf: no sibling comes there, and the node stands for its parent.
  *
- * On a rank the sibling is there when the rank's run reaches that far to the left. In the plan it
- * always is: all leaves to the left were pushed, and they make exactly the nodes that the binary
- * digits of their number name, the lowest digit on top. Example: 6 = 110b leaves are nodes of 4 and
- * of 2 leaves; a root of 2 leaves pushed next has index 3, is odd, and finds its sibling of 2. */
+ *     leaves 0 .. 6 pushed one by one, stack bottom to top:
+ *
+ *     0 | 01 | 01 2 | 0123 | 0123 4 | 0123 45 | 0123 456 -> (0123)+(456)
+ *
+ * On a rank, the sibling is on the stack when the rank's run reaches far enough to the left. In the
+ * plan it always is: all leaves to the left were pushed, and they form exactly the nodes that the
+ * binary digits of their number name, the lowest digit on top. Example: 6 = 110b leaves are nodes
+ * of 4 and of 2 leaves; a root of 2 leaves pushed next has index 3, is odd, and finds its sibling
+ * of 2. */
 #include "comm/ordered.h"
 
 #include <stdlib.h>
 #include "base/mem.h"
 
-/* Merges of a node that ends before leaf `end`, with everything from `first` on to its left.
- * node_out: what it became. */
+/* Merges due after a node that ends before leaf `end`, when everything from leaf `first` to that
+ * node is on the stack. node_out: the node that results. */
 static int climb(ls_ordered_node *node, int64_t end, int64_t first, int64_t leaves)
 {
     int merges = 0;
@@ -87,8 +92,8 @@ int ls_ordered_most_roots(int64_t count)
     return roots;
 }
 
-/* Either the roots of the whole run, or growing ones (1 2 4 ...: `left` of them) and behind them a
- * node that is being made out of nodes of `group`. */
+/* Either the roots of the whole run, or growing roots (1 2 4 ...: `left` leaves in all) and behind
+ * them a node that is being built out of nodes of `group`. */
 int ls_ordered_most_depth(int64_t count, int64_t group)
 {
     int depth = ls_ordered_most_roots(count), parts = 1;

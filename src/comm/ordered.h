@@ -1,11 +1,12 @@
-/* ordered.h -- the sum over the leaves of a batch along one tree, whoever computed them.
+/* ordered.h -- a sum over the leaves of a batch whose bits do not depend on how the leaves are
+ * divided among ranks.
  *
  * Leaves 0 .. n-1 are summed along the perfect binary tree over their numbers: node (level, index)
  * is the sum of leaves index * 2^level .. (index + 1) * 2^level - 1, left child plus right child.
  * Where n cuts a node off, a missing right child is left out. This is the tree of
- * kernel/cpu/leaves.h. Each rank computes a run of leaves, of any length and anywhere, and makes
- * the largest nodes that lie inside its run: its roots, at most two per level. Only roots travel.
- * Whoever combines them follows the plan, and gets the bits that one process would.
+ * kernel/cpu/leaves.h. Each rank computes a run of leaves, of any length and anywhere, and sums the
+ * largest nodes that lie inside its run: its roots, at most two per level. Only roots are sent. The
+ * rank that combines them follows the plan and gets the bits that one process would get.
  *
  *     7 leaves, rank 0 has 0 1 2, rank 1 has 3 4 5 6:
  *
@@ -32,8 +33,8 @@ typedef struct ls_ordered_node {
 
 enum { LS_ORDERED_ROOTS = 128 }; /* of a rank, at most: two for each of 61 levels */
 
-/* Merges due when `leaf` was just pushed by a rank whose run begins at `first`, of `leaves` in all:
- * the top partial sum is added to the one below it so many times. With first = 0 the same as
+/* How many times to add the top partial sum to the one below it, when `leaf` was just pushed by a
+ * rank whose run begins at `first`, of `leaves` in all. With first = 0 the same as
  * ls_leaves_merges(). */
 int ls_ordered_merges(int64_t leaf, int64_t first, int64_t leaves);
 
@@ -42,15 +43,15 @@ int ls_ordered_merges(int64_t leaf, int64_t first, int64_t leaves);
 int ls_ordered_roots(ls_ordered_run run, int64_t leaves,
                      ls_ordered_node roots_out[LS_ORDERED_ROOTS]);
 
-/* Upper bounds for runs of at most `count` leaves, wherever they lie among however many: of their
- * roots, and of the partial sums that are held at a time when leaves are pushed as nodes of up to
+/* Upper bounds for runs of at most `count` leaves, wherever they lie in a batch of any size: of
+ * their roots, and of the partial sums held at a time when leaves are pushed as nodes of up to
  * `group` (a power of two). */
 int ls_ordered_most_roots(int64_t count);
 int ls_ordered_most_depth(int64_t count, int64_t group);
 
-/* Push a root of a rank, then merge so many times. */
+/* Push a root of a rank, then do this many merges. */
 typedef struct ls_ordered_step {
-    int rank, root; /* root: its place among those of the rank */
+    int rank, root; /* root: its index among those of the rank */
     int merges;
 } ls_ordered_step;
 
@@ -60,8 +61,8 @@ typedef struct ls_ordered_plan {
     int depth; /* partial sums held at most at a time */
 } ls_ordered_plan;
 
-/* runs[rank] for all ranks; together they are the leaves 0 .. leaves-1, each once, in any order of
- * ranks. LS_EUSAGE: they are not; the message says where. */
+/* runs[rank] for all ranks: leaves 0 .. leaves-1, each once, in any order of ranks. LS_EUSAGE: some
+ * leaf is missing or appears twice; the message says which. */
 ls_status ls_ordered_plan_init(ls_ordered_plan *plan, const ls_ordered_run *runs, int ranks,
                                int64_t leaves);
 void ls_ordered_plan_release(ls_ordered_plan *plan);

@@ -1,14 +1,20 @@
-/* ordered_feed.c -- nodes by all_to_all into a place for what is on its way, side by side by rank;
- * from there each is added to what waits for it on its rank's stack, or put on it. What comes in
- * the last round is never put anywhere: it is combined from where it arrived. Hence a step of one
- * call takes no stacks. */
+/* ordered_feed.c -- the ordered sum in rounds: every round is one all_to_all.
+ *
+ * In each round a rank sends its node, cut by owner. At the owner the pieces arrive side by side by
+ * rank; each is added to the top of its rank's stack or pushed on it (the drawing is in
+ * ordered_feed.h). What arrives in the last round is combined from where it arrived, so a sum of
+ * one round needs no stacks:
+ *
+ *     stack of 0: 01 2      stack of 1: 3 45      arrived in the last round: [ - | 6 ]
+ *     45 += 6, then the plan: push 01, push 2, push 3, merge 2+3, merge 01+23, push 456, merge ->
+ * out */
 #include "comm/ordered_feed.h"
 
 #include <string.h>
 #include "base/mem.h"
 #include "kernel/combine.h"
 
-enum { BLOCK = 16384 }; /* elements that are combined at a time */
+enum { BLOCK = 16384 }; /* elements combined at a time */
 
 struct ls_ordered_feed {
     ls_comm *comm;
@@ -199,7 +205,7 @@ ls_status ls_ordered_feed_start(ls_ordered_feed *feed, int part, int round, cons
     return st;
 }
 
-/* A node that arrived, onto the stack of its rank; in the last round it may stay where it is. */
+/* Push a node that arrived on the stack of its rank; in the last round it may stay where it is. */
 static void push(ls_ordered_feed *f, int part, int rank, int merges, char *node, bool last)
 {
     int *height = &f->heights[(int64_t)part * f->ranks + rank];
@@ -220,7 +226,7 @@ static void push(ls_ordered_feed *f, int part, int rank, int merges, char *node,
     ++*height;
 }
 
-/* Elements first .. first+count-1 of the own ones, along the plan. */
+/* Combine own elements first .. first+count-1 along the plan. */
 static void combine_block(const ls_ordered_feed *f, int part, int64_t first, int64_t count,
                           char *out)
 {

@@ -1,9 +1,9 @@
-/* ordered_feed.h -- the ordered sum (ordered.h) when nobody keeps a whole buffer.
+/* ordered_feed.h -- the ordered sum (ordered.h) for ranks that do not keep a whole gradient.
  *
- * Where ordered_sum.h takes the roots of a rank when all its leaves are done, this takes its nodes
- * one after the other, in rounds: in each round a rank brings one node (a call of its leaves) or
- * none, and each owner keeps what is not yet complete of its own elements, a stack for each rank.
- * In the last round the owner combines all along the plan of ordered.h. The bits are the same.
+ * ordered_sum.h takes the roots of a rank when all its leaves are done. Here a rank brings its
+ * nodes one after the other, in rounds: one node (the sum of some leaves) or none in each round.
+ * Each owner keeps the partial sums of its own elements, one stack for each rank, and in the last
+ * round combines all of them along the plan of ordered.h. The bits are the same.
  *
  *     rank 0 has leaves 0 1 2, rank 1 has 3 4 5 6; one leaf in a round; at the owner of an element:
  *
@@ -12,8 +12,8 @@
  *     round 2   stack of 0: 01 2      stack of 1: 3 45
  *     round 3                         stack of 1: 3 (45)6      then 01 2 3 456 along the plan
  *
- * Elements come in parts, as there; at most `ahead` parts are on their way at a time, and they end
- * in the order in which they were started. */
+ * Elements come in parts, as in ordered_sum.h. At most `ahead` parts are in flight at a time, and
+ * they end in the order in which they started. */
 #pragma once
 #include "comm/comm.h"
 #include "comm/ordered.h"
@@ -34,26 +34,27 @@ typedef struct ls_ordered_feed_args {
     ls_dtype type;
 } ls_ordered_feed_args;
 
-/* Places that a rank's stack needs, counted node by node; what comes in the last round needs none.
- */
+/* Slots that a rank's stack needs, counted node by node; what comes in the last round needs
+ * none. */
 typedef struct ls_ordered_feed_room {
     int height, slots;
 } ls_ordered_feed_room;
 void ls_ordered_feed_count(ls_ordered_feed_room *room, int merges);
 
-/* Bytes that opening takes on a rank that gets `own` elements of all parts, at most `most` of one,
- * where the stacks of all ranks need so many places. */
+/* Bytes that opening allocates on a rank that owns `own` elements of all parts, at most `most` of
+ * one part, where the stacks of all ranks need this many slots. */
 int64_t ls_ordered_feed_bytes(int64_t own, int64_t most, int ranks, int ahead, int64_t slots,
                               ls_dtype type);
 
 ls_status ls_ordered_feed_open(ls_ordered_feed **feed_out, const ls_ordered_feed_args *args);
 void ls_ordered_feed_close(ls_ordered_feed *feed); /* NULL is allowed */
 
-/* node: where the part's elements of this rank's node begin, read until the part has ended; ignored
- * where it brings none. Rounds of a part in order. */
+/* node: the elements of this part in the rank's node; read until the part has ended, ignored where
+ * the rank brings none. Rounds of one part start in order. */
 ls_status ls_ordered_feed_start(ls_ordered_feed *feed, int part, int round, const void *node);
 
-/* The oldest that was started. out gets this rank's elements of the sum in the last round. */
+/* End the oldest part that was started. In the last round, out gets this rank's elements of the
+ * sum. */
 ls_status ls_ordered_feed_end(ls_ordered_feed *feed, int part, int round, void *out,
                               int64_t deadline_ns);
 

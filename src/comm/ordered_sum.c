@@ -1,28 +1,36 @@
-/* ordered_sum.c -- roots by all_to_all, one call for the first root of every rank, one for the
- * second, and so on; then the plan of ordered.h, block by block, so that what is combined stays in
- * a cache. A block of a root is summed into where it arrived; only the last sum goes to out. Parts
- * arrive one behind the other: any number of them can be on its way. */
+/* ordered_sum.c -- the ordered sum in one go: one all_to_all sends the first root of every rank to
+ * the owners, the next one the second root, and so on; then each owner combines along the plan of
+ * ordered.h.
+ *
+ *     rank 0 has roots A B, rank 1 has C; ranks own halves 0 and 1; rank 1 receives and combines:
+ *
+ *     round 0   A1 from 0, C1 from 1      plan: push A1, push B1, push C1, merge, merge
+ *     round 1   B1 from 0                 out = A1 + (B1 + C1)
+ *
+ * The sum runs block by block, so that a block of all roots stays in a cache. A block is summed
+ * into the place where a root arrived; only the last sum goes to out. Any number of parts can be in
+ * flight. */
 #include "comm/ordered_sum.h"
 
 #include <string.h>
 #include "base/mem.h"
 #include "kernel/combine.h"
 
-enum { BLOCK = 16384 }; /* elements that are combined at a time */
+enum { BLOCK = 16384 }; /* elements combined at a time */
 
 struct ls_ordered_sum {
     ls_comm *comm;
     ls_ordered_plan plan;
     int ranks, rank, parts, rounds; /* rounds: the most roots that a rank has */
     ls_dtype type;
-    int *roots;        /* owned: how many each rank has */
-    int64_t all_roots; /* of all ranks */
-    int64_t room;      /* for so many */
-    int64_t *places;   /* owned: which of those, as they arrive, each step of the plan takes */
-    int64_t *counts;   /* owned: [parts][ranks], then zeros: what all_to_all takes away */
-    int64_t *received; /* owned: [parts][rounds][ranks]: what it brings here */
-    int64_t *own;      /* owned: elements of each part that this rank gets, */
-    int64_t *before;   /* and those of the parts before it */
+    int *roots;                /* owned: how many each rank has */
+    int64_t all_roots;         /* roots of all ranks */
+    int64_t room;              /* room for this many roots */
+    int64_t *places;           /* owned: which arrived root each step of the plan takes */
+    int64_t *counts;           /* owned: [parts][ranks], then zeros: what a round sends */
+    int64_t *received;         /* owned: [parts][rounds][ranks]: what a round receives */
+    int64_t *own;              /* owned: elements of each part that this rank gets, */
+    int64_t *before;           /* and those of the parts before it */
     ls_comm_request *requests; /* owned: [parts][rounds] */
     char *arrived;             /* of the communicator: own elements of each root, part by part */
 };
@@ -45,7 +53,7 @@ int64_t ls_ordered_sum_bytes(const ls_ordered_sum_args *args, int ranks, int ran
     return roots * own * ls_dtype_bytes(args->type);
 }
 
-/* Which of all roots number `round` of rank r is: behind those of earlier rounds and ranks. */
+/* The index of root `round` of rank r: behind those of earlier rounds, and of lower ranks. */
 static int64_t place_of(const ls_ordered_sum *s, int round, int r)
 {
     int64_t n = 0;
@@ -56,7 +64,7 @@ static int64_t place_of(const ls_ordered_sum *s, int round, int r)
     return n;
 }
 
-/* Where the own elements of a root of a part arrive, from element `first` on. */
+/* Where the own elements of a root arrive, for one part, from element `first` on. */
 static char *arrived_at(const ls_ordered_sum *s, int part, int64_t place, int64_t first)
 {
     int64_t element = s->all_roots * s->before[part] + place * s->own[part] + first;
@@ -64,7 +72,7 @@ static char *arrived_at(const ls_ordered_sum *s, int part, int64_t place, int64_
     return s->arrived + element * ls_dtype_bytes(s->type);
 }
 
-/* What each rank brings in a round, and what it gets. */
+/* What each rank sends and receives in a round. */
 static const int64_t *sent(const ls_ordered_sum *s, int part, int round)
 {
     return s->counts + (int64_t)(s->roots[s->rank] > round ? part : s->parts) * s->ranks;
@@ -75,7 +83,7 @@ static int64_t *received(const ls_ordered_sum *s, int part, int round)
     return s->received + ((int64_t)part * s->rounds + round) * s->ranks;
 }
 
-/* What does not depend on the split. */
+/* Tables that do not depend on the split. */
 static ls_status fill_parts(ls_ordered_sum *s, const int64_t *counts)
 {
     size_t ranks = (size_t)s->ranks, parts = (size_t)s->parts;
@@ -95,7 +103,7 @@ static ls_status fill_parts(ls_ordered_sum *s, const int64_t *counts)
     return LS_OK;
 }
 
-/* What does. */
+/* Tables that do. */
 static ls_status fill_split(ls_ordered_sum *s, const ls_ordered_run *runs, int64_t leaves)
 {
     size_t ranks = (size_t)s->ranks, parts = (size_t)s->parts, rounds;
@@ -201,7 +209,7 @@ static void merge(ls_dtype type, void *left, const void *right, void *out, int64
                    count);
 }
 
-/* Elements first .. first+count-1 of this rank's of a part, along the plan. */
+/* Combine own elements first .. first+count-1 of a part along the plan. */
 static void combine_block(const ls_ordered_sum *s, int part, int64_t first, int64_t count,
                           char *out)
 {

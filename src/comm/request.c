@@ -1,8 +1,8 @@
-/* request.c -- one collective on its way, by one of three ways:
+/* request.c -- how one collective progresses, by one of three ways:
  *
  *   direct   all members on this node: they reach each other's memory (node/direct.h)
  *   exec     a schedule over the transports (exec.h)
- *   levels   all-reduce over several nodes with several ranks each:
+ *   levels   hierarchical all-reduce, over several nodes with several ranks each:
  *
  *       node 0:  rank 0  rank 1        node 1:  rank 2  rank 3
  *                [0 1]   [0 1]                  [0 1]   [0 1]     both halves everywhere
@@ -11,11 +11,11 @@
  *                          1 <--------------------------1
  *     gather     [0 1]   [0 1]                  [0 1]   [0 1]
  *
- *   A large buffer goes in pieces, so that one piece is between the nodes while the next is
- *   scattered and the one before gathered. Starts happen in the same order on all ranks of a node:
- *   scatters and gathers have a group each, and only one ls_request by levels is up at a time.
+ * A large buffer is cut into pieces, so that one piece is between the nodes while the next is
+ * scattered and the one before is gathered. Requests start in the same order on all ranks of a
+ * node: scatters and gathers have a group each, and only one request by levels is up at a time.
  *
- * States: QUEUED (start_request takes it up, in order) -> UP (move_request) -> DONE (until somebody
+ * States: QUEUED (start_request takes it up, in order) -> UP (move_request) -> DONE (until a caller
  * waits for it). */
 #include "comm/comm_impl.h"
 
@@ -64,7 +64,7 @@ ls_way ls_request_way(const ls_comm *comm, const ls_coll *coll)
                : LS_WAY_EXEC;
 }
 
-/* By numbers that all ranks agreed on, so that all of them choose the same (tune.h). */
+/* All ranks have agreed on the numbers (tune.h), so all choose the same. */
 static ls_status choose_algo(const ls_comm *c, const comm_plan *plan, int ranks,
                              ls_sched_args *args)
 {
@@ -120,8 +120,8 @@ out:
     return st;
 }
 
-/* The schedule of a collective: one that was made before, or one in the place of that which nobody
- * used for the longest time. NULL without a failure: all are busy. */
+/* The schedule of a collective: an old one of the same shape, or a new one in place of the least
+ * recently used. NULL without a failure: all are in use. */
 static ls_status find_plan(ls_comm *c, const ls_coll *coll, bool across, comm_plan **plan_out)
 {
     bool tables = coll->in_counts || coll->out_counts;
@@ -185,7 +185,7 @@ static void end_exec(ls_request *f)
     f->plan = NULL;
 }
 
-/* Pieces of a ls_request by levels, each with the part of it that this rank sums. */
+/* The pieces of a request by levels, each with the part of it that this rank sums. */
 static void cut(const ls_comm *c, ls_request *f)
 {
     f->pieces = ls_cost_pieces(f->coll.count * ls_dtype_bytes(f->coll.type));
@@ -211,8 +211,8 @@ static ls_status scatter(ls_comm *c, ls_request *f, ls_request_piece *p)
     return ls_direct_start(c->direct, &coll, &p->ticket);
 }
 
-/* All members tell what they ask for, as they would by another way: those who count differently may
- * have chosen one. */
+/* All members exchange fingerprints of what they ask for, as the other ways do: a member that
+ * counts differently may have chosen another way. */
 static ls_status begin_fingerprint(ls_comm *c, ls_request *f)
 {
     return ls_exec_fingerprint_begin(&f->fingerprint,
@@ -233,7 +233,7 @@ static bool levels_up(const ls_comm *c)
     return false;
 }
 
-/* Take it up if there is room; it stays queued otherwise. */
+/* Take it up if there is room; otherwise it stays queued. */
 static ls_status start_request(ls_comm *c, ls_request *f)
 {
     ls_status st = LS_OK;
@@ -354,7 +354,7 @@ void ls_request_note_failed(ls_comm *comm)
         note_left(comm, f, LS_FLIGHT_RECORDER_FAILED);
 }
 
-/* All flights of a communicator, in order; *moved_out is set when one ended or was taken up. */
+/* All requests of a communicator, in order; *moved_out is set when one ended or was taken up. */
 static ls_status move_comm(ls_comm *c, bool *moved_out)
 {
     ls_request *before = NULL;
@@ -395,7 +395,7 @@ ls_status ls_request_move_all(ls_fabric *fabric, bool *moved_out)
     ls_status st = LS_OK;
 
     *moved_out = false;
-    /* What was asked for just now is on its way before the network is looked at. */
+    /* A request that was started just now sends its first messages before the network is polled. */
     for (ls_comm *c = f->comms; c && f->fresh; c = c->next)
         if (c->head)
             LS_TRY(st, move_comm(c, moved_out), out);
@@ -430,7 +430,7 @@ ls_status ls_request_explain(ls_fabric *fabric)
     return LS_EUSAGE;
 }
 
-/* Messages have numbers of their own, which say nothing of how far a rank has come. */
+/* Messages are counted apart, and their numbers do not say how far a rank is in its collectives. */
 static uint64_t note_entered(const ls_comm *c, const ls_request *f, bool message)
 {
     return ls_flight_recorder_enter(
@@ -449,7 +449,7 @@ void ls_request_start(ls_comm *comm, ls_request *f)
     ls_comm *c = comm;
     bool message = f->coll.kind == LS_COLL_SEND || f->coll.kind == LS_COLL_RECV;
 
-    /* Messages are counted by each pair for itself: the other ranks know nothing of them. */
+    /* Each pair of ranks counts its own messages: the other ranks know nothing of them. */
     if (message) {
         uint64_t *n = f->coll.kind == LS_COLL_SEND ? c->sends : c->receives;
         f->tag = (uint64_t)1 << 63 | c->id << ID_SHIFT |

@@ -1,8 +1,12 @@
-/* sched.c -- builds a schedule: checks the arguments, lets the algorithm write its steps down,
- * numbers the messages.
+/* sched.c -- builds a schedule: checks the arguments, calls the algorithm, which appends its steps,
+ * and numbers the messages.
  *
- * Steps and parts grow by doubling. The number of a message is counted per peer and direction while
- * steps are appended, in one array of 2 x ranks, so that two ranks agree on it without talking. */
+ * Steps and parts grow by doubling. While steps are appended, one array of 2 x ranks counts the
+ * messages for each peer and direction; so two ranks give the same message the same number without
+ * talking:
+ *
+ *     rank 0:  send to 1 (#0)   recv from 1 (#0)   send to 1 (#1)
+ *     rank 1:  recv from 0 (#0)  send to 0 (#0)    recv from 0 (#1) */
 #include "comm/sched.h"
 
 #include "base/mem.h"
@@ -290,7 +294,7 @@ static ls_status check_args(const ls_sched_args *a)
         return ls_fail(LS_EUSAGE, "cannot plan a collective of %lld elements in chunks of %lld",
                        (long long)a->count, (long long)a->chunk);
     if (a->algo->cuts && a->chunk > 0 && a->count / a->chunk >= LS_SCHED_STEPS)
-        return too_many(a); /* before memory is filled in vain */
+        return too_many(a); /* before the steps fill memory in vain */
     refuses = ls_algo_refuses(a->algo, &coll, a->ranks, false);
     if (refuses)
         return ls_fail(LS_EUSAGE, "algorithm \"%s\" %s", a->algo->name, refuses);

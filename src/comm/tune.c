@@ -1,16 +1,19 @@
-/* tune.c -- see tune.h; tune_measure.c measures, tune_explain.c shows.
+/* tune.c -- which way each collective takes, from measured link numbers and timed trials.
+ * tune_measure.c measures links, tune_explain.c shows all ways.
  *
- * Nothing here makes ranks differ: who measures follows from the list of members, each decision
- * that depends on a clock or a file is made by one rank and sent to all, or is made by all from
- * numbers that went through an all-reduce.
+ * No decision here makes ranks differ. Which ranks measure follows from the list of members; a
+ * decision that depends on a clock or a file is made by one rank and sent to all, or by all ranks
+ * from numbers that went through an all-reduce.
  *
- * Pairs of nodes. A schedule in which each rank sends to the next one goes at the pace of the
- * slowest link of that circle, every other at the pace of the slowest link of all: with one slow
- * pair that is not a neighbour, a ring is cheaper than what its bytes say. What was measured of a
- * pair counts when it is APART times faster or slower than the links usually are; less is noise.
+ * Pairs of nodes. A schedule in which each rank sends to the next one runs at the pace of the
+ * slowest link of that circle; every other schedule runs at the pace of the slowest link of all.
+ * With one slow pair that is not a neighbour, a ring is therefore cheaper than its bytes suggest. A
+ * measured pair counts when it is APART times faster or slower than the links usually are; less is
+ * noise.
  *
- * Levels. From LEVELS_MOST bytes on they are a rule: no other way sends fewer bytes between nodes.
- * For shorter buffers the model says from where on they are cheaper than one schedule. */
+ * Levels. From LEVELS_MOST bytes on, levels are the rule: no other way sends fewer bytes between
+ * nodes. For shorter buffers the model decides from which size on they are cheaper than one
+ * schedule. */
 #include "comm/tune.h"
 
 #include <stdio.h>
@@ -61,7 +64,8 @@ void ls_tune_forget_plans(ls_comm *comm)
     pthread_mutex_unlock(&c->fabric->lock);
 }
 
-/* A flight that some ranks take up before numbers change and others behind would go two ways. */
+/* Requests in flight forbid it: some ranks would start them before the numbers change, others
+ * after, and go two ways. */
 ls_status ls_tune_check_idle(ls_comm *comm)
 {
     int up = atomic_load(&comm->up);
@@ -144,7 +148,7 @@ static ls_cost_link slowest_of_all(const ls_comm *c)
     return or_usual(&link, &c->tune.between);
 }
 
-/* Of the circle of members; the usual one when a part of it was not measured. */
+/* The slowest link of the circle of members; the usual one when a part of it was not measured. */
 static ls_cost_link slowest_around(const ls_comm *c)
 {
     ls_cost_link link = {.alpha_ns = 0};
@@ -250,7 +254,7 @@ ls_tune_why ls_tune_choose(const ls_comm *comm, const ls_coll *coll, bool across
         choice_out->best = row_of(choice_out, forced->name);
         return LS_TUNE_BY_FORCE;
     }
-    if (coll->kind == LS_COLL_GATHER) { /* each rank knows its own count only: none chooses by it */
+    if (coll->kind == LS_COLL_GATHER) { /* each rank knows only its own count: none chooses by it */
         choice_out->best = row_of(choice_out, "direct");
         return why;
     }
@@ -265,7 +269,7 @@ ls_tune_why ls_tune_choose(const ls_comm *comm, const ls_coll *coll, bool across
 
 /* --- remembering ------------------------------------------------------------------------------*/
 
-/* Rank 0 only. A cache that cannot be written is none: nothing fails for it. */
+/* Rank 0 only. A cache that cannot be written is left out: nothing fails for it. */
 static void save(const ls_comm *c)
 {
     char topology[LS_TUNE_TOPOLOGY];
@@ -350,7 +354,7 @@ out:
     return st;
 }
 
-/* The two cheapest, if they are near each other. */
+/* The two cheapest, if their times are close. */
 static bool is_close(const ls_cost_choice *choice, int two_out[2])
 {
     two_out[0] = choice->best;
@@ -373,7 +377,7 @@ typedef struct settling {
     int64_t deadline_ns;
 } settling;
 
-/* Calls of both in turn, so that what disturbs, disturbs both. */
+/* Calls of both in turn, so that a disturbance hits both. */
 static ls_status time_both(settling *s, const ls_algo *const two[2], int64_t least_out[2])
 {
     int64_t times[2 * SETTLE_CALLS];
@@ -442,8 +446,8 @@ ls_status ls_tune_scratch(ls_comm *comm, int64_t bytes, int64_t deadline_ns, cha
     return st;
 }
 
-/* Whether there is something to find out about a collective, between which two, and how long that
- * takes by the model. The same on all ranks. */
+/* Whether a trial would decide something about a collective, between which two ways, and how long
+ * the model expects it to take. The same on all ranks. */
 static bool is_open(const ls_comm *c, const ls_coll *coll, const ls_algo *two_out[2],
                     double *ns_out)
 {
@@ -493,7 +497,7 @@ out:
     return st;
 }
 
-/* Picks do not tell sums from maxima, nor numbers that round from those that do not. */
+/* Picks do not distinguish sums from maxima, nor types that round from types that do not. */
 static bool may_round(const ls_coll *coll)
 {
     return coll->kind == LS_COLL_ALL_REDUCE || coll->kind == LS_COLL_REDUCE_SCATTER;

@@ -1,15 +1,15 @@
-/* tune.h -- numbers of the links a communicator uses, and which way a collective takes by them.
+/* tune.h -- link numbers of a communicator, and the way that each collective takes by them.
  *
- * All ranks hold the same numbers: they are measured by pairs of ranks and agreed on (the slowest
- * pair counts), or read by rank 0 and sent to all. A choice is a pure function of those and of the
- * collective; no rank ever looks at its own clock for it. Where the model finds two ways nearly
- * equal, both can be timed (ls_tune_settle): the slowest rank of each call counts, so all ranks
- * learn the same, and remember it.
+ * All ranks hold the same numbers: pairs of ranks measure them and all agree (the slowest pair
+ * counts), or rank 0 reads them from a file and sends them to all. A choice is a pure function of
+ * those numbers and the collective; no rank ever uses its own clock for it. Where the model finds
+ * two ways nearly equal, both can be timed (ls_tune_settle): the slowest rank of each call counts,
+ * so all ranks learn the same, and remember it.
  *
- * Numbers and settled choices are kept on disk for the next job of the same topology
- * (tune_file.h). LINESHAFT_TUNE=off, as rank 0 sees it: nothing is measured, read or written, and
- * the model works with what it assumes. Calls that say "all ranks" are collective; nothing else may
- * be in flight on the communicator: LS_EUSAGE. */
+ * Numbers and settled choices are kept on disk for the next job of the same topology (tune_file.h).
+ * LINESHAFT_TUNE=off on rank 0: nothing is measured, read or written, and the model works with its
+ * assumptions. Calls marked "all ranks" are collective, and nothing else may be in flight on the
+ * communicator: LS_EUSAGE. */
 #pragma once
 #include "comm/comm.h"
 #include "comm/cost.h"
@@ -21,7 +21,7 @@ enum { LS_TUNE_PICKS = 64, LS_TUNE_PATH = 512, LS_TUNE_NAME = 24, LS_TUNE_TOPOLO
 enum { LS_TUNE_PAIRS = 128, LS_TUNE_REASON = 112 };
 
 typedef enum ls_tune_source {
-    LS_TUNE_ASSUMED, /* nobody measured */
+    LS_TUNE_ASSUMED, /* not measured */
     LS_TUNE_MEASURED,
     LS_TUNE_REMEMBERED, /* read from the file */
 } ls_tune_source;
@@ -42,7 +42,7 @@ typedef struct ls_tune_pair {
 } ls_tune_pair;
 
 typedef struct ls_tune {
-    bool off; /* as LINESHAFT_TUNE says */
+    bool off; /* as LINESHAFT_TUNE on rank 0 says */
     ls_tune_source source;
     bool has_between, has_inside, has_memory; /* measured, now or earlier; else assumed */
     ls_cost_link between, inside;             /* nodes; ranks of a node, over the shm transport */
@@ -57,16 +57,16 @@ typedef struct ls_tune {
     char path[LS_TUNE_PATH]; /* where it is kept; "": nowhere */
 } ls_tune;
 
-/* What is assumed until somebody measures: 1 Gbit/s between nodes, kernel TCP. */
+/* What is assumed until links are measured: 1 Gbit/s between nodes, kernel TCP. */
 void ls_tune_init(ls_tune *tune);
 
-/* Numbers for this communicator, remembered or measured now; all ranks. Remembered ones are held
- * against one message first: a link that has become 2.5 times faster or slower is measured anew.
- * ls_comm_open() calls it when there are several nodes. */
+/* Numbers for this communicator, remembered or measured now; all ranks. Remembered numbers are
+ * first compared with one message: a link that has become 2.5 times faster or slower is measured
+ * anew. ls_comm_open() calls it when there are several nodes. */
 ls_status ls_tune_open(ls_comm *comm, int64_t deadline_ns);
 
-/* Measure now and agree; at 1 Gbit/s about 20 ms for each direction of the circle of nodes, three
- * at most one after the other, 5 ms for other pairs. All ranks. */
+/* Measure now and agree. At 1 Gbit/s this takes about 20 ms for each direction of the circle of
+ * nodes, at most three one after the other, and 5 ms for other pairs. All ranks. */
 ls_status ls_tune_measure(ls_comm *comm, int64_t deadline_ns);
 
 /* What was measured from one node (ls_comm_node()) to another, or NULL. */
@@ -75,8 +75,8 @@ const ls_cost_link *ls_tune_between(const ls_comm *comm, int from, int to);
 /* Where each rank may run on its machine; places_out has room for all ranks. All ranks. */
 ls_status ls_tune_places(ls_comm *comm, int64_t deadline_ns, ls_cpus_place *places_out);
 
-/* The larger of what any rank says, for each number: the first is between nodes, the second inside
- * one; zeros: knows nothing. All ranks. */
+/* The largest value that any rank passes, for each number; zeros: this rank knows nothing. The
+ * first link is between nodes, the second inside a node. All ranks. */
 ls_status ls_tune_agree(ls_comm *comm, const ls_cost_link links[2], int64_t deadline_ns);
 
 /* How long one call takes here; buffers are scratch. */
@@ -84,15 +84,15 @@ typedef ls_status (*ls_tune_timer)(void *context, ls_comm *comm, const ls_coll *
                                    int64_t deadline_ns, int64_t *ns_out);
 
 /* If the two cheapest ways of this collective are within a fifth of each other and were not timed
- * yet: time both, agree, and keep the faster one. Its buffers are not touched. timer NULL: the
- * clock. All ranks. */
+ * yet: time both, agree, and keep the faster one. The collective's buffers are not touched. timer
+ * NULL: the clock. All ranks. */
 ls_status ls_tune_settle(ls_comm *comm, const ls_coll *coll, ls_tune_timer timer, void *context,
                          int64_t deadline_ns);
 
-/* The same for everything that this communicator was asked for at least twice so far (a trainer
- * calls it behind its second step), as long as trials take less than budget_ns in all by the model.
- * sums false: not for what is summed, because last bits depend on the way. All ranks; from then on
- * nothing is noted any more, and a second call does nothing. */
+/* The same for every collective that was started at least twice on this communicator (a trainer
+ * calls it after its second step), as long as the model expects all trials to take less than
+ * budget_ns. sums false: not for reductions, because their last bits depend on the way. All ranks.
+ * From then on nothing is noted any more, and a second call does nothing. */
 ls_status ls_tune_settle_used(ls_comm *comm, bool sums, int64_t budget_ns, int64_t deadline_ns);
 
 const ls_tune *ls_tune_of(const ls_comm *comm);
@@ -106,8 +106,8 @@ typedef enum ls_tune_why {
 } ls_tune_why;
 const char *ls_tune_why_name(ls_tune_why why); /* "model", "measured", "remembered", ... */
 
-/* Which schedule a collective takes: choice_out->best. `across`: between the ranks of the same
- * place of all nodes, as part of levels; they share a node's wire. */
+/* The schedule that a collective takes: choice_out->best. `across`: between ranks at the same
+ * position of all nodes, as part of levels; they share a node's wire. */
 ls_tune_why ls_tune_choose(const ls_comm *comm, const ls_coll *coll, bool across,
                            ls_cost_choice *choice_out);
 

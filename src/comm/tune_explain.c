@@ -1,7 +1,8 @@
-/* tune_explain.c -- every way of a collective, with its predicted time and why it is taken or not.
+/* tune_explain.c -- every way of a collective, with its predicted time and the reason why it is
+ * taken or not.
  *
- * The rows come from where the choice is made: ls_request_way() says which of memory, levels and
- * schedules, ls_tune_choose() which schedule, cost.h what each of them takes. */
+ * The rows come from the functions that make the choice: ls_request_way() decides between memory,
+ * levels and schedules, ls_tune_choose() between schedules; cost.h predicts the time of each. */
 #include "comm/tune.h"
 
 #include <stdio.h>
@@ -59,7 +60,7 @@ static bool is_cheapest(const ls_tune_table *t, int row)
     return true;
 }
 
-/* Why the row with the star has it. */
+/* Why the chosen row is chosen. */
 static void praise(const ls_comm *c, const ls_tune_table *t, const ls_tune_pick *pick, bool gathers,
                    ls_tune_row *row)
 {

@@ -1,4 +1,4 @@
-/* tune_file.c -- see tune_file.h.
+/* tune_file.c -- reads and writes the tuner's file:
  *
  *   {"format": "lineshaft-tune", "topology": "lineshaft 0.1, tcp, lab0 x1, lab1 x1",
  *    "between": {"alpha_ns": 41000, "message_ns": 2500, "ns_per_byte": 8.6}, "inside": null,
@@ -7,9 +7,9 @@
  *    "picks": [{"op": "all_reduce", "ranks": 2, "size": 4, "bytes": 65536,
  *               "way": "halving", "way_ns": 712000, "other": "ring", "other_ns": 733000}]}
  *
- * "memory" and "pairs" may be missing. Whoever can write the file can make collectives slow,
- * nothing else: every number is checked, and a way must be an algorithm of this program that can do
- * what it is asked for. */
+ * "memory" and "pairs" may be missing. A writer of this file can make collectives slow, nothing
+ * else: every number is checked, and a way must be an algorithm of this program that can do the
+ * collective. */
 #include "comm/tune_file.h"
 
 #include <jansson.h>
@@ -108,7 +108,7 @@ ls_status ls_tune_file_topology(const ls_comm *comm, char topology_out[LS_TUNE_T
     while (named < nodes && at < LS_TUNE_TOPOLOGY - 200)
         at += snprintf(topology_out + at, (size_t)(LS_TUNE_TOPOLOGY - at), "%s",
                        places[named++].text);
-    if (named < nodes) { /* too many to name: a hash of all, which are zeroed behind their text */
+    if (named < nodes) { /* too many hosts to name: a hash of all of them */
         for (int i = 0; i < nodes; i++)
             places[i].first = places[i].node = 0;
         ls_hash_hex(ls_hash_bytes(places, (size_t)nodes * sizeof *places), hex);

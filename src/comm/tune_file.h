@@ -14,17 +14,17 @@ ls_status ls_tune_file_topology(const ls_comm *comm, char topology_out[LS_TUNE_T
 /* $XDG_CACHE_HOME/lineshaft/tune/HASH.json, or under ~/.cache; "" when there is no home. */
 void ls_tune_file_path(const char *topology, char path_out[LS_TUNE_PATH]);
 
-/* Pairs of nodes have the numbers of a job in a communicator, and places in the text of a topology
- * (0 is the first host in it) on disk: which host came first to a job is chance. Change those of
- * tune->pair to the other ones; pairs of nodes that are not there are left out. */
+/* In a communicator, pairs of nodes use the node numbers of the job; on disk they use positions in
+ * the topology text (0 is its first host), because the order in which hosts join a job is chance.
+ * Change tune->pair from one to the other; pairs of nodes that are not there are left out. */
 typedef enum ls_tune_numbers { LS_TUNE_NODES, LS_TUNE_PLACES } ls_tune_numbers;
 ls_status ls_tune_file_number(const ls_comm *comm, ls_tune *tune, ls_tune_numbers to);
 
-/* Sets source, numbers and picks. LS_EIO: it is not there or cannot be read. LS_EDATA: it is
+/* Sets source, numbers and picks. LS_EIO: the file is missing or unreadable. LS_EDATA: it is
  * damaged, or of another topology; the message says what is wrong. */
 ls_status ls_tune_file_read(const char *path, const char *topology, ls_tune *tune);
 
-/* Makes the folder, too. */
+/* Makes the folder if needed. */
 ls_status ls_tune_file_write(const char *path, const char *topology, const ls_tune *tune);
 
 LS_C_END

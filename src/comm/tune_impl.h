@@ -9,9 +9,9 @@ static inline int ls_tune_node(const ls_comm *c, int member)
     return c->fabric->members[c->world[member]].node;
 }
 
-/* The numbers of comm->tune are new: what follows from them (comm_impl.h). */
+/* comm->tune has new numbers: derive what depends on them (comm_impl.h). */
 void ls_tune_use(ls_comm *comm);
-/* And schedules were made for other ones. */
+/* The same, and drop schedules that were made for the old numbers. */
 void ls_tune_forget_plans(ls_comm *comm);
 /* LS_EUSAGE: something is in flight. */
 ls_status ls_tune_check_idle(ls_comm *comm);
@@ -19,8 +19,8 @@ ls_status ls_tune_check_idle(ls_comm *comm);
 ls_status ls_tune_tell(ls_comm *comm, void *bytes, int64_t count, int64_t deadline_ns);
 ls_status ls_tune_largest(ls_comm *comm, ls_dtype type, void *values, int64_t count,
                           int64_t deadline_ns);
-/* Memory of the node for all ranks, or for none: then *all_out is false. All ranks; *memory_out is
- * the caller's in any case, NULL where there was none. */
+/* Memory of the node for all ranks, or for none: then *all_out is false. All ranks. *memory_out
+ * belongs to the caller in any case; NULL where there was none. */
 ls_status ls_tune_scratch(ls_comm *comm, int64_t bytes, int64_t deadline_ns, char **memory_out,
                           bool *all_out);
 /* Nodes with several ranks each, as cost.h sees them. */

@@ -1,29 +1,29 @@
-/* tune_measure.c -- links and memory, measured. See tune.h.
+/* tune_measure.c -- measures the links between nodes and the memory of a node.
  *
- * Links. On each node the first member is the one that measures; with node i it takes node i + d,
- * so that every node's port out and port in are used. Those pairs are circles of nodes; in each the
- * pairs take turns, and one that has an odd number of nodes needs a third turn for its last pair:
+ * Links. On each node the first member measures. Node i takes node i + d, so that every node's port
+ * out and port in are used. These pairs form circles of nodes; in each circle the pairs take turns,
+ * and a circle with an odd number of nodes needs a third turn for its last pair:
  *
  *     d = 1:   0 -> 1   2 -> 3        1 -> 2   3 -> 0        odd: last -> 0
  *     d = 2:   0 -> 2   1 -> 3        2 -> 0   3 -> 1
  *
- * d = 1 is measured with care, and its slowest pair is the number that stands for all; the other
+ * d = 1 is measured with care, and its slowest pair is the number that stands for all. The other
  * distances (all of them up to EVERY_NODES nodes, then powers of two, as long as LS_TUNE_PAIRS
- * holds the pairs) briefly, to find pairs that are different. So a start takes 3 turns for each of
- * at most EVERY_NODES distances, however many nodes meet.
+ * holds the pairs) are measured briefly, to find pairs that differ. So a start takes 3 turns for
+ * each of at most EVERY_NODES distances, however many nodes there are.
  *
- * Inside each node its first member takes the one that is farthest from it, as hwloc sees their
- * cores. In a pair one side asks: "so often, so many messages of so many bytes"; after each lot the
- * other side answers with one byte. With the letters of cost.h:
+ * Inside each node, the first member measures with the member farthest from it, as hwloc sees their
+ * cores. In a pair one side asks for a number of lots, and for the count and length of the messages
+ * in a lot; after each lot the other side answers with one byte. With the letters of cost.h:
  *
  *     1 message of 1 byte      T1 = 2 (alpha + message)
  *     33 messages of 1 byte    T33 - T1 = 32 message
  *     1 message of B bytes     TB - T1 = B ns_per_byte
  *
- * The least of a few lots counts, because whatever disturbs makes it longer. A shaped link lets
- * some bytes pass at once after a rest, so a message that is not counted goes before the long ones;
- * they follow each other without a rest. Then the largest of all pairs counts, in an all-reduce
- * that is chosen by the numbers of before.
+ * The least of a few lots counts, because every disturbance makes a lot longer. A shaped link lets
+ * some bytes pass at once after a rest, so a message that is not counted goes before the long ones,
+ * which follow each other without a rest. Then the largest value of all pairs counts; an all-reduce
+ * that still uses the earlier numbers finds it.
  *
  * Memory. All ranks of a node call what node/direct.h does: barriers, which are one meeting, then
  * all-reduces of two lengths, whose meetings and bytes cost.h counts. Of each call the slowest rank
@@ -39,7 +39,7 @@
 enum { BURST = 32, SHORT_BYTES = 256 << 10, LONG_BYTES = 640 << 10, LOTS = 3, PINGS = 24 };
 enum { SLOW_NS = 6000000, BRIEF_PINGS = 8, EVERY_NODES = 8, MEMORY_CALLS = 9, MEMORY_WARM = 2 };
 
-static const double changed = 2.5, fastest = 0.008; /* ns for a byte of a link */
+static const double changed = 2.5, fastest = 0.008; /* ns for a byte */
 
 /* --- one pair ---------------------------------------------------------------------------------*/
 
@@ -55,7 +55,7 @@ typedef struct pair {
     int64_t deadline_ns;
 } pair;
 
-/* In the memory of the node, where buffers usually lie; a full one is no reason to fail. */
+/* In the memory of the node, where buffers usually lie; when it is full, in the heap. */
 static ls_status take_memory(pair *p)
 {
     p->shared = ls_comm_alloc(p->comm, LONG_BYTES, "messages to measure links",
@@ -158,13 +158,14 @@ static ls_status time_bytes(const pair *p, bool brief, double one, double *ns_pe
     ls_status st;
 
     LS_TRY(st, ask(p, (lots){short_bytes, 1, 1}, 0, &first), out);
-    /* What follows is sized to take some milliseconds. A fast link lets more pass after a rest. */
+    /* The lots that follow are sized to take some milliseconds. A fast link lets more pass after a
+     * rest. */
     bool slow = first >= (double)slow_ns;
     int64_t warm = first < (double)slow_ns / 2, bytes = slow ? short_bytes / 2 : long_bytes;
     int64_t times = slow ? 1 : 2 - brief + warm;
     LS_TRY(st, ask(p, (lots){bytes, 1, times}, warm, &lengthy), out);
     double ns = (lengthy - one) / (double)bytes;
-    /* No link carries 1000 Gbit/s: the short messages were disturbed. Half is near enough. */
+    /* No link carries 1000 Gbit/s: the short messages were disturbed. Half is close enough. */
     *ns_per_byte_out = ns < fastest ? at_least(lengthy / 2 / (double)bytes, fastest) : ns;
 out:
     return st;
@@ -255,8 +256,8 @@ out:
     return st;
 }
 
-/* The member of this rank's node that is farthest from its first one, which this is; -1: it has no
- * other. places NULL: the next one. */
+/* The member of this node that is farthest from this rank, its first one; -1: there is no other.
+ * places NULL: the next one. */
 static int farthest(const ls_comm *c, int first, const ls_cpus_place *places)
 {
     int far = -1, most = -1;
@@ -423,7 +424,7 @@ static ls_status time_direct(ls_comm *c, const ls_coll *coll, int64_t deadline_n
         if (i >= 0)
             times[i] = ls_time_now_ns() - begin;
     }
-    if (st != LS_OK) { /* the shared-memory segment is broken: other nodes must know */
+    if (st != LS_OK) { /* the segment is broken: other nodes must know */
         ls_fabric_lock(c->fabric);
         st = ls_fabric_fail(c->fabric);
         pthread_mutex_unlock(&c->fabric->lock);
@@ -437,7 +438,7 @@ out:
     return st;
 }
 
-/* Of a byte, by an all-reduce of so many. */
+/* ns per byte, from an all-reduce of this many bytes. */
 static ls_status time_memory(ls_comm *c, char *memory, int64_t bytes, int64_t deadline_ns,
                              double *ns_per_byte_out)
 {
@@ -462,7 +463,7 @@ static ls_status time_memory(ls_comm *c, char *memory, int64_t bytes, int64_t de
     return st;
 }
 
-/* Where nodes have several ranks, equally many; without memory to try it, what is assumed stays. */
+/* Where nodes have several ranks, equally many; without memory for a trial the assumption stays. */
 static ls_status measure_memory(ls_comm *c, int64_t deadline_ns)
 {
     ls_cost_memory *m = &c->tune.memory;

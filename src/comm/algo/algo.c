@@ -1,4 +1,5 @@
-/* algo.c -- the table of algorithms, and what each may be used for. */
+/* algo.c -- the table of algorithms (a row is defined in the file of its name), and what each row
+ * may be used for. */
 #include "comm/algo/algo.h"
 
 #include <string.h>

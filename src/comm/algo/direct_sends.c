@@ -1,4 +1,5 @@
-/* direct_sends.c -- everybody sends all it has straight to whoever needs it: one step.
+/* direct_sends.c -- the algorithm "direct": every rank sends straight to every rank that needs its
+ * data, in one step.
  *
  *     all-reduce, n = 3            broadcast from 0         gather to 0
  *
@@ -7,12 +8,12 @@
  *            > 2 <                      ---> 2                   <--- 2
  *
  * Worked example, all-reduce, n = 3: rank 1 receives a from rank 0 and c from rank 2 in TMP and
- * makes a + b + c itself. So does everybody, in rank order, and all have the same bits without a
- * second step. The bytes are n - 1 times the buffer for each rank: for small messages among few.
+ * computes a + b + c itself. So does every rank, in rank order, so all have the same bits without a
+ * second step. Each rank sends n - 1 times the buffer: for small messages among few ranks.
  *
- * In place the own values are overwritten by the sum while they may still be on their way, so they
- * are put into TMP first and sent from there. Send and receive of two ranks are here as well, as
- * schedules of one step. */
+ * In place, the sum overwrites the own values while they may still be in flight, so they are copied
+ * to TMP first and sent from there. Send and receive of two ranks are here as well, as schedules of
+ * one step. */
 #include "comm/algo/algo_impl.h"
 #include "comm/cost_impl.h"
 
@@ -57,7 +58,7 @@ static void draft_broadcast(ls_algo_draft *d)
     ls_algo_copy(d, ls_algo_at(LS_SCHED_OUT, 0), ls_algo_in(d, 0), a->count, -1);
 }
 
-/* Only the root knows how much comes from whom; the others know what they have. */
+/* Only the root knows how much each rank sends; the others know what they have. */
 static void draft_gather(ls_algo_draft *d)
 {
     const ls_sched_args *a = d->args;

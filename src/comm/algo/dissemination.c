@@ -1,14 +1,15 @@
-/* dissemination.c -- a barrier: news of everybody reaches everybody in log2(n) steps.
+/* dissemination.c -- a barrier in log2(n) steps: every rank learns that every other one has
+ * arrived.
  *
- *     n = 5, round k: rank r tells r + 2^k, hears from r - 2^k
+ *     n = 5, round k: rank r signals r + 2^k, is signalled by r - 2^k
  *
  *     k=0   0 -> 1 -> 2 -> 3 -> 4 -> 0        each knows of itself and one other
  *     k=1   0 -> 2 -> 4 -> 1 -> 3 -> 0        of four
  *     k=2   0 -> 4 -> 3 -> 2 -> 1 -> 0        of all
  *
- * Worked example: rank 0 hears of 4 in round 0, of 3 and 2 (from 3) in round 1, and of 1 (which by
- * then knows of 0, 4 and 3 too) in round 2. A round's message goes out when those of the rounds
- * before have come: it waits for the last one, and for the send before it, which waited for the
+ * Worked example: rank 0 learns of 4 in round 0, of 3 and 2 (from 3) in round 1, and of 1 (which by
+ * then knows of 0, 4 and 3 too) in round 2. A message of a round goes out when those of the earlier
+ * rounds have arrived: it waits for the last one, and for the send before it, which waited for the
  * others. Messages are empty. */
 #include "comm/algo/algo_impl.h"
 #include "comm/cost_impl.h"

@@ -1,4 +1,4 @@
-/* doubling.c -- recursive doubling: everybody swaps its whole sum with a partner at distance 1, 2,
+/* doubling.c -- recursive doubling: each rank swaps its whole sum with a partner at distance 1, 2,
  * 4, ...; log2(n) steps, for messages that are all latency.
  *
  *     rank   0     1     2     3
@@ -10,8 +10,8 @@
  * 10. Both partners add the same two numbers, so all ranks have the same bits.
  *
  * Surplus ranks beyond the largest power of two hand their values to rank r - p first and get the
- * sum at the end, as in halving.c. A sum cannot be received onto itself while it is being sent, so
- * it arrives in TMP, in two slots by turns: a fast partner may be one level ahead. */
+ * sum at the end, as in halving.c. A sum cannot be received into memory that is being sent, so it
+ * arrives in TMP, in two slots by turns: a fast partner may be one level ahead. */
 #include "comm/algo/algo_impl.h"
 #include "comm/cost_impl.h"
 

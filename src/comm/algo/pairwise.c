@@ -1,5 +1,5 @@
-/* pairwise.c -- everybody exchanges with everybody, in rounds; sums are made at the owner of a
- * range, once, in rank order.
+/* pairwise.c -- every rank exchanges with every other one, in rounds; sums are made at the owner of
+ * a range, once, in rank order.
  *
  *     n = 4, round d: rank r sends to r + d, receives from r - d
  *
@@ -8,15 +8,16 @@
  *     d=3   0 -> 3 -> 2 -> 1 -> 0
  *
  * all-to-all: the message to r + d is the piece for it. reduce-scatter: it is the range that r + d
- * owns; the n - 1 pieces of the own range arrive in TMP, and are added when all are there:
+ * owns; the n - 1 pieces of the own range arrive in TMP, and are added when all have arrived:
  *
  *     rank 2 of 4, own range:     TMP [ from 0 | from 1 | from 3 ]    sum = p0 + p1 + own + p3
  *
  * Worked example in bf16: 1 + 2^-8 + 2^-8 from ranks 0, 1, 2. Hop by hop 1 + 2^-8 is rounded to 1,
- * twice; here the sum 1 + 2^-7 is made in fp32 and is exact in bf16. As many bytes travel as in a
- * ring, so this is the one for 16-bit types, and wherever the order of a sum must be that of ranks.
+ * twice; here the sum 1 + 2^-7 is made in fp32 and is exact in bf16. A rank sends as many bytes as
+ * in a ring, so this is the algorithm for 16-bit types, and wherever a sum must be made in rank
+ * order.
  *
- * all-gather: everybody sends its range to everybody. all-reduce is the one after the other, chunk
+ * all-gather: each rank sends its range to all others. all-reduce is the one after the other, chunk
  * by chunk. TMP holds two chunks of each peer: one is filled while the other is added. */
 #include "comm/algo/algo_impl.h"
 #include "comm/cost_impl.h"
@@ -74,7 +75,7 @@ static int32_t add_up(ls_algo_draft *d, int64_t i, ls_algo_range own, const int3
     return sum;
 }
 
-/* The own chunk to everybody; theirs into OUT, once what lay there was sent. */
+/* Send the own chunk to all ranks; receive theirs into OUT, once what lay there was sent. */
 static void spread(ls_algo_draft *d, int64_t i, ls_algo_place from, int64_t len, int32_t ready)
 {
     for (int by = 1; by < d->args->ranks; by++) {

@@ -18,7 +18,7 @@
  * rank sends 2 (n - 1) / n of the buffer, which is the least possible. Ranges are cut into chunks
  * that follow each other at a chunk's distance, so that adding one hides behind the transfer of the
  * next. Sums are made hop by hop, in an order that differs from range to range but is the same in
- * every run, and everybody gets the same bits, because each range is summed once.
+ * every run, and all ranks get the same bits, because each range is summed once.
  *
  * A broadcast goes along the ring as a chain: root, root + 1, ... in chunks. With many chunks its
  * time is that of one transfer.

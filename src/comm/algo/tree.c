@@ -2,13 +2,13 @@
  *
  *     n = 8; v counts ranks from the root         broadcast, in steps
  *
- *              0                                  1:  0 -> 4
- *          / / |                                  2:  0 -> 2   4 -> 6
- *         4  2  1                                 3:  0 -> 1   2 -> 3   4 -> 5   6 -> 7
- *        /|  |
- *       6 5  3         the parent of v is v without its lowest bit; its children are v + 2^k for
- *      /               every 2^k below that bit
- *     7
+ *                0                                1:  0 -> 4
+ *              / | \                              2:  0 -> 2   4 -> 6
+ *             4  2  1                             3:  0 -> 1   2 -> 3   4 -> 5   6 -> 7
+ *            / \  \
+ *           6   5  3       the parent of v is v without its lowest bit; its children are v + 2^k
+ *          /               for every 2^k below that bit
+ *         7
  *
  * Worked example, n = 5, root 2: v of rank 3 is 1, its parent is v 0 = rank 2; rank 1 has v = 4,
  * which is sent first, as the largest subtree; ranks 4 and 0 (v = 2, 3) come through rank 4.

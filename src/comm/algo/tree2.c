@@ -1,5 +1,5 @@
-/* tree2.c -- two binary trees at once, in which nobody is an inner rank twice: chunks alternate
- * between them, so that every link carries both ways, with log2(n) steps.
+/* tree2.c -- two binary trees at once, in which no rank is an inner node twice: chunks alternate
+ * between them, so every link is used both ways, in log2(n) steps.
  *
  *     n = 8                first tree             second tree: rank r at place n-1-r
  *

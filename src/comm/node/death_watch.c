@@ -1,9 +1,14 @@
-/* death_watch.c -- a thread that polls pidfds.
+/* death_watch.c -- a thread that polls the pidfds of the other processes of this node.
  *
- * A pidfd becomes readable when its process has ended, and it cannot mean another process that got
- * the same number, if it was opened while the first one was alive: so after opening the start time
- * is compared with the one in the seat. How it ended stands in the last field of /proc/PID/stat as
- * long as its parent has not asked; afterwards newer kernels still tell through the pidfd. */
+ * A pidfd becomes readable when its process has ended. It cannot mean a later process with the same
+ * number, provided that it was opened while the first one was alive: so after opening, the start
+ * time is compared with the one in the segment.
+ *
+ *     not joined --(looked at every 20 ms)--> pidfd open --(readable)--> report how it ended
+ *                                                 '----(it has left)--> nothing to report
+ *
+ * How the process ended stands in the last field of /proc/PID/stat until its parent collects it;
+ * after that, newer kernels still tell through the pidfd. */
 #include "comm/node/death_watch.h"
 
 #include <errno.h>
@@ -26,7 +31,7 @@ struct ls_death_watch {
     int local, stop;
     bool started;
     pthread_t thread;
-    int fd[LS_SHM_SEGMENT_RANKS]; /* pidfd, UNKNOWN before it joined, or one of the others above */
+    int fd[LS_SHM_SEGMENT_RANKS]; /* pidfd; UNKNOWN before it joined; or as above */
 };
 
 /* --- how it ended ----------------------------------------------------------------------------- */
@@ -42,7 +47,7 @@ static void say_end(char *text, size_t cap, int status)
         snprintf(text, cap, "ended with code %d without having left", WEXITSTATUS(status));
 }
 
-/* As waitpid() would tell it; UNKNOWN when it cannot be known any more. */
+/* As waitpid() would return it; UNKNOWN when it cannot be known any more. */
 static int zombie_status(int pid)
 {
     char path[64], text[1024];
@@ -151,7 +156,7 @@ static void *watch_thread(void *arg)
     }
 }
 
-/* Signals are for the threads that work. */
+/* Signals belong to the other threads. */
 static int start_thread(ls_death_watch *w)
 {
     sigset_t all, before;

@@ -1,19 +1,19 @@
-/* direct.c -- operations in flight, from the call to the last word.
+/* direct.c -- collectives inside a node, from the call to the last flag.
  *
- * Each rank has 16 slots in its cell of the group; operation number s uses slot s mod 16. A slot's
- * word holds the operation's turn and the phase its owner is in. It only grows, so a slot that is
- * already used for a later operation counts as past every phase of this one.
+ * Each member of a group has 16 slots in shared memory; operation number s uses slot s mod 16. A
+ * slot's word holds the turn of the operation and the phase its owner is in. It only grows, so a
+ * slot that is already used for a later operation counts as past every phase of this one.
  *
  *      rank 0   publish 1 ----- all at 1? compare, move, 2 ----- all at 2? done
  *      rank 1        publish 1 ----------- compare, move, 2 ---- done
  *
- * When all data lies in the slots themselves nobody touches a buffer of another rank, and the
- * second wait is left out: one flag travels. Then a slot must stay as it is until everybody has
- * read it, which is asked 16 operations later, when it is used again: each cell says up to which
- * operation its owner has completed everything, and operation s starts when all have completed s
- * - 16. In a row of blocking calls that is true long before, so it is looked up once in 16 calls.
+ * When all data lies in the slots themselves, no rank touches a buffer of another one, and the
+ * second wait is left out: one flag is enough. Then a slot must stay unchanged until all have read
+ * it. That is checked 16 operations later, when the slot is used again: each member publishes up to
+ * which operation it has completed everything, and operation s starts when all have completed s -
+ * 16. In a series of blocking calls that is true long before, so it is looked up once in 16 calls.
  *
- * Phases of an operation that goes over a stage (direct_move.c) with windows w: 2 w + 1 means "my
+ * Phases of an operation that goes over a stage (direct_move.c) in windows w: 2 w + 1 means "my
  * stage holds window w", 2 w + 2 "I have fetched it". */
 #include "comm/node/direct.h"
 
@@ -78,7 +78,8 @@ void ls_direct_close(ls_direct *direct)
 
 /* --- failing ---------------------------------------------------------------------------------- */
 
-/* Memory of a rank that died cannot be read: who watches will say how it died, in a moment. */
+/* Memory of a rank that died cannot be read: the death watch will report in a moment how it
+ * died. */
 static void await_reason(ls_direct *d)
 {
     ls_err_record record = *ls_err_last();
@@ -92,7 +93,7 @@ static void await_reason(ls_direct *d)
         ls_err_adopt(&record);
 }
 
-/* Keep what happened, and let the others know. */
+/* Keep the failure, and break the segment with it. */
 static ls_status broke(ls_direct *d, ls_status st)
 {
     char name[LS_SHM_SEGMENT_NAME];
@@ -107,7 +108,7 @@ static ls_status broke(ls_direct *d, ls_status st)
         if (d->op[i].state != LS_DIRECT_DONE)
             ls_flight_recorder_leave(d->segment, d->group->local, d->op[i].record,
                                      LS_FLIGHT_RECORDER_FAILED);
-    if (!ls_shm_segment_aborted(d->segment) && st == LS_EUSAGE) /* all have a part in it */
+    if (!ls_shm_segment_aborted(d->segment) && st == LS_EUSAGE) /* all ranks contributed to it */
         ls_shm_segment_abort(d->segment, d->group->local, st, "%s", d->failure.text);
     else if (!ls_shm_segment_aborted(d->segment))
         ls_shm_segment_abort(d->segment, d->group->local, LS_EPEER, "%s gave up: %s",
@@ -165,7 +166,7 @@ static void finish(ls_direct *d, ls_direct_op *op)
 
     op->state = LS_DIRECT_DONE;
     while (op->stage && d->idle_stage[i])
-        i++; /* there are as many places as operations */
+        i++; /* there are as many as operations */
     if (op->stage)
         d->idle_stage[i] = op->stage;
     op->stage = NULL;
@@ -174,13 +175,13 @@ static void finish(ls_direct *d, ls_direct_op *op)
            d->op[(d->completed + 1) % LS_DIRECT_OPS].state == LS_DIRECT_DONE)
         d->completed++;
     atomic_store_explicit(&d->member[d->me]->completed, d->completed, memory_order_release);
-    /* In no strict order, to be cheap: a rank that waits for a slot and is missed here looks again
+    /* A relaxed look, to be cheap: a rank that waits for a slot and is missed here looks again
      * after a slice of its sleep. */
     if (ls_wait_anybody(d->segment))
         wake_others(d);
 }
 
-/* All have moved: the next window, or the end. */
+/* All have moved the window: the next one, or the end. */
 static void go_on(ls_direct *d, ls_direct_op *op)
 {
     if (op->window + 1 == op->windows && op->pass + 1 == op->passes) {
@@ -240,7 +241,7 @@ out:
 
 /* --- many operations -------------------------------------------------------------------------- */
 
-/* Whether slot s mod 16 is free here and read by everybody. */
+/* Whether slot s mod 16 is free here and was read by all. */
 static bool slot_is_free(ls_direct *d, uint64_t seq)
 {
     uint64_t least = UINT64_MAX;
@@ -271,8 +272,8 @@ static void normalise(ls_coll *c)
     }
 }
 
-/* While others are waited for anyway: fetch the lines that the next small operation will write,
- * which the others have read. */
+/* While waiting anyway: fetch the cache lines that the next small operation will write, which the
+ * others have read. */
 static void warm_next(const ls_direct *d, const ls_direct_op *op)
 {
     ls_shm_segment_slot *next = &d->member[d->me]->slot[(op->seq + 1) % LS_SHM_SEGMENT_SLOTS];
@@ -353,8 +354,8 @@ out:
     return st;
 }
 
-/* What is complete is done even if the shared-memory segment broke right after: so moving comes
- * first. */
+/* An operation that is complete counts as done even if the segment broke right after: so moving
+ * comes first. */
 ls_status ls_direct_poll(ls_direct *direct, ls_direct_ticket ticket, bool *done_out)
 {
     ls_status st = LS_OK;
@@ -380,7 +381,7 @@ static ls_status late(ls_direct *d, ls_direct_ticket ticket)
     return ls_direct_late(d, &d->op[ticket % LS_DIRECT_OPS]);
 }
 
-/* Between two looks: at work, or waiting for others. */
+/* Between two looks: this rank moved something, or waits. */
 static ls_wait_turn take_turn(const ls_direct *d, ls_wait *wait)
 {
     if (!d->busy)
@@ -428,7 +429,7 @@ static ls_status await_slot(ls_direct *d, int64_t deadline_ns)
     ls_status st = ls_direct_wait(d, seq - LS_DIRECT_OPS, deadline_ns);
     if (st != LS_OK)
         return st;
-    /* Others have not read it yet; they will, or be missed by the operation itself. */
+    /* Others have not read it yet; they will, or the operation itself will miss them. */
     ls_wait_begin(&wait, d->segment, d->group->local, deadline_ns);
     while (!slot_is_free(d, seq) && turn == LS_WAIT_ON) {
         st = advance_all(d);

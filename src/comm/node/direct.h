@@ -1,12 +1,12 @@
 /* direct.h -- collectives among ranks of one node that reach each other's memory.
  *
- * A rank publishes what it asks for and where its buffers lie; when all have, each one fetches what
- * it needs. Nothing moves before all members were seen to ask for the same: else LS_EUSAGE names
- * two ranks and their calls. Sums run in the order of the members, so the bits are the same on all
- * ranks, in every run, however they were cut.
+ * A rank publishes what it asks for and where its buffers lie; when all have done so, each one
+ * fetches what it needs. Nothing moves before all members are seen to ask for the same; otherwise
+ * LS_EUSAGE names two ranks and their calls. Sums run in the order of the members, so the bits are
+ * the same on all ranks, in every run, however the buffers were cut.
  *
- * Calls come from one thread at a time. The first failure breaks the shared-memory segment: this
- * and every later call fails with the same reason, and so do those of the other ranks. */
+ * Calls come from one thread at a time. The first failure breaks the segment: this and every later
+ * call fails with the same reason, and so do those of the other ranks. */
 #pragma once
 #include "comm/coll.h"
 #include "comm/node/group.h"
@@ -17,27 +17,27 @@ typedef struct ls_direct ls_direct;
 typedef uint64_t ls_direct_ticket;
 
 enum { LS_DIRECT_OPS = 16 };       /* collectives in flight */
-enum { LS_DIRECT_MESSAGES = 128 }; /* sends and receives, some of which may wait for long */
+enum { LS_DIRECT_MESSAGES = 128 }; /* sends and receives in flight, some of which wait for long */
 
 /* The group is borrowed and used by this alone. */
 ls_status ls_direct_open(ls_direct **direct_out, ls_group *group);
 
-/* Waits for nobody; what is in flight is a failure for the others. NULL is allowed. */
+/* Waits for no rank. An operation in flight becomes a failure for the others. NULL is allowed. */
 void ls_direct_close(ls_direct *direct);
 
-/* Ask for it. Buffers and tables belong to it until it is done. LS_EBUSY: too many are in flight,
- * nothing was started; LS_EUSAGE: it cannot be meant, nothing was started. */
+/* Start a collective, which owns its buffers and tables until it is done. LS_EBUSY: too many are in
+ * flight. LS_EUSAGE: the call makes no sense. In both cases nothing was started. */
 ls_status ls_direct_start(ls_direct *direct, const ls_coll *coll, ls_direct_ticket *ticket_out);
 
-/* Move what is in flight as far as it goes now (about a MiB for each), and tell whether this one is
- * done. */
+/* Move everything in flight as far as it goes now (about a MiB for each); *done_out: whether this
+ * one is done. */
 ls_status ls_direct_poll(ls_direct *direct, ls_direct_ticket ticket, bool *done_out);
 
-/* Until it is done. LS_EDEADLINE names who did not come, and where it is; it breaks the
- * shared-memory segment. */
+/* Until it is done. LS_EDEADLINE names the ranks that did not come and where they are, and breaks
+ * the segment. */
 ls_status ls_direct_wait(ls_direct *direct, ls_direct_ticket ticket, int64_t deadline_ns);
 
-/* Start and wait; waits also for a place in flight. */
+/* Start and wait; waits for a free slot, too. */
 ls_status ls_direct_run(ls_direct *direct, const ls_coll *coll, int64_t deadline_ns);
 
 LS_C_END

@@ -1,5 +1,9 @@
-/* direct_call.c -- what a rank asks for: whether all ask for the same, and how it is said when
- * not. */
+/* direct_call.c -- compares what the members ask for, and words the failure when they differ.
+ *
+ * Each member publishes kind, operation, type, count and root in its slot before any data moves.
+ * Every member compares its own with those of all others, so all find the same difference:
+ *
+ *     rank 0 asks for all_reduce 17 (sum of 10 f32), rank 2 for all_reduce 17 (sum of 12 f32) */
 #include "base/time.h"
 #include "comm/node/direct_impl.h"
 
@@ -43,7 +47,7 @@ static const char *say(const ls_shm_segment_slot *s, char text[CALL_TEXT])
     return text;
 }
 
-/* Where counts may differ, what one gives must be what the other expects. */
+/* Where counts may differ, what one member gives must be what the other expects. */
 static bool same_piece(const ls_direct *d, const ls_direct_op *op, int other)
 {
     const ls_coll *c = &op->coll;
@@ -87,7 +91,7 @@ ls_status ls_direct_compare(const ls_direct *d, const ls_direct_op *op)
     return LS_OK;
 }
 
-/* --- who did not come ------------------------------------------------------------------------- */
+/* --- ranks that did not come ------------------------------------------------------------------ */
 
 ls_status ls_direct_late(const ls_direct *d, const ls_direct_op *op)
 {

@@ -10,13 +10,13 @@ enum {
     LS_DIRECT_BITE = 1 << 20,        /* bytes that one poll moves */
     LS_DIRECT_STAGE_BYTES = 1 << 20, /* of one operation whose memory others cannot read */
     LS_DIRECT_SCRATCH_BYTES = 1 << 18,
-    /* all_reduce: up to this, one flag is faster than two; from there on, half of the work is, but
-     * not when every flag costs a change of processes. */
+    /* all_reduce up to this size: one flag is faster than two. Beyond it, half of the work is
+     * faster, except where every flag costs a context switch. */
     LS_DIRECT_SHORT_BYTES = 2048,
     LS_DIRECT_SHORT_CROWDED_BYTES = LS_SHM_SEGMENT_SMALL_BYTES,
 };
 
-/* What a rank did so far: words raised, bytes of memory. Tests hold it against comm/cost.h. */
+/* What a rank did so far: flags raised, bytes of memory. Tests compare it with comm/cost.h. */
 typedef struct ls_direct_done {
     int64_t posts, read, written;
 } ls_direct_done;
@@ -38,10 +38,10 @@ typedef struct ls_direct_op {
     ls_coll coll;
     int64_t size;             /* bytes of an element */
     ls_shm_segment_slot *own; /* this rank's slot */
-    bool small;               /* all_reduce: everybody combines everything */
+    bool small;               /* all_reduce: each rank combines everything */
     bool checked;             /* what others ask for was compared */
     bool closing;             /* others read or write this rank's memory */
-    bool staged;              /* somebody's memory goes over a stage, window by window */
+    bool staged;              /* some rank's memory goes over a stage, window by window */
     uint32_t ready;           /* the phase in which sources can be read */
     int pass, passes;
     int64_t window, windows, window_len; /* the last in elements */
@@ -94,7 +94,7 @@ static inline uint64_t ls_direct_word(const ls_direct_op *op, uint32_t phase)
     return op->seq / LS_SHM_SEGMENT_SLOTS << 24 | phase;
 }
 
-/* direct_call.c: is it meant, do all mean the same, and how it is said. */
+/* direct_call.c: whether a call makes sense, whether all ask for the same, and the failures. */
 ls_status ls_direct_check(const ls_direct *d, const ls_coll *coll);
 ls_status ls_direct_compare(const ls_direct *d, const ls_direct_op *op);
 ls_status ls_direct_late(const ls_direct *d, const ls_direct_op *op);

@@ -1,7 +1,11 @@
 /* direct_messages.c -- send and recv of two members of a group.
  *
- * They are not numbered with the collectives, because the other members do not take part: the k-th
- * send of a rank to another one meets the k-th recv there. The rings of pair.h carry them. */
+ * Messages are not numbered with the collectives, because the other members do not take part: the
+ * k-th send of a rank to another one meets the k-th recv there. The rings of pair.h carry them:
+ *
+ *     rank 0   send to 1 (its 1st)   send to 1 (2nd)
+ *     rank 1   recv from 0 (its 1st: gets the 1st send, whatever else both do)   recv from 0
+ * (2nd) */
 #include "base/time.h"
 #include "comm/node/direct_impl.h"
 

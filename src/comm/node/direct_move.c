@@ -9,14 +9,14 @@
  *      rank 2   c0 c1 c2        rank 2 reads a2 b2 c2, writes a2, b2, c2
  *
  * Each element is read and written once by one core, which has it in its cache in between, and it
- * does not matter that it is in place: nobody else touches that range. When a rank's out lies
+ * does not matter that it is in place: no other rank touches that range. When a rank's out lies
  * outside the heap the others cannot write it: it fetches the ranges that it lacks in a second
  * pass.
  *
  * What cannot be read by others at all goes over a stage in the heap, window by window: the owner
  * copies the next elements of each piece there, all fetch, all say so, and so on. The window of
  * piece d lies at d times the window's length. An all_to_all in place takes this way too, because
- * there everybody writes where others still have to read.
+ * there all ranks write where others still have to read.
  *
  *      in of rank 1, for 3 ranks:  [-piece 0---|-piece 1---|-piece 2---]
  *      window 1 of 3:                  ^^^^        ^^^^        ^^^^      -> stage [0000|1111|2222]
@@ -212,9 +212,8 @@ static ls_peer_memory_how find(const ls_direct *d, const void *memory, int64_t b
                                at_out);
 }
 
-/* Where others find the out of an all_reduce, and a stage when some of this rank's memory needs
- * one.
- */
+/* Publish where others find the out of an all_reduce, and a stage when some memory of this rank
+ * needs one. */
 static ls_status publish_rest(ls_direct *d, ls_direct_op *op, int64_t gives)
 {
     ls_shm_segment_slot *own = op->own;
@@ -235,7 +234,7 @@ out:
     return st;
 }
 
-/* Say where the data lies: others fetch it there. */
+/* Publish where the data lies: others fetch it there. */
 static ls_status publish_place(ls_direct *d, ls_direct_op *op, const char *data, int64_t gives)
 {
     bool in_place = op->coll.kind == LS_COLL_ALL_TO_ALL && op->coll.in == op->coll.out;
@@ -281,8 +280,7 @@ ls_status ls_direct_publish(ls_direct *d, ls_direct_op *op)
     own->tabled = c->kind == LS_COLL_ALL_TO_ALL && c->in_counts;
     op->small = false;
     op->window_len = LS_DIRECT_STAGE_BYTES / op->size / (many_pieces(op) ? d->n : 1);
-    /* Buffers outside the heap are slow to reach, so they take the slot as long as it holds them.
-     */
+    /* Buffers outside the heap are slow to reach: they use the slot as long as it holds them. */
     if (bytes > LS_SHM_SEGMENT_SMALL_BYTES || own->tabled ||
         (all_reduce && ls_shm_segment_in_heap(d->segment, c->in, bytes) &&
          ls_shm_segment_in_heap(d->segment, c->out, bytes)))
@@ -372,8 +370,8 @@ static ls_status need_scratch(ls_direct *d)
     return d->scratch ? LS_OK : LS_ENOMEM;
 }
 
-/* Sources of the range at op->at; those in other processes are read into the scratch, a part each.
- */
+/* The sources of the range at op->at; those in other processes are read into the scratch, a part
+ * for each. */
 static ls_status gather_sources(ls_direct *d, ls_direct_op *op, int64_t first, int64_t *len,
                                 const void **from)
 {
@@ -403,8 +401,8 @@ out:
     return st;
 }
 
-/* Who gets what was combined: this rank, and in an all_reduce everybody whose out is in the heap.
- */
+/* The ranks that get the combined range: this one, and in an all_reduce all whose out is in the
+ * heap. */
 static int find_targets(const ls_direct *d, const ls_direct_op *op, void **to)
 {
     int64_t bytes = (place(d, op, d->me) + op->at) * op->size;

@@ -1,8 +1,11 @@
-/* flight_recorder.c -- a ring of records in each rank's seat.
+/* flight_recorder.c -- a ring of records for each rank, in shared memory.
  *
- * Only the owner writes it (its threads take numbers from `entered`), anybody reads it at any time,
- * so each field is atomic and a record that is being replaced may be seen half old: its place in
- * the ring is known from the number, and the worst is one wrong line in an hang report. */
+ *     entered = 70:   record 64 65 66 67 68 69 | 6 7 ... 63     (64 slots: 6 .. 69 can be read)
+ *
+ * Only the owner writes (its threads take numbers from `entered`), and any process of the node
+ * reads at any time. So each field is atomic, and a record that is being replaced may be seen half
+ * old. Its position in the ring follows from its number; the worst outcome is one wrong line in a
+ * hang report. */
 #include "comm/node/flight_recorder.h"
 
 #include "base/time.h"

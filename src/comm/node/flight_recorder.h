@@ -1,5 +1,6 @@
-/* flight_recorder.h -- the black box: the last operations of each rank, readable by all ranks of
- * its node and by the agent, also when that rank hangs, is stopped or is dead. */
+/* flight_recorder.h -- the last operations of each rank. All ranks of the node and the agent can
+ * read them, also when the rank hangs, is stopped or is dead. The file that is written from them is
+ * the black box of the rank. */
 #pragma once
 #include "comm/coll.h"
 #include "comm/node/shm_segment.h"
@@ -21,13 +22,13 @@ typedef struct ls_flight_recorder_record {
     ls_coll_op op;
     ls_dtype type;
     ls_flight_recorder_state state;
-    int group; /* number on this shared-memory segment, or one of the above and the communicator's */
+    int group;    /* number on this segment, or one of the above plus that of the communicator */
     uint64_t seq; /* in that group, from 1 */
     int64_t bytes, step, entered_ns, left_ns;
 } ls_flight_recorder_record;
 
 /* An operation begins; step and times are filled in. Times have the resolution of the kernel's
- * tick, a few ms: they say since when somebody waits, they do not measure. */
+ * tick, a few ms: enough to say how long a rank has waited, not to measure. */
 uint64_t ls_flight_recorder_enter(ls_shm_segment *segment, int local,
                                   const ls_flight_recorder_record *record);
 void ls_flight_recorder_leave(ls_shm_segment *segment, int local, uint64_t ticket,
@@ -39,8 +40,8 @@ void ls_flight_recorder_set_step(ls_shm_segment *segment, int local, int64_t ste
 int ls_flight_recorder_read(const ls_shm_segment *segment, int local,
                             ls_flight_recorder_record *records_out);
 
-/* The one that tells where a rank is: the oldest that it is in, those of this group first; else the
- * last one, of this group if there is one. false: it was in none. */
+/* The record that shows where a rank is: the oldest that it is in, those of this group first; else
+ * the last one, of this group if there is one. false: there is none. */
 bool ls_flight_recorder_find(const ls_shm_segment *segment, int local, int group,
                              ls_flight_recorder_record *record_out);
 
@@ -48,20 +49,20 @@ bool ls_flight_recorder_find(const ls_shm_segment *segment, int local, int group
 const char *ls_flight_recorder_call(const ls_flight_recorder_record *record,
                                     char text_out[LS_FLIGHT_RECORDER_TEXT]);
 
-/* Where the rank of such a record is, to follow its name and a colon: "it has been in all_reduce 17
- * (40 bytes of f32, step 40) for 3.2 s", "it has not been in a collective for 3.2 s, the last was
- * ..."; NULL: it was in none. */
+/* Text about a record, to follow a name and a colon: "it has been in all_reduce 17 (40 bytes of
+ * f32, step 40) for 3.2 s", "it has not been in a collective for 3.2 s, the last was ..."; NULL:
+ * there was none. */
 const char *ls_flight_recorder_say(const ls_flight_recorder_record *record,
                                    char text_out[LS_FLIGHT_RECORDER_TEXT]);
 
-/* The same of a rank of this shared-memory segment, with "; it is stopped by a signal" where the
- * system says so. */
+/* The same for a rank of this segment, with "; it is stopped by a signal" where the system shows
+ * that. */
 const char *ls_flight_recorder_where(const ls_shm_segment *segment, int local,
                                      char text_out[LS_FLIGHT_RECORDER_TEXT]);
 bool ls_flight_recorder_stopped(const ls_shm_segment *segment, int local);
 
-/* Whether a rank was in anything, and its records as a file for people (flight_recorder_file.c);
- * cause: one line about why it is written. */
+/* Whether a rank has any record; and its records as a text file, the black box
+ * (flight_recorder_file.c). cause: one line about why it is written. */
 bool ls_flight_recorder_used(const ls_shm_segment *segment, int local);
 ls_status ls_flight_recorder_write(const ls_shm_segment *segment, int local, const char *cause,
                                    const char *path);

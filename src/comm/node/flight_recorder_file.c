@@ -1,8 +1,8 @@
-/* flight_recorder_file.c -- a black box as text, for people: a line for each operation, the oldest
- * first.
+/* flight_recorder_file.c -- the black box of a rank: its records as a text file, one line for each
+ * operation, the oldest first.
  *
- * Written by whoever still lives and holds the shared-memory segment, usually the agent: so it is
- * the same for a rank that failed, crashed, or was killed with -9. */
+ * Any living process that holds the segment can write it, usually the agent: so it is the same for
+ * a rank that failed, crashed, or was killed with SIGKILL. */
 #include "comm/node/flight_recorder.h"
 
 #include <inttypes.h>
@@ -14,7 +14,7 @@
 
 enum { WHEN = 40 };
 
-/* A time of the box by the clock on the wall, in UTC. */
+/* A time of a record as wall-clock time, in UTC. */
 static const char *when(int64_t at_ns, char text_out[WHEN])
 {
     struct timespec wall;

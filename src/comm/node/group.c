@@ -1,11 +1,11 @@
 /* group.c -- taking and giving back a group number.
  *
- *     state 0 (free) --- the first member takes it: 1 --- memory is there, key written: 2
+ *     state 0 (free) --- the first member takes it: 1 --- memory committed, key written: 2
  *       2 --- the last member that closes drops the memory and sets it back to 0
  *
- * The others look for the key among the numbers in state 2. They cannot find an old one: a number
- * stays in use until every member of its group has closed it, and those who have not opened it yet
- * are counted from the start. */
+ * The other members look for the key among the numbers in state 2. They cannot find an old one: a
+ * number stays in use until every member of its group has closed it, and members that have not
+ * opened it yet are counted from the start. */
 #include "comm/node/group.h"
 
 #include "comm/node/shm_segment_impl.h"
@@ -78,13 +78,13 @@ ls_status ls_group_open(ls_group *group, ls_shm_segment *segment, const ls_group
     LS_BUG_IF(args->key == 0 || args->members < 1 || args->members > segment->ranks,
               "a group of %d ranks", args->members);
     for (int i = 0; i < args->members; i++) {
-        LS_BUG_IF(args->locals[i] < 0 || args->locals[i] >= segment->ranks, "seat %d",
+        LS_BUG_IF(args->locals[i] < 0 || args->locals[i] >= segment->ranks, "local rank %d",
                   args->locals[i]);
         group->locals[i] = (uint16_t)args->locals[i];
         if (args->locals[i] == args->local)
             group->me = i;
     }
-    LS_BUG_IF(group->me < 0, "seat %d is not in its own group", args->local);
+    LS_BUG_IF(group->me < 0, "local rank %d is not in its own group", args->local);
     st = ls_shm_segment_failure(segment);
     if (st != LS_OK)
         return st;

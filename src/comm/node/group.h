@@ -1,8 +1,8 @@
-/* group.h -- some ranks of a node that do things together: the local part of a communicator.
+/* group.h -- ranks of one node that communicate: the local part of a communicator.
  *
- * Its members agree on one of the shared-memory segment's group numbers by a key that all of them
- * know and that no other group alive has; the first of the list takes the number, the others find
- * it. The memory of a group is used anew when all members have closed it. */
+ * The members agree on one of the segment's group numbers by a key that all of them know and that
+ * no other living group has. The first member of the list takes the number, the others find it. The
+ * memory of a group is reused when all members have closed it. */
 #pragma once
 #include "comm/node/shm_segment.h"
 
@@ -11,14 +11,13 @@ LS_C_BEGIN
 typedef struct ls_group {
     ls_shm_segment *segment; /* borrowed; NULL: not open */
     int number, members;
-    int me;                                /* place in the list */
-    int local;                             /* its seat */
-    uint16_t locals[LS_SHM_SEGMENT_RANKS]; /* of each member */
+    int me;                                /* position in the list */
+    int local;                             /* its local rank */
+    uint16_t locals[LS_SHM_SEGMENT_RANKS]; /* local rank of each member */
 } ls_group;
 
-/* locals: the seats of the members, in the order of the list; `local` is one of them; every seat
- * has met (ls_shm_segment_meet). key: not 0. LS_EBUSY: all groups of the shared-memory segment are
- * in use. */
+/* locals: the local ranks of the members, in the order of the list; `local` is one of them. All
+ * have met (ls_shm_segment_meet). key: not 0. LS_EBUSY: all groups of the segment are in use. */
 typedef struct ls_group_args {
     uint64_t key;
     int local;

@@ -1,4 +1,4 @@
-/* pair.c -- rings from each rank to each other, and what the entries mean.
+/* pair.c -- rings from each rank to each other one, and the protocol of their entries.
  *
  *      sender                                   receiver
  *      SHORT  tag, bytes, the bytes  ------->   copied or combined; nothing comes back
@@ -9,13 +9,14 @@
  *      CHUNK  where on the stage     ------->   taken
  *             next chunk, or done  <----------  MORE, or DONE
  *
- * A receiver always empties its rings: an entry that has no receive yet is put on a list of its
- * own, so a message never waits behind another one. What a full ring does not take waits on a list,
- * too. Who wrote into a ring sets a bit in the receiver's cell, so that a poll looks at one line of
- * cache whatever the number of ranks, and at rings only that are in use: their pages exist from the
- * first message on.
+ * A receiver always empties its rings: an entry without a posted receive goes to a list of its own,
+ * so a message never waits behind another one. What a full ring does not take waits on a list, too.
+ * A writer sets a bit for itself in the receiver's `senders`, so a poll looks at one cache line,
+ * whatever the number of ranks, and only at rings in use: their pages exist from the first message
+ * on.
  *
- * A ticket names a message of the rank that gave it, and is looked up among those in flight. */
+ * A ticket names a message of the rank that gave it; it is looked up among the messages in
+ * flight. */
 #include "comm/node/pair.h"
 
 #include "base/mem.h"
@@ -38,10 +39,10 @@ typedef struct letter {
     uint32_t mark;
     uint64_t ticket;            /* ours, or of the sender once it is matched */
     int64_t at;                 /* bytes sent or received so far */
-    ls_shm_segment_entry entry; /* what came, or what has to be written */
+    ls_shm_segment_entry entry; /* the entry that came, or the one to write */
 } letter;
 
-/* Letters are taken many at a time and used again: a step that repeats takes no memory. */
+/* Messages are allocated many at a time and reused: a step that repeats takes no memory. */
 typedef struct letters {
     struct letters *next;
     letter letter[64];
@@ -203,8 +204,8 @@ static ls_status commit_ring(ls_pair *p, int to)
     return st;
 }
 
-/* Into the ring, or on the list of those that wait for room in it. The message, if any, is done
- * when the entry is in the ring: who closes after its messages are done leaves nothing behind. */
+/* Write into the ring, or queue behind entries that wait for room. The message, if any, is done
+ * when the entry is in the ring: a rank that closes after its messages are done loses none. */
 static ls_status write_entry(ls_pair *p, int to, const ls_shm_segment_entry *e, ls_message *last_of)
 {
     side *other = &p->side[to];
@@ -403,7 +404,7 @@ static ls_status check_ends(const ls_pair *p, const letter *x, const ls_shm_segm
                    (long long)e->bytes, name[1], (long long)x->message->bytes);
 }
 
-/* A receive and what was sent for it. x is given away. */
+/* A receive and its send have met. x is given away. */
 static ls_status match(ls_pair *p, int from, letter *x, const ls_shm_segment_entry *e)
 {
     ls_shm_segment_entry answer = {.kind = DONE, .ticket = e->ticket};

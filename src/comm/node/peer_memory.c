@@ -1,4 +1,6 @@
-/* peer_memory.c -- pointers into the heap, reads of other processes. */
+/* peer_memory.c -- reaches the bytes of another rank: as a pointer where they lie in the heap or in
+ * this process, by process_vm_readv() where they lie in another one. Which of the two holds was
+ * decided by the owner of the memory (ls_peer_memory_find) and travels in its slot. */
 #include "comm/node/peer_memory.h"
 
 #include <errno.h>

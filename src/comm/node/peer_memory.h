@@ -1,8 +1,8 @@
-/* peer_memory.h -- how one rank gets at another rank's bytes.
+/* peer_memory.h -- how one rank reaches another rank's bytes.
  *
- * Memory in the shared-memory segment's heap is the same memory for all. Other memory is read with
- * process_vm_readv() where the system allows it; ranks found that out when they met. Where it does
- * not, the owner copies it piece by piece to a stage in the heap. */
+ * Memory in the segment's heap is shared by all. Other memory is read with process_vm_readv() where
+ * the system allows it; ranks find that out when they meet. Where it does not, the owner copies the
+ * bytes piece by piece to a stage in the heap. */
 #pragma once
 #include "comm/node/shm_segment.h"
 
@@ -14,15 +14,16 @@ typedef enum ls_peer_memory_how {
     LS_PEER_MEMORY_SLOT,    /* in the slot */
     LS_PEER_MEMORY_HEAP,    /* at: distance from the start of the heaps */
     LS_PEER_MEMORY_PROCESS, /* at: address in its process */
-    LS_PEER_MEMORY_STAGE    /* its owner puts it on a stage in the heap */
+    LS_PEER_MEMORY_STAGE    /* its owner copies it to a stage in the heap */
 } ls_peer_memory_how;
 
-/* How others can get at memory of seat `local`; `readers` are the seats that must be able to. */
+/* How others reach memory of local rank `local`; `readers` are the local ranks that must be able
+ * to. */
 ls_peer_memory_how ls_peer_memory_find(const ls_shm_segment *segment, int local,
                                        const uint16_t *readers, int count, const void *memory,
                                        int64_t bytes, uint64_t *at_out);
 
-/* The memory itself, when it can be used as it is (heap, or the same process); NULL: only read. */
+/* The memory itself, where it can be used in place (heap, or the same process); NULL: only read. */
 void *ls_peer_memory_pointer(const ls_shm_segment *segment, int local, ls_peer_memory_how how,
                              uint64_t at);
 

@@ -1,17 +1,16 @@
 /* shm_segment.c -- making, opening and joining the shared memory of a node, and breaking it.
  *
  * The file is sparse: it is laid out for all groups and for heaps as large as the machine, and a
- * page exists from the moment somebody commits it (fallocate), so that a full machine is an error
- * with a sentence at that moment and never a bus error at a store. The size is sealed: nobody can
- * cut the file under the others' feet, and a file that is not sealed is not a shared-memory
- * segment.
+ * page exists from the moment it is committed (fallocate). So a full machine is an error with a
+ * message at that moment, never a bus error at a store. The size is sealed: no process can truncate
+ * the file under the others, and a file without seals is refused.
  *
- *     seat 0: "rank 4 ..."      \
- *     seat 1: "rank 5 ..."       > each has a reason of its own; `broken` holds 1 + the number of
- *     seat 2: the agent         /  the first who wrote one
+ *     process 0: "rank 4 ..."  \
+ *     process 1: "rank 5 ..."   >  each has a reason of its own; `broken` holds 1 + the number of
+ *     the agent: "..."         /   the first one that wrote a reason
  *
- * So a reason is complete before it is seen, also when its writer is killed in the middle of it:
- * then the next who notices something writes in its own seat. */
+ * So a reason is complete before others see it, also when its writer is killed in the middle of it:
+ * then the next process that notices something writes its own. */
 #include "comm/node/shm_segment.h"
 
 #include <errno.h>
@@ -109,7 +108,7 @@ static ls_status set_size(int fd, int64_t bytes)
 
 static ls_status write_head(int fd, const ls_shm_segment_head *head)
 {
-    int64_t bytes = head->groups_at; /* header and seats; a hole reads as free seats */
+    int64_t bytes = head->groups_at; /* header and processes; a hole reads as free ones */
 
     if (fallocate(fd, 0, 0, bytes) != 0 ||
         pwrite(fd, head, sizeof *head, 0) != (ssize_t)sizeof *head ||
@@ -219,7 +218,8 @@ ls_status ls_shm_segment_open(ls_shm_segment **segment_out, int fd, uint64_t gen
     b->heap = b->base + head.heap_at;
     b->heap_total = head.heap_bytes * b->ranks;
     madvise(b->heap, (size_t)b->heap_total, MADV_HUGEPAGE); /* where the system allows it */
-    madvise(b->heap, (size_t)b->heap_total, MADV_DONTDUMP); /* a crash shows seats, not weights */
+    madvise(b->heap, (size_t)b->heap_total,
+            MADV_DONTDUMP); /* a core dump shows processes, not weights */
     b->heaps = ls_mem_array((size_t)b->ranks, sizeof *b->heaps);
     if (!b->heaps)
         st = LS_ENOMEM;
@@ -251,7 +251,7 @@ int ls_shm_segment_ranks(const ls_shm_segment *segment)
     return segment->ranks;
 }
 
-/* --- seats ------------------------------------------------------------------------------------ */
+/* --- processes -------------------------------------------------------------------------------- */
 
 uint64_t ls_shm_segment_started(int pid, char *state_out)
 {
@@ -322,8 +322,8 @@ ls_status ls_shm_segment_join(ls_shm_segment *segment, int local, int rank, cons
     return ls_shm_segment_failure(segment);
 }
 
-/* Whether this process can read the memory of the one that sits there: its number is fetched from
- * it, which also tells when its pid means another process here. */
+/* Whether this process can read the memory of that one: it fetches the token there, which also
+ * tells when the pid means another process here. */
 static bool can_read(const ls_shm_segment *segment, const ls_shm_segment_process *s)
 {
     uint64_t token = 0;
@@ -336,7 +336,7 @@ static bool can_read(const ls_shm_segment *segment, const ls_shm_segment_process
            token == s->token;
 }
 
-/* The first seat that is not yet in the state; -1: all are. */
+/* The first process that is not yet in the state; -1: all are. */
 static int missing(const ls_shm_segment *segment, uint32_t state)
 {
     for (int i = 0; i < segment->ranks; i++)
@@ -369,8 +369,8 @@ static ls_status await_state(ls_shm_segment *segment, int local, uint32_t state,
     return st;
 }
 
-/* From what all seats say, so that all ranks come to the same answer: how a sum is done depends on
- * it. */
+/* Computed from what all processes published, so that all ranks get the same answer: the way of a
+ * sum depends on it. */
 static void count_cpus(ls_shm_segment *segment)
 {
     unsigned long all[LS_SHM_SEGMENT_CPU_WORDS] = {0};

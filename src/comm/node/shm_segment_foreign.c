@@ -1,18 +1,20 @@
-/* shm_segment_foreign.c -- whose memory it is that a process has mapped.
+/* shm_segment_foreign.c -- corrects the resident memory of a process for memory that other ranks
+ * own.
  *
- * All ranks of a node map the whole shared-memory segment, and read each other's memory there. A
- * page that was read counts as resident in the process that read it, though another rank has it:
- * who adds up the resident memory of ranks counts it twice. The other way round the own blocks are
- * there from the moment they are handed out (fallocate), and count as resident only where this
- * process has touched them: who adds up counts too little. The mapping as a whole is counted by the
- * kernel (smaps); of this the pages that belong to nobody (seats, groups) are found one by one
- * (pagemap), and the own blocks are taken off whole. Where a system does not show it, nothing is
- * counted. */
+ * All ranks of a node map the whole segment and read each other's memory there. A page that was
+ * read counts as resident in the reading process, though another rank owns it: a sum over ranks
+ * counts it twice. The other way round, a rank's own blocks exist from the moment they are handed
+ * out (fallocate), but count as resident only where this process has touched them: a sum counts too
+ * little.
+ *
+ *     resident of the mapping (smaps)  -  shared pages of no rank (pagemap)  -  own blocks, whole
+ *
+ * Where a system does not show these, the correction is 0. */
 #include <stdio.h>
 #include "base/resident.h"
 #include "comm/node/shm_segment_impl.h"
 
-/* Resident bytes of mappings that begin in the shared-memory segment. */
+/* Resident bytes of mappings that begin in the segment. */
 static int64_t mapped_bytes(const ls_shm_segment *segment)
 {
     const uintptr_t first = (uintptr_t)segment->base;

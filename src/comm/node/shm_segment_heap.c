@@ -1,9 +1,10 @@
-/* shm_segment_heap.c -- memory of the shared-memory segment that ranks hand out to themselves.
+/* shm_segment_heap.c -- each rank hands out memory of its own part of the segment.
  *
- * Each rank has a part of the address space of its own and keeps the list of what is in use there
- * in its own process: no lock is shared between processes, so nobody can die holding one. The first
- * gap that fits is taken. Pages are committed when memory is handed out and dropped when it is
- * given back: they read as zero afterwards. */
+ *     rank 0: [ block | gap | block |            ]   rank 1: [ block |                 ]   ...
+ *
+ * A rank keeps the list of its blocks in its own process: no lock is shared between processes, so
+ * none can die holding one. The first gap that fits is taken. Pages are committed when memory is
+ * handed out and dropped when it is given back, and read as zero afterwards. */
 #include <errno.h>
 #include <fcntl.h>
 #include "base/mem.h"
@@ -45,7 +46,7 @@ ls_status ls_shm_segment_commit(const ls_shm_segment *segment, int64_t at, int64
                                 const char *what)
 {
     /* Asked first: above the limit of a control group the system kills instead of refusing. Small
-     * pieces are left to the system, asking costs more than they do. */
+     * pieces skip this, because asking costs more than they do. */
     int64_t room = bytes >= LS_MIB ? room_left() : INT64_MAX;
     int failed = 0;
 
@@ -72,7 +73,7 @@ void ls_shm_segment_drop(const ls_shm_segment *segment, int64_t at, int64_t byte
         ;
 }
 
-/* Where a block of these bytes fits, and its place in the list; -1: nowhere. */
+/* Where a block of this size fits, and its index in the list; -1: nowhere. */
 static int64_t find_gap(const ls_shm_segment_heap *heap, int64_t first, int64_t end, int64_t bytes,
                         int *place_out)
 {

@@ -1,7 +1,7 @@
-/* shm_segment_impl.h -- how a shared-memory segment is laid out, and what a process knows about it.
+/* shm_segment_impl.h -- the layout of a segment, and what a process keeps about it.
  *
  * Everything in shared memory is either atomic, or written before an atomic word is raised
- * (release) and read only by who has seen that word (acquire). */
+ * (release) and read only after that word was seen (acquire). */
 #pragma once
 #include <pthread.h>
 #include <stdatomic.h>
@@ -20,17 +20,17 @@ enum {
     LS_SHM_SEGMENT_ENTRY_BYTES = 512,  /* of a ring */
 };
 
-/* A seat goes up these, never down. */
+/* A process goes up these, never down. */
 typedef enum ls_shm_segment_process_state {
     LS_SHM_SEGMENT_FREE,
     LS_SHM_SEGMENT_TAKEN,  /* identity is being written */
     LS_SHM_SEGMENT_JOINED, /* identity can be read */
-    LS_SHM_SEGMENT_READY,  /* and it knows whom it can read */
+    LS_SHM_SEGMENT_READY,  /* and it knows which memory it can read */
     LS_SHM_SEGMENT_LEFT
 } ls_shm_segment_process_state;
 
-/* One operation in the black box; all fields by relaxed order: a torn record is a torn line of an
- * hang report, nothing more. */
+/* One operation in the flight recorder. All fields are relaxed atomics: a torn record is a wrong
+ * line of a hang report, nothing more. */
 typedef struct ls_shm_segment_record {
     _Alignas(LS_SHM_SEGMENT_LINE) _Atomic uint64_t seq;
     _Atomic uint32_t what; /* kind, op, type, state: one byte each */
@@ -46,8 +46,9 @@ typedef struct ls_shm_segment_process {
     char host[64];
     unsigned long cpus[LS_SHM_SEGMENT_CPU_WORDS];
     int32_t quota; /* CPUs' worth of time that its control groups allow; INT32_MAX: no limit */
-    uint64_t unread[LS_SHM_SEGMENT_WORDS];                  /* whose memory it cannot read */
-    _Alignas(LS_SHM_SEGMENT_LINE) _Atomic uint32_t wakeups; /* what it sleeps on */
+    uint64_t unread[LS_SHM_SEGMENT_WORDS]; /* local ranks whose memory it cannot read */
+    _Alignas(LS_SHM_SEGMENT_LINE) _Atomic uint32_t
+        wakeups;             /* the word it sleeps on: counts how often it was woken */
     _Atomic uint32_t asleep; /* its threads that sleep, or are about to */
     _Alignas(LS_SHM_SEGMENT_LINE) _Atomic uint32_t reason_taken;
     uint32_t code;
@@ -69,7 +70,7 @@ typedef struct ls_shm_segment_head {
     uint64_t generation;
     int64_t processes_at, groups_at, heap_at, group_bytes, heap_bytes, bytes;
     uint32_t no_reads;
-    _Alignas(LS_SHM_SEGMENT_LINE) _Atomic uint32_t broken; /* 1 + the seat that has the reason */
+    _Alignas(LS_SHM_SEGMENT_LINE) _Atomic uint32_t broken; /* 1 + the process that has the reason */
     _Alignas(LS_SHM_SEGMENT_LINE) _Atomic uint32_t sleepers;
     ls_shm_segment_group group[LS_SHM_SEGMENT_GROUPS];
 } ls_shm_segment_head;
@@ -89,7 +90,7 @@ typedef struct ls_shm_segment_ring {
     ls_shm_segment_entry entry[LS_SHM_SEGMENT_RING];
 } ls_shm_segment_ring;
 
-/* What a rank asks for, or is told where its data lies. */
+/* What a rank asks for, and where its data lies. */
 typedef struct ls_shm_segment_slot {
     _Alignas(LS_SHM_SEGMENT_LINE) _Atomic uint64_t word; /* seq / SLOTS << 24 | phase */
     int64_t count;
@@ -112,7 +113,7 @@ typedef struct ls_shm_segment_member {
     _Alignas(LS_SHM_SEGMENT_LINE) _Atomic uint64_t
         completed; /* all operations up to this one are done */
     _Alignas(LS_SHM_SEGMENT_LINE) _Atomic uint64_t
-        senders[LS_SHM_SEGMENT_WORDS]; /* who put something for it */
+        senders[LS_SHM_SEGMENT_WORDS]; /* ranks that wrote entries for it */
     ls_shm_segment_slot slot[LS_SHM_SEGMENT_SLOTS];
 } ls_shm_segment_member;
 
@@ -129,7 +130,7 @@ struct ls_shm_segment {
     int fd;
     char *base; /* the whole file */
     ls_shm_segment_head *head;
-    ls_shm_segment_process *process; /* ranks of them, and one for the agent */
+    ls_shm_segment_process *process; /* one for each local rank, and one for the agent */
     char *heap;                      /* heaps of all ranks, side by side */
     int64_t heap_total;
     int ranks;
@@ -168,7 +169,7 @@ void ls_shm_segment_drop(const ls_shm_segment *segment, int64_t at,
  * state's letter comes too. */
 uint64_t ls_shm_segment_started(int pid, char *state_out);
 
-/* Wake whoever sleeps on this shared-memory segment. */
+/* Wake all threads that sleep on this segment. */
 void ls_shm_segment_wake_all(ls_shm_segment *segment);
 
 void ls_shm_segment_heaps_release(ls_shm_segment *segment);

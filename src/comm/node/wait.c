@@ -1,14 +1,17 @@
 /* wait.c -- spin, then yield, then sleep.
  *
- * To wake a sleeper on another core takes some 25 us on a virtual machine, a line of cache travels
- * in a tenth of a microsecond: so a rank spins first, without pauses for the time in which an
- * answer normally comes. When ranks exceed CPUs spinning steals the time of whoever is waited for,
- * and to yield is the fastest way to let it run (below a microsecond on the same core).
+ * Waking a sleeper on another core takes some 25 us on a virtual machine; a cache line travels in a
+ * tenth of a microsecond. So a rank spins first, without pauses for as long as an answer normally
+ * takes. When there are more ranks than CPUs, spinning steals time from the rank that is waited
+ * for, and yielding is the fastest way to let it run (below a microsecond on the same core).
  *
- * Nobody is missed: the sleeper counts itself (`asleep`, `sleepers`), then looks at what it waits
- * for once more, then sleeps on the value that its wakeups had before it counted itself. The writer
- * writes the word, then looks at the count. Both in sequentially consistent order, so at least one
- * of them sees the other; and a wakeups that was rung in between makes the sleep return at once. */
+ * No wakeup is lost:
+ *
+ *     sleeper   asleep += 1   look at the word again   sleep unless `wakeups` has changed
+ *     writer    write the word   look at asleep: > 0   wakeups += 1, wake
+ *
+ * Both sides are sequentially consistent, so at least one sees the other; a wakeup in between makes
+ * the sleep return at once. */
 #include "comm/node/wait.h"
 
 #include <limits.h>

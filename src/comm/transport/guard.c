@@ -1,12 +1,12 @@
-/* guard.c -- see guard.h.
+/* guard.c -- messages go through `data`; `watch` is polled for deaths.
  *
- * The watch is looked at once in a millisecond: often enough for deaths, and no system call for
- * each message. A sleeper sleeps in data, and in slices, because the watch cannot wake it.
+ * The watch is polled once in a millisecond: often enough for deaths, without a system call for
+ * each message. A sleeper sleeps in `data`, and in slices, because the watch cannot wake it.
  *
  *   both well --(data fails because of a peer)--> doubtful --(watch fails, or 0.1 s)--> broken
  *        '-----(watch fails, or data for another reason)------------------------------>---'
  *
- * All arrows are taken by look(); nothing is sent or received in doubt. */
+ * look() takes all arrows; nothing is sent or received while doubtful. */
 #include "comm/transport/guard.h"
 
 #include "base/mem.h"
@@ -21,8 +21,8 @@ typedef struct guard {
     ls_transport_table table;
     ls_transport *data, *watch; /* owned */
     int64_t spin_ns;
-    int64_t look_ns;  /* when the watch is looked at next */
-    int64_t doubt_ns; /* until when a failure of data waits for the watch's word; 0: none */
+    int64_t look_ns;  /* when the watch is polled next */
+    int64_t doubt_ns; /* until when a failure of data waits for the watch; 0: none */
     ls_err_record why;
     bool broken;
 } guard;
@@ -39,7 +39,7 @@ static bool in_doubt(const guard *g)
     return g->doubt_ns != 0;
 }
 
-/* What a failure of data means: LS_OK while the watch may still say more. */
+/* The outcome of a failure of data: LS_OK while the watch may still say more. */
 static ls_status doubt(guard *g)
 {
     if (ls_err_last()->code != LS_EPEER)
@@ -153,7 +153,7 @@ static void guard_count(const ls_transport *transport, int peer, int64_t *sent_o
     *received_out += received;
 }
 
-/* The watch goes last: while it is there, nobody takes this rank for dead. */
+/* The watch goes last: while it is open, no peer takes this rank for dead. */
 static void guard_close(ls_transport *transport)
 {
     guard *g = (guard *)transport;

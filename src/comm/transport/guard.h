@@ -1,9 +1,9 @@
-/* guard.h -- one transport made of two: one moves the data, the other watches over the ranks.
+/* guard.h -- one transport made of two: `data` moves the messages, `watch` watches over the ranks.
  *
- * UCX tells late or never that a rank died, and has no way to say why a rank gives up. TCP does
- * both. So every message goes through `data`, while `watch` has none and is only looked at: it
- * fails when a rank dies or breaks the job with a reason. When `data` fails because of a peer, the
- * watch is given a tenth of a second to say more: its reason is taken, if it has one. */
+ * UCX reports a death late or never, and cannot carry the reason why a rank gives up. TCP does
+ * both. So every message goes through `data`, while `watch` carries none and is only polled: it
+ * fails when a rank dies or aborts the job with a reason. When `data` fails because of a peer, the
+ * watch gets a tenth of a second to say more: its reason is taken, if it has one. */
 #pragma once
 #include "comm/transport/transport.h"
 

@@ -1,8 +1,10 @@
-/* hybrid.c -- see hybrid.h. A message is handed to one of the two under that one's number of the
- * peer.
+/* hybrid.c -- hands each message to one of two transports, under the number that its peer has
+ * there.
  *
- * Neither can wake up a sleeper of the other, so with hybrid in use a sleep is a short one of the
- * network between two looks at the shared-memory segment. */
+ *     4 ranks on 2 nodes, seen from rank 2:    peer 0, 1 -> network 0, 1      peer 3 -> node 1
+ *
+ * Neither transport can wake a sleeper of the other. So with both in use, a sleep is a short one of
+ * the network between two looks at the segment. */
 #include "comm/transport/hybrid.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* shm.c -- the table of a transport over node/pair.h: it adds failing for good, sleeping and
- * waking.
+/* shm.c -- the transport between ranks of one node: node/pair.h moves the messages, this file adds
+ * a sticky failure, sleeping and waking.
  *
  *      rank 0  --- ring: "tag 7, 1 MiB at heap + 4096" --->  rank 1
  *              <-- ring: "7 is fetched" -------------------  reads or adds it where it lies */

@@ -1,10 +1,12 @@
-/* tcp.c -- the transport: open, poll, sleep, close.
+/* tcp.c -- the TCP transport: open, poll, sleep, close.
  *
- * One epoll watches all sockets, the acceptor and the eventfd of wake(). poll() takes what is
- * ready; a tick a few times per heartbeat does what time asks for: heartbeats, confirmations that
- * found nothing to ride on, the next try of a broken connection, the end of its time. sleep() looks
- * for spin_ns before it sleeps, because waking a sleeper costs ten times what the message does.
- * Once: where nothing came in a whole sleep, the next one begins at once, and the core is free.
+ * One epoll watches all sockets, the acceptor and the eventfd of wake(). poll() handles what is
+ * ready. A tick, a few times per heartbeat, does what is due by time: heartbeats, confirmations
+ * that found no frame to ride on, the next try of a broken connection, the end of its time. sleep()
+ * spins for spin_ns first, because waking a sleeper costs ten times what the message does; but when
+ * a whole sleep brought nothing, the next one begins at once, and the core is free.
+ *
+ *     poll(): expected socket or epoll -> tcp_receive.c -> tcp_send.c (pump) -> tick
  *
  * Rejected: a thread of the transport's own. The waiting thread is there anyway, and handing a
  * message from one thread to another costs what the network does. */
@@ -24,7 +26,7 @@
 enum { EVENTS = 64, FEW_LINKS = 8, ALL_POLLS = 8 };
 static const uint64_t KEY_ACCEPTOR = UINT64_MAX, KEY_WAKE = UINT64_MAX - 1;
 static const int64_t TICK_TROUBLED_NS = 5 * LS_NS_PER_MS;
-/* Who waits looks every millisecond, a rank that computes every 20 (fabric.c). */
+/* A waiting rank polls every millisecond, a rank that computes every 20 (fabric.c). */
 static const int64_t AWAY_NS = 50 * LS_NS_PER_MS;
 static const int64_t LAST_BYTES_NS = LS_NS_PER_S, LAST_WORDS_NS = 100 * LS_NS_PER_MS;
 
@@ -87,8 +89,8 @@ static void handle(ls_tcp *tcp, const struct epoll_event *event)
     }
 }
 
-/* The link whose socket is worth reading without being told that there is something: the only one
- * that small messages are expected from. NULL: none, or several. */
+/* The link whose socket is worth reading without asking epoll: the only one from which small
+ * messages are expected. NULL: none, or several. */
 static ls_tcp_link *expected(const ls_tcp *tcp)
 {
     ls_tcp_link *found = NULL;
@@ -106,8 +108,8 @@ static ls_tcp_link *expected(const ls_tcp *tcp)
     return found;
 }
 
-/* Try the socket that is waited for, which costs half of asking first and reading then; all others
- * have their turn every few polls. */
+/* Try the expected socket, which costs half of asking epoll first; all others have their turn every
+ * few polls. */
 static bool read_expected(ls_tcp *tcp)
 {
     ls_tcp_link *link = tcp->used_count <= FEW_LINKS ? expected(tcp) : NULL;
@@ -127,7 +129,7 @@ static void look_at_all(ls_tcp *tcp)
         handle(tcp, &events[i]);
 }
 
-/* A process that was stopped or had no core has missed what the others did meanwhile. */
+/* A process that was stopped or had no core could not hear its peers meanwhile. */
 static void look_at_clock(ls_tcp *tcp)
 {
     int64_t now = ls_time_now_ns(), away = now - tcp->looked_ns;
@@ -168,7 +170,7 @@ static void sleep_tcp(ls_transport *transport, int64_t until_ns)
     while (now < until_ns && now < spin_until) {
         if (epoll_wait(tcp->epoll_fd, &event, 1, 0) > 0)
             return;
-        sched_yield(); /* who is waited for may need this core */
+        sched_yield(); /* the peer that is waited for may need this core */
         now = ls_time_now_ns();
     }
     if (now >= until_ns)
@@ -199,8 +201,8 @@ static void count_tcp(const ls_transport *transport, int peer, int64_t *sent_out
 
 /* --- closing --- */
 
-/* Throw away what nobody will read any more: a socket that is closed with unread bytes, or gets
- * some afterwards, is reset, and what its kernel has not delivered yet is lost. */
+/* Drop unread bytes: closing a socket that has unread bytes, or gets some afterwards, resets it,
+ * and what its kernel has not delivered yet is lost. */
 static void drain(int fd)
 {
     char rest[4096];
@@ -218,8 +220,8 @@ static bool is_delivered(int fd)
     return ioctl(fd, SIOCOUTQ, &left) != 0 || left == 0;
 }
 
-/* Small messages are done when the kernel has them: see them through to the other one. It answers
- * within a round trip unless nobody reads there for long, or it is gone. */
+/* Small messages are done when the kernel has them: wait until the other kernel has them, too. It
+ * answers within a round trip unless its process does not read for long, or is gone. */
 static void see_through(ls_tcp *tcp)
 {
     int64_t until = ls_time_now_ns() + (ls_tcp_failed(tcp) ? LAST_WORDS_NS : LAST_BYTES_NS);
@@ -246,7 +248,7 @@ static void close_tcp(ls_transport *transport)
 {
     ls_tcp *tcp = (ls_tcp *)transport;
 
-    /* On every channel: the end of each is then known to be meant, and nothing sent before it on
+    /* On every channel: the end of each is then known to be intended, and nothing sent before it on
      * any of them is lost. */
     for (int i = 0; i < tcp->used_count && !ls_tcp_failed(tcp); i++)
         for (int c = 0; c < tcp->channels; c++)
@@ -401,7 +403,7 @@ out:
     return st;
 }
 
-/* The ranks that did not come, by name; there may be many. */
+/* The ranks that did not connect, by name; there may be many. */
 static ls_status tell_missing(const ls_tcp *tcp)
 {
     char names[400] = "";
@@ -413,7 +415,8 @@ static ls_status tell_missing(const ls_tcp *tcp)
         const char *why = link->channels[0].why;
         if (link->channels[0].state == LS_TCP_OPEN)
             continue;
-        if (unreached < 0 && link->channels[0].state != LS_TCP_OVER) /* it has not gone by itself */
+        if (unreached < 0 &&
+            link->channels[0].state != LS_TCP_OVER) /* it has not closed by itself */
             unreached = link->peer;
         if (missing++ < 3)
             len += (size_t)snprintf(names + len, sizeof names - len, "%s%.80s%s%.40s",

@@ -1,4 +1,5 @@
-/* tcp_flaps.c -- see tcp_flaps.h. */
+/* tcp_flaps.c -- keeps the times of the latest breaks in a ring; a warning is due when the oldest
+ * one is recent. */
 #include "comm/transport/tcp_flaps.h"
 
 #include "base/time.h"
@@ -17,7 +18,7 @@ bool ls_tcp_flaps_add(ls_tcp_flaps *flaps, int64_t now_ns)
         return false;
     f->at_ns[f->next] = now_ns;
     f->next = (f->next + 1) % LS_TCP_FLAPS;
-    /* The next place has the oldest of them. */
+    /* The next slot has the oldest of them. */
     if (!within(f->at_ns[f->next], now_ns, LS_TCP_FLAPS_S) ||
         within(f->told_ns, now_ns, LS_TCP_FLAPS_S))
         return false;

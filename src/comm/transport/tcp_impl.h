@@ -85,10 +85,10 @@ typedef enum ls_tcp_state {
     LS_TCP_IDLE,       /* not wanted yet */
     LS_TCP_WAITING,    /* for the next try, or for the other side to connect */
     LS_TCP_CONNECTING, /* this side connects */
-    LS_TCP_HELLO,      /* connected; hello under way */
-    LS_TCP_RESUMING,   /* hello passed; RESUME sent, the other's awaited */
+    LS_TCP_HELLO,      /* connected; handshake under way */
+    LS_TCP_RESUMING,   /* handshake passed; RESUME sent, the other's awaited */
     LS_TCP_OPEN,
-    LS_TCP_OVER /* the other side said BYE */
+    LS_TCP_OVER /* the other side has said BYE */
 } ls_tcp_state;
 
 struct ls_tcp_channel {
@@ -111,7 +111,7 @@ struct ls_tcp_channel {
     int64_t lent; /* writes whose pages the kernel has not given back */
 
     /* Coming in. */
-    uint64_t received, told; /* last sequence number received, and the last we confirmed */
+    uint64_t received, told; /* last sequence number received; last one we confirmed */
     uint8_t *in;             /* owned, LS_TCP_IN_...; made at first use */
     size_t in_at, in_len, in_cap;
     bool in_payload;
@@ -158,9 +158,9 @@ struct ls_tcp_link {
     ls_tcp_posted *bulk_first, *bulk_last;       /* sends whose chunks may go */
 
     uint32_t credit_used, credit_back; /* small bytes sent; of them consumed by the peer */
-    uint32_t consumed, consumed_told;  /* small bytes taken here; the count we told */
+    uint32_t consumed, consumed_told;  /* small bytes taken here; the count we last sent */
 
-    int probe_fd; /* the accepting side's question whether the other still lives; -1: none */
+    int probe_fd;                    /* the accepting side's probe of the other; -1: none */
     int64_t probe_ns, probe_late_ns; /* not before; given up at */
     bool probe_done;
 };
@@ -186,7 +186,7 @@ struct ls_tcp {
     int troubled; /* channels with broken_ns */
     int64_t tick_ns;
     ls_err_record failure; /* code LS_OK: none */
-    int said_first;        /* the rank that said the failure first */
+    int said_first;        /* the rank that reported the failure first */
     ls_tcp_frame *free_frames;
     ls_tcp_posted *free_posts;
     ls_tcp_block *free_blocks[LS_TCP_SIZES];
@@ -231,7 +231,7 @@ void ls_tcp_zerocopy_begin(ls_tcp_channel *channel); /* it has a new socket */
 int ls_tcp_zerocopy_flag(const ls_tcp_channel *channel, const struct iovec *vectors, size_t count);
 void ls_tcp_zerocopy_lent(ls_tcp_channel *channel);    /* such a write was taken */
 void ls_tcp_zerocopy_refused(ls_tcp_channel *channel); /* or not: too many pages are lent */
-void ls_tcp_zerocopy_reap(ls_tcp_channel *channel);    /* the kernel's words about them */
+void ls_tcp_zerocopy_reap(ls_tcp_channel *channel);    /* the kernel's notices about them */
 
 /* tcp_receive.c */
 ls_status ls_tcp_receive(ls_transport *transport, ls_message *message);
@@ -243,7 +243,7 @@ void ls_tcp_want(ls_tcp_link *link, bool bulk); /* open what is not open yet */
 void ls_tcp_break(ls_tcp_channel *channel, const char *why);
 void ls_tcp_damage(ls_tcp_channel *channel, const char *why);
 void ls_tcp_resume(ls_tcp_channel *channel, const ls_tcp_wire *wire);
-void ls_tcp_adopt(ls_tcp_channel *channel, int fd); /* a socket whose hello has passed */
+void ls_tcp_adopt(ls_tcp_channel *channel, int fd); /* a socket whose handshake has passed */
 void ls_tcp_event(ls_tcp_channel *channel, uint32_t events);
 void ls_tcp_probe_event(ls_tcp_link *link);
 void ls_tcp_admit(ls_tcp *tcp); /* callers at the acceptor */

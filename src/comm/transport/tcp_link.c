@@ -1,11 +1,12 @@
 /* tcp_link.c -- connections: opening, breaking, resuming, and deciding that a rank is gone.
  *
- * The lower rank connects, the higher accepts. States of a channel, and who takes each arrow:
+ * The lower rank connects, the higher one accepts. States of a channel, and the function of each
+ * arrow:
  *
  *   IDLE --want()--> WAITING --connect()--> CONNECTING --event()--> HELLO --event()--> RESUMING
  *                      ^  |                                                              ^   |
  *              break() |  +----------- admit() (accepting side) ------------------------+   |
- * resume()
+ *                      |                                                           resume() |
  *                      +---------------- from every state <---------- OPEN <----------------+
  *
  *   any state --bye()--> OVER
@@ -14,16 +15,18 @@
  * each side forgets what is confirmed and writes the rest again. A second process that answers at
  * the same address has another instance number and is not taken for the first.
  *
- * When is a rank gone? A connection that ends is no proof: networks reset connections. The question
- * is put to the other kernel by connecting again, by the connecting side as its next try, by the
- * accepting side as a probe that says nothing:
- *   refused, REFUSALS times        nobody listens there: the process has ended
+ * When is a rank gone? A connection that ends is no proof: networks reset connections. So the other
+ * kernel is asked by connecting again: the connecting side does so as its next try, the accepting
+ * side as a probe that says nothing:
+ *   refused, REFUSALS times        no process listens there: the rank has ended
  *   no answer until resume_ns      the link is cut
  *   accepted, then silence         the process is there but does not run (stopped, or busy for
- * long): not a failure, the caller's deadline decides accepted, then nonsense        somebody else
- * listens there: as no answer The times count from the break; where TCP itself gave up, from when
- * the rank was last heard. Time in which this process itself did not run (ls_tcp_forgive) does not
- * count: nobody can answer who is not listened to. */
+ *                                  long): not a failure, the caller's deadline decides
+ *   accepted, then nonsense        another program listens there: as no answer
+ *
+ * The times count from the break; where TCP itself gave up, from when the rank was last heard. Time
+ * in which this process itself did not run (ls_tcp_forgive) does not count: while it does not
+ * listen, no peer can answer. */
 #include "comm/transport/tcp_impl.h"
 
 #include <errno.h>
@@ -37,10 +40,10 @@ enum { REFUSALS = 3 };
 static const int64_t FIRST_PAUSE_NS = 2 * LS_NS_PER_MS;
 static const int64_t LONGEST_PAUSE_NS = 50 * LS_NS_PER_MS;
 static const int64_t PROBE_NS = 20 * LS_NS_PER_MS;
-/* A cut link: after the next heartbeat (100 ms) something waits for the other kernel's word that
- * does not come; 0.7 of the user timeout later (350 ms; TCP itself counts from its first
- * repetition, which is 200 ms and more too late for us) the connection counts as broken, and one
- * more try is left. In all 0.8 s at most. A rank that is only stopped or busy has a kernel that
+/* A cut link: after the next heartbeat (100 ms), data waits for a confirmation of the other kernel
+ * that does not come. 0.7 of the user timeout later (350 ms; TCP itself counts from its first
+ * retransmission, 200 ms and more too late for us) the connection counts as broken, and one more
+ * try is left. In all 0.8 s at most. A rank that is only stopped or busy has a kernel that
  * answers. */
 static const int64_t QUIET_NS = 150 * LS_NS_PER_MS, ANSWER_NS = 100 * LS_NS_PER_MS;
 static const int64_t LAST_TRY_NS = 200 * LS_NS_PER_MS;
@@ -126,8 +129,8 @@ static void be_fine(ls_tcp_channel *channel)
     close_probe(channel->link);
 }
 
-/* TCP's word for a time limit that has passed; where routers or the own kernel said something about
- * the way meanwhile, it says that instead. */
+/* TCP's error for a timeout; where routers or the own kernel reported something meanwhile, it
+ * returns that instead. */
 static bool gave_up(const char *why)
 {
     return strcmp(why, strerror(ETIMEDOUT)) == 0 || strcmp(why, strerror(EHOSTUNREACH)) == 0 ||
@@ -151,8 +154,8 @@ void ls_tcp_break(ls_tcp_channel *channel, const char *why)
     } else if (channel->why[0] == '\0') {
         snprintf(channel->why, sizeof channel->why, "%s", why);
     }
-    /* TCP has waited already: what is left of the time is one more try. Not so where another
-     * channel has been heard meanwhile. */
+    /* TCP has waited already: the rest of the time is one more try. Not so where another channel
+     * has been heard meanwhile. */
     if (gave_up(why) && now - link->heard_ns >= link->tcp->args.user_timeout_ns / 2)
         since = now - link->tcp->args.resume_ns + LAST_TRY_NS;
     close_channel(channel);
@@ -191,8 +194,8 @@ static void is_gone(ls_tcp_channel *channel, const char *reason)
     ls_tcp_fail(link->tcp, link->tcp->args.rank);
 }
 
-/* The other side has said its last word on this channel. What it sent before on other channels
- * may still be under way: the link is over when all of them are. */
+/* The other side has said BYE on this channel. What it sent before on other channels may still be
+ * in flight: the link is over when all channels are. */
 void ls_tcp_bye(ls_tcp_channel *channel)
 {
     ls_tcp_link *link = channel->link;
@@ -333,7 +336,7 @@ static void step_hello(ls_tcp_channel *channel)
     }
     channel->answers = false;
     snprintf(channel->why, sizeof channel->why, "%.95s", ls_err_last()->text);
-    /* A wrong secret or generation does not get better by itself. */
+    /* A wrong secret or generation does not go away by itself. */
     if (st == LS_EDATA) {
         ls_fail(LS_EPEER, "%s refuses the connection: %s", link->name, channel->why);
         ls_tcp_fail(link->tcp, link->tcp->args.rank);
@@ -434,11 +437,11 @@ static void admit_one(ls_tcp *tcp, int fd, const ls_hello *hello, const ls_sock_
     ls_tcp_link *link = &tcp->links[from];
     ls_tcp_channel *channel = &link->channels[hello->peer.detail];
     if (tune(channel, fd) != LS_OK) {
-        ls_sock_close(&fd); /* it is broken already; the caller will come again */
+        ls_sock_close(&fd); /* it is broken already; the peer will connect again */
         return;
     }
     ls_tcp_want(link, false);
-    if (channel->state == LS_TCP_OPEN) /* the caller has noticed a break that this side has not */
+    if (channel->state == LS_TCP_OPEN) /* the peer has noticed a break that this side has not */
         ls_tcp_break(channel, "the other side connected again");
     ls_tcp_adopt(channel, fd);
 }
@@ -510,7 +513,7 @@ void ls_tcp_probe_event(ls_tcp_link *link)
     why = ls_sock_connect_result(link->probe_fd);
     if (why == EINPROGRESS)
         return;
-    if (why == 0) { /* somebody is there; kept open, so that its end is seen */
+    if (why == 0) { /* a process is there; kept open, so that its end is seen */
         link->probe_done = true;
         (void)epoll_ctl(link->tcp->epoll_fd, EPOLL_CTL_MOD, link->probe_fd, &event);
     } else {
@@ -547,7 +550,7 @@ static void tick_troubled(ls_tcp_channel *channel, int64_t now_ns)
     ls_tcp *tcp = link->tcp;
 
     if (connects(link)) {
-        /* TCP asks a second time only after a second: ask anew when the first was lost. */
+        /* TCP repeats its first packet only after a second: connect anew when it was lost. */
         if (channel->state == LS_TCP_CONNECTING && now_ns >= channel->retry_ns && !tcp->opening) {
             close_channel(channel);
             channel->state = LS_TCP_WAITING;
@@ -571,8 +574,8 @@ static void tick_troubled(ls_tcp_channel *channel, int64_t now_ns)
         is_gone(channel, "no connection could be made in time");
 }
 
-/* Break channel 0 when the other kernel was silent for too long. Looked at twice: when this rank
- * had no processor, what it sent just now has waited for no time. */
+/* Break channel 0 when the other kernel was silent for too long. Checked twice: when this rank had
+ * no processor, what it sent just now has not waited yet. */
 static void tick_quiet(ls_tcp_link *link, int64_t now_ns)
 {
     ls_tcp_channel *channel = &link->channels[0];

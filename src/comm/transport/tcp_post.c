@@ -1,9 +1,10 @@
-/* tcp_post.c -- what a tag stands for at a link, and memory that is used again.
+/* tcp_post.c -- the map from tags to posted messages of a link, and memory that is reused.
  *
- * A chained hash map keyed by (kind, tag) that doubles when it is full. Records, frames and blocks
- * go to lists when they are free, so that after the first steps of a run the heap is not touched.
- * All of it is bounded: records by LS_TCP_POSTS for each side of a link, blocks by the credit,
- * frames by both and by LS_TCP_KEEP. */
+ *     key (kind, tag) -> hash -> chain of records (posted send or receive, READY, early, ...)
+ *
+ * The map doubles when it is full. Free records, frames and blocks go to lists, so that after the
+ * first steps of a run the heap is not touched. All of it is bounded: records by LS_TCP_POSTS for
+ * each side of a link, blocks by the credit, frames by both and by LS_TCP_KEEP. */
 #include "comm/transport/tcp_impl.h"
 
 #include "base/mem.h"
@@ -52,8 +53,8 @@ static bool is_foreign(ls_tcp_post_kind kind)
     return kind != LS_TCP_RECEIVE && kind != LS_TCP_SEND;
 }
 
-/* Records are taken several at a time, so that the most that is ever needed is there early: a step
- * that repeats takes no memory, however its messages meet. */
+/* Records are allocated several at a time, so that the largest number ever needed is there early: a
+ * step that repeats takes no memory, whatever order messages come in. */
 enum { MORE_RECORDS = 128, MORE_BYTES = 16 << 10, MORE_BLOCKS = 8 };
 
 static void more_posts(ls_tcp *tcp)

@@ -1,21 +1,20 @@
-/* tcp_receive.c -- what comes in: headers are judged, payloads go straight to where they belong.
+/* tcp_receive.c -- what comes in: headers are checked, payloads go straight to where they belong.
  *
  *   socket --recvmsg--> [ rest of the payload | read-ahead buffer ]
- *                          |                     headers, small payloads, the beginning of large
- * ones
- *                          v
+ *                          |                     headers, small payloads, the first bytes
+ *                          v                     of large ones
  *              the receive's memory        a message that replaces
  *              this channel's staging      one that is added: combined when its checksum is right
  *              a block                     a small message whose receive is not posted yet
  *
  * One recvmsg() fills the rest of the current payload and reads on into the buffer, so a chunk
- * costs about one call. The checksum is made over each piece as it arrives. A frame counts as
- * received when it is complete and its checksum is right: what a break or a damage leaves behind in
- * the receive's memory is written again by the repeated frame, and staging is simply dropped.
+ * costs about one call. The checksum is computed over each piece as it arrives. A frame counts as
+ * received when it is complete and its checksum is right. What a broken connection or a damaged
+ * frame leaves in the receive's memory, the repeated frame overwrites; staging is simply dropped.
  *
- * Sizes come from the other side and are believed only within the limits of tcp_wire.c, of the
+ * Sizes come from the other side and are accepted only within the limits of tcp_wire.c, of the
  * posted receive and of the credit. Anything else is damage: the connection is dropped and the
- * frame asked for again (tcp_link.c counts how often). */
+ * frame requested again (tcp_link.c counts how often). */
 #include "comm/transport/tcp_impl.h"
 
 #include <errno.h>
@@ -314,7 +313,7 @@ static void finish_failed(ls_tcp_channel *channel)
     for (char *p = text; *p; p++)
         if ((unsigned char)*p < ' ')
             *p = ' ';
-    if (strstr(text, " (said rank ")) /* told on */
+    if (strstr(text, " (said rank ")) /* passed on by another rank */
         ls_fail(LS_EPEER, "%s", text);
     else
         ls_fail(LS_EPEER, "%s (said rank %llu)", text, (unsigned long long)channel->head.offset);

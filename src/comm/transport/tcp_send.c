@@ -9,11 +9,11 @@
  *                                              done  <--- ack ---------
  *
  * A receiver says READY when a large receive is posted, without being asked: collectives post
- * receives early, so the word is usually there before the send, and no round trip is paid. A send
+ * receives early, so READY has usually come before the send, and no round trip is paid. A send
  * that waits longer than ANNOUNCE_NS (or has no credit) says ANNOUNCE, so that a receiver which
  * expects another size finds out, and one of a small message knows that it must say READY.
  *
- * Nobody ever waits for room at the other side: small messages have theirs by credit (LS_TCP_POOL
+ * No message ever waits for room at the other side: small ones have theirs by credit (LS_TCP_POOL
  * bytes for each peer), chunks have the caller's buffer, and control frames are few and small. So a
  * socket can always be read to its end, and no tag can block another.
  *
@@ -85,7 +85,7 @@ void ls_tcp_answer(ls_tcp_link *link, int about, const uint8_t *bytes, int len)
     ls_tcp_frame *frame = ls_tcp_new_frame(tcp);
     ls_tcp_block *block = ls_tcp_new_block(tcp, (size_t)len);
 
-    if (!frame || !block) { /* who asked does without it */
+    if (!frame || !block) { /* the peer does without the answer */
         ls_tcp_free_block(tcp, block);
         if (frame)
             ls_tcp_free_frame(tcp, frame);
@@ -265,8 +265,7 @@ void ls_tcp_pump(ls_tcp_channel *channel)
             return;
         }
         if (n < 0 && (errno == EPIPE || errno == ECONNRESET))
-            return; /* its last words may be there to be read: the reader finds the end after them
-                     */
+            return; /* its last frames may be unread: the reader finds the end after them */
         if (n < 0) {
             ls_tcp_break(channel, strerror(errno));
             return;
@@ -357,8 +356,8 @@ void ls_tcp_announce_old(ls_tcp_link *link, int64_t now_ns)
             announce(link, p);
 }
 
-/* Small messages leave with the next poll, so that those of one moment share a write: for the
- * kernel a write is most of what they cost. */
+/* Small messages leave with the next poll, so that messages sent together share a write: a write is
+ * most of what they cost the kernel. */
 static void hold(ls_tcp_link *link, const ls_message *message)
 {
     ls_tcp *tcp = link->tcp;

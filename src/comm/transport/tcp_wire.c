@@ -1,4 +1,5 @@
-/* tcp_wire.c -- write and read the header. Sizes are judged here, before anything believes them. */
+/* tcp_wire.c -- writes and reads the 64-byte header (drawn in tcp_wire.h). All lengths and kinds
+ * are checked here, before any other code uses them. */
 #include "comm/transport/tcp_wire.h"
 
 #include "base/hash.h"

@@ -24,7 +24,7 @@ typedef enum ls_tcp_wire_kind {
     LS_TCP_WIRE_ASK,        /* where is rank `tag`? offset: the caller's */
     LS_TCP_WIRE_WHERE,      /* payload: there; the caller's bytes */
     LS_TCP_WIRE_CHUNK_OF,   /* bytes [offset, offset + length) of a large message */
-    LS_TCP_WIRE_FAILED,     /* payload: why; offset: the rank that said it first */
+    LS_TCP_WIRE_FAILED,     /* payload: why; offset: the rank that failed first */
     LS_TCP_WIRE_BYE,        /* closed on purpose */
     LS_TCP_WIRE_NUDGE,      /* open channel `offset` again: this side has given it up */
     LS_TCP_WIRE_KINDS

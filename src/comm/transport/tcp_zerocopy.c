@@ -1,24 +1,24 @@
 /* tcp_zerocopy.c -- chunks that the kernel sends out of the caller's memory (MSG_ZEROCOPY).
  *
- * The kernel borrows the pages and says through the socket's error queue when it has given them
- * back, and whether it copied the bytes after all. Nobody here waits for that word: a chunk and its
- * header stay as they are until the other side has confirmed them (tcp_send.c), and what is
- * confirmed is never sent again. The words are taken only so that the queue does not fill. A note
- * has no such rest, so what goes out together with one is copied.
+ * The kernel borrows the pages and reports through the socket's error queue when it has given them
+ * back, and whether it copied the bytes after all. No code here waits for that notice: a chunk and
+ * its header stay as they are until the other side has confirmed them (tcp_send.c), and what is
+ * confirmed is never sent again. Notices are read only so that the queue does not fill. A control
+ * note is not kept that long, so a write that contains one is copied.
  *
  * Where it pays: a core that copies 10 GB/s spends a tenth of itself on each GB/s of the link.
  * Where it does not: on loopback, and on veth, which hands the pages to the receiver of the same
- * kernel, the kernel copies all the same, and the words cost a tenth to a half of the goodput
+ * kernel, the kernel copies all the same, and the notices cost a tenth to a half of the goodput
  * (bench/comm_tcp.c). So `auto` leaves loopback alone, tries it elsewhere, and ends it for a
- * connection at the first word that says "copied". Pages count as locked memory (ulimit -l): where
- * that is used up, the bytes are copied from then on, too. */
+ * connection at the first notice that says "copied". Pages count as locked memory (ulimit -l):
+ * where that is used up, the bytes are copied from then on, too. */
 #include "comm/transport/tcp_impl.h"
 
 #include <linux/errqueue.h>
 #include <netinet/in.h>
 
-/* Of a write: less is copied sooner than its pages are found. Words are taken at the latest when
- * there are so many to come. */
+/* Writes shorter than this are copied sooner than their pages are found. Notices are read at the
+ * latest when this many are due. */
 enum { LEAST_BYTES = 64 << 10, MOST_LENT = 32 };
 
 static bool is_same_host(int fd)
@@ -30,7 +30,7 @@ static bool is_same_host(int fd)
 
     if (getsockname(fd, (struct sockaddr *)&own, &own_len) != 0 ||
         getpeername(fd, (struct sockaddr *)&peer, &peer_len) != 0)
-        return true; /* whoever that is: nothing is gained there */
+        return true; /* a peer on this host: nothing is gained there */
     if (own.ss_family == AF_INET)
         return a->sin_addr.s_addr == b->sin_addr.s_addr;
     return memcmp(&a6->sin6_addr, &b6->sin6_addr, sizeof a6->sin6_addr) == 0;
@@ -61,7 +61,7 @@ int ls_tcp_zerocopy_flag(const ls_tcp_channel *channel, const struct iovec *vect
     return bytes >= LEAST_BYTES ? MSG_ZEROCOPY : 0;
 }
 
-/* One word of the queue; false: there is none. */
+/* One notice of the queue; false: there is none. */
 static bool take_word(ls_tcp_channel *channel)
 {
     _Alignas(struct cmsghdr) char control[256];

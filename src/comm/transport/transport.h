@@ -1,16 +1,16 @@
-/* transport.h -- who moves bytes between two ranks: shared memory, TCP, UCX, or a wrapper that
- * misbehaves on purpose.
+/* transport.h -- moves messages between two ranks: shared memory, TCP, UCX, or a wrapper that
+ * injects faults.
  *
  * A transport knows messages, not collectives. A message has a peer and a tag; a send and the
- * receive of the same tag meet, whichever was posted first. A tag is used once per pair and
+ * receive of the same tag meet, whichever was posted first. A tag is used once for each pair and
  * direction while a transport lives (the caller builds it from communicator, sequence number and
  * step). Messages of one pair may complete in any order.
  *
- * What was sent leaves with the next poll at the latest: messages to one peer that were sent
- * between two polls may leave together. Nothing here waits, except `sleep`, which takes a time. One
+ * A sent message leaves with the next poll at the latest: messages to one peer that were sent
+ * between two polls may leave together. No call waits, except `sleep`, which takes a time. One
  * thread at a time calls a transport; only `wake` may be called from others. Memory of a posted
  * message belongs to the transport until it is done. After a failure every later call fails with
- * the same reason: a transport does not heal by itself (a TCP link that was reset and resumed
+ * the same reason: a transport does not recover by itself (a TCP link that was reset and resumed
  * within its time never failed). */
 #pragma once
 #include "base/err.h"
@@ -27,7 +27,7 @@ struct ls_message {
     void *data;    /* sent from, or received into; never written when sending */
     int64_t bytes; /* must be equal on both sides; else LS_EDATA names both */
     bool add;      /* receive: data = op(data, what arrives) instead of what arrives */
-    bool rides;    /* send: may wait for another one to this peer, or for somebody to sleep */
+    bool rides;    /* send: may wait for another one to this peer, or for the next sleep */
     ls_combine_op op;
     ls_dtype type;
     bool done;         /* set by the transport */
@@ -44,7 +44,7 @@ typedef struct ls_transport_table {
      */
     void (*sleep)(ls_transport *transport, int64_t until_ns);
     void (*wake)(ls_transport *transport);
-    /* Bytes given to and taken from a peer so far, headers included: what the tests count. */
+    /* Bytes sent to and received from a peer so far, headers included. */
     void (*count)(const ls_transport *transport, int peer, int64_t *sent_out,
                   int64_t *received_out);
     void (*close)(ls_transport *transport); /* drops what is in flight; peers see it as a failure */

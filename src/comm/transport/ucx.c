@@ -1,20 +1,20 @@
 /* ucx.c -- links, heartbeats and waiting of the transport over UCX; ucx_chunk.c moves the messages.
  *
- * A link to a peer is an endpoint of UCX with error handling, made when the pair first talks
- * (either side). On each link a heartbeat is said when nothing else was for a quarter of the
- * silence that is allowed; hearing one makes the other side link back, so both watch each other:
+ * A link to a peer is an endpoint of UCX with error handling, made when the pair first talks (by
+ * either side). On each link a heartbeat is sent when nothing else was for a quarter of the allowed
+ * silence. A heartbeat makes the other side link back, so both watch each other:
  *
  *     idle --(post, or a frame comes)--> linked --(silence, UCX's error)--> broken, for good
  *                                          '-----(goodbye, nothing in flight)--> gone
  *
- * idle -> linked: ls_ucx_reach(); linked -> broken: watch(), on_error(), on_sent();
- * linked -> gone: on_bye(). A message to or from one that is gone breaks the transport.
+ * idle -> linked: ls_ucx_reach(); linked -> broken: watch(), on_error(), on_sent(); linked -> gone:
+ * on_bye(). A message to or from a peer that is gone breaks the transport.
  *
- * Heartbeats must go on while the program computes and calls nothing. A thread, the keeper, moves
- * the worker some times a second for that; it also takes in what arrives, but leaves `done` of
- * finished messages to the caller's own poll, so that a caller reads it without a lock. One mutex
- * stands before UCX. A process that was stopped does not blame its peers for what it did not
- * hear meanwhile: time in which nobody moved the worker is not silence. */
+ * Heartbeats must go on while the program computes and makes no calls. The keeper, a thread,
+ * progresses the worker some times a second for that. It also takes in what arrives, but leaves
+ * `done` of finished messages to the caller's own poll, so that a caller reads it without a lock.
+ * One mutex stands before UCX. A process that was stopped does not blame its peers for what it did
+ * not hear meanwhile: time in which no thread progressed the worker is not silence. */
 #include "comm/transport/ucx_impl.h"
 
 #if LS_UCX_HEADERS
@@ -31,7 +31,7 @@
 enum { PROGRESS_AT_ONCE = 64 };
 static const uint32_t address_magic = UINT32_C(0x41434c31);
 
-/* In front of UCX's own bytes, which it trusts blindly. */
+/* In front of UCX's own bytes, which UCX does not check. */
 typedef struct address_head {
     uint32_t magic;
     uint32_t crc; /* CRC32C of all behind it */
@@ -123,7 +123,7 @@ static void tick(ls_ucx *u)
     int64_t now = ls_time_now_ns(), away = now - u->tick_ns;
 
     u->tick_ns = now;
-    if (away > u->heartbeat_ns) /* the keeper comes twice as often, when it is let */
+    if (away > u->heartbeat_ns) /* the keeper looks twice as often, when it gets a core */
         for (int r = 0; r < u->args.ranks; r++)
             u->links[r].heard_ns += away;
     if (now < u->next_heartbeat_ns || !u->connected)
@@ -183,7 +183,7 @@ static void *keep_links(void *arg)
     return NULL;
 }
 
-/* The end of every call: the reason, when the transport is broken. */
+/* Every call ends here: with the reason, when the transport is broken. */
 static ls_status leave(ls_ucx *u)
 {
     ls_status st = u->failed ? ls_err_adopt(&u->cause) : LS_OK;
@@ -252,7 +252,7 @@ static void ucx_sleep(ls_transport *transport, int64_t until_ns)
         return;
     t = (struct timespec){left / LS_NS_PER_S, left % LS_NS_PER_S};
     if (ppoll(fds, 2, &t, NULL) > 0 && fds[1].revents && read(u->wake_fd, &count, sizeof count) < 0)
-        return; /* somebody else read it: awake all the same */
+        return; /* another thread read it: awake all the same */
 }
 
 static void ucx_count(const ls_transport *transport, int peer, int64_t *sent_out,
@@ -278,7 +278,7 @@ static void await(ls_ucx *u, ucs_status_ptr_t request, int64_t until_ns)
     u->api.ucp_request_free(request);
 }
 
-/* What was sent and is done arrives, although we close; what is in flight is dropped. */
+/* Messages that are sent and done still arrive after closing; what is in flight is dropped. */
 static void say_goodbye(ls_ucx *u)
 {
     ucp_request_param_t none = {0};
@@ -303,7 +303,7 @@ static void close_links(ls_ucx *u)
 
     if (!u->failed && u->connected)
         say_goodbye(u);
-    u->failed = true; /* callbacks that come now find nobody */
+    u->failed = true; /* later callbacks find no transport */
     until_ns = ls_time_now_ns() + 100 * LS_NS_PER_MS;
     for (int r = 0; r < u->args.ranks; r++)
         if (u->links[r].ep)

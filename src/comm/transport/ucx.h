@@ -1,15 +1,15 @@
 /* ucx.h -- a transport over UCX, for machines with RDMA devices.
  *
  * UCX (libucp.so.0) is opened at run time; the program neither links nor needs it. Opening a
- * transport and handing addresses around are two steps, because UCX chooses its own ports: every
- * rank opens, gives the bytes of ls_ucx_address() to all others over a way it already has, and
- * calls ls_ucx_connect() with those of all ranks. Links come up when a pair first talks.
+ * transport and exchanging addresses are two steps, because UCX chooses its own ports: every rank
+ * opens, sends the bytes of ls_ucx_address() to all others over a way it already has, and calls
+ * ls_ucx_connect() with those of all ranks. Links come up when a pair first talks.
  *
- * UCX does not tell for a minute that a link was cut. So each pair that talks sends small
- * heartbeats, from a thread of the transport when nobody calls it, and a peer that is silent for
- * `silence_ns` breaks the transport by name. UCX does not know who it talks to either: frames carry
- * a key which the job's secret should give; what does not carry it, and anything of another
- * generation, is dropped. The key is sent in the clear: it keeps out strays, not a listener. */
+ * UCX takes up to a minute to report that a link was cut. So each pair that talks sends small
+ * heartbeats, from a thread of the transport while the program makes no calls, and a peer that is
+ * silent for `silence_ns` breaks the transport by name. UCX does not authenticate its peers either:
+ * frames carry a key derived from the job's secret; frames without it, and frames of another
+ * generation, are dropped. The key is sent in the clear: it keeps out strays, not a listener. */
 #pragma once
 #include "comm/transport/transport.h"
 
@@ -26,7 +26,7 @@ typedef struct ls_ucx_args {
     uint64_t key;        /* the same on all ranks; of the job's secret */
     bool unchecked;      /* no CRC32C of chunks: the fabric has its own */
     int64_t silence_ns;  /* 0: one second */
-    int64_t first_ns;    /* how long a peer may take to say its first word; 0: ten seconds */
+    int64_t first_ns;    /* until the first frame of a peer must come; 0: ten seconds */
     const char *library; /* NULL: LINESHAFT_UCX_LIBRARY in the environment, or libucp.so.0 */
 } ls_ucx_args;
 
@@ -43,8 +43,8 @@ typedef struct ls_ucx_peer {
     size_t len;
 } ls_ucx_peer;
 
-/* The addresses of all `ranks` ranks in order, the own one included. Waits for nobody. LS_EDATA: an
- * address is damaged, of another rank or of another generation; nothing was connected. */
+/* The addresses of all `ranks` ranks in order, the own one included. Waits for no rank. LS_EDATA:
+ * an address is damaged, of another rank or of another generation; nothing was connected. */
 ls_status ls_ucx_connect(ls_transport *transport, const ls_ucx_peer *peers);
 
 /* Whether a transport could be opened here; if not, *reason_out says why (NULL is allowed). The

@@ -1,10 +1,10 @@
 /* ucx_chunk.c -- messages of a transport as chunks, each one an active message of UCX.
  *
- * A message is cut into chunks of 256 KiB. Each travels behind a frame of 64 bytes that says whose
- * it is, so sends and receives meet here, by rank and tag of 64 bits, and not in UCX, whose own
- * tags have no room for rank, generation and tag. Short chunks travel with their frame; of
- * long ones only the frame does, and the receiver fetches the bytes when it knows where to put
- * them (UCX's rendezvous), so a receiver that is late holds no memory for them.
+ * A message is cut into chunks of 256 KiB. Each travels behind a frame of 64 bytes that names its
+ * message, so sends and receives meet here, by rank and a tag of 64 bits, and not in UCX, whose own
+ * tags have no room for rank, generation and tag. Short chunks travel with their frame. For a long
+ * one only the frame does, and the receiver fetches the bytes when it knows where to put them
+ * (UCX's rendezvous), so a late receiver holds no memory for them.
  *
  *     sender                                   receiver
  *     message 0.6 MiB                          posted with (rank, tag)
@@ -14,12 +14,12 @@
  *                                                     or, adding: fetch into a stage, combine
  *            <----- fetch (UCX) -------------
  *            ------ bytes ------------------->  CRC32C, settled += len, next fetch
- *     window: 4 chunks of a message under way   8 stages for all messages
+ *     window: 4 chunks of a message in flight   8 stages for all messages
  *
- * Every message has its own window: one whose receive is not posted yet holds up no other. Stages
- * are taken only by chunks whose receive is posted, so each comes back by itself. Nothing is
- * fetched from inside UCX's callbacks; they only queue, and the pump behind each progress starts.
- */
+ * Every message has its own window: a message whose receive is not posted yet holds up no other.
+ * Stages are taken only by chunks whose receive is posted, so each becomes free by itself. Nothing
+ * is fetched inside UCX's callbacks; they only queue, and the pump behind each progress call starts
+ * fetches. */
 #include "comm/transport/ucx_impl.h"
 
 #if LS_UCX_HEADERS
@@ -148,7 +148,7 @@ static void on_sent(void *request, ucs_status_t status, void *user_data)
         ls_ucx_break_peer(u, peer, u->api.ucs_status_string(status));
     } else if (p) {
         if (f->frame.len > LS_UCX_EAGER_BYTES)
-            u->links[peer].heard_ns = ls_time_now_ns(); /* it fetched this: it lives */
+            u->links[peer].heard_ns = ls_time_now_ns(); /* it has fetched this: it is alive */
         p->transfers--;
         if (p->chunks)
             make_ready(u, p);
@@ -160,7 +160,7 @@ static void on_sent(void *request, ucs_status_t status, void *user_data)
     give_transfer(u, f);
 }
 
-/* Gives a flight to UCX. True when it left at once. */
+/* Give a transfer to UCX. True when it left at once. */
 static bool launch(ls_ucx *u, ls_ucx_transfer *f, const void *data)
 {
     int peer = f->peer;
@@ -432,7 +432,7 @@ static void plan_fetch(ls_ucx *u, ls_ucx_post *p, ls_ucx_transfer *f)
 
 /* --- what arrives --------------------------------------------------------------------------- */
 
-/* Strays are not an error: somebody's old address may have become ours. */
+/* Stray frames are no error: an old address of another job may have become ours. */
 static bool is_ours(const ls_ucx *u, const ls_ucx_frame *frame)
 {
     return frame->magic == magic && frame->key == u->args.key &&

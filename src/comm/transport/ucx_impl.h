@@ -62,7 +62,7 @@ enum {
     LS_UCX_WINDOW = 4,             /* chunks of one message that are under way */
     LS_UCX_STAGES = 8,             /* chunks that wait to be combined */
     LS_UCX_BUCKETS = 1024,
-    LS_UCX_UNCLAIMED = 1 << 16, /* chunks that came before anybody asked for them */
+    LS_UCX_UNCLAIMED = 1 << 16, /* chunks that came before their receive was posted */
 };
 
 typedef enum ls_ucx_kind { LS_UCX_CHUNK = 1, LS_UCX_HEARTBEAT, LS_UCX_BYE } ls_ucx_kind;
@@ -92,11 +92,11 @@ typedef struct ls_ucx_post {
     bool queued;     /* sending: stands in `ready` */
 } ls_ucx_post;
 
-/* A chunk under way: its frame, and whose it is. */
+/* A chunk in flight: its frame, and the message it belongs to. */
 typedef struct ls_ucx_transfer {
     struct ls_ucx_transfer *next, *all;
     struct ls_ucx *transport;
-    ls_ucx_post *post; /* NULL: a heartbeat, or a chunk that nobody claimed yet */
+    ls_ucx_post *post; /* NULL: a heartbeat, or a chunk that no receive has claimed yet */
     int peer;
     ls_ucx_frame frame;
     void *data; /* came, not fetched: UCX's descriptor, or a copy of ours */
@@ -112,14 +112,14 @@ typedef struct ls_ucx_queue {
 typedef struct ls_ucx_link {
     ucp_ep_h ep; /* NULL until the pair talks */
     void *address;
-    bool wanted;  /* it spoke to us, or we to it */
-    bool heard;   /* it spoke */
+    bool wanted;  /* one of us has sent to the other */
+    bool heard;   /* it has sent something */
     bool gone;    /* it said goodbye */
     bool beating; /* a heartbeat is still on its way out */
     int64_t heard_ns, spoke_ns;
     int64_t posts; /* messages with it that are not done */
     int64_t unclaimed;
-    _Atomic int64_t sent_bytes, received_bytes; /* counted by whoever moves, read by anybody */
+    _Atomic int64_t sent_bytes, received_bytes; /* written under the lock, read without it */
 } ls_ucx_link;
 
 typedef struct ls_ucx {

@@ -1,10 +1,10 @@
-/* ucx_load.c -- opening UCX's library, and asking whether it would be of use.
+/* ucx_load.c -- opens UCX's library, and asks whether it would be of use.
  *
- * UCX thinks it owns the process: when its library is opened it takes over the signals of crashes,
- * and it prints on the standard output. Both are undone here: the handlers that were there before
- * are put back at once, and it says only what is fatal unless UCX_LOG_LEVEL asks for more. The
- * library is never taken out of memory again (it patches functions of libc for its registration
- * cache), so opening it a second time is cheap. */
+ * UCX behaves as if it owned the process: when its library is opened it takes over the handlers of
+ * crash signals, and it prints on the standard output. Both are undone here: the earlier handlers
+ * are restored at once, and UCX prints only fatal errors unless UCX_LOG_LEVEL asks for more. The
+ * library is never unloaded again (it patches functions of libc for its registration cache), so
+ * opening it a second time is cheap. */
 #include "comm/transport/ucx_impl.h"
 
 #include <dirent.h>
@@ -70,7 +70,7 @@ bool ls_ucx_find_port(const char *folder, char device_out[64])
 
 /* --- the library ---------------------------------------------------------------------------- */
 
-enum { SIGNALS = 32 }; /* the real-time ones above are nobody's */
+enum { SIGNALS = 32 }; /* no library uses the real-time signals above */
 
 static void *open_keeping_signals(const char *library)
 {
@@ -100,7 +100,7 @@ static void make_quiet(const ls_ucx_api *api)
 
     if (getenv("UCX_LOG_LEVEL"))
         return;
-    find(api, "ucs_global_opts_set_value", &set); /* not part of what it promises to keep */
+    find(api, "ucs_global_opts_set_value", &set); /* not part of its stable interface */
     if (set)
         set("LOG_LEVEL", "fatal");
 }
@@ -117,7 +117,7 @@ static ls_status find_functions(ls_ucx_api *api, const char *library)
 }
 
 /* UCX promises that programs built for 1.N run with 1.M, M >= N. The version is asked before any
- * other function is looked for: another version may well lack some. */
+ * other function is looked up: another version may lack some. */
 static ls_status check_version(ls_ucx_api *api, const char *library)
 {
     unsigned major = 0, minor = 0, release = 0;

@@ -1,8 +1,11 @@
-/* wrap.c -- what the plan says is done to a send before the inner transport sees it.
+/* wrap.c -- applies the plan to each send before the inner transport sees it.
  *
- * A send that is late or changed is carried by a message of our own, in a list ordered by the time
- * it is due; it points to the caller's memory, or to a changed copy. When the inner transport is
- * done with it, the caller's message is done. Receives pass untouched. */
+ * A late or changed send is carried by a message of our own, in a list ordered by due time; it
+ * points to the caller's memory or to a changed copy. When the inner transport is done with it, the
+ * caller's message is done. Receives pass untouched.
+ *
+ *     caller: send m7 (delay=5ms) -> list [m6 at 2.1 ms, m7 at 5.3 ms] -> inner transport when
+ * due */
 #include "comm/transport/wrap.h"
 
 #include <signal.h>
@@ -18,7 +21,7 @@ typedef enum deed { DROP, CORRUPT, KILL, STOP } deed;
 typedef struct late {
     struct late *next;
     ls_message message; /* what the inner transport gets */
-    ls_message *caller; /* whose it is */
+    ls_message *caller; /* the message of the caller */
     uint8_t *copy;      /* owned changed bytes, or NULL */
     int64_t due_ns;     /* when it is handed over */
     bool posted;
@@ -142,7 +145,7 @@ static ls_status read_plan(wrap *w, const char *plan)
 
 /* --- deeds --- */
 
-/* Whether the plan wants this deed for the n-th message. */
+/* Whether the plan has this fault for the n-th message. */
 static bool wants(const wrap *w, deed what, int64_t nth)
 {
     double share = what == DROP ? w->drop : what == CORRUPT ? w->corrupt : 0;
@@ -197,7 +200,7 @@ out:
     return st;
 }
 
-/* Hand over what is due, and give back what is done. */
+/* Hand over what is due, and complete what is done. */
 static ls_status advance(wrap *w, bool *moved)
 {
     int64_t now = ls_time_now_ns();

@@ -1,10 +1,10 @@
-/* wrap.h -- a transport around another that misbehaves on purpose, for tests and drills.
+/* wrap.h -- a transport around another one that injects faults, for tests and drills.
  *
- * In builds with -DLS_FAULTS the plan in LINESHAFT_WRAP is put around what moves data between nodes
- * (inter_node.c). In every build it is put there when a drill's plan (base/fault.h) has something
- * for the point "link": then what this rank sends is lost (cut), or leaves later (slow).
+ * In builds with -DLS_FAULTS the plan in LINESHAFT_WRAP applies to what moves data between nodes
+ * (inter_node.c). In every build, the point "link" of a drill's plan (base/fault.h) does: then what
+ * this rank sends is lost (cut), or leaves later (slow).
  *
- * The plan is a list, separated by commas; the n-th message is the n-th that this rank sends,
+ * The plan is a list, separated by commas. The n-th message is the n-th that this rank sends,
  * counted from 1. What happens by chance is a function of the seed and n, so a run can be repeated.
  *
  *   delay=5ms      every send leaves that much later (ns, us, ms, s)
@@ -15,8 +15,8 @@
  *   stop@120       the process stops (SIGSTOP) there
  *   seed=3         instead of the seed given
  *
- * Nothing a transport does underneath (chunks, resuming) is touched: this is the view of who
- * posts. */
+ * What a transport does underneath (chunks, resuming) is untouched: faults hit whole messages as
+ * the caller posts them. */
 #pragma once
 #include "comm/transport/transport.h"
 
