@@ -15,6 +15,7 @@
 #include "launch/stop_signals.h"
 #include "launch/train_job.h"
 #include "train/loop.h"
+#include "train/report/profiling.h"
 #include "train/save/preempt.h"
 
 /* A step may take a minute: say at once that the key was heard. */

@@ -4,7 +4,7 @@
  * time of the last steps went. Elsewhere: a line at a time, at most one every few seconds. */
 #pragma once
 #include "cli/term.h"
-#include "train/report/event.h"
+#include "train/session/event.h"
 
 typedef struct ls_progress {
     ls_term term; /* of standard output */

@@ -8,6 +8,7 @@
 #include "config/runfile.h"
 #include "train/save/error_feedback.h"
 #include "train/loop.h"
+#include "train/session_open.h"
 #include "train/save/save.h"
 #include "train/step/step_impl.h"
 

@@ -11,7 +11,7 @@
 static const char path[] = "run.lock";
 
 /* A process that has the lock, and does nothing more; what it wrote into it. */
-static pid_t holder(char text_out[LS_HF_FOLDER_HOLDER])
+static pid_t holder(char text_out[LS_RUN_FOLDER_HOLDER])
 {
     int64_t until_ns = ls_test_soon();
     int fd;
@@ -39,7 +39,7 @@ static void end(pid_t pid)
 
 LS_TEST(folder_lock_is_waited_for)
 {
-    char text[LS_HF_FOLDER_HOLDER];
+    char text[LS_RUN_FOLDER_HOLDER];
     int fd = -1;
     pid_t pid = holder(text);
 
@@ -53,7 +53,7 @@ LS_TEST(folder_lock_is_waited_for)
 
 LS_TEST(folder_lock_is_taken_from_who_stands_still)
 {
-    char text[LS_HF_FOLDER_HOLDER], now[LS_HF_FOLDER_HOLDER];
+    char text[LS_RUN_FOLDER_HOLDER], now[LS_RUN_FOLDER_HOLDER];
     int fd = -1, other = -1;
     pid_t pid = holder(text);
 
@@ -71,7 +71,7 @@ LS_TEST(folder_lock_is_taken_from_who_stands_still)
 
 LS_TEST(folder_holder_of_no_lock_is_nobody)
 {
-    char text[LS_HF_FOLDER_HOLDER] = "x";
+    char text[LS_RUN_FOLDER_HOLDER] = "x";
 
     ls_run_folder_holder("no-such.lock", text);
     LS_CHECK_STR(text, "");

@@ -13,11 +13,10 @@
 #include "optim/optim.h"
 #include "train/sdc/sdc_replay.h"
 #include "train/replica/replica_copy.h"
-#include "train/session/param_server_session.h"
 #include "train/replica/replica_parts.h"
 #include "train/replica/replica_zero.h"
 #include "train/sdc/sdc_compare.h"
-#include "train/session/local_sgd_session.h"
+#include "train/session/sync.h"
 #include "train/save/sharded_save.h"
 #include "train/save/save.h"
 #include "train/session/cp_group.h"
@@ -73,8 +72,7 @@ static void shed(ls_session *s)
     ls_batch_slice_close(s);
     ls_decode_close(s->samples.decode);
     ls_pass_close(s->samples.pass);
-    ls_local_sgd_session_close(s);
-    ls_param_server_session_close(s);
+    ls_sync_close(s);
     keep_state(s);
     ls_sdc_replay_close(s);
     ls_step_close(s->step);

@@ -117,7 +117,7 @@ ls_status ls_eval_loss(ls_eval *eval, ls_session *session)
     }
     for (; rounds > 0; rounds--)
         ls_step_idle(s->step);
-    if (!ls_model_groups_speaks(s))
+    if (!ls_model_groups_is_first(s))
         memset(losses, 0, (size_t)(n + 1) * sizeof *losses);
     if (s->dp)
         LS_TRY(st, ls_dp_numbers(s->dp, LS_F64, losses, n + 1), out);

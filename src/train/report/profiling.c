@@ -97,12 +97,12 @@ out:
 void ls_profiling_close(ls_session *session)
 {
     ls_profile_close(session->profiling.profile);
-    session->profiling = (ls_profiling){0};
+    session->profiling = (ls_session_profiling){0};
 }
 
 static void plan(ls_session *s)
 {
-    ls_profiling *p = &s->profiling;
+    ls_session_profiling *p = &s->profiling;
     int64_t steps = s->args.profile_steps, remain = s->progress.total_steps - s->step_number;
 
     p->planned = true;
@@ -114,7 +114,7 @@ static void plan(ls_session *s)
 
 void ls_profiling_begin(ls_session *session, ls_step_clock *clock)
 {
-    ls_profiling *p = &session->profiling;
+    ls_session_profiling *p = &session->profiling;
 
     if (!p->profile || p->told)
         return;
@@ -191,7 +191,7 @@ static void tell(ls_session *s)
 
 void ls_profiling_end(ls_session *session, ls_step_clock *clock)
 {
-    ls_profiling *p = &session->profiling;
+    ls_session_profiling *p = &session->profiling;
 
     if (!clock->profile)
         return;
@@ -206,7 +206,7 @@ void ls_profiling_end(ls_session *session, ls_step_clock *clock)
 
 void ls_profiling_finish(ls_session *session)
 {
-    ls_profiling *p = &session->profiling;
+    ls_session_profiling *p = &session->profiling;
 
     if (!p->profile || p->told)
         return;

@@ -15,15 +15,6 @@ LS_C_BEGIN
 enum { LS_PROFILING_WARM = 2, LS_PROFILING_MOST = 1000 };
 
 typedef struct ls_session ls_session;
-typedef struct ls_profile ls_profile;
-
-/* Part of a session. */
-typedef struct ls_profiling {
-    ls_profile *profile; /* owned; NULL: none asked for */
-    bool planned;        /* the next two are known */
-    int64_t warm, left;  /* steps until it begins, then until it ends */
-    bool told;           /* written and emitted, or given up */
-} ls_profiling;
 
 /* Measures the peaks of the machine and puts the profile before the session's kernels. Called when
  * device and model are there and nothing large is. */

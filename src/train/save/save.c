@@ -19,6 +19,7 @@
 #include "train/save/sharded_save.h"
 #include "train/session/session_impl.h"
 #include "train/session/model_groups.h"
+#include "train/session/sync.h"
 #include "train/save/commit_token.h"
 
 enum { KINDS = LS_SAVE_KINDS, WRITER_WAIT_S = LS_SAVE_WAIT_S };
@@ -341,7 +342,7 @@ static ls_status begin_alone(ls_session *s)
         ls_save_copy_out(s, s->snapshot.stream, ls_optim_kinds(s->run));
         s->snapshot.copying = true;
         s->save.writing_step = s->step_number;
-    } else if (s->sync.local_sgd || s->snapshot.staged) {
+    } else if (s->sync.mode->copies_at_once || s->snapshot.staged) {
         st = ls_save_take_snapshot(s, ls_optim_kinds(s->run));
         if (st == LS_OK && s->mesh.rank == 0)
             start_writer(s, false);

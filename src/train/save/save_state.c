@@ -17,9 +17,8 @@
 #include "config/runfile.h"
 #include "optim/optim.h"
 #include "layout/ckpt_ranges.h"
-#include "train/session/param_server_session.h"
 #include "train/save/error_feedback.h"
-#include "train/session/local_sgd_session.h"
+#include "train/session/sync.h"
 #include "train/save/sharded_save.h"
 #include "train/session/session_impl.h"
 #include "train/save/signing.h"
@@ -77,14 +76,15 @@ int ls_save_fill_rows(const ls_session *s, ls_ckpt_tensor *rows, void *const arr
     return n;
 }
 
-/* What is saved, and loaded: of replicas the common weights, of servers their moments. */
+/* What is saved, and loaded. */
 void ls_save_live(const ls_session *s, void *arrays_out[KINDS])
 {
     ls_step_arrays live = ls_step_state_arrays(s->step);
 
-    arrays_out[0] = s->sync.local_sgd ? ls_local_sgd_session_common(s) : live.w;
-    arrays_out[1] = s->sync.param_server ? ls_param_server_session_moments(s, 1) : live.m;
-    arrays_out[2] = s->sync.param_server ? ls_param_server_session_moments(s, 2) : live.v;
+    arrays_out[0] = live.w;
+    arrays_out[1] = live.m;
+    arrays_out[2] = live.v;
+    ls_sync_live(s, arrays_out);
 }
 
 int64_t ls_save_elements(const ls_session *s, int kind)

@@ -101,7 +101,7 @@ out:
 ls_status ls_sharded_save_open(ls_session *session)
 {
     ls_session *s = session;
-    int64_t bytes = ls_memory_parts_bytes(s->run, &s->model, &s->mesh, ls_model_groups_plane(s));
+    int64_t bytes = ls_memory_parts_bytes(s->run, &s->model, &s->mesh, ls_model_groups_replicas(s));
     char dir[PATH_MAX];
     ls_status st = LS_OK;
 
@@ -230,7 +230,7 @@ out:
 /* What each has read of what all ranks of its plane have in common. */
 static ls_status gather_common(ls_session *s)
 {
-    const ls_mesh *mesh_slice = ls_model_groups_plane(s);
+    const ls_mesh *mesh_slice = ls_model_groups_replicas(s);
     void *arrays[KINDS];
     ls_status st = LS_OK;
 
@@ -242,7 +242,7 @@ static ls_status gather_common(ls_session *s)
             continue;
         LS_TRY(
             st,
-            ls_comm_run(ls_model_groups_alike(s),
+            ls_comm_run(ls_model_groups_replica_comm(s),
                         &(ls_coll){.kind = LS_COLL_ALL_GATHER,
                                    .type = LS_F32,
                                    .count = ls_ckpt_ranges_array(s->run, &s->model, mesh_slice, k),

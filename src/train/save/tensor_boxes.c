@@ -94,7 +94,7 @@ static ls_ckpt_ranges portion_of(const ls_session *s, bool saves)
 {
     return (ls_ckpt_ranges){.run = s->run,
                             .model = &s->model,
-                            .mesh_slice = ls_model_groups_plane(s),
+                            .mesh_slice = ls_model_groups_replicas(s),
                             .pipe = ls_pipeline_plan(s->step),
                             .saves = saves};
 }

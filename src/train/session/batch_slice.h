@@ -6,7 +6,7 @@
 #pragma once
 #include "data/corpus/loader.h"
 #include "train/session/balance.h"
-#include "train/report/event.h"
+#include "train/session/event.h"
 
 LS_C_BEGIN
 

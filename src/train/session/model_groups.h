@@ -21,11 +21,11 @@ const ls_mesh *ls_model_groups_mesh(const ls_session *session);
 
 /* The ranks that have the same part of the model as this one, as a mesh of their own, and how they
  * meet: all ranks where each has the whole. NULL: it is alone with it. */
-const ls_mesh *ls_model_groups_plane(const ls_session *session);
-ls_comm *ls_model_groups_alike(const ls_session *session);
+const ls_mesh *ls_model_groups_replicas(const ls_session *session);
+ls_comm *ls_model_groups_replica_comm(const ls_session *session);
 
 /* Whether what this rank says of its leaves counts: it is the first of its team, or alone. */
-bool ls_model_groups_speaks(const ls_session *session);
+bool ls_model_groups_is_first(const ls_session *session);
 
 /* What is recomputed was chosen by this rank's memory (session->fitted): the ranks of a team, which
  * meet in it, do what the one does that must recompute most. Nothing without mesh.tp. */

@@ -1,20 +1,29 @@
-/* run_folder.c -- see folder.h. A lock is taken from somebody by a new file under its name: the old
- * one, which has no name any more, may stay locked for ever. */
+/* run_folder.c -- the lock of the run folder, its events file, and which ranks see it.
+ *
+ * A lock is a file that the kernel holds locked for a process. It is taken away from a process that
+ * stands still with its machine by a new file under the same name: the old file has no name any
+ * more and may stay locked for ever. */
 #include "train/session/run_folder.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <time.h>
 #include <unistd.h>
+#include "base/fault.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/time.h"
+#include "config/explain.h"
+#include "hf/hf_copy.h"
+#include "train/session/session_impl.h"
 
-enum { LOOK_MS = 20 };
+/* How long a new first rank waits for the one before, at least. */
+enum { LOOK_MS = 20, LOCK_S = 20, DIES_S = 5 };
 
-void ls_run_folder_holder(const char *path, char holder_out[LS_HF_FOLDER_HOLDER])
+void ls_run_folder_holder(const char *path, char holder_out[LS_RUN_FOLDER_HOLDER])
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? -1 : read(fd, holder_out, LS_HF_FOLDER_HOLDER - 1);
+    ssize_t n = fd < 0 ? -1 : read(fd, holder_out, LS_RUN_FOLDER_HOLDER - 1);
 
     if (fd >= 0)
         close(fd);
@@ -25,7 +34,7 @@ void ls_run_folder_holder(const char *path, char holder_out[LS_HF_FOLDER_HOLDER]
 ls_status ls_run_folder_lock(const char *path, const char *former, int64_t patience_ns, int *fd_out)
 {
     int64_t until_ns = ls_time_now_ns() + patience_ns;
-    char holder[LS_HF_FOLDER_HOLDER];
+    char holder[LS_RUN_FOLDER_HOLDER];
     ls_status st;
 
     while ((st = ls_file_lock(path, fd_out)) == LS_EBUSY && ls_time_now_ns() < until_ns)
@@ -41,4 +50,147 @@ ls_status ls_run_folder_lock(const char *path, const char *former, int64_t patie
         return ls_fail_sys(LS_EIO, "cannot take \"%s\" from %s", path, holder);
     ls_err_clear();
     return ls_file_lock(path, fd_out);
+}
+
+static void lock_path(const ls_session *s, char path_out[PATH_MAX])
+{
+    snprintf(path_out, PATH_MAX, "%s/run.lock", s->run->out);
+}
+
+/* In a view that follows a loss who was the first rank may have to let go of it (leave_folder), or
+ * be on a machine that was cut off and needs a while to see that it is over (cluster/elect/failover.c:
+ * twice heal.dead). */
+static int64_t lock_patience_ns(const ls_session *s)
+{
+    int64_t cut_ns = (int64_t)(4 * s->run->heal.dead * LS_NS_PER_S);
+
+    return s->args.view.plan.generation > 1 ? ls_max_i64(LOCK_S * LS_NS_PER_S, cut_ns) : 0;
+}
+
+/* Who stands still with the run folder has the lock of its checkpoints, too; one that dies lets go
+ * of one after the other. */
+static ls_status free_checkpoints(const ls_session *s)
+{
+    char path[PATH_MAX];
+    int fd = -1;
+
+    snprintf(path, sizeof path, "%s/checkpoints/lock", s->run->out);
+    if (s->args.view.plan.generation <= 1 || !ls_file_exists(path))
+        return LS_OK;
+    ls_status st = ls_run_folder_lock(path, s->folder.holder, DIES_S * LS_NS_PER_S, &fd);
+    if (st == LS_OK)
+        ls_file_unlock(fd);
+    return st == LS_EBUSY ? LS_OK : st; /* not theirs: opening the store tells */
+}
+
+ls_status ls_run_folder_open(ls_session *s)
+{
+    const char *out = s->run->out;
+    char path[PATH_MAX];
+    ls_status st = LS_OK;
+
+    s->folder.made = !ls_file_exists(out);
+    LS_TRY(st, ls_file_make_dirs(out), out_label);
+    lock_path(s, path);
+    st = ls_run_folder_lock(path, s->folder.holder, lock_patience_ns(s), &s->folder.lock_fd);
+    if (st == LS_OK)
+        st = free_checkpoints(s);
+    if (st == LS_EBUSY) {
+        st = ls_fail(LS_EBUSY, "another run is using \"%s\" (see \"%s\")", out, path);
+        ls_err_hint("Wait for it, stop it, or give this run a folder of its own with out: or "
+                    "--set out=FOLDER.");
+    }
+    if (st != LS_OK)
+        goto out_label;
+    ls_str_clear(&s->folder.config);
+    ls_explain_yaml(s->run, &s->folder.config);
+    LS_TRY(st, ls_str_status(&s->folder.config), out_label);
+out_label:
+    return st;
+}
+
+ls_status ls_run_folder_open_events(ls_session *s)
+{
+    char path[PATH_MAX];
+
+    snprintf(path, sizeof path, "%s/events.jsonl", s->run->out);
+    s->folder.events_fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    return s->folder.events_fd < 0 ? ls_fail_sys(LS_EIO, "cannot write \"%s\"", path) : LS_OK;
+}
+
+/* A run that could not be opened takes its folder away again, unless something of value is in it:
+ * rmdir leaves folders that are not empty, such as encoded text. */
+void ls_run_folder_remove(const ls_session *s)
+{
+    static const char *const leftovers[] = {
+        "data",        "checkpoints/lock", "checkpoints/generation", "checkpoints/objects",
+        "checkpoints", "run.lock"};
+    char path[PATH_MAX];
+
+    for (size_t i = 0; i < LS_COUNT(leftovers); i++) {
+        snprintf(path, sizeof path, "%s/%s", s->run->out, leftovers[i]);
+        (void)remove(path);
+    }
+    (void)ls_hf_copy_keep(s->run->out, "bytes", "",
+                          true); /* nothing to keep: what was is removed */
+    (void)rmdir(s->run->out);
+}
+
+void ls_run_folder_leave(ls_session *session)
+{
+    ls_session *s = session;
+
+    if (s->folder.events_fd >= 0)
+        close(s->folder.events_fd);
+    ls_file_unlock(s->folder.lock_fd);
+    s->folder.events_fd = s->folder.lock_fd = -1;
+}
+
+void ls_run_folder_remember(ls_session *session)
+{
+    char path[PATH_MAX];
+
+    lock_path(session, path);
+    ls_run_folder_holder(path, session->folder.holder);
+}
+
+/* Whether all ranks write their parts of checkpoints: they must see the run folder, so they look
+ * for a file that the first one has just made; and the parts must lie in the memory of the host. */
+ls_status ls_run_folder_find_writers(ls_session *s)
+{
+    const int64_t until_ns = ls_time_now_ns() + LS_SESSION_MEET_S * LS_NS_PER_S;
+    bool first = ls_session_is_first(s);
+    char name[64] = "", path[PATH_MAX];
+    double blind = 0;
+    ls_status st = LS_OK;
+
+    if (s->mesh.ranks > 1 && !s->mesh.independent) {
+        snprintf(name, sizeof name, ".seen-%d-%lld", (int)getpid(), (long long)ls_time_now_ns());
+        snprintf(path, sizeof path, "%s/%s", s->run->out, name);
+        if (first)
+            LS_TRY(st, ls_file_write_atomic(path, "", 0), out);
+        ls_coll tell = {.kind = LS_COLL_BROADCAST,
+                        .type = LS_U8,
+                        .count = sizeof name,
+                        .in = name,
+                        .out = name};
+        ls_coll count = {
+            .kind = LS_COLL_ALL_REDUCE, .type = LS_F64, .count = 1, .in = &blind, .out = &blind};
+        LS_TRY(st, ls_comm_run(s->args.comm, &tell, until_ns), out);
+        snprintf(path, sizeof path, "%s/%.63s", s->run->out, name);
+        blind = !ls_file_exists(path) || (!first && LS_FAULT("train.blind"));
+        LS_TRY(st, ls_comm_run(s->args.comm, &count, until_ns), out);
+        if (first)
+            (void)remove(path);
+    }
+    if (blind > 0 && first)
+        ls_log(LS_LOG_WARN,
+               "%.0f of %d ranks do not see \"%s\": the first rank collects and writes checkpoints "
+               "for all; on a file system that all hosts share each would write its part",
+               blind, s->mesh.ranks, s->run->out);
+    s->mesh.blind = blind > 0 || s->discrete || s->offload != LS_OFFLOAD_NONE;
+    s->snapshot.staged = s->discrete || ls_mesh_parts_weights(&s->mesh) ||
+                         (ls_mesh_divides(&s->mesh) && !ls_mesh_saves_parts(&s->mesh));
+out:
+    return st;
 }

@@ -11,15 +11,36 @@
 
 LS_C_BEGIN
 
-enum { LS_HF_FOLDER_HOLDER = 160 };
+typedef struct ls_session ls_session;
+
+enum { LS_RUN_FOLDER_HOLDER = 160 };
 
 /* Who has the lock, as it says itself; "": nobody, or that cannot be read. */
-void ls_run_folder_holder(const char *path, char holder_out[LS_HF_FOLDER_HOLDER]);
+void ls_run_folder_holder(const char *path, char holder_out[LS_RUN_FOLDER_HOLDER]);
 
 /* Take the lock. LS_EBUSY: another process has it, and kept it for the patience, and is not
  * `former`
  * ("": nobody). */
 ls_status ls_run_folder_lock(const char *path, const char *former, int64_t patience_ns,
                              int *fd_out);
+
+/* The first rank makes the folder, locks it and writes down the resolved run file. LS_EBUSY: another
+ * run uses it. */
+ls_status ls_run_folder_open(ls_session *session);
+
+/* Open events.jsonl, at its end. */
+ls_status ls_run_folder_open_events(ls_session *session);
+
+/* Another rank is the first now: close events and let go of the lock. */
+void ls_run_folder_leave(ls_session *session);
+
+/* Note which process has the lock, for the view after this one. */
+void ls_run_folder_remember(ls_session *session);
+
+/* Remove a folder that this process made and never used; what has content stays. */
+void ls_run_folder_remove(const ls_session *session);
+
+/* Whether each rank writes its own part of checkpoints, or the first one writes all: by all ranks. */
+ls_status ls_run_folder_find_writers(ls_session *session);
 
 LS_C_END

@@ -1,11 +1,12 @@
 /* session.h -- everything a training process holds between its first and its last step.
  *
- * Of several ranks the first one has the run folder: lock, events, checkpoints, samples. The others
- * read the data that it has prepared and get their state from it.
+ * The session is a struct of small structs. Each belongs to one file, which builds it and takes it
+ * down; other rooms read it. train/session_open.h builds the whole in order, train/loop.h trains
+ * with it, and train/replica/recover.h keeps a part of it when other ranks are lost.
  *
- * Opening builds the house from the ground: run folder and lock, device, tokenizer, corpus, model,
- * ledger (refused here when it does not fit), training state, checkpoint store, resume. Closing
- * takes it down; a half-open session may be closed. */
+ * Of several ranks the first one has the run folder: lock, events, checkpoints, samples. The others
+ * read the data that it has prepared and get their state from it, or from their own parts of a
+ * checkpoint. */
 #pragma once
 #include <signal.h>
 #include "base/spill.h"
@@ -17,9 +18,8 @@
 #include "data/tokenizer/tokenizer.h"
 #include "model/decode.h"
 #include "plan/memory.h"
-#include "train/report/event.h"
+#include "train/session/event.h"
 #include "train/session/run_folder.h"
-#include "train/report/profiling.h"
 #include "optim/loss_scaler.h"
 #include "train/session/batch_slice.h"
 #include "train/step/step.h"
@@ -65,13 +65,13 @@ static inline bool ls_session_same_card(const ls_session_card *a, const ls_sessi
 
 /* The run folder, which the first rank alone has (run_folder.c). */
 typedef struct ls_session_folder {
-    int lock_fd;                      /* run.lock; -1: not held */
-    char holder[LS_HF_FOLDER_HOLDER]; /* the process that had the lock in the last view */
-    bool made;                        /* the folder was not there before */
-    int events_fd;                    /* events.jsonl; -1: not open */
-    bool events_bad;                  /* it could not be written: a warning said so, once */
-    ls_str line;                      /* the event that is being written */
-    ls_str config;                    /* the resolved run file */
+    int lock_fd;                       /* run.lock; -1: not held */
+    char holder[LS_RUN_FOLDER_HOLDER]; /* the process that had the lock in the last view */
+    bool made;                         /* the folder was not there before */
+    int events_fd;                     /* events.jsonl; -1: not open */
+    bool events_bad;                   /* it could not be written: a warning said so, once */
+    ls_str line;                       /* the event that is being written */
+    ls_str config;                     /* the resolved run file */
 } ls_session_folder;
 
 /* GPUs, and what goes beside the stream of the step (session_device.c). */
@@ -191,10 +191,19 @@ typedef struct ls_session_loaded {
     int64_t most_bytes; /* by the rank that read most */
 } ls_session_loaded;
 
-/* How ranks with independent weights meet: at most one is there. */
+/* Some steps looked at closely, `train --profile N` (report/profiling.c). */
+typedef struct ls_session_profiling {
+    struct ls_profile *profile; /* owned; NULL: none asked for */
+    bool planned;               /* the next two are known */
+    int64_t warm, left;         /* steps until it begins, then until it ends */
+    bool told;                  /* written and emitted, or given up */
+} ls_session_profiling;
+
+/* How ranks combine what they learn (sync.h). */
 typedef struct ls_session_sync {
-    struct ls_local_sgd_session *local_sgd;       /* sync: local (local_sgd_session.c) */
-    struct ls_param_server_session *param_server; /* sync: ps (param_server_session.c) */
+    const struct ls_sync_mode *mode;              /* the row of this run's `sync:` */
+    struct ls_local_sgd_session *local_sgd;       /* sync: local (sync/local_sgd_session.c) */
+    struct ls_param_server_session *param_server; /* sync: ps (sync/param_server_session.c) */
 } ls_session_sync;
 
 typedef struct ls_session {
@@ -238,17 +247,10 @@ typedef struct ls_session {
     ls_session_loaded loaded;
     ls_session_recovery recovery;
     ls_session_sdc sdc;
-    ls_profiling profiling;
+    ls_session_profiling profiling;
 } ls_session;
 
-ls_status ls_session_open(ls_session *session, const ls_session_args *args);
-void ls_session_close(ls_session *session);
-
-/* After ls_recover_rejoin(): build anew what depends on who the ranks are. After a failure the
- * session is as it was after ls_recover_rejoin(). */
-ls_status ls_session_regroup(ls_session *session);
-
-/* Tell the sink and events.jsonl. */
+/* Give the event to the sink, and to events.jsonl. On ranks other than the first: nothing. */
 void ls_session_emit(ls_session *session, const ls_event *event);
 
 LS_C_END

@@ -1,5 +1,4 @@
-/* session_impl.h -- what session.c, session_device.c, session_weights.c and session_report.c share.
- */
+/* session_impl.h -- the parts of opening a session (train/session_open.c), each with its file. */
 #pragma once
 #include "train/session/session.h"
 
@@ -20,6 +19,35 @@ static inline bool ls_session_is_first(const ls_session *s)
     return s->mesh.rank == 0;
 }
 
+/* --- session_mesh.c --- */
+
+/* The mesh of this view, the places of its ranks, and the meshes of groups. */
+ls_status ls_session_open_mesh(ls_session *session);
+
+/* --- session_data.c --- */
+
+ls_status ls_session_open_tokenizer(ls_session *session);
+
+/* The first rank prepares the data, then the others find it prepared. LS_EUSAGE, LS_EDATA: this rank
+ * has other settings, or reads other text, than the first. */
+ls_status ls_session_open_data(ls_session *session);
+
+/* The loader of this rank's sequences from step_number on. */
+ls_loader_args ls_session_loader_args(ls_session *session);
+
+/* Copy what the run needs of other folders, so that it can be used when they are gone. */
+ls_status ls_session_keep_copies(const ls_session *session);
+
+/* --- session_memory.c --- */
+
+/* What the ledger is made of; kept: bytes of a state that is in memory already. */
+ls_memory_args ls_session_memory(ls_session *session, const ls_device_info *info, int64_t kept);
+
+/* Choose what is left to us, so that the run fits into free_bytes: into session->fitted. All ranks. */
+ls_status ls_session_fit_run(ls_session *session, ls_memory_args *memory, int64_t free_bytes);
+
+/* --- session_device.c --- */
+
 /* Whether the device that is asked for is there; and open it, its kernels and streams. */
 ls_status ls_session_check_device(ls_session *session);
 ls_status ls_session_open_device(ls_session *session);
@@ -29,11 +57,15 @@ ls_status ls_session_open_device(ls_session *session);
 ls_status ls_session_meet_cards(ls_session *session, const ls_device_info *info);
 int64_t ls_session_share_of_card(const ls_session *session);
 
+/* --- session_weights.c --- */
+
 /* The first weights: of the imported model, and fresh ones for what it lacks. No second copy of
  * them ever exists. */
 ls_status ls_session_start_weights(ls_session *session);
 
-/* That the run begins: who trains, what, from where; and warnings that belong there. Ranks meet. */
+/* --- session_report.c --- */
+
+/* The events with which a run begins (ranks, device, model, data, memory), and warnings. All ranks. */
 ls_status ls_session_tell(ls_session *session);
 
 LS_C_END

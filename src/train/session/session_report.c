@@ -9,7 +9,6 @@
 #include "base/mem.h"
 #include "config/option.h"
 #include "train/session/mesh_agree.h"
-#include "train/replica/recover.h"
 #include "optim/lr_schedule.h"
 #include "train/session/model_groups.h"
 
@@ -120,7 +119,7 @@ static void emit_start(ls_session *s)
                                           .warmup = s->run->train.warmup,
                                           .ranks = ls_mesh_ranks(&s->mesh),
                                           .zero = s->mesh.zero,
-                                          .shard = ls_mesh_shard_ranks(ls_model_groups_plane(s)),
+                                          .shard = ls_mesh_shard_ranks(ls_model_groups_replicas(s)),
                                           .pp = ls_mesh_pp(&s->mesh),
                                           .tp = ls_mesh_tp(&s->mesh),
                                           .cp = ls_mesh_cp(&s->mesh),
@@ -228,7 +227,6 @@ ls_status ls_session_tell(ls_session *session)
     ls_session *s = session;
     ls_status st;
 
-    ls_recover_tell(s);
     LS_TRY(st, emit_ranks(s), out);
     if (!s->args.view.begun) {
         ls_mesh_agree_tell(s);

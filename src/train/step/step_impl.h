@@ -93,7 +93,7 @@ struct ls_step {
         int64_t *cut;   /* owned: of which block each is */
         int64_t n_cut, most_cut;
         int64_t waited_ns; /* in moves of tensors, as far as clocks know of it */
-    } mp_group;            /* mesh.tp, mesh.ep (model_groups.c) */
+    } mp_group;            /* mesh.tp, mesh.ep (group_step.c) */
     struct {
         int64_t rounds; /* calls of who has most, of those that divide experts */
         ls_collectives_span
@@ -104,7 +104,7 @@ struct ls_step {
             *parts; /* owned, n_parts: with ZeRO what this rank updates (layout/expert_zero.h);
                               * NULL: what equals divide */
         int n_parts;
-    } ep_group; /* mesh.ep (far.c, model_groups.c) */
+    } ep_group; /* mesh.ep (far.c, group_step.c) */
     struct {
         int64_t ready;                /* the step whose gradient and norm are here; -1: none */
         int64_t heard;                /* steps of which the losses of all ranks were heard, */
@@ -236,7 +236,7 @@ static inline bool ls_step_shards(const ls_step *step)
     return step->args.dp && ls_dp_about(step->args.dp)->mesh.zero == 3;
 }
 
-/* Ranks have the model together (model_groups.c): the norm of the gradient of the whole, of what grads[0]
+/* Ranks have the model together (group_step.c): the norm of the gradient of the whole, of what grads[0]
  * has, after adding up what several ranks have a part of; one of them speaks for all of what is not
  * finite, the one that saw the earliest; an array of the whole model on the first rank, of parts on
  * all. */

@@ -7,14 +7,14 @@
  * beta to the power of it, for the mean gradient of that push: as many of them as make a whole step
  * move as far, and forget as much, as one step does. Clipping goes by the norm of that mean, which
  * the worker knows. With everybody's sum the norm is of the sum, so servers add their squares. */
-#include "train/session/param_server_session.h"
+#include "train/sync/sync_modes.h"
 
 #include <math.h>
 #include "base/mem.h"
 #include "optim/lr_schedule.h"
 #include "optim/optim.h"
 
-struct ls_param_server_session {
+typedef struct ls_param_server_session {
     ls_param_server *ps;
     ls_mesh_part own;  /* of the weights; 0 elements: this rank does not serve */
     ls_device *device; /* of the server's thread: a team of one */
@@ -27,7 +27,7 @@ struct ls_param_server_session {
     int64_t sequences; /* of the batch that are this rank's */
     double share;      /* of the last batch's targets */
     int64_t whole;     /* after this step all weights were here; -1: never */
-};
+} ls_param_server_session;
 
 static bool together(const ls_session *s)
 {
@@ -119,7 +119,7 @@ out:
     return st;
 }
 
-ls_status ls_param_server_session_open(ls_session *session)
+static ls_status open_mode(ls_session *session)
 {
     ls_session *s = session;
     ls_param_server_args args = ls_memory_ps(s->run, &s->model, &s->mesh);
@@ -153,7 +153,7 @@ out:
     return st;
 }
 
-void ls_param_server_session_close(ls_session *session)
+static void close_mode(ls_session *session)
 {
     ls_param_server_session *c = session->sync.param_server;
 
@@ -170,12 +170,14 @@ void ls_param_server_session_close(ls_session *session)
     session->sync.param_server = NULL;
 }
 
-float *ls_param_server_session_moments(const ls_session *session, int kind)
+/* What is saved are the moments that servers have. */
+static void live(const ls_session *session, void *arrays[3])
 {
-    return session->sync.param_server->moments[kind - 1];
+    arrays[1] = session->sync.param_server->moments[0];
+    arrays[2] = session->sync.param_server->moments[1];
 }
 
-ls_status ls_param_server_session_start(ls_session *session)
+static ls_status start(ls_session *session)
 {
     ls_session *s = session;
     ls_param_server_session *c = s->sync.param_server;
@@ -192,8 +194,7 @@ ls_status ls_param_server_session_start(ls_session *session)
 /* --- steps -------------------------------------------------------------------------------------
  */
 
-ls_status ls_param_server_session_begin(ls_session *session, const ls_step_batch *batch,
-                                        ls_step_clock *clock)
+static ls_status begin(ls_session *session, ls_step_batch *batch, ls_step_clock *clock)
 {
     ls_session *s = session;
     ls_param_server_session *c = s->sync.param_server;
@@ -229,8 +230,7 @@ static ls_status take_result(const ls_session *s, const ls_param_server_result *
     return LS_ENUMERIC;
 }
 
-ls_status ls_param_server_session_push(ls_session *session, ls_step_result *result,
-                                       ls_step_clock *clock)
+static ls_status end(ls_session *session, ls_step_result *result, ls_step_clock *clock)
 {
     ls_session *s = session;
     ls_param_server_session *c = s->sync.param_server;
@@ -260,7 +260,7 @@ out:
     return st;
 }
 
-bool ls_param_server_session_meets(const ls_session *session)
+static bool meets(const ls_session *session)
 {
     const ls_session *s = session;
 
@@ -268,27 +268,8 @@ bool ls_param_server_session_meets(const ls_session *session)
            (s->progress.total_steps && s->step_number >= s->progress.total_steps);
 }
 
-ls_status ls_param_server_session_meet(ls_session *session, ls_step_result *result,
-                                       ls_step_clock *clock)
-{
-    ls_session *s = session;
-    double share = result->finite ? s->sync.param_server->share : 0;
-    double mean[2] = {share > 0 ? result->loss * share : 0, share};
-    ls_status st = LS_OK;
-
-    if (together(s) || !ls_param_server_session_meets(s))
-        return LS_OK;
-    /* All pushes have come: what is told next must not wait for a rank that is far behind. */
-    LS_TRY(st, ls_param_server_session_gather(s), out);
-    LS_TRY(st, ls_dp_numbers(s->dp, LS_F64, mean, 2), out);
-    if (mean[1] > 0)
-        s->progress.loss = result->loss = mean[0] / mean[1];
-out:
-    ls_step_clock_lap(clock, LS_TIME_EXCHANGE);
-    return st;
-}
-
-ls_status ls_param_server_session_gather(ls_session *session)
+/* All weights, once every rank has pushed the steps that were done; by all ranks. */
+static ls_status gather(ls_session *session)
 {
     ls_session *s = session;
     ls_param_server_session *c = s->sync.param_server;
@@ -304,34 +285,72 @@ out:
     return st;
 }
 
-ls_status ls_param_server_session_hold(ls_session *session)
+static ls_status exchange(ls_session *session, ls_step_result *result, ls_step_clock *clock)
 {
-    ls_status st = ls_param_server_session_gather(session);
+    ls_session *s = session;
+    double share = result->finite ? s->sync.param_server->share : 0;
+    double mean[2] = {share > 0 ? result->loss * share : 0, share};
+    ls_status st = LS_OK;
+
+    if (together(s) || !meets(s))
+        return LS_OK;
+    /* All pushes have come: what is told next must not wait for a rank that is far behind. */
+    LS_TRY(st, gather(s), out);
+    LS_TRY(st, ls_dp_numbers(s->dp, LS_F64, mean, 2), out);
+    if (mean[1] > 0)
+        s->progress.loss = result->loss = mean[0] / mean[1];
+out:
+    ls_step_clock_lap(clock, LS_TIME_EXCHANGE);
+    return st;
+}
+
+static ls_status save_begin(ls_session *session)
+{
+    ls_status st = gather(session);
 
     if (st == LS_OK)
         ls_param_server_hold(session->sync.param_server->ps);
     return st;
 }
 
-ls_status ls_param_server_session_release(ls_session *session, ls_status result)
+static ls_status save_end(ls_session *session, ls_status result)
 {
     ls_param_server_release(session->sync.param_server->ps);
     /* Nobody pushes before the moments of all servers were read. */
     return result != LS_OK ? result : ls_dp_numbers(session->dp, LS_F64, &(double){0}, 1);
 }
 
-ls_status ls_param_server_session_end(ls_session *session)
+static ls_status leave(ls_session *session)
 {
     return ls_param_server_end(session->sync.param_server->ps);
 }
 
-ls_param_server_session_counts ls_param_server_session_counted(const ls_session *session)
+static void count(const ls_session *session, ls_event_summary *summary)
 {
-    ls_param_server_counts n = {.pushes = 0};
+    ls_param_server_counts n = ls_param_server_counted(session->sync.param_server->ps);
 
-    if (session->sync.param_server)
-        n = ls_param_server_counted(session->sync.param_server->ps);
-    return (ls_param_server_session_counts){.pushes = n.pushes,
-                                            .bytes = n.push_bytes + n.pull_bytes + n.answer_bytes,
-                                            .ahead = n.ahead};
+    summary->pushes = n.pushes;
+    summary->push_bytes = n.push_bytes + n.pull_bytes + n.answer_bytes;
+    summary->ahead = n.ahead;
 }
+
+/* Validation reads all weights; afterwards they are what the next step pulls anyway. */
+static ls_status show(ls_session *session, bool shared)
+{
+    return shared ? gather(session) : LS_OK;
+}
+
+const ls_sync_mode ls_sync_param_server = {.open = open_mode,
+                                           .close = close_mode,
+                                           .start = start,
+                                           .begin = begin,
+                                           .end = end,
+                                           .exchange = exchange,
+                                           .meets = meets,
+                                           .show = show,
+                                           .save_begin = save_begin,
+                                           .save_end = save_end,
+                                           .live = live,
+                                           .finish = gather,
+                                           .leave = leave,
+                                           .count = count};

@@ -1,5 +1,5 @@
 /* event.c -- events as JSON lines. */
-#include "train/report/event.h"
+#include "train/session/event.h"
 
 #include "base/json.h"
 

@@ -5,7 +5,7 @@
  *
  * A replica keeps what it has learned in steps 51 to 53: it goes into the exchange after step 100.
  * With local.delay 0 begin, end and meeting follow step 50 at once, and the replicas are equal. */
-#include "train/session/local_sgd_session.h"
+#include "train/sync/sync_modes.h"
 
 #include <limits.h>
 #include <math.h>
@@ -17,7 +17,7 @@
 
 enum { KINDS = 3, WRITER_WAIT_S = 600 };
 
-struct ls_local_sgd_session {
+typedef struct ls_local_sgd_session {
     ls_local_sgd *local;
     int64_t own;       /* sequences of the batch that are this replica's */
     int64_t counted;   /* targets of the last step */
@@ -33,7 +33,7 @@ struct ls_local_sgd_session {
     ls_ckpt_store *store; /* NULL until the first save */
     ls_ckpt_writer *writer;
     int64_t saved_step; /* -1: none */
-};
+} ls_local_sgd_session;
 
 static bool delayed(const ls_session *s)
 {
@@ -90,7 +90,7 @@ out:
     return st;
 }
 
-ls_status ls_local_sgd_session_open(ls_session *session)
+static ls_status open_mode(ls_session *session)
 {
     ls_session *s = session;
     ls_local_sgd_args args = ls_memory_local(s->run, &s->model, &s->mesh);
@@ -112,7 +112,7 @@ out:
     return st;
 }
 
-void ls_local_sgd_session_close(ls_session *session)
+static void close_mode(ls_session *session)
 {
     ls_local_sgd_session *o = session->sync.local_sgd;
 
@@ -186,7 +186,7 @@ static ls_status resume(ls_session *s)
     return LS_OK;
 }
 
-ls_status ls_local_sgd_session_start(ls_session *session)
+static ls_status start(ls_session *session)
 {
     ls_session *s = session;
     ls_local_sgd *local = s->sync.local_sgd->local;
@@ -206,22 +206,24 @@ out:
     return st;
 }
 
-float *ls_local_sgd_session_common(const ls_session *session)
+/* What is saved are the common weights. */
+static void live(const ls_session *session, void *arrays[3])
 {
-    return ls_local_sgd_common(session->sync.local_sgd->local);
+    arrays[0] = ls_local_sgd_common(session->sync.local_sgd->local);
 }
 
 /* --- steps -------------------------------------------------------------------------------------
  */
 
-ls_step_batch ls_local_sgd_session_batch(ls_session *session, const ls_step_batch *batch)
+/* The loss of a step is the mean over this worker's own targets. */
+static ls_status begin(ls_session *session, ls_step_batch *batch, ls_step_clock *clock)
 {
     ls_local_sgd_session *o = session->sync.local_sgd;
-    ls_step_batch own = *batch;
 
+    (void)clock;
     o->counted = ls_corpus_counted(batch->targets, o->own * session->model.shape.T);
-    own.counted = o->counted;
-    return own;
+    batch->counted = o->counted;
+    return LS_OK;
 }
 
 static bool is_last(const ls_session *s)
@@ -229,14 +231,14 @@ static bool is_last(const ls_session *s)
     return s->progress.total_steps && s->step_number >= s->progress.total_steps;
 }
 
-bool ls_local_sgd_session_meets(const ls_session *session)
+static bool meets(const ls_session *session)
 {
     int64_t n = session->step_number, every = session->run->local.steps;
 
     return is_last(session) || (n >= every && n % every == session->run->local.delay);
 }
 
-static ls_status begin(ls_session *s)
+static ls_status begin_exchange(ls_session *s)
 {
     ls_local_sgd_session *o = s->sync.local_sgd;
     ls_status st = ls_local_sgd_begin(o->local, ls_step_state_arrays(s->step).w, (double)o->tokens);
@@ -246,14 +248,14 @@ static ls_status begin(ls_session *s)
     return st;
 }
 
-static ls_status end(ls_session *s)
+static ls_status end_exchange(ls_session *s)
 {
     ls_status st = ls_local_sgd_end(s->sync.local_sgd->local, ls_step_state_arrays(s->step).w);
 
     return st == LS_OK ? ls_step_weights_changed(s->step) : st;
 }
 
-static ls_status exchange(ls_session *s)
+static ls_status exchange_weights(ls_session *s)
 {
     int64_t n = s->step_number, every = s->run->local.steps, delay = s->run->local.delay;
     ls_local_sgd *local = s->sync.local_sgd->local;
@@ -261,18 +263,17 @@ static ls_status exchange(ls_session *s)
 
     LS_TRY(st, ls_local_sgd_poll(local), out);
     if (ls_local_sgd_begun(local) && (n % every == delay || is_last(s)))
-        LS_TRY(st, end(s), out);
+        LS_TRY(st, end_exchange(s), out);
     if (n % every == 0 || is_last(s)) {
-        LS_TRY(st, begin(s), out);
+        LS_TRY(st, begin_exchange(s), out);
         if (delay == 0 || is_last(s))
-            LS_TRY(st, end(s), out);
+            LS_TRY(st, end_exchange(s), out);
     }
 out:
     return st;
 }
 
-ls_status ls_local_sgd_session_step(ls_session *session, ls_step_result *result,
-                                    ls_step_clock *clock)
+static ls_status exchange(ls_session *session, ls_step_result *result, ls_step_clock *clock)
 {
     ls_session *s = session;
     ls_local_sgd_session *o = s->sync.local_sgd;
@@ -282,8 +283,8 @@ ls_status ls_local_sgd_session_step(ls_session *session, ls_step_result *result,
 
     if (result->finite)
         o->tokens += o->counted;
-    LS_TRY(st, exchange(s), out);
-    if (ls_local_sgd_session_meets(s)) {
+    LS_TRY(st, exchange_weights(s), out);
+    if (meets(s)) {
         LS_TRY(st, ls_dp_numbers(s->dp, LS_F64, mean, 2), out);
         if (mean[1] > 0)
             s->progress.loss = result->loss = mean[0] / mean[1];
@@ -293,26 +294,27 @@ out:
     return st;
 }
 
-void ls_local_sgd_session_show(ls_session *session, bool common)
+/* With local.delay the common weights are not those that this worker goes on with. */
+static ls_status show(ls_session *session, bool shared)
 {
     ls_local_sgd *local = session->sync.local_sgd->local;
     float *w = ls_step_state_arrays(session->step).w;
     size_t bytes = (size_t)state_bytes(session);
 
     if (!delayed(session))
-        return; /* they are the same */
-    if (common)
+        return LS_OK; /* they are the same */
+    if (shared)
         memcpy(ls_local_sgd_spare(local), w, bytes);
-    memcpy(w, common ? ls_local_sgd_common(local) : ls_local_sgd_spare(local), bytes);
-    (void)ls_step_weights_changed(session->step); /* fails only where weights are divided */
+    memcpy(w, shared ? ls_local_sgd_common(local) : ls_local_sgd_spare(local), bytes);
+    return ls_step_weights_changed(session->step);
 }
 
-int64_t ls_local_sgd_session_exchanges(const ls_session *session, int64_t *bytes_out)
+static void count(const ls_session *session, ls_event_summary *summary)
 {
     const ls_local_sgd_session *o = session->sync.local_sgd;
 
-    *bytes_out = o ? o->exchanges * ls_local_sgd_sends(ls_local_sgd_about(o->local)) : 0;
-    return o ? o->exchanges : 0;
+    summary->exchanges = o->exchanges;
+    summary->exchange_bytes = o->exchanges * ls_local_sgd_sends(ls_local_sgd_about(o->local));
 }
 
 /* --- saving ------------------------------------------------------------------------------------
@@ -360,7 +362,8 @@ static ls_status await_writer(ls_local_sgd_session *o)
                      : LS_OK;
 }
 
-void ls_local_sgd_session_save_begin(ls_session *session)
+/* A save that fails is a warning. */
+static ls_status save_begin(ls_session *session)
 {
     ls_session *s = session;
     ls_local_sgd_session *o = s->sync.local_sgd;
@@ -378,9 +381,10 @@ out:
         ls_log(LS_LOG_WARN,
                "the state of replica %d at step %lld was not saved: %s; training goes on",
                s->mesh.rank, (long long)s->step_number, ls_err_last()->text);
+    return LS_OK;
 }
 
-ls_status ls_local_sgd_session_save_final(ls_session *session)
+static ls_status finish(ls_session *session)
 {
     ls_session *s = session;
     ls_local_sgd_session *o = s->sync.local_sgd;
@@ -402,3 +406,16 @@ out:
     ls_err_done();
     return st;
 }
+
+const ls_sync_mode ls_sync_local_sgd = {.open = open_mode,
+                                        .close = close_mode,
+                                        .start = start,
+                                        .begin = begin,
+                                        .exchange = exchange,
+                                        .meets = meets,
+                                        .show = show,
+                                        .save_begin = save_begin,
+                                        .live = live,
+                                        .copies_at_once = true,
+                                        .finish = finish,
+                                        .count = count};
