@@ -1,4 +1,13 @@
-/* calls.c -- leaves into calls. */
+/* calls.c -- leaves into calls.
+ *
+ * In ordered mode a call must be a whole node of the tree of sums, so it begins at a multiple of its
+ * size. Example: leaves 3 to 10, group 4:
+ *
+ *     call      leaf 3     leaves 4-7     leaves 8-9     leaf 10
+ *     stack     3          3 4-7          3 4-7 8-9      3 4-7 8-9 10: four buffers at once
+ *
+ * A sum waits on the stack until its sibling is complete. Leaf 3 waits for leaf 2, which another rank
+ * has: such sums are this rank's roots, and leave in the exchange. */
 #include "layout/calls.h"
 
 #include "comm/ordered_feed.h"
@@ -109,7 +118,7 @@ static int64_t widest_call(const ls_calls *c, const ls_mesh *mesh)
     return ls_max_i64(c->most, ls_min_i64(c->group, each));
 }
 
-/* The calls of who makes most of them, of the ranks that divide experts with this one. */
+/* The most calls that a rank makes, of those that divide experts with this one. */
 static int64_t count_rounds(const ls_calls *c, const ls_run *run, const ls_mesh *mesh, bool varies)
 {
     int64_t most = c->calls;
@@ -147,8 +156,8 @@ static int64_t count_roots(const ls_calls *c, const ls_mesh *mesh, bool varies)
     return ls_min_i64(n, c->leaves);
 }
 
-/* Leaves of a call with which all ranks of a ring make the same calls in ordered mode: a power of
- * two that divides all runs. */
+/* Leaves of a call with which all ranks of a cp group make the same calls in ordered mode: a power
+ * of two that divides all runs. */
 static int64_t even_group(const ls_calls *c, const ls_mesh *mesh, bool varies)
 {
     ls_ordered_run runs[LS_MESH_RANKS];

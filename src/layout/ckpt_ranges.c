@@ -1,9 +1,8 @@
-/* ckpt_ranges.c -- see ckpt_ranges.h.
+/* ckpt_ranges.c -- first the ranges of a rank, then what of each parameter in them it writes.
  *
- * First the ranges of a kind that a rank has to do with, then of each parameter in them what is not
- * left to a rank of the team that has the same. Worked example: 2 teams of 2 ranks, a vector of 6
- * elements that all have (small, number 1 of the parameters) and a matrix of which each rank of a
- * team has 4 elements, one behind the other in its array. The plane's ranges are 0 to 4 and 5 to 9:
+ * Worked example: 2 tp groups of 2 ranks, a vector of 6 elements that all ranks have (small; number 1
+ * of the parameters) and a matrix of which each rank of a group has 4 elements, one behind the other
+ * in its array. The ranges of a slice are 0 to 4 and 5 to 9:
  *
  *     rank  place  range  writes of the vector   of the matrix
  *      0      0    0..4   nothing: 1 % 2 is 1    nothing
@@ -78,7 +77,8 @@ static int ranges_of(const ls_ckpt_ranges *x, int kind, int rank, range out[LS_M
         return 1;
     }
     int n = ls_mesh_buckets(mesh_slice, x->model->trained);
-    for (int b = 0; b < n; b++) { /* twins of shard groups read the same, and write a piece each */
+    for (int b = 0; b < n;
+         b++) { /* owners in several shard groups read the same, and write a piece each */
         ls_mesh_part own = ls_mesh_part_of(mesh_slice, x->model->trained, b, rank);
         ls_mesh_part piece = ls_mesh_piece_of(mesh_slice, x->model->trained, b, rank);
         ls_mesh_part used = x->saves ? piece : own;
@@ -87,14 +87,14 @@ static int ranges_of(const ls_ckpt_ranges *x, int kind, int rank, range out[LS_M
     return n;
 }
 
-/* Whether those that divide experts have parts of a kind of what is no expert (expert_zero.h), too. */
+/* Whether ranks that divide experts divide a kind of everything else (expert_zero.h), too. */
 static bool is_parted(const ls_ckpt_ranges *x, int kind)
 {
     return kind > 0 && !x->pipe && ls_expert_zero_divides(x->run, x->model, x->mesh_slice);
 }
 
-/* How many ranks that have a model together have the same of a parameter, and which of them this
- * one is. parted: of those that divide experts each has another part of it. */
+/* How many ranks of a model have the same of a parameter, and which of them this one is. parted: the
+ * ranks that divide experts have different parts of it. */
 static int copies_of(const ls_model *model, const ls_param *p, bool parted, int *own_out)
 {
     const ls_model_split *split = &model->split;
@@ -149,7 +149,7 @@ static void list_range(const ls_ckpt_ranges *x, int kind, range r, ls_ckpt_range
     }
 }
 
-/* What of a range is in the piece that a rank writes for its twins. */
+/* What of a range is in the piece that this rank writes of what several shard groups own. */
 static range meet(range all, ls_mesh_part piece)
 {
     int64_t first = ls_max_i64(all.first, piece.first);
@@ -211,7 +211,7 @@ bool ls_ckpt_ranges_common(const ls_ckpt_ranges *portion, int kind)
                          : !ls_ckpt_ranges_divided(portion->mesh_slice, kind);
 }
 
-/* What the rank of the plane writes; release the pipe. false: its layers cannot be cut. */
+/* What the rank of the slice writes; release the pipe. false: its layers cannot be cut. */
 static bool open_saved(const ls_run *run, const ls_model *model, const ls_mesh *mesh_slice,
                        ls_stage_plan *pipe, ls_ckpt_ranges *x_out)
 {

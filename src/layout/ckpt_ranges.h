@@ -1,20 +1,20 @@
 /* ckpt_ranges.h -- which elements of a run's state each rank writes to a checkpoint, and reads of it.
  *
- * Every byte is written once, and ranks write about as much. A rank's arrays are those of its part
- * of the model: all of it, or with teams (mesh.tp, mesh.ep) what it has of the tensors. Ranks that
- * have the same part are a plane (layout/mesh.h), and divide it: equal ranges of what each has
- * whole, and the own pieces of what ZeRO or a pipeline divides. What several ranks of a team have
- * alike (norms; with mesh.ep all but the experts) they share as well, where these do not divide it
- * anyway (expert_zero.h).
+ * Every byte is written once, and ranks write about equally much. A rank's arrays are those of its
+ * part of the model: all of it, or with mesh.tp and mesh.ep its slice of the tensors. The ranks of a
+ * mesh slice have the same part (layout/mesh.h) and divide it: into equal ranges where each has the
+ * whole, into the owners' pieces where ZeRO or a pipeline divides. What several ranks of a tp or ep
+ * group have (norms; with mesh.ep all but the experts) they share as well, unless ZeRO divides it
+ * among them anyway (expert_zero.h).
  *
- *     2 teams of 2, mesh.tp: 2     a matrix, by columns       a norm, of both
+ *     2 tp groups of 2             a matrix, by columns       a norm, which both ranks have
  *                                       0 0 1 1
- *                                       0 0 1 1                0 0 0 0  1 1 1 1     large ones
- *                                       2 2 3 3                0 0 0 0  0 0 0 0     small ones, in
- *                                       2 2 3 3                                     turn
+ *                                       0 0 1 1                0 0 0 0  1 1 1 1     large: halves
+ *                                       2 2 3 3                0 0 0 0  0 0 0 0     small: one of
+ *                                       2 2 3 3                                     them, in turn
  *
- * To go on a rank reads what it needs: its range of the plane's, of which copies in a team are a
- * part like any other; the plane then completes what all of it have. Pure arithmetic. */
+ * To resume, a rank reads what it needs: its range of the slice's part, where elements that a group
+ * shares are read by each; the slice then completes what all of its ranks have. */
 #pragma once
 #include "layout/stage_plan.h"
 
@@ -24,9 +24,9 @@ enum { LS_CKPT_RANGES_KINDS = 3 }; /* weights, first moments, second moments */
 
 typedef struct ls_ckpt_ranges {
     const ls_run *run;
-    const ls_model *model;     /* of this rank; with teams its part */
-    const ls_mesh *mesh_slice; /* of the ranks that have it; NULL: this one alone */
-    const ls_stage_plan *pipe; /* where the plane is a pipeline; else NULL */
+    const ls_model *model;     /* of this rank: its part */
+    const ls_mesh *mesh_slice; /* of the ranks that have the same part; NULL: only this one */
+    const ls_stage_plan *pipe; /* where the slice is made of pipelines; else NULL */
     bool saves;                /* what is written; else what is read */
 } ls_ckpt_ranges;
 
@@ -37,31 +37,31 @@ typedef struct ls_ckpt_ranges_piece {
     int64_t place;
 } ls_ckpt_ranges_piece;
 
-/* Whether the ranks of a plane have parts of this kind of state, not all of it each. */
+/* Whether the ranks of a slice divide this kind of state; else each has all of it. */
 bool ls_ckpt_ranges_divided(const ls_mesh *mesh_slice, int kind);
 
 /* Elements of a kind of state of a model, and where parameter i lies in it; -1: it has none. Where
- * a plane divides it: as if one rank had all. */
+ * ranks divide it: as if one rank had all. */
 int64_t ls_ckpt_ranges_array(const ls_run *run, const ls_model *model, const ls_mesh *mesh_slice,
                              int kind);
 int64_t ls_ckpt_ranges_place(const ls_run *run, const ls_model *model, const ls_mesh *mesh_slice,
                              int kind, int i);
 
-/* The pieces of a rank of the plane, in the order of its array; without pieces_out they are
+/* The pieces of a rank of the slice, in the order of its array; without pieces_out they are
  * counted. Returns how many there are. */
 int ls_ckpt_ranges_pieces(const ls_ckpt_ranges *portion, int kind, int rank,
                           ls_ckpt_ranges_piece *pieces_out);
 
-/* Whether other ranks of a team have the same of a parameter: then all of them read it. */
+/* Whether other ranks of the group have the same of a parameter: then each of them reads it. */
 bool ls_ckpt_ranges_shared(const ls_model *model, int i);
 
-/* A rank of the plane that has the same layers as this one, another one in each turn; -1: there is
- * none. And whether such ranks have all of a kind of state of them: then what one writes, the other
- * can compare. */
+/* A rank of the slice that has the same layers as this one, another one in each turn; -1: there is
+ * none. And whether such ranks each have all of a kind of state: then one can compare what the other
+ * writes. */
 int ls_ckpt_ranges_twin(const ls_ckpt_ranges *portion, int64_t turn);
 bool ls_ckpt_ranges_common(const ls_ckpt_ranges *portion, int kind);
 
-/* Elements of all kinds that the rank of the plane writes. */
+/* Elements of all kinds that the rank of the slice writes. */
 int64_t ls_ckpt_ranges_elements(const ls_run *run, const ls_model *model,
                                 const ls_mesh *mesh_slice);
 

@@ -1,4 +1,10 @@
-/* expert_zero.c -- see expert_zero.h. */
+/* expert_zero.c -- a walk over the parts of a rank.
+ *
+ * The walk goes through the rank's part of each bucket and stops wherever experts and everything else
+ * meet. Example: a part of 100 elements, of which 40 to 70 are an expert, on expert rank 1 of 2:
+ *
+ *     run       0..40 (else)   40..70 (expert)   70..100 (else)
+ *     updates   20..40         40..70            85..100        (borders on LS_PARAM_ALIGN in truth) */
 #include "layout/expert_zero.h"
 
 bool ls_expert_zero_divides(const ls_run *run, const ls_model *model, const ls_mesh *replicas)
@@ -20,7 +26,7 @@ static int64_t run_end(const ls_model *model, int64_t at, bool *expert_out)
     return i < model->n_params ? model->params[i].trained : model->trained;
 }
 
-/* What this far rank has of elements at .. end-1, which are all experts, or none is. */
+/* What this rank has of elements at .. end-1, which are all experts, or none is. */
 static ls_mesh_part share_of(const ls_model_split *split, int64_t at, int64_t end, bool expert)
 {
     int64_t ranks = expert ? 1 : split->ep_ranks, place = expert ? 0 : split->ep_rank;

@@ -1,28 +1,29 @@
 /* expert_zero.h -- what a rank updates where ranks divide experts (mesh.ep) and ZeRO divides the update.
  *
- * Equals (layout/mesh.h) divide all that they have, bucket by bucket. Of what one of them owns
- * then, those that divide experts have everything but experts alike, at the same elements: each run
- * of it is divided once more, among them. So who has an expert's moments are equals, each some of
- * them, and of everything else all ranks.
+ * Replicas (layout/mesh.h) divide all that they have, bucket by bucket. The ranks that divide experts
+ * own the same elements after that, but only the experts among them differ: they have everything else
+ * several times. So each run of elements that are no experts is divided once more, among the ranks
+ * that divide experts. An expert's moments then lie with its replicas, a part with each; those of
+ * everything else with all ranks.
  *
  *     4 ranks, mesh.ep: 2; d: elements of everything else, x: of experts; one bucket
  *
  *     elements           d d d d x x x x   d d d d x x x x
- *     of equal           0 0 0 0 0 0 0 0   1 1 1 1 1 1 1 1
- *     of far rank        0 0 1 1 both      0 0 1 1 both        experts are others on each far rank
+ *     replica            0 0 0 0 0 0 0 0   1 1 1 1 1 1 1 1
+ *     expert rank        0 0 1 1 both      0 0 1 1 both        x are other experts on each of them
  *
- * In a pipeline lines divide their chunks (stage_plan.h), and nothing is divided once more. Pure. */
+ * In a pipeline the pipelines divide their chunks (stage_plan.h), and nothing is divided again. */
 #pragma once
 #include "model/model.h"
 #include "layout/mesh.h"
 
 LS_C_BEGIN
 
-/* Whether it is so. equals: NULL where there are none. */
+/* Whether the update is divided so. replicas: NULL where there are none. */
 bool ls_expert_zero_divides(const ls_run *run, const ls_model *model, const ls_mesh *replicas);
 
-/* One part after the other that an equal with this model's far rank updates, ascending, and packed
- * one behind the other; *walk is zero at first. false: there are no more. */
+/* The parts that a replica with this model's experts updates, one after the other, ascending, and
+ * packed one behind the other; *walk is zero at first. false: there are no more. */
 typedef struct ls_expert_zero_walk {
     int bucket;
     int64_t done;   /* elements of the bucket's part that were looked at */

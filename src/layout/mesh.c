@@ -1,12 +1,14 @@
-/* mesh.c -- the arithmetic of who has what. */
+/* mesh.c -- which meshes ranks can form, and the smaller meshes inside of one.
+ *
+ * A small mesh is what most of the program looks at: a stage, a slice, the replicas. It has fewer
+ * axes than the whole, so code that sums over replicas knows nothing of tp groups or pipelines.
+ * Leaves are divided in mesh_leaves.c, elements in mesh_buckets.c. */
 #include "layout/mesh.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "kernel/kernel.h"
 
-/* What ranks cannot do on a GPU, whose memory they do not reach. */
+/* What ranks cannot do on GPUs, because no rank reaches the memory of another one's. */
 static ls_status check_gpu(const ls_run *run, int ranks)
 {
     if (run->device.kind != LS_DEVICE_CUDA || ranks < 2)
@@ -50,8 +52,8 @@ static const char *cannot_divide(const ls_run *run)
                                          : NULL;
 }
 
-/* Each replica and each worker needs something to learn from in every step. */
-static ls_status check_replicas(const ls_run *run, int ranks)
+/* Each worker (sync: local, ps) needs something to learn from in every step. */
+static ls_status check_workers(const ls_run *run, int ranks)
 {
     bool ordered = run->train.reduce == LS_REDUCE_ORDERED, ps = run->sync == LS_SYNC_PS;
     int64_t leaves = run->batch.sequences / (ordered ? run->batch.leaf : 1);
@@ -90,9 +92,9 @@ static ls_status check_servers(const ls_run *run, int ranks)
     return LS_EUSAGE;
 }
 
-/* What is said of the axes of a run that are wider than one: "mesh.pp is 2 and mesh.tp 2". */
+/* The axes of a run that are wider than one, for messages: "mesh.pp is 2 and mesh.tp 2". */
 typedef struct axes {
-    int64_t width; /* of all of them together */
+    int64_t width; /* their product */
     char text[128], others[64];
 } axes;
 
@@ -111,7 +113,7 @@ static void add_axis(axes *a, const char *name, int64_t width, bool last)
     a->width *= width;
 }
 
-/* Ranks fill whole groups: lines of a pipeline, teams with one model, lines of teams, rings. */
+/* The product of the axes divides the number of ranks. */
 static ls_status check_groups(const ls_run *run, int ranks)
 {
     int64_t dp = run->mesh.dp;
@@ -136,7 +138,7 @@ static ls_status check_groups(const ls_run *run, int ranks)
     return LS_EUSAGE;
 }
 
-/* Teams that divide experts are made of data-parallel ranks. */
+/* Ranks that divide experts are data-parallel ranks; with mesh.cp whole cp groups, or parts of one. */
 static ls_status check_experts(const ls_run *run, int ranks)
 {
     int64_t beside = ls_max_i64(1, run->mesh.pp) * ls_max_i64(1, run->mesh.tp);
@@ -144,14 +146,14 @@ static ls_status check_experts(const ls_run *run, int ranks)
 
     if (pipelines % ep == 0)
         return LS_OK;
-    while (run->mesh.cp > 1 && each % run->mesh.cp != 0) /* whole rings */
+    while (run->mesh.cp > 1 && each % run->mesh.cp != 0) /* whole cp groups */
         each += ep;
     int64_t least = ls_max_i64(1, pipelines / each) * each * beside;
     ls_fail(LS_EUSAGE,
             "mesh.ep is %lld, but the run has %lld data-parallel %s%s, which cannot be grouped so",
             (long long)ep, (long long)pipelines,
-            run->mesh.pp > 1   ? "line"
-            : run->mesh.tp > 1 ? "team"
+            run->mesh.pp > 1   ? "pipeline"
+            : run->mesh.tp > 1 ? "tensor-parallel group"
                                : "rank",
             pipelines == 1 ? "" : "s");
     ls_err_hint("Give -n %lld or -n %lld, or another mesh.ep.", (long long)least,
@@ -201,7 +203,7 @@ ls_mesh ls_mesh_of_replicas(const ls_mesh *mesh)
     replicas.ranks = ls_mesh_ranks(&mp_groups) / ls_mesh_ep(&mp_groups);
     replicas.rank = mp_groups.rank / ls_mesh_ep(&mp_groups);
     replicas.ep = 0;
-    if (mp_groups.ep > 1) /* these are not side by side there */
+    if (mp_groups.ep > 1) /* the ranks of a cp group are not side by side there */
         replicas.cp = 0;
     if (ls_mesh_pipelines(&replicas) < 2)
         replicas.zero = 0;
@@ -240,7 +242,7 @@ ls_status ls_mesh_init(ls_mesh *mesh, const ls_run *run, int ranks, int rank)
         ls_err_hint("Give one weight per rank, or leave mesh.weights out.");
         return LS_EUSAGE;
     }
-    if (run->sync != LS_SYNC_ALLREDUCE && check_replicas(run, ranks) != LS_OK)
+    if (run->sync != LS_SYNC_ALLREDUCE && check_workers(run, ranks) != LS_OK)
         return LS_EUSAGE;
     if (run->sync == LS_SYNC_PS && check_servers(run, ranks) != LS_OK)
         return LS_EUSAGE;
@@ -355,90 +357,7 @@ ls_status ls_mesh_set_shard(ls_mesh *mesh, const ls_run *run)
     return LS_EUSAGE;
 }
 
-/* --- leaves ----------------------------------------------------------------------------------- */
-
-/* The least and the most leaves of a rank. */
-static int64_t least_of(const ls_mesh *mesh, int64_t leaves)
-{
-    return mesh->balance && leaves >= mesh->ranks;
-}
-
-static int64_t most_of(const ls_mesh *mesh, int64_t leaves)
-{
-    return mesh->balance ? ls_min_i64(leaves, 2 * ((leaves + mesh->ranks - 1) / mesh->ranks))
-                         : leaves;
-}
-
-/* What ranks have done at a time, in whole leaves; returns how many these are in all. */
-static int64_t done_at(const ls_mesh *mesh, int64_t leaves, double time, ls_ordered_run *runs)
-{
-    int64_t least = least_of(mesh, leaves), most = most_of(mesh, leaves), sum = 0;
-
-    for (int r = 0; r < mesh->ranks; r++) {
-        double done = floor(mesh->weights[r] * time);
-        runs[r].count = done >= (double)most ? most : ls_max_i64(least, (int64_t)done);
-        sum += runs[r].count;
-    }
-    return sum;
-}
-
-/* The latest time at which no more than all leaves are done, then one leaf after the other to the
- * rank that would end it first. No other way ends earlier. */
-static void split_by_weights(const ls_mesh *mesh, int64_t leaves, ls_ordered_run *runs)
-{
-    double low = 0, high = 1;
-    int64_t most = most_of(mesh, leaves);
-
-    while (leaves > 0 && done_at(mesh, leaves, high, runs) <= leaves)
-        high *= 2; /* all ranks together can do more than all leaves */
-    for (int i = 0; i < 100; i++) {
-        double middle = low + (high - low) / 2;
-        if (done_at(mesh, leaves, middle, runs) <= leaves)
-            low = middle;
-        else
-            high = middle;
-    }
-    for (int64_t left = leaves - done_at(mesh, leaves, low, runs); left > 0; left--) {
-        int next = -1;
-        for (int r = 0; r < mesh->ranks; r++)
-            if (runs[r].count < most &&
-                (next < 0 || (double)(runs[r].count + 1) / mesh->weights[r] <
-                                 (double)(runs[next].count + 1) / mesh->weights[next]))
-                next = r;
-        runs[next].count++;
-    }
-}
-
-/* In pieces: the lines of a ring have as many. */
-static void split_cp_groups(const ls_mesh *mesh, int64_t pieces, ls_ordered_run *runs)
-{
-    int cp = mesh->cp, pipelines = ls_mesh_pipelines(mesh), cp_groups = pipelines / cp;
-    int64_t leaves = pieces / cp;
-
-    LS_BUG_IF(pieces % cp != 0, "%lld pieces of leaves for %d ranks each", (long long)pieces, cp);
-    for (int r = 0; r < pipelines; r++)
-        runs[r].count = leaves / cp_groups + (r / cp < leaves % cp_groups);
-}
-
-void ls_mesh_split(const ls_mesh *mesh, int64_t leaves, ls_ordered_run *runs_out)
-{
-    int n = ls_mesh_pipelines(mesh);
-    int64_t first = 0;
-
-    if (ls_mesh_cp(mesh) > 1)
-        split_cp_groups(mesh, leaves, runs_out);
-    else if (n > 1 && mesh->weights)
-        split_by_weights(mesh, leaves, runs_out);
-    else
-        for (int r = 0; r < n; r++)
-            runs_out[r].count = leaves / n + (r < leaves % n);
-    for (int r = 0; r < n; r++) {
-        runs_out[r].first = first;
-        first += runs_out[r].count;
-    }
-    for (int r = n; r < ls_mesh_ranks(mesh); r++)
-        runs_out[r] = runs_out[ls_mesh_pipeline(mesh, r)];
-}
+/* --- places ------------------------------------------------------------------------------------ */
 
 int ls_mesh_places(ls_mesh_place *places, int ranks)
 {
@@ -458,86 +377,4 @@ int ls_mesh_places(ls_mesh_place *places, int ranks)
         nodes++;
     }
     return nodes;
-}
-
-ls_ordered_run ls_mesh_leaves(const ls_mesh *mesh, int64_t leaves, int rank)
-{
-    ls_ordered_run runs[LS_MESH_RANKS];
-
-    ls_mesh_split(mesh, leaves, runs);
-    return runs[rank];
-}
-
-int64_t ls_mesh_most(const ls_mesh *mesh, int64_t leaves, int rank)
-{
-    return mesh && mesh->balance ? most_of(mesh, leaves) : ls_mesh_leaves(mesh, leaves, rank).count;
-}
-
-/* --- parameters ------------------------------------------------------------------------------- */
-
-/* Elements of a bucket, but for the last. */
-static int64_t bucket_size(const ls_mesh *mesh, int64_t trained)
-{
-    int64_t n = ls_mesh_owners(mesh), unit = n * LS_NORM_BLOCK;
-    int64_t units = (trained + unit - 1) / unit;
-
-    if (n == 1 || mesh->bucket == 0 || units <= mesh->bucket)
-        return ls_max_i64(1, trained);
-    return unit * ls_max_i64(mesh->bucket, (units + LS_MESH_BUCKETS - 1) / LS_MESH_BUCKETS);
-}
-
-int ls_mesh_buckets(const ls_mesh *mesh, int64_t trained)
-{
-    int64_t size = bucket_size(mesh, trained);
-
-    return (int)ls_max_i64(1, (trained + size - 1) / size);
-}
-
-ls_mesh_part ls_mesh_bucket(const ls_mesh *mesh, int64_t trained, int i)
-{
-    int64_t n = ls_mesh_owners(mesh), shard_replicas = ls_mesh_shard_groups(mesh);
-    int64_t size = bucket_size(mesh, trained), first = i * size;
-    int64_t count = ls_min_i64(trained, first + size) - first;
-    int64_t blocks = (count + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
-
-    return (ls_mesh_part){.first = first,
-                          .count = count,
-                          .each = n == 1 ? count
-                                         : (blocks + n - 1) / n * LS_NORM_BLOCK * shard_replicas,
-                          .packed = i == 0 ? 0 : i * (size / n * shard_replicas)};
-}
-
-ls_mesh_part ls_mesh_part_of(const ls_mesh *mesh, int64_t trained, int i, int rank)
-{
-    ls_mesh_part p = ls_mesh_bucket(mesh, trained, i);
-    int64_t end = p.first + p.count;
-
-    p.first = ls_min_i64(end, p.first + p.each * ls_mesh_shard_rank(mesh, rank));
-    p.count = ls_min_i64(end, p.first + p.each) - p.first;
-    return p;
-}
-
-ls_mesh_part ls_mesh_piece_of(const ls_mesh *mesh, int64_t trained, int i, int rank)
-{
-    ls_mesh_part p = ls_mesh_part_of(mesh, trained, i, rank);
-    int64_t end = p.first + p.count, shard_replicas = ls_mesh_shard_groups(mesh);
-
-    p.each /= shard_replicas;
-    p.first = ls_min_i64(end, p.first + p.each * ls_mesh_shard_group(mesh, rank));
-    p.count = ls_min_i64(end, p.first + p.each) - p.first;
-    return p;
-}
-
-int64_t ls_mesh_own(const ls_mesh *mesh, int64_t trained, int rank)
-{
-    ls_mesh_part last = ls_mesh_part_of(mesh, trained, ls_mesh_buckets(mesh, trained) - 1, rank);
-
-    return last.packed + last.count;
-}
-
-int64_t ls_mesh_bucket_blocks(const ls_mesh *mesh, int64_t bytes)
-{
-    int64_t block = ls_mesh_ranks(mesh) * LS_NORM_BLOCK * (int64_t)sizeof(float);
-
-    return ls_max_i64(1, bytes / block + (bytes % block != 0));
 }

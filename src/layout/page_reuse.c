@@ -1,4 +1,8 @@
-/* page_reuse.c -- see page_reuse.h. */
+/* page_reuse.c -- the longest stretch that is in use at a time, from the walk through the units.
+ *
+ * Backward goes down through the units. While it writes unit u, what is left of the buckets above
+ * waits to be sent: the stretch reaches from the lowest element that unit u writes to the end of the
+ * bucket that unit u + 1 begins in. For weights it reaches over the buckets of a unit and the next. */
 #include "layout/page_reuse.h"
 
 #include "model/pass.h"
@@ -12,7 +16,7 @@ static ls_mesh_part bucket_at(const ls_model *model, const ls_mesh *mesh, int64_
     return ls_mesh_bucket(mesh, model->trained, b);
 }
 
-/* A stretch of bytes is in use at a time: pages of it that take turns. */
+/* A stretch of bytes is in use at a time: the period covers its pages. */
 static void stretch(ls_page_reuse *t, int64_t page, int64_t first, int64_t end)
 {
     first = ls_max_i64(first / page * page, t->fixed);

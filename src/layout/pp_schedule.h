@@ -1,4 +1,4 @@
-/* pp_schedule.h -- who computes what in which order in a pipeline: the tables of all ranks, at once.
+/* pp_schedule.h -- what each rank of a pipeline computes, in which order: the tables of all ranks.
  *
  * A model is cut into stages; stage s belongs to rank s % ranks, and is chunk s / ranks there. A
  * step takes `micros` micro-batches through all stages and back. A table says for each rank, in
@@ -29,8 +29,8 @@ extern const char *const ls_pp_schedule_names[LS_PP_SCHEDULE_KINDS];
 typedef enum ls_pp_schedule_what {
     LS_PP_SCHEDULE_FORWARD,
     LS_PP_SCHEDULE_BACKWARD, /* gradients of inputs and of weights */
-    LS_PP_SCHEDULE_INPUT,    /* the first only: the stage before can go on */
-    LS_PP_SCHEDULE_WEIGHT,   /* the second only: nobody waits for it */
+    LS_PP_SCHEDULE_INPUT,    /* of inputs only: the stage before can go on */
+    LS_PP_SCHEDULE_WEIGHT,   /* of weights only: no other rank waits for it */
     LS_PP_SCHEDULE_SEND,
     LS_PP_SCHEDULE_RECV
 } ls_pp_schedule_what;

@@ -1,9 +1,12 @@
-/* stage_plan.c -- see stage_plan.h.
+/* stage_plan.c -- cuts the model into stages, and counts what a rank's schedule holds at a time.
  *
- * Buffers are counted by walking through the rank's own column of the table, where a receive takes
- * one and a backward (of a stream) or a send (of a gradient) gives it back. Whoever posts receives
- * in that order, at their places or earlier, then always finds a free one: at its place in the
- * table those before it hold no more than was counted. */
+ * Buffers are counted by a walk through the rank's own column of the schedule: a receive takes one,
+ * and a backward (of a stream) or a send (of a gradient) gives it back. A step that posts receives in
+ * this order, at their places or earlier, always finds a free buffer: those before it hold no more
+ * than was counted.
+ *
+ *     1F1B, the second of 2 ranks      <F0 F0 <F1 B0 >B0 F1 B1 <F2 >B1 F2 B2 >B2
+ *     streams held after each           1  1  2  1  1  1  0  1  1  1  0  0          most: 2 */
 #include "layout/stage_plan.h"
 
 #include "base/mem.h"
@@ -74,7 +77,7 @@ out:
     return st;
 }
 
-/* The table of so many micro-batches, and as many buffers as any smaller number needs too. */
+/* The schedule of `micros` micro-batches, and as many buffers as any smaller number needs too. */
 static ls_status plan_table(ls_stage_plan *p, const ls_pp_schedule *like, int64_t micros,
                             bool varies)
 {
@@ -281,7 +284,7 @@ ls_stage_plan_range ls_stage_plan_weights_bucket(const ls_stage_plan *pipe, int 
     return between(pipe, pipe->weights, pp_rank, chunk, bucket, 1);
 }
 
-/* A line's part of a range, as collectives divide it. */
+/* A pipeline's part of a range, as collectives divide it. */
 static ls_stage_plan_range part_of(const ls_stage_plan *pipe, ls_stage_plan_range all, int pipeline)
 {
     ls_stage_plan_range part;

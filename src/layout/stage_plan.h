@@ -1,27 +1,27 @@
 /* stage_plan.h -- what a rank of a pipeline has (mesh.pp): layers, parameters, table, buffers.
  *
- * The stages are cut by cost (stage_split.h), and each is one run of the elements of the flat parameters
- * (model.h), and one of what is trained of them, where that is less: the embedding and the first
+ * The stages are cut by cost (stage_split.h). Each is one run of the elements of the flat parameters
+ * (model.h), and one run of what is trained of them, where that is less: the embedding and the first
  * blocks, ..., the last blocks, the final norm and the head. A rank keeps plain indices of the
  * whole model, in arrays of which only its own pages are there (base/window.h). A tied embedding
- * belongs to the first post, and the last one has a copy of its weights. With ZeRO 1 (mesh.zero)
- * the lines divide what they update of each chunk; where ranks that die are replaced, another line
- * keeps a copy of that (train/replica/replica_pair.h), with any stage.
+ * belongs to the first stage, and the last one has a copy of its weights. With ZeRO 1 (mesh.zero) the
+ * pipelines divide what they update of each chunk; where ranks that die are replaced, another
+ * pipeline keeps a copy of that (train/replica/replica_pair.h), with any ZeRO stage.
  *
- * With ZeRO 2 and 3 a chunk is cut into buckets, each a unit of the model (ls_param.unit) or some
- * of them, and the lines divide every bucket: gradients leave, and weights come, bucket by bucket
- * (train/step/pipeline_zero.c). Then all lines go through as many micro-batches, of which some may be
- * empty, so that ranks of a post have the same table, and meet at the same places of it. Where
- * experts are divided (mesh.ep) lines are those of equals (layout/mesh.h), and the same holds of
- * all that share the batch.
+ * With ZeRO 2 and 3 a chunk is cut into buckets, each a unit of the model (ls_param.unit) or some of
+ * them, and the pipelines divide every bucket: gradients leave, and weights come, bucket by bucket
+ * (train/step/pipeline_zero.c). All pipelines then go through equally many micro-batches, of which
+ * some may be empty, so that the ranks of a stage have the same schedule and meet at the same places
+ * of it. Where experts are divided (mesh.ep) these are the pipelines of replicas (layout/mesh.h), and
+ * all ranks that share the batch have the same schedule.
  *
- *     post 0, 2 lines      embedding | block 0 | block 1
- *     line 0 updates       ====      | ===     | ===           and, with ZeRO 3, has the weights of
- *     line 1                    ==== |    ===  |    ===
+ *     stage 0, 2 pipelines      embedding | block 0 | block 1
+ *     pipeline 0 updates        ====      | ===     | ===        and, with ZeRO 3, has the weights of
+ *     pipeline 1                     ==== |    ===  |    ===
  *
- * The table (layout/pp_schedule.h) is that of the rank's line; from it follows how many
- * micro-batches each chunk holds activations of, and how many streams and gradients that came from
- * other posts lie here at a time. Pure. */
+ * The schedule (layout/pp_schedule.h) is that of the rank's pipeline. From it follows how many
+ * micro-batches each chunk holds activations of, and how many streams and gradients from other
+ * stages lie here at a time. */
 #pragma once
 #include "layout/calls.h"
 #include "layout/pp_schedule.h"
@@ -50,18 +50,18 @@ typedef struct ls_stage_plan_chunk {
 } ls_stage_plan_chunk;
 
 typedef struct ls_stage_plan {
-    ls_pp_schedule table; /* owned: of a step of so many micro-batches */
+    ls_pp_schedule table; /* owned: of a step of table.micros micro-batches */
     int pp_rank, pp_ranks, chunks;
     int pipeline, pipelines;
-    int zero;     /* what lines divide, as mesh.zero; 0 where there is one line */
-    bool divides; /* lines divide what they update */
-    int ward;     /* then: the line whose moments this rank keeps too, */
+    int zero;     /* what pipelines divide, as mesh.zero; 0 where there is one pipeline */
+    bool divides; /* pipelines divide what they update */
+    int ward;     /* then: the pipeline whose moments this rank keeps too, */
     int buddy;    /* and the one that keeps this rank's; -1: none */
     ls_stage_plan_chunk chunk[LS_STAGE_PLAN_CHUNKS];
     ls_stage_plan_range tied; /* the embedding, where the head reads it too and it is trained; count
                              * 0: it does not. It is the first of weights and of gradients */
     ls_stage_plan_range copied; /* its weights, trained or not */
-    int streams, gradients; /* buffers for those from other posts; one more than must be, so that
+    int streams, gradients; /* buffers for those from other stages; one more than needed, so that
                              * the next can come early */
     int64_t per;            /* units of a bucket */
     int *first_bucket; /* owned: of each stage, and their number: one each but with ZeRO 2, 3 */
@@ -69,19 +69,19 @@ typedef struct ls_stage_plan {
     int64_t *weights;  /* owned: and of weights */
 } ls_stage_plan;
 
-/* The table that a run asks for. */
+/* The schedule that a run asks for. */
 ls_pp_schedule_kind ls_stage_plan_kind(const ls_run *run);
 
-/* For the rank of the mesh, and steps of so many micro-batches (1 or more); varies: or fewer.
+/* For the rank of the mesh, and steps of `micros` micro-batches (1 or more); varies: or fewer.
  * LS_EUSAGE: the model has fewer layers than stages, with what works. */
 ls_status ls_stage_plan_init(ls_stage_plan *pipe, const ls_run *run, const ls_model *model,
                              const ls_mesh *mesh, int64_t micros, bool varies);
 void ls_stage_plan_release(ls_stage_plan *pipe);
 
-/* Micro-batches of the steps that a run's line makes: its calls, or those of who has most. */
+/* Micro-batches of the steps that a pipeline makes: its calls, or those of the pipeline with most. */
 int64_t ls_stage_plan_micros(const ls_run *run, const ls_mesh *mesh, const ls_calls *calls);
 
-/* The table of a step of another number of micro-batches, at most as many as planned. */
+/* The schedule of a step of another number of micro-batches, at most as many as planned. */
 ls_status ls_stage_plan_set(ls_stage_plan *pipe, int64_t micros);
 
 static inline bool ls_stage_plan_is_first(const ls_stage_plan *pipe)
@@ -93,7 +93,7 @@ static inline bool ls_stage_plan_is_last(const ls_stage_plan *pipe)
     return pipe->pp_rank == pipe->pp_ranks - 1;
 }
 
-/* The elements of a chunk of any post: of gradients and moments; of weights. */
+/* The elements of a chunk of any stage: of gradients and moments; of weights. */
 ls_stage_plan_range ls_stage_plan_of(const ls_stage_plan *pipe, int pp_rank, int chunk);
 ls_stage_plan_range ls_stage_plan_weights_of(const ls_stage_plan *pipe, int pp_rank, int chunk);
 
@@ -106,40 +106,41 @@ ls_stage_plan_range ls_stage_plan_weights_bucket(const ls_stage_plan *pipe, int 
                                                  int bucket);
 
 /* The weights that this rank keeps: its chunks, or with ZeRO 3 its parts of them; and on the last
- * post a copy of a tied embedding, or its part of that, which comes last. Returns how many. */
+ * stage a copy of a tied embedding, or its part of that, which comes last. Returns how many. */
 int ls_stage_plan_ranges(const ls_stage_plan *pipe,
                          ls_stage_plan_range ranges_out[LS_STAGE_PLAN_BUCKETS + 1]);
 
-/* What a rank updates of a bucket, and has the moments of: all of it, or its line's part. */
+/* What a rank updates of a bucket, and has the moments of: all of it, or its pipeline's part. */
 ls_stage_plan_range ls_stage_plan_updated(const ls_stage_plan *pipe, int pp_rank, int pipeline,
                                           int chunk, int bucket);
 
-/* What a line's last rank has of the head's part of a tied gradient, when it is summed, and with
- * ZeRO 3 of the copy of the embedding: all of it, or its part of that. */
+/* What the last rank of a pipeline has of the head's part of a tied gradient, when it is summed, and
+ * with ZeRO 3 of the copy of the embedding: all of it, or its part of that. */
 ls_stage_plan_range ls_stage_plan_tied_part(const ls_stage_plan *pipe, int pipeline);
 
 /* The elements that both have. */
 ls_stage_plan_range ls_stage_plan_common(ls_stage_plan_range a, ls_stage_plan_range b);
 
-/* Norm blocks (kernel.h) that have elements which several ranks of a line, or with ZeRO of all
- * lines, update; ascending; blocks_out may be NULL. Returns how many. */
+/* Norm blocks (kernel.h) with elements that several ranks of a pipeline, or with ZeRO of all
+ * pipelines, update; ascending; blocks_out may be NULL. Returns how many. */
 int ls_stage_plan_edges(const ls_stage_plan *pipe, int64_t *blocks_out);
 
-/* Bytes that this rank sends along its line in a step: streams, gradients and, where the embedding
- * is tied, the head's part of its gradient from the last post to the first, and its weights back.
+/* Bytes that this rank sends along its pipeline in a step: streams, gradients and, where the
+ * embedding is tied, the head's part of its gradient from the last stage to the first, and its
+ * weights back.
  * Sums of a few numbers (the norm, losses) come on top. */
 int64_t ls_stage_plan_sent_bytes(const ls_stage_plan *pipe, const ls_model *model,
                                  const ls_calls *calls, ls_dtype type);
 
-/* With ZeRO 2 and 3: bytes that this rank sends to other lines in a step. Of gradients, what they
+/* With ZeRO 2 and 3: bytes that this rank sends to other pipelines in a step. Of gradients, what they
  * update, for each micro-batch (in fast mode, empty ones too); of weights, what it updates, once,
  * or with ZeRO 3 in the model's type whenever a bucket of its chunks is read: in forward and in
  * backward of every micro-batch, and in the second half of a backward that recomputes. */
 int64_t ls_stage_plan_across_bytes(const ls_stage_plan *pipe, const ls_model *model,
                                    const ls_run *run, const ls_calls *calls, ls_dtype type);
 
-/* What a rank writes of a bucket to a checkpoint, and reads of it: of what all ranks of its post
- * have the part that ls_coll_range() gives it, and of what they divide its own. */
+/* What a rank writes of a bucket to a checkpoint, and reads of it: where all ranks of its stage have
+ * the same, the part that ls_coll_range() gives it; where they divide it, its own. */
 ls_stage_plan_range ls_stage_plan_saved(const ls_stage_plan *pipe, int pp_rank, int pipeline,
                                         int chunk, int bucket, bool moments);
 

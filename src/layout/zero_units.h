@@ -1,9 +1,11 @@
 /* zero_units.h -- which buckets of the weights are needed when, where ranks keep only their own parts.
  *
- * With zero 3 a unit of the model (embedding, block, final norm with the head) is gathered before
- * it is read. What is there at a time: the buckets of the unit that is being computed and those of
- * the next one, which travel meanwhile. The order is known: up through the units, and down again.
- */
+ * With ZeRO 3 a unit of the model (embedding, block, final norm with the head) is gathered before it
+ * is read. In memory at a time are the buckets of the unit that is computed now and those of the next
+ * one, which arrive meanwhile. The order is known: up through the units, and down again.
+ *
+ *     units      embedding | block 0 | block 1 | head
+ *     buckets    0 0 0 0 1 1 1 1 2 2 2 2 3 3 3 3        forward: 0 1 | 1 2 | 2 3 | 3, then back */
 #pragma once
 #include "model/model.h"
 #include "layout/mesh.h"

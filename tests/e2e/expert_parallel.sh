@@ -116,5 +116,5 @@ refused 'mesh.ep is 2, but the run has 3 data-parallel ranks, which cannot be gr
 refused 'mesh.ep is 2 .* mesh.dp is 3' mixtral.yaml --set mesh.ep=2 --set mesh.dp=3
 refused 'it has no experts to divide' mixtral.yaml --set model.family=llama --set model.experts=0 --set train.balance_loss=0.001 \
     --set train.z_loss=0 --set mesh.ep=2
-refused 'mesh.ep is 2, but the run has 3 data-parallel lines, which cannot be grouped so' mixtral.yaml -n 6 --set mesh.ep=2 --set mesh.pp=2
-refused 'mesh.ep is 4, but the run has 2 data-parallel teams, which cannot be grouped so' mixtral.yaml -n 4 --set mesh.ep=4 --set mesh.tp=2
+refused 'mesh.ep is 2, but the run has 3 data-parallel pipelines, which cannot be grouped so' mixtral.yaml -n 6 --set mesh.ep=2 --set mesh.pp=2
+refused 'mesh.ep is 4, but the run has 2 data-parallel tensor-parallel groups, which cannot be grouped so' mixtral.yaml -n 4 --set mesh.ep=4 --set mesh.tp=2

@@ -556,12 +556,14 @@ LS_TEST(mesh_counts_pipelines_and_mp_groups_where_experts_are_divided)
     load(&run, "");
     run.mesh.ep = 4;
     run.mesh.pp = 2;
-    LS_CHECK_FAILS(ls_mesh_init(&m, &run, 12, 0), LS_EUSAGE,
-                   "mesh.ep is 4, but the run has 6 data-parallel lines, which cannot be grouped");
+    LS_CHECK_FAILS(
+        ls_mesh_init(&m, &run, 12, 0), LS_EUSAGE,
+        "mesh.ep is 4, but the run has 6 data-parallel pipelines, which cannot be grouped");
     LS_CHECK_STR(ls_err_last()->hint, "Give -n 8 or -n 16, or another mesh.ep.");
     run.mesh.pp = 1;
     run.mesh.tp = 3;
-    LS_CHECK_FAILS(ls_mesh_init(&m, &run, 6, 0), LS_EUSAGE, "the run has 2 data-parallel teams");
+    LS_CHECK_FAILS(ls_mesh_init(&m, &run, 6, 0), LS_EUSAGE,
+                   "the run has 2 data-parallel tensor-parallel groups");
     LS_CHECK_STR(ls_err_last()->hint, "Give -n 12 or -n 24, or another mesh.ep.");
     LS_CHECK_OK(ls_mesh_init(&m, &run, 12, 0));
     ls_runfile_release(&run);
