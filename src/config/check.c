@@ -301,6 +301,10 @@ static ls_status check_family(const ls_run *run)
     if (!learned && row->head_sizes == LS_HEADS_FILL && m->heads * m->head_size != m->width)
         return clash(run, "model.head_size", "model.width", "the heads of %s fill its width",
                      row->name);
+    if (row->post_norm && m->dropout > 0)
+        return clash(run, "model.dropout", "model.family",
+                     "the norms of %s stand behind its layers, where nothing can be dropped",
+                     row->name);
     if (m->heads % m->kv_heads)
         return ls_check_clash(run, "model.kv_heads", "model.heads", "they must divide the heads");
     if (m->rope_scaling == LS_ROPE_LLAMA3 && m->rope_low >= m->rope_high)

@@ -566,6 +566,7 @@ static ls_model_shape shape_of(const ls_run *run, int64_t vocab)
         .balance = (float)run->train.balance_loss,
         .z = (float)run->train.z_loss,
         .norm = row->layer_norm ? LS_NORM_LAYER : LS_NORM_RMS,
+        .post_norm = row->post_norm,
         .act = gated ? LS_ACT_SILU : LS_ACT_GELU,
         .gated = gated,
         .positions = learned,

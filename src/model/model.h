@@ -22,7 +22,8 @@ LS_C_BEGIN
 
 enum { LS_PARAM_ALIGN = 64, LS_PARAM_NAME = 112 };
 
-/* The transformer: pre-norm blocks of attention and MLP around one residual stream. */
+/* The transformer: blocks of attention and MLP around one residual stream, with norms before them,
+ * or behind them. */
 typedef struct ls_model_shape {
     ls_family family;
     int64_t V, T, L, C, F; /* vocabulary, context, layers, width, MLP */
@@ -31,6 +32,8 @@ typedef struct ls_model_shape {
     bool normalized;       /* weights of a token's experts are divided by their sum */
     float balance, z;      /* how much the router's losses count beside a token's own */
     ls_norm_kind norm;     /* LayerNorm has a bias, RMSNorm none */
+    bool post_norm;        /* stream + norm(layer(stream)) instead of stream + layer(norm(stream));
+                            * without experts and dropout */
     ls_act act;            /* gelu, or silu where gated */
     bool gated;            /* MLP: act(gate) * up instead of act(fc) */
     bool positions;        /* learned positions are added to the embedding */

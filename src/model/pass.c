@@ -8,6 +8,12 @@
  *   fc, act                                      in[l+1] = mid[l] + out,  y1 = norm(in[l+1])
  *   after the last block the final norm takes the place of the next block's first.
  *
+ * With norms behind the layers (post_norm) products read the stream itself and end in buffers of
+ * their own, since backward needs what was normalised:
+ *
+ *   qkv of in[l] -> attention -> proj = end1             mid[l]  = in[l]  + norm(end1)
+ *   fc of mid[l] -> act       -> out  = end2             in[l+1] = mid[l] + norm(end2)
+ *
  * With dropout the product ends in `branch`, and the norm takes stream and branch, writes their sum
  * and the normalised sum in one pass over memory. So it is too where the model is split between
  * ranks, since the product is then a part of a sum (pass_tensor.c).
@@ -119,6 +125,17 @@ void ls_pass_layers_of(const ls_model *model, int64_t l, ls_pass_layers *to)
 const void *ls_pass_stream_into(const ls_pass *pass, int64_t l)
 {
     return l == ls_pass_first_block(&pass->args) ? pass->in0 : pass->blocks[l - 1].next;
+}
+
+void *ls_pass_attention_input(const ls_pass *pass, int64_t l)
+{
+    return pass->args.model->shape.post_norm ? (void *)(uintptr_t)ls_pass_stream_into(pass, l)
+                                             : pass->blocks[l].y1;
+}
+
+void *ls_pass_mlp_input(const ls_pass *pass, int64_t l)
+{
+    return pass->args.model->shape.post_norm ? pass->blocks[l].mid : pass->blocks[l].y2;
 }
 
 void ls_pass_take(ls_pass *pass, const ls_pass_call *call)
@@ -269,7 +286,7 @@ static bool max_is_known(const ls_pass *pass, int64_t l, const ls_pass_layer *at
     ls_pass_layers_of(pass->args.model, l, &all);
     return at->which == LS_LAYER_OUT
                ? !act_rides_in(&pass->args.model->shape, &pass->args.model->blocks[l], &all)
-               : at->which != LS_LAYER_PROJ;
+               : at->which != LS_LAYER_PROJ && !pass->args.model->shape.post_norm;
 }
 
 /* Some rows of a call. */
@@ -368,36 +385,70 @@ static void norm(const ls_pass *pass, const ls_pass_call *call, ls_norm_fwd args
 
 bool ls_pass_ends_apart(const ls_pass *pass, const ls_pass_call *call, int64_t l, int site)
 {
-    return ls_pass_is_split(&pass->args) || ls_pass_drop_at(pass, call, l, site).p > 0;
+    return !pass->args.model->shape.post_norm &&
+           (ls_pass_is_split(&pass->args) || ls_pass_drop_at(pass, call, l, site).p > 0);
 }
 
-/* A product of which each rank has a part of the sum: between nodes one half of its rows travels
- * while the other is made. */
+/* A product of which each rank has a part of the sum, which goes to `to`: between nodes one half of
+ * its rows travels while the other is made. */
 static void join_product(const ls_pass *pass, const ls_pass_call *call, int64_t l,
-                         const ls_pass_layer *at, const void *x)
+                         const ls_pass_layer *at, const void *x, void *to)
 {
     bool adapted = ls_pass_has_adapter(&pass->args.model->blocks[l], at);
     int64_t M = call->B * call->T, size = ls_dtype_bytes(pass->args.type);
     int going[2] = {-1, -1};
     ls_pass_half half;
 
-    if (adapted || !ls_pass_half_of(pass, call, pass->branch, 0, &half)) {
-        linear(pass, call, l, at, x, NULL, ls_pass_part(pass, pass->branch));
-        ls_pass_join(pass, call, pass->branch);
+    if (adapted || !ls_pass_half_of(pass, call, to, 0, &half)) {
+        linear(pass, call, l, at, x, NULL, ls_pass_part(pass, to));
+        ls_pass_join(pass, call, to);
         return;
     }
     for (int which = 0; which < 2; which++) {
-        ls_pass_half_of(pass, call, pass->branch, which, &half);
+        ls_pass_half_of(pass, call, to, which, &half);
         for (int i = 0; i < half.pieces; i++) {
             stretch rows = {half.first + i * half.discrete, 0};
             rows.n = ls_max_i64(0, ls_min_i64(half.rows, M - rows.first));
             product(pass, call, l, at, rows, (const char *)x + rows.first * at->K * size,
                     (result){.y = ls_pass_at(pass, half.to, i * half.rows * at->N), .alone = true});
         }
-        going[which] = ls_pass_join_half(pass, &half, pass->branch);
+        going[which] = ls_pass_join_half(pass, &half, to);
     }
     for (int which = 0; which < 2; which++)
         ls_pass_wait(pass, going[which]);
+}
+
+/* stream + norm(x), where the norm stands behind the layer that made x. No row of the table adds
+ * after a norm, so the next one is asked for the sum; what it makes of that nobody reads. */
+static void norm_behind(const ls_pass *pass, const ls_pass_call *call, ls_norm_fwd args, ls_place w,
+                        ls_place b, const void *stream, void *sum)
+{
+    ls_norm_fwd add = {.stream = stream,
+                       .x = pass->branch,
+                       .sum = sum,
+                       .y = pass->yf,
+                       .mean = pass->meanf,
+                       .rstd = pass->rstdf};
+
+    args.y = pass->branch;
+    norm(pass, call, args, w, b, (ls_dropout){0});
+    norm(pass, call, add, w, b, (ls_dropout){0});
+}
+
+/* The end of attention or of the MLP, and the norm behind it. */
+static void end_before_norm(const ls_pass *pass, const ls_pass_call *call, int64_t l, int site,
+                            const ls_pass_layer *at, const void *x)
+{
+    const ls_block_params *p = &pass->args.model->blocks[l];
+    const ls_pass_buffers *b = &pass->blocks[l];
+    ls_norm_fwd first = {.stream = b->end1, .mean = b->mean1, .rstd = b->rstd1};
+    ls_norm_fwd second = {.stream = b->end2, .mean = b->mean2, .rstd = b->rstd2};
+
+    join_product(pass, call, l, at, x, site == SITE_PROJ ? b->end1 : b->end2);
+    if (site == SITE_PROJ)
+        norm_behind(pass, call, first, p->ln1_w, p->ln1_b, ls_pass_stream_into(pass, l), b->mid);
+    else
+        norm_behind(pass, call, second, p->ln2_w, p->ln2_b, b->mid, b->next);
 }
 
 /* The last product of a branch: into the stream itself where nothing is dropped on the way. */
@@ -406,8 +457,10 @@ static void end_branch(const ls_pass *pass, const ls_pass_call *call, int64_t l,
 {
     const ls_pass_buffers *b = &pass->blocks[l];
 
-    if (ls_pass_ends_apart(pass, call, l, site)) {
-        join_product(pass, call, l, at, x);
+    if (pass->args.model->shape.post_norm) {
+        end_before_norm(pass, call, l, site, at, x);
+    } else if (ls_pass_ends_apart(pass, call, l, site)) {
+        join_product(pass, call, l, at, x, pass->branch);
     } else if (site == SITE_PROJ)
         linear(pass, call, l, at, x, ls_pass_stream_into(pass, l), b->mid);
     else
@@ -506,21 +559,22 @@ static void activate(const ls_pass *pass, const ls_pass_call *call, int64_t l)
                                                .F = s->F});
 }
 
-/* From y2 to the activation. */
+/* From the MLP's input to the activation. */
 static void mlp(const ls_pass *pass, const ls_pass_call *call, int64_t l, const ls_pass_layers *at)
 {
     const ls_model_shape *s = &pass->args.model->shape;
     const ls_pass_buffers *b = &pass->blocks[l];
+    void *x = ls_pass_mlp_input(pass, l);
 
     if (act_rides_in(s, &pass->args.model->blocks[l], at)) {
-        columns(pass, call, l, &at->fc, b->y2, (result){.y = b->act, .z = b->z, .act = s->act});
+        columns(pass, call, l, &at->fc, x, (result){.y = b->act, .z = b->z, .act = s->act});
         return;
     }
-    columns(pass, call, l, &at->fc, b->y2, (result){.y = b->z});
+    columns(pass, call, l, &at->fc, x, (result){.y = b->z});
     activate(pass, call, l);
 }
 
-/* The norm that a block begins with. added: the stream into the block is there; else the norm first
+/* The norm that a block begins with, if it does. added: the stream into the block is there; else the norm first
  * adds what the block below has left in the branch. */
 static void first_norm(const ls_pass *pass, const ls_pass_call *call, int64_t l, bool added)
 {
@@ -532,6 +586,8 @@ static void first_norm(const ls_pass *pass, const ls_pass_call *call, int64_t l,
                         .rstd = b->rstd1,
                         .y_max = ls_pass_max(pass, l, LS_LAYER_QKV, false)};
 
+    if (pass->args.model->shape.post_norm)
+        return;
     if (added || l == ls_pass_first_block(&pass->args))
         norm(pass, call, args, p->ln1_w, p->ln1_b, (ls_dropout){0});
     else
@@ -549,19 +605,21 @@ static void second_norm(const ls_pass *pass, const ls_pass_call *call, int64_t l
                         .rstd = b->rstd2,
                         .y_max = ls_pass_max(pass, l, LS_LAYER_FC, false)};
 
+    if (pass->args.model->shape.post_norm)
+        return;
     if (added)
         norm(pass, call, args, p->ln2_w, p->ln2_b, (ls_dropout){0});
     else
         norm_after(pass, call, l, SITE_PROJ, args, p->ln2_w, p->ln2_b);
 }
 
-/* From y1 to the end of attention's branch. */
+/* From attention's input to the end of its branch. */
 static void attend(const ls_pass *pass, const ls_pass_call *call, int64_t l,
                    const ls_pass_layers *at)
 {
     const ls_pass_buffers *b = &pass->blocks[l];
 
-    columns(pass, call, l, &at->qkv, b->y1, (result){.y = b->qkv});
+    columns(pass, call, l, &at->qkv, ls_pass_attention_input(pass, l), (result){.y = b->qkv});
     attention(pass, call, l);
     end_branch(pass, call, l, SITE_PROJ, &at->proj, b->att);
 }
@@ -746,20 +804,44 @@ static void name_parts(const char *module, const char *const *parts, int n, char
         at += (size_t)snprintf(out + at, cap - at, ", %s", parts[i]);
 }
 
-/* Number k of what a block computes, in order, by the name of the module. */
-static void name_computed(const ls_model_shape *s, int64_t l, int k, char *out, size_t cap)
+/* What a block computes. */
+typedef enum made {
+    MADE_NORM1,
+    MADE_QKV,
+    MADE_ATTENTION,
+    MADE_PROJ,
+    MADE_NORM2,
+    MADE_FC,
+    MADE_ACT,
+    MADE_OUT
+} made;
+
+/* Number k of it, in the order of computation. */
+static made made_at(const ls_model_shape *s, int k)
+{
+    static const made post[PER_BLOCK] = {MADE_QKV, MADE_ATTENTION, MADE_PROJ, MADE_NORM1,
+                                         MADE_FC,  MADE_ACT,       MADE_OUT,  MADE_NORM2};
+
+    return s->post_norm ? post[k] : (made)k;
+}
+
+/* By the name of the module that makes it; the one that ends a branch also adds the stream. */
+static void name_made(const ls_model_shape *s, int64_t l, made what, char *out, size_t cap)
 {
     const ls_family_names *n = &ls_families_row(s->family)->names;
+    bool norm = what == MADE_NORM1 || what == MADE_NORM2;
+    bool ends = s->post_norm ? norm : what == MADE_PROJ || what == MADE_OUT;
     char qkv[64], proj[64], fc[64], act[64], last[64];
     const char *const names[PER_BLOCK] = {n->norm1, qkv, n->attention, proj,
                                           n->norm2, fc,  act,          last};
 
     name_parts(n->attention, n->qkv, 3, qkv, sizeof qkv);
-    snprintf(proj, sizeof proj, "%s.%s + stream", n->attention, n->proj);
+    snprintf(proj, sizeof proj, "%s.%s", n->attention, n->proj);
     name_parts(n->mlp, n->fc, 2, fc, sizeof fc);
     snprintf(act, sizeof act, "%s.act", n->mlp);
-    snprintf(last, sizeof last, "%s.%s + stream", n->mlp, n->out);
-    snprintf(out, cap, "%s%s.%lld.%s", n->prefix, n->blocks, (long long)l, names[k]);
+    snprintf(last, sizeof last, "%s.%s", n->mlp, n->out);
+    snprintf(out, cap, "%s%s.%lld.%s%s", n->prefix, n->blocks, (long long)l, names[what],
+             ends ? " + stream" : "");
 }
 
 bool ls_pass_computed(const ls_pass *pass, const ls_pass_call *call, int i,
@@ -783,20 +865,23 @@ bool ls_pass_computed(const ls_pass *pass, const ls_pass_call *call, int i,
     if (l < ls_pass_first_block(&pass->args) || l >= ls_pass_end_block(&pass->args))
         return false;
     const ls_pass_buffers *b = &pass->blocks[l];
-    const void *const buffers[PER_BLOCK] = {b->y1, b->qkv, b->att, b->mid,
-                                            b->y2, b->z,   b->act, b->next};
+    made what = made_at(s, (i - 1) % PER_BLOCK);
+    bool post = s->post_norm;
+    const void *const buffers[PER_BLOCK] = {
+        post ? b->mid : b->y1,  b->qkv, b->att, post ? b->end1 : b->mid,
+        post ? b->next : b->y2, b->z,   b->act, post ? b->end2 : b->next};
     const int64_t widths[PER_BLOCK] = {
         s->C, ls_pass_qkv_width(s), ls_pass_att_width(s), s->C, s->C, ls_pass_fc_width(s), s->F,
         s->C};
-    int k = (i - 1) % PER_BLOCK;
-    bool mlp = buffers[k] == b->z || buffers[k] == b->act;
-    bool of_all = buffers[k] == b->qkv || buffers[k] == b->att;
+    bool mlp = what == MADE_FC || what == MADE_ACT;
+    bool of_all = what == MADE_QKV || what == MADE_ATTENTION;
     int64_t routed = ls_pass_is_ep(&pass->args)
                          ? b->experts.host.first_here[pass->args.model->split.experts]
                          : ls_pass_mlp_rows(&pass->args, M);
     int64_t rows = mlp ? routed : of_all ? M : own;
-    *tensor_out = (ls_pass_tensor){.x = buffers[k], .type = pass->args.type, .n = rows * widths[k]};
-    name_computed(s, l, k, tensor_out->name, sizeof tensor_out->name);
+    *tensor_out =
+        (ls_pass_tensor){.x = buffers[what], .type = pass->args.type, .n = rows * widths[what]};
+    name_made(s, l, what, tensor_out->name, sizeof tensor_out->name);
     return true;
 }
 

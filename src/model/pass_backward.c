@@ -1,7 +1,16 @@
-/* pass_backward.c -- the ls_pass_gradient of the transformer, from the head down to the embedding.
+/* pass_backward.c -- the gradient of the transformer, from the head down to the embedding.
  *
- * See pass.c for the order; what is frozen is skipped, and where nothing below is trained the walk
- * ends. */
+ * It walks the list of pass.c upwards; what is frozen is skipped, and where nothing below is trained
+ * the walk ends. `dstream` is the gradient of the stream. With norms before the layers a branch reads
+ * it, and the norm that the branch began with adds what comes out:
+ *
+ *   dstream -> out, act, fc -> dy -> norm2: dstream += ...   then attention and norm1 likewise
+ *
+ * With norms behind them it passes through the norm first, and the product that the branch began with
+ * adds what comes out:
+ *
+ *   dstream -> norm2 -> dbranch -> out, act -> fc: dstream += ...   then norm1 and attention likewise
+ */
 #include "model/pass_impl.h"
 
 #include <math.h>
@@ -136,10 +145,10 @@ static bool dy_max_is_known(const ls_pass *pass, int64_t l, const ls_pass_layer 
 }
 
 /* The gradient of a layer's input, without what its adapters add; with act, through the activation
- * below it. */
+ * below it; or `onto` what is there. */
 static void input_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
                        const ls_pass_layer *at, const void *dy, ls_act act, const void *z,
-                       const ls_fp8 *fp8, void *dx)
+                       const ls_fp8 *fp8, bool onto, void *dx)
 {
     const void *packed = ls_pass_packed(pass, call, l, at->which, true);
 
@@ -156,15 +165,16 @@ static void input_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
                                                         .K = at->K,
                                                         .layout = pass->args.model->shape.layout,
                                                         .act = act,
+                                                        .accumulate = onto,
                                                         .fp8 = *fp8});
 }
 
 /* Gradients of a layer's parameters, unless they come later, then of its input into dx; with act,
  * through the activation below it, whose input was z. dx may be x: the parameters' gradients come
- * first, where they do not come later. */
+ * first, where they do not come later. onto: dx is added to what is there. */
 static void linear_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
                         const ls_pass_layer *at, const void *x, void *dy, ls_act act, const void *z,
-                        void *dx)
+                        bool onto, void *dx)
 {
     ls_fp8 fp8 = ls_pass_fp8(pass, l, at, true, dy_max_is_known(pass, l, at));
     bool adapted = ls_pass_has_adapter(&pass->args.model->blocks[l], at);
@@ -172,32 +182,34 @@ static void linear_back(const ls_pass *pass, const ls_pass_call *call, int64_t l
     LS_BUG_IF(adapted && (act != LS_ACT_NONE || dx == x), "an adapter needs its input");
     if (!pass->late)
         ls_pass_parts_back(pass, call, at, x, dy, &fp8);
-    input_back(pass, call, l, at, dy, act, z, &fp8, dx);
+    input_back(pass, call, l, at, dy, act, z, &fp8, onto, dx);
     if (adapted)
         adapt_back(pass, call, l, at, x, dy, dx);
 }
 
-/* The same of a layer that a norm's output goes into, y1 or y2, down to pass->dy. On one rank that
- * is all. Else dx is a part of a sum: rows of x come while dx is made, and dx travels while the
- * gradients of the parameters are. */
+/* The same of a layer that begins a branch, down to pass->dy, or, with norms behind the layers, onto
+ * the gradient of the stream. On one rank that is all. Else dx is a part of a sum: rows of x come
+ * while dx is made, and dx travels while the gradients of the parameters are. */
 static void column_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
-                        const ls_pass_layer *at, void *y, void *dy)
+                        const ls_pass_layer *at, void *share, void *dy)
 {
     ls_fp8 none = {.x_max = NULL};
     bool adapted = ls_pass_has_adapter(&pass->args.model->blocks[l], at);
-    void *dx = ls_pass_part(pass, pass->dy), *x = NULL;
+    bool onto = pass->args.model->shape.post_norm;
+    void *into = onto ? pass->dstream : pass->dy, *dx = ls_pass_part(pass, into), *x = NULL;
     int coming = -1, going;
 
     if (!ls_pass_is_split(&pass->args)) {
-        linear_back(pass, call, l, at, y, dy, LS_ACT_NONE, NULL, dx);
+        linear_back(pass, call, l, at, share, dy, LS_ACT_NONE, NULL, onto, dx);
         return;
     }
     if (!pass->late || adapted)
-        x = ls_pass_whole_start(pass, call, y, pass->whole_x, &coming);
-    input_back(pass, call, l, at, dy, LS_ACT_NONE, NULL, &none, dx);
+        x = ls_pass_whole_start(pass, call, share, pass->whole_x, &coming);
+    onto = onto && ls_pass_part_onto(pass, call, into);
+    input_back(pass, call, l, at, dy, LS_ACT_NONE, NULL, &none, onto, dx);
     ls_pass_wait(pass, coming);
     adapt_back(pass, call, l, at, x, dy, dx);
-    going = ls_pass_join_start(pass, call, pass->dy);
+    going = ls_pass_join_start(pass, call, into);
     if (!pass->late)
         ls_pass_parts_back(pass, call, at, x, dy, &none);
     ls_pass_wait(pass, going);
@@ -212,9 +224,9 @@ static void clear_norm(const ls_pass *pass, const ls_norm_bwd *args)
         pass->args.kernels->fill(pass->args.stream, &(ls_fill){.x = args->db, .n = args->C});
 }
 
-/* The norm's share of dstream, and dx, the ls_pass_gradient of what was added just before it: by
- * the layer `below`, whose bias gets its gradient here where the row can sum; NULL: the embedding.
- */
+/* The norm's share of dstream, and dx, the gradient of what was added just before it: by the layer
+ * `below`, whose bias gets its gradient here where the row can sum; NULL: the embedding. Of a norm
+ * behind a layer, from dy = dstream to dsum = dbranch, the gradient of what that layer made. */
 static void norm_back(const ls_pass *pass, const ls_pass_call *call, ls_norm_bwd args, ls_place w,
                       ls_place b, ls_dropout drop, const ls_place *below)
 {
@@ -223,9 +235,9 @@ static void norm_back(const ls_pass *pass, const ls_pass_call *call, ls_norm_bwd
 
     args.type = pass->args.type;
     args.kind = s->norm;
-    args.dy = pass->dy;
+    args.dy = args.dy ? args.dy : pass->dy;
     args.w = ls_pass_weight(pass, call, w);
-    args.dsum = pass->dstream;
+    args.dsum = args.dsum ? args.dsum : pass->dstream;
     args.dx = drop.p > 0 ? pass->dbranch : NULL;
     args.dw = ls_pass_gradient(call, w);
     args.db = ls_pass_gradient(call, b);
@@ -347,7 +359,7 @@ static void attention_back(const ls_pass *pass, const ls_pass_call *call, int64_
             (ls_qkv[]){wide_norm_back(pass, call, l, 0), wide_norm_back(pass, call, l, 1)}, false);
 }
 
-/* From the ls_pass_gradient of the MLP's output to that of its input, in pass->dy. */
+/* From the gradient of the MLP's output to that of its input, as column_back() leaves it. */
 static void mlp_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
                      const ls_pass_layers *at, void *dbranch)
 {
@@ -361,14 +373,14 @@ static void mlp_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
         return;
     }
     if (act_rides_out(s, p, at)) {
-        linear_back(pass, call, l, &at->out, b->act, dbranch, s->act, b->z, dz);
+        linear_back(pass, call, l, &at->out, b->act, dbranch, s->act, b->z, false, dz);
     } else {
         /* An adapter still reads act while dx is made, and a second half of backward reads it
          * later; without them dx may take its place. */
         bool read = ls_pass_has_adapter(p, &at->out) || pass->late;
         void *dact = read ? pass->dact : b->act;
         dz = pass->late ? dz : b->z;
-        linear_back(pass, call, l, &at->out, b->act, dbranch, LS_ACT_NONE, NULL, dact);
+        linear_back(pass, call, l, &at->out, b->act, dbranch, LS_ACT_NONE, NULL, false, dact);
         pass->args.kernels->act_bwd(pass->args.stream,
                                     &(ls_act_args){.type = pass->args.type,
                                                    .act = s->act,
@@ -380,10 +392,35 @@ static void mlp_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
                                                    .M = call->B * call->T,
                                                    .F = s->F});
     }
-    column_back(pass, call, l, &at->fc, b->y2, dz);
+    column_back(pass, call, l, &at->fc, ls_pass_mlp_input(pass, l), dz);
 }
 
-static void block_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l)
+/* From the gradient of what the MLP made, of which this rank may have a share of the rows. */
+static void mlp_branch_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
+                            const ls_pass_layers *at, void *dbranch)
+{
+    void *dout = ls_pass_whole(pass, call, dbranch, pass->whole_y);
+
+    keep_late(pass, call, pass->late ? pass->late[l].dout : NULL, dout);
+    mlp_back(pass, call, l, at, dout);
+}
+
+/* Likewise of what attention made. */
+static void attention_branch_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
+                                  const ls_pass_layers *at, void *dbranch)
+{
+    void *dproj = ls_pass_whole(pass, call, dbranch, pass->whole_y);
+
+    keep_late(pass, call, pass->late ? pass->late[l].dproj : NULL, dproj);
+    linear_back(pass, call, l, &at->proj, pass->blocks[l].att, dproj, LS_ACT_NONE, NULL, false,
+                pass->datt);
+    attention_back(pass, call, l);
+    column_back(pass, call, l, &at->qkv, ls_pass_attention_input(pass, l), dqkv_of(pass, l));
+}
+
+/* A block whose norms stand before its layers. */
+static void pre_norm_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
+                          const ls_pass_layers *at)
 {
     const ls_model_shape *s = &pass->args.model->shape;
     const ls_block_params *p = &pass->args.model->blocks[l];
@@ -392,25 +429,16 @@ static void block_backward(const ls_pass *pass, const ls_pass_call *call, int64_
     void *dbranch = drops ? pass->dbranch : pass->dstream;
     bool below = l > ls_pass_first_block(&pass->args); /* else its bias is another part's */
     ls_dropout none = {.p = 0};
-    ls_pass_layers at;
 
-    ls_pass_layers_of(pass->args.model, l, &at);
-    at.proj.bias_summed = at.out.bias_summed = ls_pass_norms_sum(&pass->args);
-    void *dout = ls_pass_whole(pass, call, dbranch, pass->whole_y);
-    keep_late(pass, call, pass->late ? pass->late[l].dout : NULL, dout);
-    mlp_back(pass, call, l, &at, dout);
+    mlp_branch_back(pass, call, l, at, dbranch);
     norm_back(pass, call,
               (ls_norm_bwd){.sum = b->mid,
                             .mean = b->mean2,
                             .rstd = b->rstd2,
                             .add_to_dsum = true,
                             .dx_max = ls_pass_max(pass, l, LS_LAYER_PROJ, true)},
-              p->ln2_w, p->ln2_b, ls_pass_drop_at(pass, call, l, SITE_PROJ), at.proj.b);
-    void *dproj = ls_pass_whole(pass, call, dbranch, pass->whole_y);
-    keep_late(pass, call, pass->late ? pass->late[l].dproj : NULL, dproj);
-    linear_back(pass, call, l, &at.proj, b->att, dproj, LS_ACT_NONE, NULL, pass->datt);
-    attention_back(pass, call, l);
-    column_back(pass, call, l, &at.qkv, b->y1, dqkv_of(pass, l));
+              p->ln2_w, p->ln2_b, ls_pass_drop_at(pass, call, l, SITE_PROJ), at->proj.b);
+    attention_branch_back(pass, call, l, at, dbranch);
     norm_back(pass, call,
               (ls_norm_bwd){.sum = ls_pass_stream_into(pass, l),
                             .mean = b->mean1,
@@ -419,6 +447,46 @@ static void block_backward(const ls_pass *pass, const ls_pass_call *call, int64_
                             .dx_max = ls_pass_max(pass, l - 1, LS_LAYER_OUT, true)},
               p->ln1_w, p->ln1_b, l > 0 ? ls_pass_drop_at(pass, call, l - 1, SITE_OUT) : none,
               below ? &p[-1].out_b : NULL);
+}
+
+/* A block whose norms stand behind its layers. */
+static void post_norm_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
+                           const ls_pass_layers *at)
+{
+    const ls_block_params *p = &pass->args.model->blocks[l];
+    const ls_pass_buffers *b = &pass->blocks[l];
+    ls_dropout none = {.p = 0};
+
+    norm_back(pass, call,
+              (ls_norm_bwd){.dy = pass->dstream,
+                            .sum = b->end2,
+                            .mean = b->mean2,
+                            .rstd = b->rstd2,
+                            .dsum = pass->dbranch,
+                            .dx_max = ls_pass_max(pass, l, LS_LAYER_OUT, true)},
+              p->ln2_w, p->ln2_b, none, at->out.b);
+    mlp_branch_back(pass, call, l, at, pass->dbranch);
+    norm_back(pass, call,
+              (ls_norm_bwd){.dy = pass->dstream,
+                            .sum = b->end1,
+                            .mean = b->mean1,
+                            .rstd = b->rstd1,
+                            .dsum = pass->dbranch,
+                            .dx_max = ls_pass_max(pass, l, LS_LAYER_PROJ, true)},
+              p->ln1_w, p->ln1_b, none, at->proj.b);
+    attention_branch_back(pass, call, l, at, pass->dbranch);
+}
+
+static void block_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l)
+{
+    ls_pass_layers at;
+
+    ls_pass_layers_of(pass->args.model, l, &at);
+    at.proj.bias_summed = at.out.bias_summed = ls_pass_norms_sum(&pass->args);
+    if (pass->args.model->shape.post_norm)
+        post_norm_back(pass, call, l, &at);
+    else
+        pre_norm_back(pass, call, l, &at);
 }
 
 static void embed_back(const ls_pass *pass, const ls_pass_call *call)
@@ -485,7 +553,8 @@ static void head_back(const ls_pass *pass, const ls_pass_call *call)
 {
     const ls_model *model = pass->args.model;
     int64_t L = model->shape.L;
-    bool below = ls_pass_first_block(&pass->args) < L;
+    /* A norm behind the last block has summed its bias already. */
+    bool below = ls_pass_first_block(&pass->args) < L && !model->shape.post_norm;
 
     ls_pass_head(pass, call, true);
     ls_pass_tell(pass, call, L + 2);

@@ -35,6 +35,8 @@ typedef struct ls_pass_ep {
 /* What one block computes: of the pass's type, but for the statistics. */
 typedef struct ls_pass_buffers {
     void *y1, *qkv, *turned, *att, *mid, *y2, *z, *act, *next;
+    void *end1, *end2; /* with norms behind the layers, which then have no y1 and y2: what attention
+                        * and MLP end with, before it is normalised */
     float *mean1, *rstd1, *qk_rstd, *lse, *mean2, *rstd2;
     ls_pass_experts experts;
     void *keys, *values;      /* the cache, [B, cache, Hkv, D] each */
@@ -241,6 +243,11 @@ bool ls_pass_has_adapter(const ls_block_params *p, const ls_pass_layer *at);
  * attention, without the tensors that differ between forward and backward. */
 ls_dropout ls_pass_drop_at(const ls_pass *pass, const ls_pass_call *call, int64_t l, int site);
 const void *ls_pass_stream_into(const ls_pass *pass, int64_t l);
+
+/* What attention and the MLP of block l read: a norm's output, or the stream itself. */
+void *ls_pass_attention_input(const ls_pass *pass, int64_t l);
+void *ls_pass_mlp_input(const ls_pass *pass, int64_t l);
+
 ls_qkv ls_pass_qkv_row(const ls_pass *pass, const ls_pass_call *call, int64_t l);
 
 /* Where all heads are normalised together, the row of that, of q or k (0, 1): heads as one that
@@ -292,6 +299,10 @@ void *ls_pass_whole_start(const ls_pass *pass, const ls_pass_call *call, void *s
 
 /* Where a product puts its part of a sum over ranks that is to become `share`; make that sum. */
 void *ls_pass_part(const ls_pass *pass, void *share);
+
+/* Prepare that part so that the sum is added to what `share` holds. True: the product is added to
+ * what lies in the part; false: the product overwrites it, on this rank. */
+bool ls_pass_part_onto(const ls_pass *pass, const ls_pass_call *call, void *share);
 void ls_pass_join(const ls_pass *pass, const ls_pass_call *call, void *share);
 
 /* Half of the rows of a join, which travels while the other half is made: `pieces` runs of `rows`

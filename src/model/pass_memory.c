@@ -178,8 +178,8 @@ static void cut_light(cutter *c, const ls_pass_args *args, ls_pass_buffers *b)
     const ls_model_shape *s = &args->model->shape;
     int64_t M = args->B * args->T, share = ls_pass_share(args, M);
 
-    b->y1 = cut_values(c, args, share * s->C);
-    b->y2 = cut_values(c, args, share * s->C);
+    b->y1 = s->post_norm ? NULL : cut_values(c, args, share * s->C);
+    b->y2 = s->post_norm ? NULL : cut_values(c, args, share * s->C);
     if (!s->gated && (args->training || s->lora_rank))
         b->z = cut_values(c, args, M * s->F);
     b->act = cut_values(c, args, ls_pass_mlp_rows(args, M) * s->F);
@@ -250,9 +250,12 @@ static void cut_heavy(cutter *c, const ls_pass_args *args, int64_t l, ls_pass_bu
     b->qk_rstd = keep && s->qk_norm ? cut_floats(c, M * (s->H + s->Hkv)) : NULL;
     b->att = cut_values(c, args, M * ls_pass_att_width(s));
     b->lse = cut_floats(c, args->B * s->H * args->T);
+    b->end1 = s->post_norm ? cut_values(c, args, share * s->C) : NULL;
     b->mid = cut_values(c, args, share * s->C);
-    b->mean2 = cut_floats(c, share);
-    b->rstd2 = cut_floats(c, share);
+    if (!s->post_norm) {
+        b->mean2 = cut_floats(c, share);
+        b->rstd2 = cut_floats(c, share);
+    }
     if (s->gated && !ls_pass_is_ep(args))
         cut_gated(c, args, b);
     for (int i = 0; i < LS_ADAPTER_DOWN; i++)
@@ -260,14 +263,19 @@ static void cut_heavy(cutter *c, const ls_pass_args *args, int64_t l, ls_pass_bu
             b->small[i] = cut_values(c, args, M * s->lora_rank);
 }
 
-/* What is kept always: what the product that ends a block makes, and rows of experts that would
- * have to travel between ranks again. */
+/* What is kept always: what the product that ends a block makes, with the norm behind it where there
+ * is one, and rows of experts that would have to travel between ranks again. */
 static void cut_end(cutter *c, const ls_pass_args *args, int64_t l, ls_pass_buffers *b)
 {
     const ls_model_shape *s = &args->model->shape;
-    int64_t M = args->B * args->T;
+    int64_t M = args->B * args->T, share = ls_pass_share(args, M);
 
-    b->next = cut_values(c, args, ls_pass_share(args, M) * s->C);
+    b->next = cut_values(c, args, share * s->C);
+    if (s->post_norm) {
+        b->end2 = cut_values(c, args, share * s->C);
+        b->mean2 = cut_floats(c, share);
+        b->rstd2 = cut_floats(c, share);
+    }
     if (ls_pass_is_ep(args))
         cut_gated(c, args, b);
     if (args->model->blocks[l].adapters[LS_ADAPTER_DOWN].a.w >= 0)
@@ -322,7 +330,8 @@ static void cut_backward(cutter *c, const ls_pass_args *args, ls_pass *pass)
     bool halves = args->late > 0; /* late places have dqkv and dz, and activations are kept */
 
     pass->dstream = args->units ? NULL : cut_values(c, args, share * s->C); /* calls bring both */
-    pass->dbranch = s->dropout > 0 && !args->units ? cut_values(c, args, share * s->C) : NULL;
+    bool branch = s->post_norm || (s->dropout > 0 && !args->units);
+    pass->dbranch = branch ? cut_values(c, args, share * s->C) : NULL;
     pass->dy = cut_values(c, args, share * s->C);
     pass->dqkv = halves ? NULL : cut_values(c, args, M * ls_pass_qkv_width(s));
     pass->datt = cut_values(c, args, M * ls_pass_att_width(s));
@@ -360,7 +369,8 @@ static void lay_out_slot(cutter *c, const ls_pass_args *args, ls_pass *pass, int
     ls_pass_buffers *blocks = pass->all ? pass->all + slot * s->L : NULL;
     ls_pass_ends ends = {.yf = NULL};
 
-    bool discrete = s->dropout > 0 || ls_pass_is_split(args); /* a branch ends beside the stream */
+    /* A branch ends beside the stream. */
+    bool discrete = s->dropout > 0 || s->post_norm || ls_pass_is_split(args);
     if (ls_pass_has_head(args) || (slot == 0 && discrete))
         ends = cut_ends(c, args);
     else if (pass->ends) /* nobody reads it */
@@ -443,7 +453,7 @@ static void lay_out(cutter *c, const ls_pass_args *args, int threads, ls_pass *p
 {
     const ls_model_shape *s = &args->model->shape;
     int64_t M = args->B * args->T, share = ls_pass_share(args, M);
-    bool branch = s->dropout > 0 || ls_pass_is_split(args);
+    bool branch = s->dropout > 0 || s->post_norm || ls_pass_is_split(args);
 
     pass->branch = branch ? cut_values(c, args, share * s->C) : NULL;
     if (ls_pass_is_split(args))
@@ -599,6 +609,9 @@ ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args)
               (int)args->type);
     LS_BUG_IF(args->fp8 && (args->units || ls_pass_is_split(args)),
               "magnitudes of a tensor, of which a rank sees a part, or another call's");
+    LS_BUG_IF(args->model->shape.post_norm &&
+                  (args->model->shape.E > 0 || args->model->shape.dropout > 0),
+              "norms behind experts, or behind what is dropped");
     LS_BUG_IF(args->late > 0 && !args->training, "a backward in halves of a pass without one");
     size_t slots = (size_t)ls_pass_slots(args), late = (size_t)args->late;
     pass->args = *args;

@@ -120,6 +120,27 @@ void *ls_pass_part(const ls_pass *pass, void *share)
     return ls_pass_divides_rows(&pass->args) ? pass->whole_y : share;
 }
 
+/* One rank adds its product to a stream that all have; of a divided stream each adds to its rows,
+ * and the others' parts of these begin at zero:
+ *
+ *   2 ranks, shares of 2 rows    rank 0: | a b 0 0 | + its product,  rank 1: | 0 0 c d | + its own
+ */
+bool ls_pass_part_onto(const ls_pass *pass, const ls_pass_call *call, void *share)
+{
+    const ls_model *model = pass->args.model;
+    int64_t n = ls_pass_share(&pass->args, call->B * call->T) * model->shape.C;
+    int64_t bytes = n * ls_dtype_bytes(pass->args.type);
+    char *whole = pass->whole_y;
+
+    if (!ls_pass_divides_rows(&pass->args))
+        return model->split.rank == 0;
+    pass->args.kernels->fill(
+        pass->args.stream,
+        &(ls_fill){.x = pass->whole_y, .n = model->split.ranks * bytes / (int64_t)sizeof(float)});
+    ls_stream_copy(pass->args.stream, whole + model->split.rank * bytes, share, bytes);
+    return true;
+}
+
 static ls_collectives_ask joining(const ls_pass *pass, const ls_pass_call *call, void *share)
 {
     bool rows = ls_pass_divides_rows(&pass->args);

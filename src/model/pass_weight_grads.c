@@ -37,11 +37,13 @@ static void block_second(const ls_pass *pass, const ls_pass_call *call, int64_t 
     ls_pass_layers_of(pass->args.model, l, &at);
     if (pass->args.model->shape.E == 0) {
         ls_pass_parts_back(pass, call, &at.out, b->act, late->dout, &none);
-        ls_pass_parts_back(pass, call, &at.fc, ls_pass_whole(pass, call, b->y2, pass->whole_x),
+        ls_pass_parts_back(pass, call, &at.fc,
+                           ls_pass_whole(pass, call, ls_pass_mlp_input(pass, l), pass->whole_x),
                            late->dz, &none);
     }
     ls_pass_parts_back(pass, call, &at.proj, b->att, late->dproj, &none);
-    ls_pass_parts_back(pass, call, &at.qkv, ls_pass_whole(pass, call, b->y1, pass->whole_x),
+    ls_pass_parts_back(pass, call, &at.qkv,
+                       ls_pass_whole(pass, call, ls_pass_attention_input(pass, l), pass->whole_x),
                        late->dqkv, &none);
 }
 
