@@ -30,6 +30,7 @@ MODELS = {
     "mixtral": "family: mixtral, kv_heads: 2, experts: 8, experts_used: 2",
     "qwen3_moe": "family: qwen3_moe, kv_heads: 4, head_size: 6, experts: 8, experts_used: 3",
     "olmoe": "family: olmoe, kv_heads: 2, experts: 8, experts_used: 2, experts_norm: false",
+    "olmo2": "family: olmo2, kv_heads: 2",
 }
 EXACT = {"pp", "dp"}  # axes that change no bit
 LOSS, GRADIENT, NOISE = 1e-4, 1e-3, 1e-6  # of a loss; of a tensor's norm; of a key's bias, absolute

@@ -200,6 +200,21 @@ static const ls_family_row rows[LS_FAMILIES] = {
                          .other_bias = "such biases",
                          .experts = {.key = "num_experts", .n = 64, .used = 8, .norm_key = true},
                          .refused = olmoe_refused},
+    [LS_FAMILY_OLMO2] = {.name = "olmo2",
+                         .causal = "Olmo2ForCausalLM",
+                         .base = "Olmo2Model",
+                         .keys = LLAMA_KEYS,
+                         .names = {LLAMA_FRAME, LLAMA_MLP, .norm1 = "post_attention_layernorm",
+                                   .norm2 = "post_feedforward_layernorm"},
+                         .post_norm = true,
+                         .qk_norm = LS_QK_NORM_WHOLE,
+                         .act = SILU,
+                         .context = 2048,
+                         .eps = 1e-5,
+                         .theta = 10000,
+                         .bias = LS_BIAS_NONE,
+                         .attention_bias_key = true,
+                         .other_bias = "such biases"},
 };
 
 const ls_family_row *ls_families_row(ls_family family)

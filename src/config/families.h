@@ -109,9 +109,9 @@ typedef struct ls_family_row {
 
 /* As model.family names them, in the order of ls_family. */
 #define LS_FAMILY_NAMES \
-    "gpt2", "llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe", "olmoe"
+    "gpt2", "llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe", "olmoe", "olmo2"
 
-enum { LS_FAMILIES = LS_FAMILY_OLMOE + 1 };
+enum { LS_FAMILIES = LS_FAMILY_OLMO2 + 1 };
 
 const ls_family_row *ls_families_row(ls_family family);
 

@@ -67,7 +67,8 @@ const ls_option ls_options[] = {
          "learned positions, LayerNorm, GELU; the others: rotary positions, RMSNorm, gated SiLU; "
          "qwen3 also normalises queries and keys. mixtral and qwen3_moe are mistral and qwen3 with "
          "a mixture of experts (model.experts); olmoe is such a mixture too, and normalises the "
-         "queries of all heads together, and so the keys.",
+         "queries of all heads together, and so the keys. olmo2 does the same without experts, and "
+         "has its norms behind attention and MLP.",
      .offset = AT(model.family),
      .fixed = true},
     {.key = "model.layers",

@@ -26,6 +26,10 @@
     "\"model_type\":\"olmoe\",\"architectures\":[\"OlmoeForCausalLM\"],\"vocab_size\":100," \
     "\"hidden_size\":32,\"intermediate_size\":24,\"num_hidden_layers\":2,"                  \
     "\"num_attention_heads\":4"
+#define OLMO2                                                                               \
+    "\"model_type\":\"olmo2\",\"architectures\":[\"Olmo2ForCausalLM\"],\"vocab_size\":100," \
+    "\"hidden_size\":32,\"intermediate_size\":24,\"num_hidden_layers\":2,"                  \
+    "\"num_attention_heads\":4"
 #define QWEN3                                                                                  \
     "\"model_type\":\"qwen3\",\"vocab_size\":100,\"hidden_size\":32,\"intermediate_size\":48," \
     "\"num_hidden_layers\":4,\"num_attention_heads\":4,\"num_key_value_heads\":2"
@@ -327,6 +331,8 @@ LS_TEST(hf_writes_what_it_reads)
     check_round("{" OLMOE "}");
     check_round("{" OLMOE
                 ",\"num_key_value_heads\":1,\"norm_topk_prob\":true,\"attention_bias\":true}");
+    check_round("{" OLMO2 "}");
+    check_round("{" OLMO2 ",\"attention_bias\":true,\"num_key_value_heads\":2,\"rope_theta\":5e5}");
     check_round("{" QWEN3_MOE "}");
     check_round("{" QWEN3_MOE ",\"norm_topk_prob\":true,\"use_sliding_window\":true,"
                 "\"sliding_window\":9,\"attention_bias\":true}");
@@ -357,6 +363,12 @@ LS_TEST(hf_reads_mixtures_with_transformers_defaults)
     LS_CHECK_EQ(c.model.context, 4096);
     LS_CHECK(!c.model.experts_norm && c.model.window == 0);
     LS_CHECK_NEAR(c.model.rope_theta, 1e4, 0);
+    LS_CHECK_NEAR(c.model.norm_eps, 1e-5, 1e-12);
+    LS_CHECK_OK(read_text("{" OLMO2 "}", &c));
+    LS_CHECK_EQ(c.model.family, LS_FAMILY_OLMO2);
+    LS_CHECK_EQ(c.model.kv_heads, c.model.heads);
+    LS_CHECK_EQ(c.model.context, 2048);
+    LS_CHECK_EQ(c.model.bias, LS_BIAS_NONE);
     LS_CHECK_NEAR(c.model.norm_eps, 1e-5, 1e-12);
 }
 

@@ -151,9 +151,9 @@ def check_adapter(family, targets):
 if __name__ == "__main__":
     checks = [(round_trip, family, number, dtype) for family in oracle.FAMILIES
               for number, dtype in ((0, torch.float32), (1, torch.bfloat16), (3, torch.float32))]
-    checks += [(check_fingerprint, family) for family in ("gpt2", "llama", "qwen3")]
+    checks += [(check_fingerprint, family) for family in ("gpt2", "llama", "qwen3", "olmo2")]
     for family, targets in (("llama", ["q_proj", "v_proj", "down_proj"]), ("gpt2", ["c_attn", "mlp.c_fc"]),
-                            ("qwen3", ["k_proj", "o_proj", "gate_proj"])):
+                            ("qwen3", ["k_proj", "o_proj", "gate_proj"]), ("olmo2", ["q_proj", "up_proj"])):
         checks += [(check_tuned, family), (check_adapter, family, targets)]
     for check, *args in checks:
         try:

@@ -104,6 +104,28 @@ static void olmoe(ls_run *run)
     run->model.experts_used = 2;
 }
 
+static void olmo2(ls_run *run)
+{
+    llama(run);
+    run->model.family = LS_FAMILY_OLMO2;
+    run->model.bias = LS_BIAS_ATTENTION;
+    run->model.kv_heads = 3;
+    run->model.dropout = 0;
+}
+
+static void olmo2_some(ls_run *run)
+{
+    static const char *targets[] = {"q_proj", "o_proj", "up_proj", "down_proj"};
+
+    olmo2(run);
+    run->model.bias = LS_BIAS_NONE;
+    run->model.kv_heads = 1;
+    run->model.tied = LS_TIED_NO;
+    run->lora.rank = 2;
+    run->lora.alpha = 3;
+    run->lora.targets = (ls_run_list){targets, 4};
+}
+
 static void adapted(ls_run *run)
 {
     llama(run);
@@ -156,6 +178,8 @@ static const variant variants[] = {{"gpt2", plain},
                                    {"mixtral", mixtral},
                                    {"qwen3_moe frozen", qwen3_moe},
                                    {"olmoe", olmoe},
+                                   {"olmo2", olmo2},
+                                   {"olmo2 lora of some", olmo2_some},
                                    {"llama lora", adapted},
                                    {"gpt2 lora", adapted_gpt2},
                                    {"qwen3 lora of some", adapted_some},

@@ -53,6 +53,12 @@ static void window(ls_run *run)
     run->model.window = 9;
 }
 
+static void olmo2(ls_run *run)
+{
+    llama(run);
+    run->model.family = LS_FAMILY_OLMO2;
+}
+
 typedef struct variant {
     const char *name;
     void (*change)(ls_run *run);
@@ -62,7 +68,8 @@ typedef struct variant {
 static const variant variants[] = {
     {"gpt2", gpt2, {"2", "3", "4", NULL}}, {"llama", llama, {"2", "8", "1+1", NULL}},
     {"qwen3", qwen3, {"2", "1+2", NULL}},  {"llama with dropout", llama_dropout, {"4", NULL}},
-    {"gpt2 lora", gpt2_lora, {"2", NULL}}, {"window", window, {"4", NULL}}};
+    {"gpt2 lora", gpt2_lora, {"2", NULL}}, {"window", window, {"4", NULL}},
+    {"olmo2", olmo2, {"2", "1+2", NULL}}};
 
 /* What runs now; ranks are processes made after this was set. */
 static struct {

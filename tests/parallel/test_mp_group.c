@@ -83,6 +83,26 @@ static void olmoe(ls_run *run)
     run->model.bias = LS_BIAS_ATTENTION;
 }
 
+/* The same norms, and those of the stream behind the layers. */
+static void olmo2(ls_run *run)
+{
+    llama(run);
+    run->model.family = LS_FAMILY_OLMO2;
+}
+
+static void olmo2_biased(ls_run *run)
+{
+    olmo2(run);
+    run->model.bias = LS_BIAS_ATTENTION;
+}
+
+static void olmo2_lora(ls_run *run)
+{
+    olmo2(run);
+    run->lora.rank = 2;
+    run->lora.alpha = 3;
+}
+
 static void mixtral_lora(ls_run *run)
 {
     mixtral(run);
@@ -145,7 +165,11 @@ static const variant variants[] = {
     {"qwen3 of three", three, {"3", "1+2", NULL}}, {"mixtral", mixtral, {"2", "4", NULL}},
     {"olmoe", olmoe, {"2", "4", "1+1", NULL}},     {"mixtral lora", mixtral_lora, {"2", NULL}},
     {"llama frozen", llama_frozen, {"2", NULL}},   {"olmoe frozen", olmoe_frozen, {"4", NULL}},
-    {"qwen3 frozen", qwen3_frozen, {"2", NULL}}};
+    {"qwen3 frozen", qwen3_frozen, {"2", NULL}},   {"olmo2", olmo2, {"2", "8", "1+1", NULL}},
+    {"olmo2 lora", olmo2_lora, {"4", NULL}},       {"olmo2 biased", olmo2_biased, {"2", NULL}}};
+
+/* Those of which every mode is tried: gpt2, llama and olmo2. */
+static const int every_mode[] = {0, 2, 13};
 
 /* What runs now; ranks are processes made after this was set. */
 static struct {
@@ -265,10 +289,10 @@ LS_TEST_SECONDS(tensor_ranks_agree_with_one_in_every_mode, 120)
 {
     static const ls_recompute levels[] = {LS_RECOMPUTE_SELECTIVE, LS_RECOMPUTE_FULL};
 
-    for (size_t v = 0; v < 3; v += 2) /* gpt2, llama */
+    for (size_t v = 0; v < LS_COUNT(every_mode); v++)
         for (int mode = 0; mode < 6; mode++)
             for (int sequence = 0; sequence < 2; sequence++) {
-                reset(&variants[v]);
+                reset(&variants[every_mode[v]]);
                 now.sequence = sequence;
                 if (mode < 2)
                     now.recompute = levels[mode];

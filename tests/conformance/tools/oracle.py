@@ -15,7 +15,7 @@ transformers.utils.logging.disable_progress_bar()
 PROBE = os.environ["LINESHAFT_PROBE"]
 LINESHAFT = os.environ["LINESHAFT"]
 T, B = 37, 3  # odd on purpose
-FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe", "olmoe")
+FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe", "olmoe", "olmo2")
 MIXTURES = ("mixtral", "qwen3_moe", "olmoe")
 PER_FAMILY = 4
 
@@ -73,7 +73,13 @@ SPECIAL = {
         {"num_experts": 64, "num_experts_per_tok": 8, "intermediate_size": 12, "num_attention_heads": 4,
          "num_key_value_heads": 4, "hidden_size": 48},
         {"num_experts": 6, "num_experts_per_tok": 2, "attention_bias": True, "tie_word_embeddings": True,
-         "num_attention_heads": 6, "num_key_value_heads": 2, "hidden_size": 72}]}
+         "num_attention_heads": 6, "num_key_value_heads": 2, "hidden_size": 72}],
+    "olmo2": [
+        {},
+        {"attention_bias": True, "old_spelling": True, "num_attention_heads": 6, "num_key_value_heads": 2,
+         "hidden_size": 72},
+        {"tie_word_embeddings": True, "head_dim": 10, "num_hidden_layers": 3},
+        {"rope_parameters": LLAMA3}]}
 
 # One expert of normalised weight has the weight 1 and its router no gradient, only rounding, which AdamW blows
 # up: there is no such configuration. And where two experts are as good to the last bits, the two sides take
@@ -123,7 +129,7 @@ def configuration(family, number):
                 "num_attention_heads": heads, "tie_word_embeddings": False,
                 "num_key_value_heads": heads // int(rng.choice([d for d in (1, 2, 3) if heads % d == 0])),
                 "rms_norm_eps": float(rng.choice([1e-5, 1e-6])), **tokens}
-    if family == "olmoe":  # its default is 1, and PyTorch never trains the embedding of that token
+    if family in ("olmoe", "olmo2"):  # their default is 1, and PyTorch never trains the embedding of that token
         keys["pad_token_id"] = None
     keys.update(special)
     return transformers.AutoConfig.for_model(family, **keys), old
