@@ -1,14 +1,7 @@
-/* adamw.c -- one pass over weights, moments and gradients, at the speed of memory.
- *
- * w = w - lr step, with the step of moments.h. A task is PIECE elements of one span; it finds its
- * span by walking the list, which is short beside the piece.
- * A copy of the weights in bf16, for rows that read them so, is written on the way; where it is
- * rounded stochastically, from what is in the cache when a piece is done.
- * A stream that has failed must not touch the weights, so that the caller can go on from them. */
+/* adamw.c -- one pass over weights, moments and gradients, at the speed of memory: w = w - lr step,
+ * with the step of moments.h, over the spans of elements.h. */
 #include "kernel/cpu/rows_basic.h"
-#include "kernel/cpu/simd/moments.h"
-
-enum { PIECE = 16384 };
+#include "kernel/cpu/simd/elements.h"
 
 LS_INLINE void update_piece(const ls_adamw *a, const ls_adamw_span *span, int64_t from, int64_t n,
                             uint16_t *copy)
@@ -43,41 +36,13 @@ LS_INLINE void update_piece(const ls_adamw *a, const ls_adamw_span *span, int64_
     }
 }
 
-static int64_t pieces(const ls_adamw_span *span)
-{
-    return (span->count + PIECE - 1) / PIECE;
-}
-
 static void adamw_task(void *context, int64_t index, int worker)
 {
-    const ls_adamw *a = context;
-    const ls_adamw_span *span = a->spans;
-
     (void)worker;
-    while (index >= pieces(span))
-        index -= pieces(span++);
-    int64_t from = index * PIECE, n = ls_min_i64(PIECE, span->count - from);
-    int64_t place = span->w_first + from;
-    uint16_t *copy = a->copy ? (uint16_t *)a->copy + place : NULL;
-    if (copy && !a->rounding.stochastic) {
-        update_piece(a, span, from, n, copy);
-        return;
-    }
-    update_piece(a, span, from, n, NULL);
-    if (copy)
-        ls_rounding_piece(&a->rounding, a->w + place, copy, place, n);
+    elements_task(context, index, update_piece);
 }
 
 void LS_ISA_NAME(ls_adamw_row)(ls_stream *stream, const ls_adamw *a)
 {
-    ls_adamw args = *a;
-    int64_t tasks = 0;
-
-    LS_BUG_IF(a->copy && a->copy_type != LS_BF16, "adamw with a copy of type %d",
-              (int)a->copy_type);
-    if (a->result->bad_block >= 0 || ls_stream_failed(stream))
-        return;
-    for (int64_t i = 0; i < a->n_spans; i++)
-        tasks += pieces(&a->spans[i]);
-    ls_pool_run(ls_stream_pool(stream), adamw_task, &args, tasks);
+    elements_run(stream, a, adamw_task);
 }

@@ -1,0 +1,51 @@
+/* elements.h -- the walk over the spans of an update that goes element by element.
+ *
+ * A task is ELEMENTS_PIECE elements of one span; it finds its span by walking the list, which is
+ * short beside the piece. A copy of the weights in bf16, for rows that read them so, is written on
+ * the way; where it is rounded stochastically, from what is in the cache when a piece is done.
+ * A stream that has failed must not touch the weights, so that the caller can go on from them. */
+#pragma once
+#include "kernel/cpu/simd/moments.h"
+
+enum { ELEMENTS_PIECE = 16384 };
+
+/* n elements of a span, from its element `from` on; copy: NULL, or where their copies begin. */
+typedef void elements_update(const ls_adamw *a, const ls_adamw_span *span, int64_t from, int64_t n,
+                             uint16_t *copy);
+
+LS_INLINE int64_t elements_pieces(const ls_adamw_span *span)
+{
+    return (span->count + ELEMENTS_PIECE - 1) / ELEMENTS_PIECE;
+}
+
+LS_INLINE void elements_task(const ls_adamw *a, int64_t index, elements_update *update)
+{
+    const ls_adamw_span *span = a->spans;
+
+    while (index >= elements_pieces(span))
+        index -= elements_pieces(span++);
+    int64_t from = index * ELEMENTS_PIECE, n = ls_min_i64(ELEMENTS_PIECE, span->count - from);
+    int64_t place = span->w_first + from;
+    uint16_t *copy = a->copy ? (uint16_t *)a->copy + place : NULL;
+    if (copy && !a->rounding.stochastic) {
+        update(a, span, from, n, copy);
+        return;
+    }
+    update(a, span, from, n, NULL);
+    if (copy)
+        ls_rounding_piece(&a->rounding, a->w + place, copy, place, n);
+}
+
+LS_INLINE void elements_run(ls_stream *stream, const ls_adamw *a, ls_pool_task task)
+{
+    ls_adamw args = *a;
+    int64_t tasks = 0;
+
+    LS_BUG_IF(a->copy && a->copy_type != LS_BF16, "an update with a copy of type %d",
+              (int)a->copy_type);
+    if (a->result->bad_block >= 0 || ls_stream_failed(stream))
+        return;
+    for (int64_t i = 0; i < a->n_spans; i++)
+        tasks += elements_pieces(&a->spans[i]);
+    ls_pool_run(ls_stream_pool(stream), task, &args, tasks);
+}
