@@ -41,7 +41,12 @@ enum {
       .reach = LS_REACH_MATRIX, .moments = 2, .kinds = {"adam.m", "adam.v"},                      \
       .matrix_kind = "muon.m",                                                                    \
       .reads = LS_READS_BETAS | LS_READS_EPS | LS_READS_MOMENTUM | LS_READS_ADAMW_LR, .lr = 1e-3, \
-      .beta2 = 0.95, .weight_decay = 0.1, .momentum = 0.95)
+      .beta2 = 0.95, .weight_decay = 0.1, .momentum = 0.95)                                       \
+    X(LION, lion,                                                                                 \
+      "steps of one size towards the sign of a mean of gradients; one more number per "           \
+      "weight",                                                                                   \
+      .reach = LS_REACH_ELEMENT, .moments = 1, .kinds = {"lion.m"}, .reads = LS_READS_BETAS,      \
+      .lr = 1e-4, .beta2 = 0.99, .weight_decay = 1, .momentum = 0.95)
 
 #define LS_OPTIMIZER_ENUM(id, name, doc, ...) LS_OPTIMIZER_##id,
 typedef enum ls_optimizer { LS_OPTIMIZERS(LS_OPTIMIZER_ENUM) LS_OPTIMIZER_COUNT } ls_optimizer;

@@ -498,6 +498,9 @@ typedef struct ls_adamw {
     const ls_norm_result *result;
 } ls_adamw;
 
+/* lion: the same arguments, without v: w -= lr (sign(beta1 m + (1 - beta1) g) + decay w), then m =
+ * beta2 m + (1 - beta2) g (Chen et al., 2023). */
+
 /* lamb: AdamW's direction with a step as long as the tensor asks for (You et al., 2019), in two
  * parts, between which ranks that have parts of a tensor exchange squares.
  * LS_LAMB_DIRECTION: for each piece, m and v as in adamw, grad becomes u = m^ / (sqrt(v^) + eps) +
@@ -593,6 +596,7 @@ typedef enum ls_row {
     LS_ROW_FILL,
     LS_ROW_NORM2,
     LS_ROW_ADAMW,
+    LS_ROW_LION,
     LS_ROW_LAMB,
     LS_ROW_MOMENTUM,
     LS_ROW_MUON,
@@ -630,6 +634,7 @@ typedef struct ls_kernels {
     void (*fill)(ls_stream *stream, const ls_fill *a);
     void (*norm2)(ls_stream *stream, const ls_norm2 *a);
     void (*adamw)(ls_stream *stream, const ls_adamw *a);
+    void (*lion)(ls_stream *stream, const ls_adamw *a);
     void (*lamb)(ls_stream *stream, const ls_lamb *a);
     void (*momentum)(ls_stream *stream, const ls_momentum *a);
     void (*muon)(ls_stream *stream, const ls_muon *a);

@@ -29,6 +29,7 @@ const char *const ls_cost_dims[LS_ROWS][LS_COST_DIMS] = {
     [LS_ROW_FILL] = {"n"},
     [LS_ROW_NORM2] = {"n"},
     [LS_ROW_ADAMW] = {"n"},
+    [LS_ROW_LION] = {"n"},
     [LS_ROW_LAMB] = {"n"},
     [LS_ROW_MOMENTUM] = {"n"},
     [LS_ROW_MUON] = {"rows", "cols"},
@@ -155,9 +156,10 @@ static ls_cost cast(const ls_cast *a)
     return flat((double)(ls_dtype_bytes(a->from_type) + ls_dtype_bytes(a->to_type)), a->n);
 }
 
-static ls_cost adamw(const ls_adamw *a, int64_t n) /* grad, m, v, w; m, v, w; the copy */
+/* grad, w and each moment; they again, but for grad; the copy. */
+static ls_cost elements(const ls_adamw *a, int moments, int64_t n)
 {
-    return flat(7 * 4 + (a->copy ? (double)ls_dtype_bytes(a->copy_type) : 0), n);
+    return flat((3 + 2 * moments) * 4 + (a->copy ? (double)ls_dtype_bytes(a->copy_type) : 0), n);
 }
 
 /* grad, m, v, w; m, v, grad. Then grad, w; w, the copy. */
@@ -244,7 +246,9 @@ ls_cost ls_cost_of(ls_row row, const void *args, int64_t updated)
     case LS_ROW_NORM2:
         return flat(4, a.norm2->n);
     case LS_ROW_ADAMW:
-        return adamw(args, updated);
+        return elements(args, 2, updated);
+    case LS_ROW_LION:
+        return elements(args, 1, updated);
     case LS_ROW_LAMB:
         return lamb(args);
     case LS_ROW_MOMENTUM: /* m, grad; m, grad */

@@ -91,10 +91,10 @@ LS_TEST(option_enum_names_match_their_enums)
         {"train.schedule", "linear", LS_LR_SCHEDULE_LINEAR},
         {"train.schedule", "cosine", LS_LR_SCHEDULE_COSINE},
         {"train.schedule", "wsd", LS_LR_SCHEDULE_WSD},
-        {"train.optimizer", "adamw", LS_OPTIMIZER_ADAMW},
-        {"train.optimizer", "lamb", LS_OPTIMIZER_LAMB},
-        {"train.optimizer", "muon", LS_OPTIMIZER_MUON},
-        {"train.reduce", "ordered", LS_REDUCE_ORDERED},
+#define OPTIMIZER(id, name, doc, ...) {"train.optimizer", #name, LS_OPTIMIZER_##id},
+        LS_OPTIMIZERS(OPTIMIZER)
+#undef OPTIMIZER
+            {"train.reduce", "ordered", LS_REDUCE_ORDERED},
         {"train.reduce", "fast", LS_REDUCE_FAST},
         {"train.rounding", "nearest", LS_ROUND_NEAREST},
         {"train.rounding", "stochastic", LS_ROUND_STOCHASTIC},

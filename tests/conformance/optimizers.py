@@ -1,4 +1,4 @@
-"""optimizers.py -- steps of LAMB and Muon against the published rules in float64 and torch.optim.Muon."""
+"""optimizers.py -- steps of LAMB, Muon and Lion against the published rules in float64, and torch.optim.Muon."""
 import os, sys
 import numpy as np, torch
 
@@ -10,6 +10,8 @@ STEPS = 40
 LR, ADAMW_LR, BETAS, EPS, DECAY, MOMENTUM, CLIP = 1e-2, 4e-3, (0.9, 0.95), 1e-8, 0.1, 0.95, 1.0
 TRAIN = ["train.lr=%g" % LR, "train.beta1=%g" % BETAS[0], "train.beta2=%g" % BETAS[1], "train.eps=%g" % EPS,
          "train.weight_decay=%g" % DECAY, "train.clip=%g" % CLIP]
+LION_LR = 1e-3
+LION = ["train.optimizer=lion", "train.lr=%g" % LION_LR]
 MUON = ["train.optimizer=muon", "train.momentum=%g" % MOMENTUM, "train.adamw_lr=%g" % ADAMW_LR]
 A, B_, C = 3.4445, -4.7750, 2.0315
 
@@ -75,6 +77,19 @@ class Muon:
             parts = 3 if "c_attn" in name else 1  # q, k, v side by side
             steps = [0.2 * max(x.shape) ** 0.5 * orthogonal(x) for x in ahead.chunk(parts, dim=1)]
             p.sub_(LR * (torch.cat(steps, dim=1) + DECAY * p))
+
+
+class Lion:
+    """Chen et al., 2023, algorithm 2."""
+
+    def __init__(self, model):
+        self.rows = [(p, torch.zeros_like(p)) for p in model.parameters()]
+
+    def step(self):
+        for p, m in self.rows:
+            mean = BETAS[0] * m + (1 - BETAS[0]) * p.grad
+            p.sub_(LION_LR * (mean.sign() + (DECAY * p if p.dim() == 2 else 0)))
+            m.mul_(BETAS[1]).add_((1 - BETAS[1]) * p.grad)
 
 
 class TorchMuon:
@@ -156,6 +171,8 @@ if __name__ == "__main__":
     for family, number in (("gpt2", 0), ("gpt2", 3), ("llama", 0), ("llama", 3), ("qwen3", 0)):
         attempt(family, number, "lamb", Lamb, ["train.optimizer=lamb"])
         attempt(family, number, "muon", Muon, MUON)
+        # Where a mean passes 0 its sign is that of a rounding, and a step of full size goes the other way.
+        attempt(family, number, "lion", Lion, LION, loss_limit=2e-3, weight_limit=2e-2)
     if hasattr(torch.optim, "Muon"):
         def exact(x, *_):
             return orthogonal(x)

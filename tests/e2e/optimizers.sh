@@ -1,5 +1,5 @@
 #!/bin/sh
-# optimizers.sh -- LAMB and Muon in whole runs: they learn, with equal bits on any number of ranks,
+# optimizers.sh -- optimizers in whole runs: they learn, with equal bits on any number of ranks,
 # resumed exactly on another number; a checkpoint of another optimizer is refused; learning rates
 # follow the batch.
 # shellcheck source=tests/lib.sh
@@ -16,16 +16,35 @@ checkpoint: {every: 0, keep: 2}
 eval: {every: 0, sequences: 5, sample: ""}
 YAML
 
-for kind in lamb muon; do
-    run 0 "$LINESHAFT" train run.yaml --json --set train.optimizer=$kind --set out=$kind
+# rate_of KIND: at which it learns here. meshes_of KIND, moves_of KIND: ranks and stage of ZeRO; steps, ranks and stage.
+rate_of() {
+    case $1 in lion) echo 1e-3 ;; *) echo 1e-2 ;; esac
+}
+meshes_of() {
+    case $1 in
+    lamb | muon) echo 2,0 3,1 4,1 ;;
+    *) echo 2,0 3,1 3,2 4,3 ;; # element by element
+    esac
+}
+moves_of() {
+    case $1 in
+    lamb | muon) echo 3,3,1 6,1,0 9,2,0 12,3,1 ;;
+    *) echo 3,3,3 6,1,0 9,2,1 12,4,2 ;;
+    esac
+}
+
+for kind in lamb muon lion; do
+    rate=$(rate_of $kind)
+    run 0 "$LINESHAFT" train run.yaml --json --set train.optimizer=$kind --set train.lr=$rate --set out=$kind
     losses out >want
+    cp want $kind/losses
     hash=$(field summary weights_hash)
     [ "$(field start optimizer)" = $kind ] || fail "the start does not tell the optimizer"
     awk 'NR == 1 { first = $2 } { last = $2 } END { exit !(last < first - 0.3) }' want ||
         fail "$kind learns nothing: $(cat want)"
-    for mesh in 2,0 3,1 4,1; do
+    for mesh in $(meshes_of $kind); do
         run 0 "$LINESHAFT" train run.yaml --json -n "${mesh%,*}" --set "mesh.zero=${mesh#*,}" \
-            --set train.optimizer=$kind --set "out=$kind$mesh"
+            --set train.optimizer=$kind --set train.lr=$rate --set "out=$kind$mesh"
         losses out >got
         cmp -s want got || fail "$kind on $mesh: $(diff want got | head -n 4)"
         [ "$(field summary weights_hash)" = "$hash" ] || fail "$kind on $mesh: other weights"
@@ -33,10 +52,10 @@ for kind in lamb muon; do
 
     # Stopped and gone on with by other numbers of ranks: state of moments from one mesh to the next.
     : >got
-    for part in 3,3,1 6,1,0 9,2,0 12,3,1; do
+    for part in $(moves_of $kind); do
         zero=${part##*,} n=${part#*,} n=${n%,*}
         run 0 "$LINESHAFT" train run.yaml --json -n "$n" --set "train.steps=${part%%,*}" --set "mesh.zero=$zero" \
-            --set train.optimizer=$kind --set checkpoint.every=2 --set out=moved-$kind
+            --set train.optimizer=$kind --set train.lr=$rate --set checkpoint.every=2 --set out=moved-$kind
         losses out >>got
     done
     cmp -s want got || fail "$kind moved from mesh to mesh: $(diff want got | head -n 4)"
@@ -45,13 +64,38 @@ for kind in lamb muon; do
 
     # Fast mode and bf16 on several ranks stay near one process.
     run 0 "$LINESHAFT" train run.yaml --json -n 3 --set mesh.zero=1 --set train.reduce=fast \
-        --set train.optimizer=$kind --set out=fast-$kind
+        --set train.optimizer=$kind --set train.lr=$rate --set out=fast-$kind
     losses out >got
     alike "fast mode of $kind" 12 want got 1e-3
-    run 0 "$LINESHAFT" train run.yaml --json --set precision=bf16 --set train.optimizer=$kind --set out=half-$kind
+    run 0 "$LINESHAFT" train run.yaml --json --set precision=bf16 --set train.optimizer=$kind --set train.lr=$rate --set out=half-$kind
     hash=$(field summary weights_hash)
-    run 0 "$LINESHAFT" train run.yaml --json -n 3 --set precision=bf16 --set train.optimizer=$kind --set out=half3-$kind
+    run 0 "$LINESHAFT" train run.yaml --json -n 3 --set precision=bf16 --set train.optimizer=$kind --set train.lr=$rate --set out=half3-$kind
     [ "$(field summary weights_hash)" = "$hash" ] || fail "$kind in bf16: other weights on 3 ranks"
+done
+
+# What goes element by element goes everywhere: stages, offloaded moments, servers, adapters, teams that divide a tensor, experts.
+for kind in lion; do
+    set -- --set train.optimizer=$kind --set "train.lr=$(rate_of $kind)"
+    hash=$(field summary weights_hash $kind/events.jsonl)
+    same_hash() { # same_hash WHAT RANKS [SET ...]: and its checkpoint has one moment of each parameter
+        what=$1 n=$2
+        shift 2
+        run 0 "$LINESHAFT" train run.yaml --json -n "$n" "$@" --set "out=$what"
+        [ "$(field summary weights_hash)" = "$hash" ] || fail "$what: other weights"
+    }
+    same_hash $kind-disk 2 "$@" --set mesh.zero=1 --set device.offload=disk
+    same_hash $kind-pp 4 "$@" --set mesh.pp=2 --set mesh.zero=3 --set checkpoint.every=6
+    manifest=$(find $kind-pp/checkpoints -name "step-*.json" | head -n 1)
+    grep -q "\"kind\":\"$kind.m\"" "$manifest" || fail "no moment of $kind in the checkpoint"
+    ! grep -q '"kind":"adam' "$manifest" || fail "moments of AdamW in the checkpoint"
+    run 0 "$LINESHAFT" train run.yaml --json -n 2 "$@" --set mesh.tp=2 --set out=$kind-tp
+    hash=$(field summary weights_hash)
+    same_hash $kind-tp-zero 4 "$@" --set mesh.tp=2 --set mesh.zero=1
+    run 0 "$LINESHAFT" train run.yaml --json -n 3 "$@" --set sync=ps --set train.reduce=fast --set out=$kind-ps
+    losses out >got
+    alike "servers of $kind" 12 $kind/losses got 1e-3
+    run 2 "$LINESHAFT" train run.yaml -n 2 "$@" --set sync=local --set out=$kind-local
+    says 'replicas save two moments of every weight'
 done
 
 # Moments of one optimizer mean nothing to another.

@@ -34,6 +34,29 @@ for optimizer in lamb muon; do
         healed "$optimizer-moved" 2
     }
 done
+# What goes element by element is replaced with any stage, in the middle of an update too: its owner's or a peer's copy makes it.
+for optimizer in lion; do
+    run 0 "$LINESHAFT" train run.yaml --json --set out="$optimizer" --set train.optimizer=$optimizer --set train.lr=1e-3
+    losses >want
+    hash=$(field summary weights_hash)
+    common="--set train.optimizer=$optimizer --set train.lr=1e-3"
+    # shellcheck disable=SC2086 # several words
+    for zero in 0 1 3; do
+        go 0 "$optimizer-$zero" 3 "5:KILL:1,10:KILL:0" $common --set mesh.zero=$zero
+        same "$optimizer-$zero"
+        healed "$optimizer-$zero" 3
+    done
+    # shellcheck disable=SC2086
+    {
+        go 0 "$optimizer-fewer" 3 "5:KILL:2" $common --set mesh.zero=2 --set heal.restarts=0
+        same "$optimizer-fewer"
+        healed "$optimizer-fewer" 2
+        go 0 "$optimizer-pp" 4 "5:KILL:1" $common --set mesh.pp=2 --set mesh.zero=1
+        same "$optimizer-pp"
+        healed "$optimizer-pp" 4
+    }
+done
+hash=$(field summary weights_hash muon/events.jsonl)
 # A single rank left: LAMB's parts are like AdamW's; Muon's are not, and the newest checkpoint serves.
 go 0 muon-one 2 saved:KILL:1 --set train.optimizer=muon --set mesh.zero=1 --set heal.restarts=0
 [ "$(field summary weights_hash muon-one.jsonl)" = "$hash" ] || fail "muon-one: other weights"

@@ -1,4 +1,5 @@
-/* test_gpu_optim.c -- LAMB and the rows of Muon on the GPU, against the reference. */
+/* test_gpu_optim.c -- rows of optimizers on the GPU, against the reference; adamw is in
+ * test_gpu_rows.c. */
 #include "gpu/gpu.h"
 
 #include <math.h>
@@ -13,6 +14,63 @@ static const ls_step_state step_state = {.lr = 1e-2f,
                                          .momentum = 0.95f};
 static const ls_norm_result good = {.norm = 3, .factor = 0.5f, .bad_block = -1};
 static const ls_norm_result bad = {.norm = 3, .bad_block = 2};
+
+/* --- optimizers with one moment ---------------------------------------------------------------
+ */
+
+typedef void one_moment_row(const ls_kernels *k, ls_stream *stream, const ls_adamw *a);
+
+static void run_lion(const ls_kernels *k, ls_stream *stream, const ls_adamw *a)
+{
+    k->lion(stream, a);
+}
+
+typedef struct one_moment_shape {
+    one_moment_row *run;
+    int64_t n;
+    int64_t gap; /* of w before m and the gradient: 4 numbers at a time where it is a multiple */
+    bool bad;
+} one_moment_shape;
+
+static void one_moment_case(ls_gpu *g, const void *shape)
+{
+    const one_moment_shape *s = shape;
+    const ls_norm_result *result = s->bad ? &bad : &good;
+    int64_t half = ls_round_up(s->n / 2, 4);
+    const ls_adamw_span spans[2] = {
+        {.count = s->n - half, .w_first = s->gap, .decay = 1, .rate = 1},
+        {.first = half, .w_first = half + s->gap, .count = s->n - half, .rate = 0.5f}};
+    ls_gpu_tensor w = ls_gpu_floats(g, "w", s->n + s->gap, 1);
+    ls_gpu_tensor m = ls_gpu_floats(g, "m", s->n, 0.1f), grad = ls_gpu_floats(g, "grad", s->n, 1);
+    ls_gpu_tensor copy = ls_gpu_values(g, "copy", s->n + s->gap, 0);
+    ls_adamw a = {.n_spans = 2}, r = a;
+
+    a.spans = ls_gpu_bytes(g, "spans", spans, sizeof spans).device;
+    a.state = ls_gpu_bytes(g, "state", &step_state, sizeof step_state).device;
+    a.result = ls_gpu_bytes(g, "result", result, sizeof *result).device;
+    a.w = w.device, a.m = m.device, a.grad = grad.device;
+    a.copy = copy.device, a.copy_type = g->type;
+    r.spans = spans, r.state = &step_state, r.result = result;
+    r.w = w.host, r.m = m.host, r.grad = grad.host;
+    s->run(g->k, g->stream, &a);
+    s->run(g->reference, g->cpu_stream, &r);
+    ls_gpu_near(g, &m, 2e-6);
+    ls_gpu_near(g, &w, 2e-6);
+    for (int i = 0; i < 2 && !s->bad; i++)
+        memcpy(copy.host + spans[i].w_first, w.host + spans[i].w_first,
+               (size_t)spans[i].count * sizeof(float));
+    ls_gpu_near(g, &copy, g->type == LS_F32 ? 2e-6 : 4e-3);
+}
+
+LS_TEST_SECONDS(gpu_one_moment_equals_reference, 60)
+{
+    static const one_moment_shape shapes[] = {{run_lion, 8, 4, false},
+                                              {run_lion, 1001, 3, false},
+                                              {run_lion, 100003, 64, false},
+                                              {run_lion, 1000, 4, true}};
+
+    ls_gpu_cases(one_moment_case, shapes, LS_COUNT(shapes), sizeof *shapes);
+}
 
 /* --- lamb ------------------------------------------------------------------------------------- */
 

@@ -510,6 +510,7 @@ RUN(cast, cast)
 RUN(fill, fill)
 RUN(norm2, norm2)
 RUN(adamw, adamw)
+RUN(lion, adamw)
 RUN(lamb, lamb)
 RUN(momentum, momentum)
 RUN(muon, muon)
@@ -540,6 +541,7 @@ static const struct {
     [LS_ROW_FILL] = {prepare_fill, run_fill},
     [LS_ROW_NORM2] = {prepare_norm2, run_norm2},
     [LS_ROW_ADAMW] = {prepare_adamw, run_adamw},
+    [LS_ROW_LION] = {prepare_adamw, run_lion},
     [LS_ROW_LAMB] = {prepare_lamb, run_lamb},
     [LS_ROW_MOMENTUM] = {prepare_momentum, run_momentum},
     [LS_ROW_MUON] = {prepare_muon, run_muon},

@@ -6,11 +6,11 @@
 const char *ls_cuda_row_name(ls_row row)
 {
     static const char *const names[LS_ROWS] = {
-        "linear_fwd",    "linear_bwd_x",  "linear_bwd_w", "qkv_fwd",  "qkv_bwd",
-        "attention_fwd", "attention_bwd", "norm_fwd",     "norm_bwd", "act_fwd",
-        "act_bwd",       "embed_fwd",     "embed_bwd",    "head",     "sum",
-        "add",           "scale",         "cast",         "fill",     "norm2",
-        "adamw",         "lamb",          "momentum",     "muon",     "pack"};
+        "linear_fwd",    "linear_bwd_x", "linear_bwd_w", "qkv_fwd", "qkv_bwd", "attention_fwd",
+        "attention_bwd", "norm_fwd",     "norm_bwd",     "act_fwd", "act_bwd", "embed_fwd",
+        "embed_bwd",     "head",         "sum",          "add",     "scale",   "cast",
+        "fill",          "norm2",        "adamw",        "lion",    "lamb",    "momentum",
+        "muon",          "pack"};
 
     return names[row];
 }
@@ -77,6 +77,7 @@ static const ls_kernels kernels = {
     .fill = ls_cuda_fill,
     .norm2 = ls_cuda_norm2,
     .adamw = ls_cuda_adamw,
+    .lion = ls_cuda_lion,
     .lamb = ls_cuda_lamb,
     .momentum = ls_cuda_momentum,
     .muon = ls_cuda_muon,

@@ -49,3 +49,26 @@ LS_INLINE void elements_run(ls_stream *stream, const ls_adamw *a, ls_pool_task t
         tasks += elements_pieces(&a->spans[i]);
     ls_pool_run(ls_stream_pool(stream), task, &args, tasks);
 }
+
+/* Sixteen elements of an optimizer with one moment, which is updated in place; the step is
+ * multiplied by the learning rate and taken off the weights. */
+typedef ls_v16 elements_step(const void *rule, ls_v16 w, ls_v16 g, ls_v16 *m);
+
+LS_INLINE void elements_one_moment(const ls_adamw *a, const ls_adamw_span *span, int64_t from,
+                                   int64_t n, uint16_t *copy, elements_step *step, const void *rule)
+{
+    ls_v16 minus_lr = v_set(-(a->state->lr * span->rate)), factor = v_set(a->result->factor);
+    float *w = a->w + span->w_first + from, *m = a->m + span->first + from;
+    const float *grad = a->grad + span->first + from;
+
+    for (int64_t i = 0; i < n; i += LS_LANES) {
+        int64_t left = n - i;
+        ls_v16 vw = v_load_most(w + i, left), vm = v_load_most(m + i, left);
+        ls_v16 g = v_mul(v_load_most(grad + i, left), factor);
+        vw = v_fma(minus_lr, step(rule, vw, g, &vm), vw);
+        v_store_most(w + i, left, vw);
+        v_store_most(m + i, left, vm);
+        if (copy)
+            v_store_most_as(LS_BF16, copy, i, left, vw);
+    }
+}
