@@ -208,7 +208,8 @@ static void transport_ping(bench *b, ls_transport *transport, int64_t bytes, uin
         show("carrier", bytes, times, ROUNDS);
 }
 
-static void transport_flow(bench *b, ls_transport *transport, int64_t bytes, uint64_t *tag, bool add)
+static void transport_flow(bench *b, ls_transport *transport, int64_t bytes, uint64_t *tag,
+                           bool add)
 {
     enum { AHEAD = 4 };
     ls_message messages[AHEAD];
