@@ -18,24 +18,23 @@ const ls_help_page ls_help_pages[] = {
 
 const ls_help_exit ls_help_exits[] = {
     {LS_OK, "The work is done."},
-    {LS_EFAIL, "Something failed that has no class of its own."},
-    {LS_EUSAGE, "The command line or the run file cannot be meant as written, or names a file that "
+    {LS_EFAIL, "A failure that has no exit code of its own."},
+    {LS_EUSAGE, "The command line or the run file makes no sense as written, or names a file that "
                 "does not exist; nothing was created."},
     {LS_EIO, "The operating system refused: a file cannot be opened, read or written, the disk is "
              "full."},
     {LS_EDATA, "Data was read but is damaged or of the wrong kind."},
     {LS_ENOMEM, "There is not enough memory, or the run would need more than there is."},
-    {LS_EBUSY, "Somebody else holds what is needed, such as the run folder."},
+    {LS_EBUSY, "Another process holds what is needed, such as the run folder."},
     {LS_ENUMERIC, "The loss or a gradient became NaN or Inf."},
-    {LS_EDEADLINE, "Something took longer than it was allowed to."},
+    {LS_EDEADLINE, "Something took longer than its time limit."},
     {LS_EPEER, "Another process of the run failed first."},
-    {LS_ENORETRY, "It failed again and again without getting further: another start would end so "
-                  "too. Do not requeue "
-                  "the job before its cause is removed."},
+    {LS_ENORETRY, "It failed repeatedly at the same point, so another start would fail as well. Do "
+                  "not requeue the job before the cause is removed."},
     {LS_EUNSAVED,
-     "Stopped on request, without saving: the time given was too short, or it was asked "
-     "twice. The checkpoint before is whole; the same command goes on from it."},
-    {LS_EINTR, "Stopped on request (Ctrl-C, SIGTERM, SIGUSR1); what was to be saved is saved."},
+     "Stopped on request, without saving: the time was too short, or it was asked twice. "
+     "The previous checkpoint is whole; the same command goes on from it."},
+    {LS_EINTR, "Stopped on request (Ctrl-C, SIGTERM, SIGUSR1); the state of the run is saved."},
 };
 const int ls_help_exit_count = (int)LS_COUNT(ls_help_exits);
 
@@ -43,28 +42,30 @@ const ls_help_page ls_help_variables[] = {
     {"LINESHAFT_BATCH_SEQUENCES=24", "the same as --set batch.sequences=24, and so for every key"},
     {"NO_COLOR", "when set to anything, no colour is used"},
     {"TERM=dumb", "the same"},
-    {"XDG_CACHE_HOME", "where what was measured is kept, in lineshaft/; ~/.cache unless set"},
+    {"XDG_CACHE_HOME",
+     "folder for measurements, which go to lineshaft/ in it; ~/.cache unless set"},
     {"LINESHAFT_DISK=threads", "checkpoints are written and read by threads, not by io_uring"},
-    {"LINESHAFT_TUNE=off", "links are not measured for collectives, and nothing is kept"},
+    {"LINESHAFT_TUNE=off", "links are not measured for collectives, and no measurement is kept"},
     {"LINESHAFT_CARRIER=tcp", "what moves data between machines: tcp or ucx; auto: UCX where every "
                               "rank has an RDMA device"},
     {"LINESHAFT_ZEROCOPY=off", "whether TCP sends large messages without a copy: on, off or auto"},
-    {"LINESHAFT_BLACKBOX", "folder for the last collectives of the ranks of a job that failed, or "
-                           "off; lineshaft-blackbox unless set"},
-    {"LINESHAFT_STATE", "folder, on a disk of this machine, for what it has promised to the other "
+    {"LINESHAFT_BLACKBOX",
+     "folder for the flight recorders (the last collectives of each rank) of a "
+     "job that failed, or off; lineshaft-blackbox unless set"},
+    {"LINESHAFT_STATE", "folder, on a disk of this machine, for its votes in elections among the "
                         "machines of a job; /var/tmp/lineshaft-UID unless set"},
     {"LINESHAFT_BF16", "how bf16 matrices are multiplied on a CPU: auto, off, avx512 or amx"},
     {"LINESHAFT_CUDA_PLUGIN", "path of the CUDA plugin, where it is not beside the program"},
     {"LINESHAFT_CUDA_SYNC=1",
      "wait after every row on a GPU: a failure then names the row that made it"},
-    {"LINESHAFT_CUDA_ALGORITHMS=first", "do not race the algorithms of products on a GPU, as in "
-                                        "ordered mode; race: always, and keep nothing"},
-    {"LINESHAFT_NVML", "path of the NVIDIA driver's management library, which tells a GPU's "
+    {"LINESHAFT_CUDA_ALGORITHMS=first", "do not time the algorithms of products on a GPU, as in "
+                                        "ordered mode; race: always time them, and keep nothing"},
+    {"LINESHAFT_NVML", "path of the NVIDIA driver's management library, which reports a GPU's "
                        "energy"},
-    {"LINESHAFT_CUPTI", "path of NVIDIA's library for profilers, which tells the kernels inside of "
-                        "rows"},
-    {"LINESHAFT_FAULT", "breaks things on purpose, in test builds only"},
-    {"LINESHAFT_DRILL", "what `lineshaft drill` makes go wrong in a run, as in "
+    {"LINESHAFT_CUPTI",
+     "path of NVIDIA's profiling library, which reports the kernels inside rows"},
+    {"LINESHAFT_FAULT", "injects faults, in test builds only"},
+    {"LINESHAFT_DRILL", "the fault that `lineshaft drill` injects into a run, as in "
                         "rank=1,step=7,at=backward,do=kill"},
     {NULL, NULL},
 };
@@ -493,9 +494,10 @@ void ls_help_commands_markdown(ls_str *out)
 void ls_help_exit_codes_markdown(ls_str *out)
 {
     ls_str_append(out,
-                  "# Exit codes\n\n<!-- made by `lineshaft help exit-codes --markdown`; do not "
-                  "edit -->\n\nThe exit code tells a script what kind of thing went wrong; the "
-                  "message on standard error tells a\nperson what, where and what to do.\n\n"
+                  "# Exit codes\n\n"
+                  "<!-- made by `lineshaft help exit-codes --markdown`; do not edit -->\n\n"
+                  "The exit code gives a script the kind of failure; the message on standard error "
+                  "says what failed, where, and what to do.\n\n"
                   "| code | class | meaning |\n| --- | --- | --- |\n");
     for (int i = 0; i < ls_help_exit_count; i++)
         ls_str_printf(out, "| %d | %s | %s |\n", ls_err_exit_code(ls_help_exits[i].status),

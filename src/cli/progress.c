@@ -98,7 +98,7 @@ static void show_place(const ls_event_start *e)
         printf("\n");
     }
     if (e->tp > 1)
-        printf("mesh    %d team%s of %d ranks that share each layer\n", e->ranks / e->tp,
+        printf("mesh    %d tensor-parallel group%s of %d ranks\n", e->ranks / e->tp,
                e->ranks == e->tp ? "" : "s", e->tp);
     if (e->cp > 1)
         printf("mesh    %d ring%s of %d ranks that share each sequence\n", e->ranks / e->cp,

@@ -291,13 +291,14 @@ static ls_status check_family(const ls_run *run)
     bool learned = ls_families_learns_positions(row);
 
     if (row->kv_is_heads && m->kv_heads != m->heads)
-        return clash(run, "model.kv_heads", "model.family", "%s has as many as heads", row->name);
+        return clash(run, "model.kv_heads", "model.family",
+                     "%s has one key/value head for each head", row->name);
     if (learned && m->rope_scaling != LS_ROPE_PLAIN)
         return clash(run, "model.rope_scaling", "model.family", "%s learns its positions",
                      row->name);
     if (!learned && m->head_size % 2)
         return ls_check_clash(run, "model.head_size", "model.family",
-                              "rotary positions turn pairs");
+                              "rotary positions rotate pairs of elements");
     if (!learned && row->head_sizes == LS_HEADS_FILL && m->heads * m->head_size != m->width)
         return clash(run, "model.head_size", "model.width", "the heads of %s fill its width",
                      row->name);
@@ -402,10 +403,11 @@ static ls_status check_fp16(const ls_run *run)
         return ls_check_clash(run, "precision", "device.kind",
                               "the CPU computes in fp16 only with device.isa: reference, slowly");
     if (run->exchange.compress != LS_COMPRESS_NONE)
-        return ls_check_clash(run, "precision", "exchange.compress",
-                              "what compression owes the next step does not know its loss scale");
+        return ls_check_clash(
+            run, "precision", "exchange.compress",
+            "the error that compression carries to the next step would have another loss scale");
     if (run->sync != LS_SYNC_ALLREDUCE)
-        return ls_check_clash(run, "precision", "sync", "ranks would have scales of their own");
+        return ls_check_clash(run, "precision", "sync", "each rank would have its own loss scale");
     return LS_OK;
 }
 
@@ -413,11 +415,11 @@ static ls_status check_precision(const ls_run *run)
 {
     if (run->train.rounding == LS_ROUND_STOCHASTIC && run->precision != LS_PRECISION_BF16 &&
         run->precision != LS_PRECISION_FP8)
-        return ls_check_clash(run, "train.rounding", "precision",
-                              "only weights in bf16 can be rounded so");
+        return ls_check_clash(run, "train.rounding", "precision", "only bf16 weights are rounded");
     if (run->precision == LS_PRECISION_TF32 && run->device.kind != LS_DEVICE_CUDA)
-        return ls_check_clash(run, "precision", "device.kind",
-                              "only GPUs multiply in tf32; a CPU's fp32 is as quick as it gets");
+        return ls_check_clash(
+            run, "precision", "device.kind",
+            "only GPUs multiply in tf32; a CPU does not get faster than fp32 by it");
     if (run->precision != LS_PRECISION_FP8)
         return check_fp16(run);
     if (run->device.kind != LS_DEVICE_CUDA)
@@ -437,7 +439,7 @@ static ls_status check_recompute(const ls_run *run)
         return LS_OK;
     if (level == LS_RECOMPUTE_NONE || level == LS_RECOMPUTE_AUTO)
         return ls_check_clash(run, "train.recompute_blocks", "train.recompute",
-                              "only selective and full are told for how many blocks");
+                              "it limits selective and full only");
     if (run->train.recompute_blocks > run->model.layers)
         return ls_check_clash(run, "train.recompute_blocks", "model.layers",
                               "the model has fewer blocks");
@@ -468,7 +470,7 @@ static ls_status check_optimizer(const ls_run *run)
 
     if (facts->reach == LS_REACH_MATRIX && run->lora.rank > 0)
         return ls_check_clash(run, "train.optimizer", "lora.rank",
-                              "muon is for the matrices of blocks, which LoRA leaves as they are");
+                              "muon updates the matrices of blocks, which LoRA freezes");
     for (size_t i = 0; i < LS_COUNT(rows); i++)
         if (rows[i].set && !(facts->reads & rows[i].reads))
             return ls_check_clash(run, rows[i].key, "train.optimizer", rows[i].why);

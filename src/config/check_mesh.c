@@ -12,13 +12,12 @@ static ls_status check_exchange(const ls_run *run)
 
     if (compress == LS_COMPRESS_NONE && forgotten &&
         ls_check_origin(run, "exchange.topk")->source != LS_RUN_DEFAULT)
-        return ls_check_clash(run, "exchange.topk", "exchange.compress", "it is for topk only");
+        return ls_check_clash(run, "exchange.topk", "exchange.compress", "only topk uses it");
     if (compress == LS_COMPRESS_NONE || run->train.reduce != LS_REDUCE_ORDERED)
         return LS_OK;
-    st = ls_check_clash(
-        run, "exchange.compress", "train.reduce",
-        "ordered sums have the same bits on any number of nodes, and rounding what travels "
-        "between them gives others");
+    st = ls_check_clash(run, "exchange.compress", "train.reduce",
+                        "ordered sums have the same bits on any number of nodes; rounding what "
+                        "nodes send to each other changes them");
     ls_err_hint("Set train.reduce: fast, or exchange.compress: none.");
     return st;
 }
@@ -26,8 +25,8 @@ static ls_status check_exchange(const ls_run *run)
 /* What ranks that keep only parts of gradients cannot do yet. */
 static ls_status check_parts(const ls_run *run)
 {
-    const char *const why = "stages 2 and 3 sum the gradients of every call, in rounds that are "
-                            "planned once; 0 and 1 do it";
+    const char *const why =
+        "stages 2 and 3 plan the rounds of gradient sums once; stages 0 and 1 allow it";
 
     if (run->mesh.zero < 2)
         return LS_OK;
@@ -40,7 +39,7 @@ static ls_status check_parts(const ls_run *run)
     if (!ls_optimizer_is_elementwise(run->train.optimizer))
         return ls_check_clash(
             run, "train.optimizer", "mesh.zero",
-            "an update by this rule reads whole tensors; 0 and 1 have whole ones");
+            "its update reads whole tensors; stages 0 and 1 keep tensors whole");
     return LS_OK;
 }
 
@@ -50,24 +49,26 @@ static ls_status check_tp_groups(const ls_run *run)
     bool alone = !run->mesh.automatic && ls_check_origin(run, "mesh.tp")->source == LS_RUN_DEFAULT;
 
     if (alone && ls_check_origin(run, "mesh.sp")->source != LS_RUN_DEFAULT)
-        return ls_check_clash(run, "mesh.sp", "mesh.tp", "it is for mesh.tp above 1");
+        return ls_check_clash(run, "mesh.sp", "mesh.tp", "it needs mesh.tp above 1");
     if (run->mesh.tp < 2)
         return LS_OK;
     if (run->sync != LS_SYNC_ALLREDUCE)
-        return ls_check_clash(run, "sync", "mesh.tp", "replicas and workers have whole models");
+        return ls_check_clash(run, "sync", "mesh.tp",
+                              "local-SGD and parameter-server workers hold whole models");
     if (!ls_optimizer_is_elementwise(run->train.optimizer))
         return ls_check_clash(run, "train.optimizer", "mesh.tp",
-                              "an update by this rule reads whole tensors");
+                              "its update reads whole tensors");
     if (run->mesh.balance == LS_BALANCE_AUTO)
-        return ls_check_clash(run, "mesh.balance", "mesh.tp", "speeds are known of single ranks");
+        return ls_check_clash(run, "mesh.balance", "mesh.tp",
+                              "only the speed of single ranks is measured");
     if (run->mesh.weights.count > 0)
-        return ls_check_clash(run, "mesh.weights", "mesh.tp", "they are for single ranks");
+        return ls_check_clash(run, "mesh.weights", "mesh.tp", "shares are given for single ranks");
     if (run->exchange.compress != LS_COMPRESS_NONE)
         return ls_check_clash(run, "exchange.compress", "mesh.tp",
-                              "what parts of a model exchange is not squeezed yet");
+                              "gradients of a sharded model are not compressed yet");
     if (run->device.offload != LS_OFFLOAD_NONE)
         return ls_check_clash(run, "device.offload", "mesh.tp",
-                              "moments of a part of a model stay in memory");
+                              "moments of a sharded model stay in memory");
     return LS_OK;
 }
 
@@ -80,7 +81,7 @@ static ls_status check_chunks(const ls_run *run)
     if (T % chunks == 0)
         return LS_OK;
     st = ls_check_clash(run, "model.context", "mesh.cp",
-                        "a sequence is cut into 2 x mesh.cp chunks of as many tokens");
+                        "a sequence is cut into 2 x mesh.cp chunks of equal length");
     if (below > 0)
         ls_err_hint("With mesh.cp: %lld a context of %lld works, and of %lld.",
                     (long long)run->mesh.cp, (long long)below, (long long)(below + chunks));
@@ -96,15 +97,17 @@ static ls_status check_context(const ls_run *run)
     bool alone = !run->mesh.automatic && ls_check_origin(run, "mesh.cp")->source == LS_RUN_DEFAULT;
 
     if (alone && ls_check_origin(run, "mesh.keys")->source != LS_RUN_DEFAULT)
-        return ls_check_clash(run, "mesh.keys", "mesh.cp", "it is for mesh.cp above 1");
+        return ls_check_clash(run, "mesh.keys", "mesh.cp", "it needs mesh.cp above 1");
     if (run->mesh.cp < 2)
         return LS_OK;
     if (run->sync != LS_SYNC_ALLREDUCE)
-        return ls_check_clash(run, "sync", "mesh.cp", "a replica or a worker has whole sequences");
+        return ls_check_clash(run, "sync", "mesh.cp",
+                              "local-SGD and parameter-server workers have whole sequences");
     if (run->mesh.balance == LS_BALANCE_AUTO)
-        return ls_check_clash(run, "mesh.balance", "mesh.cp", "speeds are known of single ranks");
+        return ls_check_clash(run, "mesh.balance", "mesh.cp",
+                              "only the speed of single ranks is measured");
     if (run->mesh.weights.count > 0)
-        return ls_check_clash(run, "mesh.weights", "mesh.cp", "they are for single ranks");
+        return ls_check_clash(run, "mesh.weights", "mesh.cp", "shares are given for single ranks");
     return check_chunks(run);
 }
 
@@ -115,18 +118,18 @@ static ls_status check_with_experts(const ls_run *run)
         const char *key, *why;
         bool asked;
     } rows[] = {
-        {"sync", "replicas and workers have whole models", run->sync != LS_SYNC_ALLREDUCE},
-        {"train.optimizer", "an update by this rule reads whole tensors",
+        {"sync", "local-SGD and parameter-server workers hold whole models",
+         run->sync != LS_SYNC_ALLREDUCE},
+        {"train.optimizer", "its update reads whole tensors",
          !ls_optimizer_is_elementwise(run->train.optimizer)},
         {"mesh.balance",
-         "experts work for the tokens of other ranks too, so a rank's time says "
-         "little of its own",
+         "experts also compute tokens of other ranks, so a rank's time says little about its speed",
          run->mesh.balance == LS_BALANCE_AUTO},
-        {"exchange.compress", "what parts of a model exchange is not squeezed yet",
+        {"exchange.compress", "gradients of a sharded model are not compressed yet",
          run->exchange.compress != LS_COMPRESS_NONE},
-        {"device.offload", "moments of a part of a model stay in memory",
+        {"device.offload", "moments of a sharded model stay in memory",
          run->device.offload != LS_OFFLOAD_NONE},
-        {"heal.replay", "each rank has some of the experts", run->heal.replay > 0},
+        {"heal.replay", "each rank has only some of the experts", run->heal.replay > 0},
     };
 
     for (size_t i = 0; i < LS_COUNT(rows); i++)
@@ -146,8 +149,9 @@ static ls_status check_ep(const ls_run *run)
         return ls_check_clash(run, "mesh.ep", "model.family", "it has no experts to divide");
     if (E % ep != 0) {
         st = ls_check_clash(run, "mesh.ep", "model.experts", "they cannot be divided evenly");
-        ls_err_hint("Each rank takes as many experts: choose a mesh.ep that divides %lld.",
-                    (long long)E);
+        ls_err_hint(
+            "Each rank holds the same number of experts: choose a mesh.ep that divides %lld.",
+            (long long)E);
         return st;
     }
     if (dp != LS_RUN_AUTO && dp * ls_max_i64(1, run->mesh.cp) % ep != 0) {
@@ -184,7 +188,7 @@ static ls_status check_shard(const ls_run *run)
     }
     if (run->exchange.compress != LS_COMPRESS_NONE)
         return ls_check_clash(run, "exchange.compress", "mesh.shard",
-                              "what groups exchange is not squeezed yet; world does it");
+                              "the exchange of groups is not compressed yet; that of world is");
     return LS_OK;
 }
 
@@ -194,11 +198,11 @@ static ls_status check_forgotten(const ls_run *run)
 {
     static const struct {
         const char *key, *why;
-    } rows[] = {{"local.steps", "only sync: local has replicas"},
-                {"local.delay", "only sync: local has replicas"},
-                {"local.lr", "only sync: local has replicas"},
-                {"local.momentum", "only sync: local has replicas"},
-                {"local.compress", "only sync: local has replicas"},
+    } rows[] = {{"local.steps", "only sync: local has local-SGD workers"},
+                {"local.delay", "only sync: local has local-SGD workers"},
+                {"local.lr", "only sync: local has local-SGD workers"},
+                {"local.momentum", "only sync: local has local-SGD workers"},
+                {"local.compress", "only sync: local has local-SGD workers"},
                 {"ps.servers", "only sync: ps has servers"},
                 {"ps.staleness", "only sync: ps has servers"},
                 {"ps.meet", "only sync: ps has servers"},
@@ -219,28 +223,30 @@ static ls_status check_apart(const ls_run *run)
 
     if (run->mesh.zero > 0)
         return ls_check_clash(run, "mesh.zero", "sync",
-                              ps ? "servers divide the optimizer's state already, and workers "
+                              ps ? "servers already divide the optimizer's state, and workers "
                                    "compute with all weights"
-                                 : "every replica keeps a state of its own");
+                                 : "every local-SGD worker keeps its own optimizer state");
     if (run->mesh.balance == LS_BALANCE_AUTO)
         return ls_check_clash(run, "mesh.balance", "sync",
-                              ps ? "the part of a worker stays as it is; mesh.weights sets it"
-                                 : "the part of a replica stays as it is");
+                              ps ? "the share of a worker is fixed; mesh.weights sets it"
+                                 : "the share of a local-SGD worker is fixed");
     if (run->batch.ramp > 0)
         return ls_check_clash(run, "batch.ramp", "sync",
-                              ps ? "the part of a worker stays as it is"
-                                 : "the part of a replica stays as it is");
+                              ps ? "the share of a worker is fixed"
+                                 : "the share of a local-SGD worker is fixed");
     if (run->exchange.compress != LS_COMPRESS_NONE)
         return ls_check_clash(
             run, "exchange.compress", "sync",
-            ps ? "what workers push and pull is not squeezed"
-               : "replicas exchange no gradients; local.compress is for their weights");
+            ps ? "pushes and pulls of workers are not compressed"
+               : "local-SGD workers exchange no gradients; local.compress is for their weights");
     if (run->lora.rank > 0)
         return ls_check_clash(run, "lora.rank", "sync",
-                              ps ? "servers keep all weights" : "replicas exchange all weights");
+                              ps ? "servers keep all weights"
+                                 : "local-SGD workers exchange all weights");
     if (run->train.freeze.count > 0)
         return ls_check_clash(run, "train.freeze", "sync",
-                              ps ? "servers keep all weights" : "replicas exchange all weights");
+                              ps ? "servers keep all weights"
+                                 : "local-SGD workers exchange all weights");
     return LS_OK;
 }
 
@@ -253,7 +259,7 @@ static ls_status check_local(const ls_run *run)
                               "one exchange must end before the next begins");
     if (facts->reach == LS_REACH_MATRIX || facts->moments < 2)
         return ls_check_clash(run, "train.optimizer", "sync",
-                              "replicas save two moments of every weight");
+                              "local-SGD workers save two moments of every weight");
     return LS_OK;
 }
 
@@ -264,17 +270,18 @@ static ls_status check_offload(const ls_run *run)
     ls_status st;
 
     if (forgotten && ls_check_origin(run, "device.offload_to")->source != LS_RUN_DEFAULT)
-        return ls_check_clash(run, "device.offload_to", "device.offload", "it is for disk only");
+        return ls_check_clash(run, "device.offload_to", "device.offload",
+                              "only offload: disk uses it");
     if (run->device.offload == LS_OFFLOAD_NONE)
         return LS_OK;
     if (!ls_optimizer_is_elementwise(run->train.optimizer))
         return ls_check_clash(run, "device.offload", "train.optimizer",
                               "an update by this rule reads whole tensors, not chunks of them");
     if (run->sync != LS_SYNC_ALLREDUCE)
-        return ls_check_clash(run, "device.offload", "sync", "replicas save moments by themselves");
+        return ls_check_clash(run, "device.offload", "sync",
+                              "each local-SGD worker saves its own moments");
     if (run->device.offload == LS_OFFLOAD_DISK && run->device.kind == LS_DEVICE_CUDA) {
-        st = ls_check_clash(run, "device.offload", "device.kind",
-                            "what leaves a GPU goes to the host's memory");
+        st = ls_check_clash(run, "device.offload", "device.kind", "a GPU offloads to host memory");
         ls_err_hint("Set device.offload: host.");
         return st;
     }
@@ -286,15 +293,14 @@ static ls_status check_ps(const ls_run *run)
     ls_status st;
 
     if (!ls_optimizer_is_elementwise(run->train.optimizer))
-        return ls_check_clash(run, "train.optimizer", "sync",
-                              "a server has parts of weights, and an update by this rule reads "
-                              "whole tensors");
+        return ls_check_clash(
+            run, "train.optimizer", "sync",
+            "a server holds parts of tensors, and its update reads whole tensors");
     if (run->train.reduce != LS_REDUCE_ORDERED)
         return LS_OK;
-    st = ls_check_clash(
-        run, "train.reduce", "sync",
-        "ordered sums have the same bits on any number of ranks, and servers add gradients of "
-        "whole ranks");
+    st = ls_check_clash(run, "train.reduce", "sync",
+                        "ordered sums have the same bits on any number of ranks; servers add the "
+                        "gradients of whole ranks");
     ls_err_hint("Set train.reduce: fast, or sync: allreduce.");
     return st;
 }
@@ -302,8 +308,9 @@ static ls_status check_ps(const ls_run *run)
 static ls_status check_heal(const ls_run *run)
 {
     if (run->heal.heartbeat * 2 > run->heal.dead)
-        return ls_check_clash(run, "heal.dead", "heal.pulse",
-                              "a machine must be able to give two signs of life before it is lost");
+        return ls_check_clash(
+            run, "heal.dead", "heal.pulse",
+            "a machine must have time for two heartbeats before it counts as lost");
     if (run->heal.max_nodes > 0 && run->heal.max_nodes < run->heal.min_nodes)
         return ls_check_clash(run, "heal.max_nodes", "heal.min_nodes",
                               "the run could not go on with so few machines");
@@ -333,7 +340,7 @@ static ls_status check_schedule(const ls_run *run)
     for (size_t i = 0; i < LS_COUNT(keys) && none; i++)
         if (ls_check_origin(run, keys[i])->source != LS_RUN_DEFAULT) {
             ls_status st =
-                ls_check_clash(run, keys[i], "mesh.pp", "without a pipeline it means nothing");
+                ls_check_clash(run, keys[i], "mesh.pp", "without a pipeline it has no meaning");
             ls_err_hint("Set mesh.pp to 2 or more, or leave %s out.", keys[i]);
             return st;
         }
@@ -353,21 +360,21 @@ static ls_status check_pipeline(const ls_run *run)
         const char *key, *why, *hint;
         bool asked;
     } rows[] = {
-        {"mesh.shard", "the lines of a pipeline are one group",
-         "Leave mesh.shard out: with mesh.pp all lines divide what mesh.zero says.",
+        {"mesh.shard", "all pipelines form one group",
+         "Leave mesh.shard out: with mesh.pp all pipelines divide what mesh.zero says.",
          strcmp(run->mesh.shard, "world") != 0},
-        {"mesh.balance", "slices that move would change the tables of lines",
+        {"mesh.balance", "moving slices would change the tables of the pipelines",
          "Set mesh.balance: off.", run->mesh.balance == LS_BALANCE_AUTO},
-        {"mesh.weights", "lines of a pipeline take equal parts of a batch",
-         "Leave mesh.weights out.", run->mesh.weights.count > 0},
-        {"sync", "replicas and workers of servers compute with all layers",
+        {"mesh.weights", "pipelines take equal parts of a batch", "Leave mesh.weights out.",
+         run->mesh.weights.count > 0},
+        {"sync", "local-SGD and parameter-server workers compute all layers",
          "sync: allreduce works with mesh.pp.", run->sync != LS_SYNC_ALLREDUCE},
-        {"exchange.compress", "what lines exchange is not squeezed yet",
+        {"exchange.compress", "the exchange between pipelines is not compressed yet",
          "Set exchange.compress: none, or mesh.pp: 1.", run->exchange.compress != LS_COMPRESS_NONE},
-        {"train.optimizer", "an update by this rule reads tensors of all stages at once",
+        {"train.optimizer", "its update reads tensors of all stages at once",
          "Set train.optimizer: adamw, or mesh.pp: 1.",
          !ls_optimizer_is_elementwise(run->train.optimizer)},
-        {"device.offload", "the moments of a stage lie in windows of memory",
+        {"device.offload", "a pipeline stage keeps its moments in memory windows",
          "Set device.offload: none; mesh.pp already divides moments by stages.",
          run->device.offload != LS_OFFLOAD_NONE},
     };
@@ -391,11 +398,11 @@ static ls_status check_gpus(const ls_run *run)
         const char *key, *axis, *why, *hint;
         bool asked;
     } rows[] = {
-        {"device.graphs", axis, "ranks exchange tensors inside of a pass, and the host does that",
+        {"device.graphs", axis, "ranks exchange tensors inside a pass, and the host does that",
          "Leave device.graphs out.", run->device.graphs == LS_GRAPHS_ON},
-        {"precision", axis, "the scale of a tensor in fp8 comes from all of it, in one call",
+        {"precision", axis, "the fp8 scale of a tensor needs the whole tensor in one call",
          "precision: bf16 works.", parts && run->precision == LS_PRECISION_FP8},
-        {"eval.sample", axis, "no GPU has the whole model",
+        {"eval.sample", axis, "no GPU holds the whole model",
          "Leave eval.sample out; lineshaft generate writes text from the checkpoints.",
          parts && run->eval.sample && *run->eval.sample},
     };
@@ -417,23 +424,23 @@ static ls_status check_buddies(const ls_run *run)
         return LS_OK;
     if (run->mesh.zero == 0)
         return ls_check_clash(run, "heal.buddies", "mesh.zero",
-                              "nothing is divided, so ranks are copies of each other");
+                              "nothing is divided, so every rank is a copy of every other");
     if (run->heal.mode == LS_HEAL_OFF)
         return ls_check_clash(run, "heal.buddies", "heal.mode",
-                              "copies are for going on when a rank dies");
+                              "copies serve only to go on when a rank dies");
     if (((run->mesh.tp > 1 && run->mesh.pp < 2) || run->mesh.ep > 1) && run->mesh.zero > 1)
-        return ls_check_clash(
-            run, "heal.buddies", "mesh.zero",
-            "what teams divide of a model, without a pipeline, is copied with 1 only");
+        return ls_check_clash(run, "heal.buddies", "mesh.zero",
+                              "shards of tensor-parallel groups without a pipeline are copied with "
+                              "mesh.zero: 1 only");
     if ((run->mesh.tp > 1 || run->mesh.ep > 1) && strcmp(run->mesh.shard, "world") != 0)
         return ls_check_clash(run, "heal.buddies", "mesh.shard",
-                              "groups of ranks with the same part keep no copies");
+                              "groups of ranks that hold the same shard keep no copies");
     if (run->device.kind == LS_DEVICE_CUDA)
         return ls_check_clash(run, "heal.buddies", "device.kind",
-                              "a copy lies in the memory of the host, where a GPU updates nothing");
+                              "a copy lies in host memory, where a GPU updates nothing");
     if (run->device.offload == LS_OFFLOAD_DISK)
         return ls_check_clash(run, "heal.buddies", "device.offload",
-                              "who has no memory for its own moments has none for a copy");
+                              "a rank without memory for its own moments has none for a copy");
     return LS_OK;
 }
 
@@ -443,22 +450,26 @@ static ls_status check_replay(const ls_run *run)
     if (run->heal.replay == 0)
         return LS_OK;
     if (run->train.reduce != LS_REDUCE_ORDERED)
-        return ls_check_clash(run, "heal.replay", "train.reduce",
-                              "only in ordered mode a leaf has the same bits wherever it is made");
+        return ls_check_clash(
+            run, "heal.replay", "train.reduce",
+            "only in ordered mode a leaf has the same bits wherever it is computed");
     if (run->mesh.zero >= 2)
         return ls_check_clash(run, "heal.replay", "mesh.zero",
                               "with stages 2 and 3 no rank keeps the gradient of a leaf");
     if (run->device.kind == LS_DEVICE_CUDA)
         return ls_check_clash(run, "heal.replay", "device.kind",
-                              "gradients are compared in the memory of the host");
+                              "gradients are compared in host memory");
     if (run->sync != LS_SYNC_ALLREDUCE)
-        return ls_check_clash(run, "heal.replay", "sync", "each rank has weights of its own");
+        return ls_check_clash(run, "heal.replay", "sync", "each rank has its own weights");
     if (run->mesh.pp > 1)
-        return ls_check_clash(run, "heal.replay", "mesh.pp", "each rank has some of the layers");
+        return ls_check_clash(run, "heal.replay", "mesh.pp",
+                              "each rank has only some of the layers");
     if (run->mesh.tp > 1)
-        return ls_check_clash(run, "heal.replay", "mesh.tp", "each rank has a part of all layers");
+        return ls_check_clash(run, "heal.replay", "mesh.tp",
+                              "each rank has only a part of every layer");
     if (run->mesh.cp > 1)
-        return ls_check_clash(run, "heal.replay", "mesh.cp", "each rank has a part of a sequence");
+        return ls_check_clash(run, "heal.replay", "mesh.cp",
+                              "each rank has only a part of a sequence");
     return LS_OK;
 }
 
@@ -472,10 +483,10 @@ static ls_status check_quorum(const ls_run *run)
     /* embedded that was written switches off what stays in the file. */
     if (run->heal.quorum == LS_HEAL_EMBEDDED)
         return urls->count > 0 && ls_check_origin(run, "heal.quorum")->source == LS_RUN_DEFAULT
-                   ? ls_check_clash(run, "heal.etcd", "heal.quorum", "nobody is asked there")
+                   ? ls_check_clash(run, "heal.etcd", "heal.quorum", "no etcd server is used")
                    : LS_OK;
     if (urls->count == 0) {
-        st = ls_check_clash(run, "heal.quorum", "heal.etcd", "somebody must be asked");
+        st = ls_check_clash(run, "heal.quorum", "heal.etcd", "an etcd server is needed");
         ls_err_hint("Set heal.etcd to the client URLs of etcd, such as [http://10.0.0.1:2379].");
         return st;
     }

@@ -16,16 +16,16 @@ const ls_option_section ls_option_sections[] = {
     {"model",
      "The network: its family and its size. With model.import, no other key must be given."},
     {"data", "What the model reads."},
-    {"batch", "How many sequences make one step, and how they are cut up for work."},
-    {"train", "How long and how the weights are changed."},
-    {"lora", "Fine-tuning by small matrices beside weights that stay as they are."},
-    {"mesh", "How the work is spread over processes."},
-    {"exchange", "How gradients travel between processes."},
-    {"local", "With sync: local: how replicas that train apart agree."},
-    {"ps", "With sync: ps: servers that keep the weights, and who may run ahead of whom."},
+    {"batch", "How many sequences make one step, and how they are divided for computing."},
+    {"train", "How long the model trains, and how its weights are updated."},
+    {"lora", "Fine-tuning with small matrices beside frozen weights."},
+    {"mesh", "How processes divide the work and the model."},
+    {"exchange", "How gradients are sent between processes."},
+    {"local", "With sync: local: how local-SGD workers agree on weights."},
+    {"ps", "With sync: ps: servers that keep the weights, and how far workers may run ahead."},
     {"checkpoint", "When the state of the run is saved."},
-    {"heal", "What happens when a rank or a machine is lost, or a machine comes."},
-    {"eval", "How the run is judged on text it does not train on."},
+    {"heal", "What happens when a rank or a machine is lost, or a machine joins."},
+    {"eval", "How the model is judged on text that it does not train on."},
     {"device", "What the run computes on."},
 };
 const int ls_option_section_count = (int)LS_COUNT(ls_option_sections);
@@ -97,8 +97,8 @@ const ls_option ls_options[] = {
      .least = 1,
      .most = 1048576,
      .unit = "tokens",
-     .doc = "Tokens of one sequence: how far back the model sees. Attention time grows with its "
-            "square.",
+     .doc = "Tokens of one sequence: how far back the model can look. Attention time grows with "
+            "its square.",
      .offset = AT(model.context),
      .fixed = true},
     {.key = "model.kv_heads",
@@ -107,8 +107,8 @@ const ls_option ls_options[] = {
      .least = 1,
      .most = 1024,
      .when_auto = "as many as model.heads",
-     .doc = "Heads of keys and values, each read by an equal number of query heads (grouped-query "
-            "attention). They must divide model.heads; gpt2 has as many as heads.",
+     .doc = "Heads of keys and values, each read by the same number of query heads (grouped-query "
+            "attention). The number must divide model.heads; gpt2 has as many as heads.",
      .offset = AT(model.kv_heads),
      .fixed = true},
     {.key = "model.vocab",
@@ -136,9 +136,9 @@ const ls_option ls_options[] = {
      .preset = "0",
      .least = 0,
      .most = 1024,
-     .doc = "Feed-forward layers of a block, of which a router chooses some for each token. Memory "
-            "grows with all of them, time with model.experts_used. For mixtral, qwen3_moe and "
-            "olmoe; 0: the others.",
+     .doc = "Experts (feed-forward layers) of a block, of which a router chooses some for each "
+            "token. Memory grows with their number, time with model.experts_used. For mixtral, "
+            "qwen3_moe and olmoe; 0: the other families.",
      .offset = AT(model.experts),
      .fixed = true},
     {.key = "model.experts_used",
@@ -163,8 +163,8 @@ const ls_option ls_options[] = {
      .least = 0,
      .most = 1,
      .below = true,
-     .doc = "Share of activations set to zero while training, against learning a small text by "
-            "heart.",
+     .doc = "Share of activations set to zero while training, which keeps a model from memorising "
+            "a small text.",
      .offset = AT(model.dropout),
      .fixed = true},
     {.key = "model.tied",
@@ -198,7 +198,7 @@ const ls_option ls_options[] = {
      .least = 1,
      .above = true,
      .most = 1e12,
-     .doc = "Base of the rotary frequencies; a longer context wants a larger one. Not for gpt2.",
+     .doc = "Base of the rotary frequencies; longer contexts use a larger one. Not for gpt2.",
      .offset = AT(model.rope_theta),
      .fixed = true},
     {.key = "model.rope_scaling",
@@ -206,7 +206,7 @@ const ls_option ls_options[] = {
      .preset = "none",
      .names = {"none", "linear", "llama3"},
      .limit = "dynamic, yarn and longrope are not built yet",
-     .doc = "How rotary frequencies were changed for a longer context.",
+     .doc = "How rotary frequencies were changed to extend the context.",
      .offset = AT(model.rope_scaling),
      .fixed = true},
     {.key = "model.rope_factor",
@@ -214,7 +214,7 @@ const ls_option ls_options[] = {
      .preset = "1",
      .least = 1,
      .most = 1e6,
-     .doc = "How many times longer the context became by model.rope_scaling.",
+     .doc = "How many times longer model.rope_scaling made the context.",
      .offset = AT(model.rope_factor),
      .fixed = true},
     {.key = "model.rope_low",
@@ -242,7 +242,7 @@ const ls_option ls_options[] = {
      .least = 1,
      .most = 1e9,
      .unit = "tokens",
-     .doc = "llama3 scaling: the context before it was made longer.",
+     .doc = "llama3 scaling: the context before it was extended.",
      .offset = AT(model.rope_original),
      .fixed = true},
     {.key = "model.window",
@@ -259,7 +259,7 @@ const ls_option ls_options[] = {
      .preset = "0",
      .least = 0,
      .most = 1000,
-     .doc = "First layer (counted from 0) that has the window; those before it see everything.",
+     .doc = "First layer (counted from 0) that has the window; earlier layers see all positions.",
      .offset = AT(model.window_from),
      .fixed = true},
     {.key = "model.norm_eps",
@@ -294,7 +294,7 @@ const ls_option ls_options[] = {
      .type = LS_OPTION_STRINGS,
      .preset = "[]",
      .doc = "Token shards (.lst) made by `lineshaft data build`, instead of text: nothing is left "
-            "to tokenize at the start.",
+            "to tokenize when the run starts.",
      .offset = AT(data.shards),
      .fixed = true},
     {.key = "data.weights",
@@ -323,10 +323,10 @@ const ls_option ls_options[] = {
     {.key = "data.template",
      .type = LS_OPTION_STRING,
      .preset = "none",
-     .doc =
-         "Chat data: lines of .jsonl are conversations (messages), written out by this template, "
-         "with loss only on what the assistant says. auto: the tokenizer's own template; chatml, "
-         "llama3 or qwen: a built-in one; or the path of a .jinja file. none: plain text.",
+     .doc = "Chat data: each line of .jsonl is a conversation (messages), which this template "
+            "writes out; only what the assistant says counts in the loss. auto: the tokenizer's "
+            "own template; chatml, llama3 or qwen: a built-in one; or the path of a .jinja file. "
+            "none: plain text.",
      .offset = AT(data.chat_template),
      .fixed = true},
     {.key = "data.validation",
@@ -334,16 +334,16 @@ const ls_option ls_options[] = {
      .preset = "10%",
      .least = 0,
      .most = 0.9,
-     .doc = "Share of the tokens at the end of each source that is kept for validation and never "
-            "trained on.",
+     .doc = "Share of the tokens, at the end of each source, that is kept for validation and "
+            "never trained on.",
      .offset = AT(data.validation),
      .fixed = true},
     {.key = "data.utf8",
      .type = LS_OPTION_ENUM,
      .preset = "strict",
      .names = {"strict", "replace", "bytes"},
-     .doc =
-         "Bytes of a text that are not UTF-8: an error, replaced by U+FFFD, or kept as they are.",
+     .doc = "What happens to bytes of a text that are not UTF-8: an error (strict), U+FFFD "
+            "instead (replace), or kept as they are (bytes).",
      .offset = AT(data.utf8),
      .fixed = true},
     {.key = "data.isolate",
@@ -355,7 +355,7 @@ const ls_option ls_options[] = {
     {.key = "data.shuffle",
      .type = LS_OPTION_BOOL,
      .preset = "true",
-     .doc = "Read the sequences in a random order, a new one each epoch; costs no memory.",
+     .doc = "Read the sequences in random order, a new one in each epoch. It costs no memory.",
      .offset = AT(data.shuffle),
      .fixed = true},
 
@@ -365,7 +365,7 @@ const ls_option ls_options[] = {
      .least = 1,
      .most = 1048576,
      .unit = "sequences",
-     .doc = "Global batch: sequences of one step, on however many machines. The time of a step "
+     .doc = "Global batch: sequences of one step, on all machines together. The time of a step "
             "grows in proportion, memory does not.",
      .offset = AT(batch.sequences),
      .fixed = true},
@@ -387,9 +387,9 @@ const ls_option ls_options[] = {
      .most = 1048576,
      .unit = "leaves",
      .when_auto = "as many leaves as make up to 4096 tokens; on a GPU up to 65536, or what fits",
-     .doc = "Leaves that one forward and backward call computes: more need more memory and keep "
-            "the cores busier. A power of two, or all leaves. In ordered mode it changes no "
-            "result.",
+     .doc = "Leaves that one forward and backward call computes. More leaves need more memory and "
+            "keep the cores busier. A power of two, or all leaves. In ordered mode it does not "
+            "change the result.",
      .offset = AT(batch.group)},
     {.key = "batch.ramp",
      .type = LS_OPTION_INT,
@@ -398,8 +398,8 @@ const ls_option ls_options[] = {
      .most = 1e9,
      .unit = "steps",
      .doc = "Batch ramp: the batch grows from batch.ramp_from to batch.sequences in this many "
-            "steps, a leaf at a time; 0: every step has batch.sequences. Schedules count steps, so "
-            "the learning rate does not depend on it.",
+            "steps, one leaf at a time; 0: every step has batch.sequences. Schedules count steps, "
+            "so the learning rate does not depend on it.",
      .offset = AT(batch.ramp),
      .fixed = true},
     {.key = "batch.ramp_from",
@@ -452,7 +452,7 @@ const ls_option ls_options[] = {
      .above = true,
      .most = 100,
      .when_auto = "1e-3, for lion 1e-4",
-     .doc = "Learning rate at its highest.",
+     .doc = "Peak learning rate.",
      .offset = AT(train.lr),
      .fixed = true},
     {.key = "train.min_lr",
@@ -461,7 +461,7 @@ const ls_option ls_options[] = {
      .least = 0,
      .most = 100,
      .when_auto = "a tenth of train.lr",
-     .doc = "Learning rate at which the schedule ends.",
+     .doc = "Final learning rate of the schedule.",
      .offset = AT(train.min_lr),
      .fixed = true},
     {.key = "train.lr_rule",
@@ -469,7 +469,7 @@ const ls_option ls_options[] = {
      .preset = "none",
      .names = {"none", "linear", "sqrt"},
      .doc = "How train.lr and train.min_lr follow the batch. linear: times batch.sequences / "
-            "train.lr_base_batch; sqrt: times the root of it; none: they are taken as written.",
+            "train.lr_base_batch; sqrt: times the square root of that; none: as written.",
      .offset = AT(train.lr_rule),
      .fixed = true},
     {.key = "train.lr_base_batch",
@@ -478,7 +478,7 @@ const ls_option ls_options[] = {
      .least = 0,
      .most = 1048576,
      .unit = "sequences",
-     .doc = "Batch for which train.lr was chosen, in sequences; train.lr_rule carries it over to "
+     .doc = "Batch for which train.lr was chosen, in sequences; train.lr_rule scales it to "
             "batch.sequences. 0: none.",
      .offset = AT(train.lr_base_batch),
      .fixed = true},
@@ -486,8 +486,8 @@ const ls_option ls_options[] = {
      .type = LS_OPTION_ENUM,
      .preset = "cosine",
      .names = {"constant", "linear", "cosine", "wsd"},
-     .doc = "Course of the learning rate after warm-up; wsd stays at the top and falls in the last "
-            "train.decay steps.",
+     .doc = "Course of the learning rate after warm-up. wsd stays at the peak and falls in the "
+            "last train.decay steps.",
      .offset = AT(train.schedule),
      .fixed = true},
     {.key = "train.warmup",
@@ -497,7 +497,7 @@ const ls_option ls_options[] = {
      .most = LS_OPTION_BIG,
      .unit = "steps",
      .when_auto = "a twentieth of the steps, at most 100",
-     .doc = "Steps in which the learning rate climbs from 0.",
+     .doc = "Steps in which the learning rate rises from 0.",
      .offset = AT(train.warmup)},
     {.key = "train.decay",
      .type = LS_OPTION_INT,
@@ -506,7 +506,7 @@ const ls_option ls_options[] = {
      .most = LS_OPTION_BIG,
      .unit = "steps",
      .when_auto = "a fifth of the steps",
-     .doc = "Steps of the final fall of the wsd schedule.",
+     .doc = "Steps of the final decay of the wsd schedule.",
      .offset = AT(train.decay)},
     {.key = "train.optimizer",
      .type = LS_OPTION_ENUM,
@@ -576,7 +576,7 @@ const ls_option ls_options[] = {
      .preset = "1.0",
      .least = 0,
      .most = HUGE_VAL,
-     .doc = "Largest norm of the whole gradient; longer ones are scaled down. 0: off.",
+     .doc = "Largest norm of the whole gradient; a longer gradient is scaled down. 0: off.",
      .offset = AT(train.clip),
      .fixed = true},
     {.key = "train.balance_loss",
@@ -584,9 +584,9 @@ const ls_option ls_options[] = {
      .preset = "0.001",
      .least = 0,
      .most = 10,
-     .doc = "Mixtures of experts: how much the loss that spreads the tokens of a sequence evenly "
-            "over experts counts beside a token's own, in each layer. It is not part of the loss "
-            "that is shown.",
+     .doc = "Mixtures of experts: weight, in each layer, of the loss that spreads the tokens of a "
+            "sequence evenly over experts; the loss of a token has weight 1. The loss that is "
+            "shown leaves it out.",
      .offset = AT(train.balance_loss),
      .fixed = true},
     {.key = "train.z_loss",
@@ -594,8 +594,9 @@ const ls_option ls_options[] = {
      .preset = "0",
      .least = 0,
      .most = 10,
-     .doc = "Mixtures of experts: how much the loss that keeps the router's numbers small counts "
-            "beside a token's own, in each layer. It is not part of the loss that is shown.",
+     .doc = "Mixtures of experts: weight, in each layer, of the loss that keeps the router's "
+            "logits small; the loss of a token has weight 1. The loss that is shown leaves it "
+            "out.",
      .offset = AT(train.z_loss),
      .fixed = true},
     {.key = "train.seed",
@@ -603,25 +604,25 @@ const ls_option ls_options[] = {
      .preset = "1",
      .least = 0,
      .most = LS_OPTION_BIG,
-     .doc = "Start of all random choices: initial weights, order of the data, dropout.",
+     .doc = "Seed of all random choices: initial weights, order of the data, dropout.",
      .offset = AT(train.seed),
      .fixed = true},
     {.key = "train.reduce",
      .type = LS_OPTION_ENUM,
      .preset = "ordered",
      .names = {"ordered", "fast"},
-     .doc = "How gradients are summed. ordered: equal bits for any number of threads and calls; "
-            "fast: the quickest way, equal within rounding.",
+     .doc = "How gradients are summed. ordered: the same bits for any number of threads and "
+            "calls; fast: the quickest way, the same within rounding.",
      .offset = AT(train.reduce),
      .fixed = true},
     {.key = "train.rounding",
      .type = LS_OPTION_ENUM,
      .preset = "nearest",
      .names = {"nearest", "stochastic"},
-     .doc = "precision: bf16 or fp8: how the weights kept in fp32 become those in 16 bits that the "
-            "model reads. stochastic: up or down, as often as the weight is near to either, so "
-            "that small steps count in the mean. Drawn from seed, element and weight: equal bits "
-            "on every mesh and after a restart.",
+     .doc = "precision: bf16 or fp8: how fp32 weights are rounded to the 16-bit weights that the "
+            "model reads. stochastic: up or down at random, more often to the nearer neighbour, "
+            "so that small updates count on average. The draw depends on seed, step and element "
+            "only: the same bits on every mesh and after a restart.",
      .offset = AT(train.rounding),
      .fixed = true},
     {.key = "train.loss_scale",
@@ -629,9 +630,9 @@ const ls_option ls_options[] = {
      .preset = "65536",
      .least = 1,
      .most = 16777216,
-     .doc = "precision: fp16: what the loss is multiplied by at first, a power of two, so that "
-            "small gradients do not vanish. It is halved whenever a gradient overflows, and that "
-            "step dropped.",
+     .doc = "precision: fp16: the initial factor of the loss, a power of two, which keeps small "
+            "gradients from vanishing. When a gradient overflows, the step is dropped and the "
+            "factor is halved.",
      .offset = AT(train.loss_scale),
      .fixed = true},
     {.key = "train.loss_scale_interval",
@@ -647,12 +648,11 @@ const ls_option ls_options[] = {
      .type = LS_OPTION_ENUM,
      .preset = "none",
      .names = {"none", "selective", "full", "auto"},
-     .doc = "What of a block backward computes again instead of keeping it from forward: less "
+     .doc = "What the backward pass recomputes instead of keeping it from the forward pass: less "
             "memory for more time, and the same bits. selective: outputs of norms, and the "
-            "activation of a gated MLP or all inside of another one; of experts the rows that they "
-            "read and their activations. full: everything but the input of the block, and with "
-            "mesh.ep the rows that came from other ranks. auto: as little as fits into the free "
-            "memory.",
+            "activation of a gated MLP, or everything inside another MLP; of experts, their input "
+            "rows and activations. full: everything but the input of the block and, with mesh.ep, "
+            "the rows that came from other ranks. auto: as little as fits into the free memory.",
      .offset = AT(train.recompute)},
     {.key = "train.recompute_blocks",
      .type = LS_OPTION_INT,
@@ -661,8 +661,8 @@ const ls_option ls_options[] = {
      .most = 1000,
      .unit = "blocks",
      .when_auto = "all of them",
-     .doc = "The first so many blocks do what train.recompute says; of the others selective keeps "
-            "everything, and full makes again what selective would.",
+     .doc = "This many blocks, from the first one on, do what train.recompute says. Of the other "
+            "blocks, selective keeps everything, and full recomputes what selective would.",
      .offset = AT(train.recompute_blocks)},
     {.key = "train.nonfinite",
      .type = LS_OPTION_ENUM,
@@ -674,10 +674,9 @@ const ls_option ls_options[] = {
     {.key = "train.freeze",
      .type = LS_OPTION_STRINGS,
      .preset = "[]",
-     .doc =
-         "Parameters that stay as they are: names as `lineshaft ckpt show` lists them, with * for "
-         "any text. They take no memory for gradients and the optimizer. On every mesh, but "
-         "with mesh.zero: 0 only.",
+     .doc = "Parameters that are not trained: names as `lineshaft ckpt show` lists them, with * "
+            "for any text. They take no memory for gradients and optimizer state. Works on every "
+            "mesh, but only with mesh.zero: 0.",
      .offset = AT(train.freeze),
      .fixed = true},
 
@@ -686,10 +685,9 @@ const ls_option ls_options[] = {
      .preset = "0",
      .least = 0,
      .most = 4096,
-     .doc =
-         "Rank of the small matrices (LoRA); 0: none, all weights are trained. With a rank, only "
-         "the small matrices are. On every mesh, but with mesh.zero: 0 only; with mesh.tp they "
-         "are divided as the weights beside them.",
+     .doc = "Rank of the small matrices (LoRA); 0: none, all weights are trained. With a rank, "
+            "only the small matrices are trained. Works on every mesh, but only with mesh.zero: "
+            "0; with mesh.tp they are divided like the weights beside them.",
      .offset = AT(lora.rank),
      .fixed = true},
     {.key = "lora.alpha",
@@ -698,7 +696,7 @@ const ls_option ls_options[] = {
      .least = 0,
      .most = 1e6,
      .when_auto = "twice lora.rank",
-     .doc = "The small matrices count alpha / rank times.",
+     .doc = "The small matrices are scaled by alpha / rank.",
      .offset = AT(lora.alpha),
      .fixed = true},
     {.key = "lora.targets",
@@ -713,30 +711,28 @@ const ls_option ls_options[] = {
      .type = LS_OPTION_ENUM,
      .preset = "fp32",
      .names = {"fp32", "tf32", "bf16", "fp16", "fp8"},
-     .doc =
-         "Number format of activations and of the weights that the model reads. With bf16 the "
-         "weights that are trained and saved, gradients, moments and sums stay fp32; there is no "
-         "loss scaling. On a CPU without AVX512_BF16 or AMX bf16 saves memory, not time. fp16 is "
-         "like bf16 with finer numbers of a smaller range, and loss scaling (train.loss_scale): on "
-         "GPUs, and on a CPU with device.isa: reference, for checking. tf32, on GPUs, is fp32 "
-         "whose products round what they multiply to 10 bits of fraction. fp8 is "
-         "bf16 with the products of all blocks but the first and the last in 8 bits, scaled by "
-         "the largest magnitude of each tensor: on GPUs that have it, with train.reduce: fast, "
-         "and not for mixtures of experts.",
+     .doc = "Number format of activations and of the weights that the model reads. bf16: the "
+            "weights that are trained and saved, gradients, moments and sums stay fp32, without "
+            "loss scaling; on a CPU without AVX512_BF16 or AMX it saves memory, not time. fp16: "
+            "like bf16, but finer numbers in a smaller range, with loss scaling "
+            "(train.loss_scale); on GPUs, and on a CPU with device.isa: reference, for checking. "
+            "tf32, on GPUs: fp32 whose products round their inputs to 10 bits of fraction. fp8: "
+            "bf16, with 8-bit products in all blocks but the first and the last, scaled by the "
+            "largest magnitude of each tensor; on GPUs that have it, with train.reduce: fast, and "
+            "not for mixtures of experts.",
      .offset = AT(precision),
      .fixed = true},
 
     {.key = "mesh.auto",
      .type = LS_OPTION_BOOL,
      .preset = "false",
-     .doc =
-         "Whether lineshaft chooses mesh.tp, pp, cp, ep, zero and schedule, as far as they are "
-         "not set, for the processes, machines and memory that there are: by the ledger and by "
-         "the predicted time of a step. What does not fit otherwise recomputes "
-         "(train.recompute). In ordered mode mesh.tp, cp and ep stay 1 unless they are set, "
-         "because bits depend on them. `mesh: auto` is short for it. `lineshaft plan mesh` shows "
-         "the choice. When processes die the mesh is kept, with fewer of them if need be; a run "
-         "that is started again chooses anew.",
+     .doc = "Lets lineshaft choose those of mesh.tp, pp, cp, ep, zero and schedule that are not "
+            "set, for the given processes, machines and memory: by the memory ledger and the "
+            "predicted time of a step. Where the model does not fit otherwise, it recomputes "
+            "(train.recompute). In ordered mode mesh.tp, cp and ep stay 1 unless they are set, "
+            "because bits depend on them. `mesh: auto` is short for it. `lineshaft plan mesh` "
+            "shows the choice. When processes die, the mesh is kept, with fewer of them if need "
+            "be; a run that is started again chooses anew.",
      .offset = AT(mesh.automatic)},
     {.key = "mesh.dp",
      .type = LS_OPTION_INT,
@@ -751,40 +747,41 @@ const ls_option ls_options[] = {
      .preset = "1",
      .least = 1,
      .most = 1024,
-     .doc = "Tensor-parallel width: processes that have one model together. Each has some heads, "
-            "some columns of the MLPs and some tokens of the vocabulary, and they meet four times "
+     .doc = "Tensor-parallel width: processes that divide every layer. Each has some heads, some "
+            "columns of the MLPs and some tokens of the vocabulary. They communicate four times "
             "in every layer, so keep them on one machine. The number of processes is mesh.dp "
-            "times mesh.pp times mesh.cp times this; with mesh.pp each stage of a pipeline is such "
-            "a team, and with mesh.cp teams share sequences. "
-            "mesh.zero divides what processes with the same part have of it. Results agree with "
-            "one process within rounding, in ordered mode too.",
+            "times mesh.pp times mesh.cp times mesh.tp. With mesh.pp each pipeline stage is such "
+            "a tensor-parallel group; with mesh.cp several groups share each sequence. mesh.zero "
+            "divides what ranks with the same shard of the model hold. Results agree with one "
+            "process within rounding, in ordered mode too.",
      .offset = AT(mesh.tp)},
     {.key = "mesh.sp",
      .type = LS_OPTION_BOOL,
      .preset = "true",
-     .doc = "With mesh.tp: whether each process also keeps only its share of the rows between the "
-            "layers (norms, residual stream, dropout). It takes less memory, and sends up to a "
-            "quarter more.",
+     .doc = "With mesh.tp (sequence parallelism): whether each process also keeps only its share "
+            "of the rows between the layers (norms, residual stream, dropout). It takes less "
+            "memory, and sends up to a quarter more.",
      .offset = AT(mesh.sp)},
     {.key = "mesh.pp",
      .type = LS_OPTION_INT,
      .preset = "1",
      .least = 1,
      .most = 256,
-     .doc = "Pipeline width: processes that share the layers. A leaf goes through all of them as a "
-            "micro-batch (batch.group sets how many leaves do at a time). mesh.dp such lines share "
-            "the batch, and divide of each stage what mesh.zero says (on GPUs 0 or 1); with AdamW.",
+     .doc = "Pipeline width: processes that divide the layers. A leaf passes through all of them "
+            "as a micro-batch (batch.group sets how many leaves do at a time). mesh.dp such "
+            "pipelines share the batch, and divide what mesh.zero says of each stage (on GPUs 0 "
+            "or 1); with AdamW.",
      .offset = AT(mesh.pp)},
     {.key = "mesh.schedule",
      .type = LS_OPTION_ENUM,
      .preset = "1f1b",
      .names = {"gpipe", "1f1b", "interleaved", "zero-bubble"},
-     .doc = "What the ranks of a pipeline do when. gpipe: all forward, then all backward; 1f1b: "
-            "forward and backward in turn, with activations of mesh.pp micro-batches at most; "
-            "interleaved: 1f1b where each rank has several chunks of layers, which idles less and "
-            "sends more; zero-bubble: 1f1b that makes gradients of weights while a rank would "
-            "otherwise wait, and keeps more until then. No result depends on it. `lineshaft plan "
-            "schedule` draws them.",
+     .doc = "In which order the ranks of a pipeline compute. gpipe: all forward, then all "
+            "backward; 1f1b: forward and backward in turn, with activations of at most mesh.pp "
+            "micro-batches; interleaved: 1f1b with several chunks of layers on each rank, which "
+            "idles less and sends more; zero-bubble: 1f1b that computes gradients of weights "
+            "while a rank would otherwise idle, and keeps more until then. No result depends on "
+            "it. `lineshaft plan schedule` draws them.",
      .offset = AT(mesh.schedule)},
     {.key = "mesh.chunks",
      .type = LS_OPTION_INT,
@@ -792,82 +789,83 @@ const ls_option ls_options[] = {
      .least = 1,
      .most = 16,
      .when_auto = "2 where mesh.schedule is interleaved, else 1",
-     .doc = "Chunks of layers of each rank of an interleaved pipeline.",
+     .doc = "Chunks of layers on each rank of an interleaved pipeline.",
      .offset = AT(mesh.chunks)},
     {.key = "mesh.cp",
      .type = LS_OPTION_INT,
      .preset = "1",
      .least = 1,
      .most = 1024,
-     .doc =
-         "Context-parallel width: processes that share every sequence, for long contexts. Each has "
-         "two of 2 x mesh.cp chunks of it, one near the beginning and one near the end, so that "
-         "all have as much to do, and they send each other keys and values in every layer. The "
-         "number of processes is mesh.dp times mesh.pp times mesh.tp times this. Alone, or with "
-         "mesh.dp, all of them have the whole model, and mesh.zero divides among all; with mesh.tp "
-         "and mesh.pp those share a sequence that have the same heads and layers. Results agree "
-         "with one process within rounding, in ordered mode too. When one of them dies another "
-         "has what it had; for good: a run goes on with a multiple of them.",
+     .doc = "Context-parallel width: processes that divide every sequence, for long contexts. "
+            "Each has two of 2 x mesh.cp chunks of it, one near the beginning and one near the "
+            "end, so that all have the same work, and they send each other keys and values in "
+            "every layer. The number of processes is mesh.dp times mesh.pp times mesh.tp times "
+            "mesh.cp. Without mesh.tp and mesh.pp, all of them have the whole model, and "
+            "mesh.zero divides it among all; otherwise, ranks with the same heads and layers form "
+            "a context-parallel group. Results agree with one process within rounding, in ordered "
+            "mode too. When one rank dies, another one has the same weights; the run goes on with "
+            "a multiple of mesh.cp.",
      .offset = AT(mesh.cp)},
     {.key = "mesh.keys",
      .type = LS_OPTION_ENUM,
      .preset = "ring",
      .names = {"ring", "gather"},
-     .doc = "With mesh.cp: how keys and values come to the processes that share a sequence. ring: "
-            "from one to the next, while it computes with those before; gather: all at once, in "
-            "more memory and fewer messages. Both send as many bytes.",
+     .doc = "With mesh.cp: how keys and values reach the other processes of the group. ring: from "
+            "one to the next, while each computes with the previous ones; gather: all at once, "
+            "with more memory and fewer messages. Both send the same number of bytes.",
      .offset = AT(mesh.keys)},
     {.key = "mesh.ep",
      .type = LS_OPTION_INT,
      .preset = "1",
      .least = 1,
      .most = 1024,
-     .doc =
-         "Expert-parallel width: processes that divide the experts of a mixture (model.experts) "
-         "among themselves. They are some of the mesh.dp that share the batch, and have "
-         "everything else each; tokens go to where their experts are and back, in every layer, "
-         "so keep them on one machine. It must divide mesh.dp (times mesh.cp) and "
-         "model.experts. With mesh.pp each stage's processes divide the experts of its layers, "
-         "with mesh.tp teams do. mesh.zero divides moments: of experts among those that have the "
-         "same, of the rest among all; with 2 and 3 the former divide gradients and weights of "
-         "all that they have. Gradients are summed as train.reduce: fast does it, and results "
-         "agree with one process within rounding. When one of them dies its experts come from "
-         "another that has the same, where mesh.dp is larger than this, else from the newest "
-         "checkpoint; for good: a run goes on with a multiple of mesh.ep.",
+     .doc = "Expert-parallel width: processes that divide the experts of a mixture "
+            "(model.experts). They are some of the mesh.dp ranks that share the batch, and each "
+            "has everything but the other experts. In every layer tokens are sent to their "
+            "experts and back, so keep these processes on one machine. The width must divide "
+            "mesh.dp (times mesh.cp) and model.experts. With mesh.pp the processes of each stage "
+            "divide the experts of its layers; with mesh.tp, tensor-parallel groups do. mesh.zero "
+            "1 divides moments: of experts among the ranks that hold the same ones, of the rest "
+            "among all; 2 and 3 also divide gradients and weights, among the ranks that hold the "
+            "same experts. Gradients are summed as train.reduce: fast does it, and results agree "
+            "with one process within rounding. When a rank dies, its experts come from another "
+            "rank that holds the same ones, where mesh.dp is larger than mesh.ep, else from the "
+            "newest checkpoint; the run goes on with a multiple of mesh.ep.",
      .offset = AT(mesh.ep)},
     {.key = "mesh.zero",
      .type = LS_OPTION_INT,
      .preset = "0",
      .least = 0,
      .most = 3,
-     .doc = "ZeRO stage: what data-parallel copies divide instead of holding it each. 0: nothing; "
-            "1: the optimizer's moments and the update; 2: gradients too; 3: weights too, gathered "
-            "part by part while they are used. With mesh.tp and mesh.ep copies of the same part of "
-            "the model do so, and in a pipeline (mesh.pp) the lines divide their stage.",
+     .doc = "ZeRO stage: what data-parallel replicas divide instead of each holding all of it. 0: "
+            "nothing; 1: optimizer moments and the update; 2: gradients too; 3: weights too, "
+            "gathered part by part while they are used. With mesh.tp and mesh.ep the replicas of "
+            "each shard of the model divide it; with mesh.pp the pipelines divide each stage.",
      .offset = AT(mesh.zero)},
     {.key = "mesh.shard",
      .type = LS_OPTION_STRING,
      .preset = "world",
-     .doc = "Which ranks divide what mesh.zero says. world: all of them; node: those of each node, "
-            "while nodes have copies of each other; a number: as many at a time. Weights are "
-            "gathered inside such a group only, and each rank holds more. With mesh.tp and mesh.ep "
-            "it groups those that have the same part of the model.",
+     .doc = "Which ranks divide what mesh.zero says. world: all of them; node: the ranks of each "
+            "node, so that nodes hold copies of each other; a number: groups of this many ranks. "
+            "Weights are gathered only inside such a group, and each rank holds more. With "
+            "mesh.tp and mesh.ep it groups ranks that hold the same shard of the model.",
      .offset = AT(mesh.shard)},
     {.key = "mesh.balance",
      .type = LS_OPTION_ENUM,
      .preset = "off",
      .names = {"off", "auto"},
-     .doc = "Whether the slices of a batch follow the speed of ranks. off: they are equal, or as "
-            "mesh.weights says; auto: a rank that is measured to be slow gets fewer leaves, and "
-            "none gets more than twice an equal share. In ordered mode it changes no result.",
+     .doc = "Whether the slices of the batch follow the speed of ranks. off: they are equal, or "
+            "as mesh.weights says; auto: a rank that is measured to be slow gets fewer leaves, "
+            "and none gets more than twice an equal share. In ordered mode it does not change the "
+            "result.",
      .offset = AT(mesh.balance)},
     {.key = "mesh.weights",
      .type = LS_OPTION_FLOATS,
      .preset = "[]",
      .least = 1e-6,
      .most = 1e6,
-     .doc = "Shares of the batch, one per rank; they need not add up to 1. With balance: auto the "
-            "run begins with them. Empty: equal ones.",
+     .doc = "Shares of the batch, one per rank; they need not add up to 1. With mesh.balance: "
+            "auto the run starts with them. Empty: equal shares.",
      .offset = AT(mesh.weights)},
     {.key = "mesh.bucket",
      .type = LS_OPTION_INT,
@@ -875,8 +873,8 @@ const ls_option ls_options[] = {
      .least = 65536,
      .most = LS_OPTION_BIG,
      .unit = "bytes",
-     .when_auto = "so large that what a message costs by itself is a tenth of the exchange at most",
-     .doc = "Gradients that are exchanged at a time: backward goes on while a bucket travels. The "
+     .when_auto = "so large that the fixed cost of messages is at most a tenth of the exchange",
+     .doc = "Size of a gradient bucket: the backward pass goes on while a bucket is sent. The "
             "result does not depend on it.",
      .offset = AT(mesh.bucket)},
 
@@ -884,10 +882,10 @@ const ls_option ls_options[] = {
      .type = LS_OPTION_ENUM,
      .preset = "none",
      .names = {"none", "bf16", "int8", "topk"},
-     .doc =
-         "How gradients travel between nodes; inside a node they stay as they are. bf16: half of "
-         "the bytes; int8: a quarter, with a scale for each 256 of them; topk: only the largest. "
-         "What is rounded or left out is added to the next step. Needs train.reduce: fast.",
+     .doc = "Compression of gradients between nodes; inside a node they stay as they are. bf16: "
+            "half of the bytes; int8: a quarter, with a scale for each 256 of them; topk: only "
+            "the largest. What is rounded off or left out is added in the next step (error "
+            "feedback). Needs train.reduce: fast.",
      .offset = AT(exchange.compress)},
     {.key = "exchange.topk",
      .type = LS_OPTION_FLOAT,
@@ -895,20 +893,19 @@ const ls_option ls_options[] = {
      .least = 0,
      .above = true,
      .most = 0.5,
-     .doc =
-         "Part of the gradients that exchange.compress: topk sends: of each 4096 the largest, at "
-         "least one.",
+     .doc = "Share of the gradients that exchange.compress: topk sends: the largest of each 4096, "
+            "at least one.",
      .offset = AT(exchange.topk)},
 
     {.key = "sync",
      .type = LS_OPTION_ENUM,
      .preset = "allreduce",
      .names = {"allreduce", "local", "ps"},
-     .doc = "How copies of the model agree. allreduce: they sum their gradients in every step. "
+     .doc = "How replicas of the model agree. allreduce: they sum their gradients in every step. "
             "local: each trains by itself on its part of every batch, and now and then they agree "
-            "on new weights (DiLoCo); for slow links. ps: servers keep the weights and make the "
-            "updates, workers push gradients and pull weights (parameter server); for ranks whose "
-            "steps take uneven times, and for large embeddings.",
+            "on new weights (local SGD, DiLoCo); for slow links. ps: servers keep the weights and "
+            "make the updates, workers push gradients and pull weights (parameter server); for "
+            "ranks whose steps take uneven times, and for large embeddings.",
      .offset = AT(sync),
      .fixed = true},
 
@@ -918,8 +915,8 @@ const ls_option ls_options[] = {
      .least = 1,
      .most = 1000000,
      .unit = "steps",
-     .doc = "Steps that replicas make by themselves before they agree. Validation, samples, "
-            "checkpoints and a stop wait until they have.",
+     .doc = "Steps that local-SGD workers make by themselves before they agree on weights. "
+            "Validation, samples, checkpoints and a stop wait until they have agreed.",
      .offset = AT(local.steps),
      .fixed = true},
     {.key = "local.delay",
@@ -928,8 +925,8 @@ const ls_option ls_options[] = {
      .least = 0,
      .most = 1000000,
      .unit = "steps",
-     .doc = "Steps that replicas go on with while what they agree on is on its way; what they "
-            "learn meanwhile is kept. 0: they wait for it.",
+     .doc = "Steps that local-SGD workers go on with while the exchange of weights is under way; "
+            "their progress meanwhile is kept. 0: they wait for it.",
      .offset = AT(local.delay),
      .fixed = true},
     {.key = "local.lr",
@@ -938,8 +935,8 @@ const ls_option ls_options[] = {
      .least = 0,
      .above = true,
      .most = 10,
-     .doc = "How far the common weights move towards the mean of the replicas; 1 without momentum: "
-            "all the way. DiLoCo's authors take 0.7, with a momentum of 0.9, for 500 steps.",
+     .doc = "How far the shared weights move towards the mean of the workers; 1 without momentum: "
+            "all the way. DiLoCo's authors use 0.7, with a momentum of 0.9, for 500 steps.",
      .offset = AT(local.lr),
      .fixed = true},
     {.key = "local.momentum",
@@ -955,8 +952,8 @@ const ls_option ls_options[] = {
      .type = LS_OPTION_ENUM,
      .preset = "int8",
      .names = {"none", "bf16", "int8"},
-     .doc = "How differences of weights travel: fp32, bf16, or 8 bits with a scale for each 256 of "
-            "them.",
+     .doc = "Format in which differences of weights are sent: fp32 (none), bf16, or 8 bits with a "
+            "scale for each 256 of them.",
      .offset = AT(local.compress),
      .fixed = true},
 
@@ -966,8 +963,8 @@ const ls_option ls_options[] = {
      .least = 1,
      .most = 64,
      .when_auto = "all ranks",
-     .doc = "How many ranks serve, the first ones: each keeps an equal part of the weights and of "
-            "the optimizer's state. All ranks compute. The result does not depend on it.",
+     .doc = "How many ranks serve, from the first one on: each keeps an equal part of the weights "
+            "and of the optimizer's state. All ranks compute. The result does not depend on it.",
      .offset = AT(ps.servers)},
     {.key = "ps.staleness",
      .type = LS_OPTION_INT,
@@ -976,9 +973,9 @@ const ls_option ls_options[] = {
      .most = 1000000,
      .unit = "steps",
      .doc = "How many steps a rank may be ahead of the slowest one. 0: a step is one update with "
-            "the gradients of all ranks. Above: what each rank pushes is an update of its own, "
-            "made when it comes, by its share of the step. -1: the same, without a bound "
-            "(asynchronous).",
+            "the gradients of all ranks. Above 0: the gradients of each rank are an update of "
+            "their own, applied when they arrive, in proportion to the rank's share of the step. "
+            "-1: the same without a bound (asynchronous).",
      .offset = AT(ps.staleness)},
     {.key = "ps.meet",
      .type = LS_OPTION_INT,
@@ -986,14 +983,14 @@ const ls_option ls_options[] = {
      .least = 1,
      .most = 1000000,
      .unit = "steps",
-     .doc = "Unless ps.staleness is 0: steps after which ranks wait for each other. Validation, "
-            "samples, checkpoints and a stop wait until then.",
+     .doc = "Unless ps.staleness is 0: after this many steps ranks wait for each other. "
+            "Validation, samples, checkpoints and a stop wait until then.",
      .offset = AT(ps.meet)},
     {.key = "ps.sparse",
      .type = LS_OPTION_BOOL,
      .preset = "true",
-     .doc = "Of an embedding that is not the head too (model.tied: false), only the rows of the "
-            "batch's tokens are pulled and pushed. The result does not depend on it.",
+     .doc = "For an embedding that is not also the head (model.tied: false), pull and push only "
+            "the rows of the batch's tokens. The result does not depend on it.",
      .offset = AT(ps.sparse)},
 
     {.key = "checkpoint.every",
@@ -1009,8 +1006,9 @@ const ls_option ls_options[] = {
      .preset = "2",
      .least = 1,
      .most = 1000000,
-     .doc = "Newest checkpoints that are kept; older ones are removed. A run keeps two at least, "
-            "for the newest may turn out to be damaged; pinned ones (lineshaft ckpt pin) stay.",
+     .doc = "How many of the newest checkpoints are kept; older ones are removed. A run keeps at "
+            "least two, because the newest may turn out to be damaged. Pinned ones (lineshaft "
+            "ckpt pin) stay.",
      .offset = AT(checkpoint.keep)},
     {.key = "checkpoint.keep_every",
      .type = LS_OPTION_INT,
@@ -1018,26 +1016,28 @@ const ls_option ls_options[] = {
      .least = 0,
      .most = LS_OPTION_BIG,
      .unit = "steps",
-     .doc = "Checkpoints of steps that are multiples of this are kept for good, beside the newest; "
-            "0: none.",
+     .doc = "Checkpoints of steps that are multiples of this are kept for good, besides the "
+            "newest; 0: none.",
      .offset = AT(checkpoint.keep_every)},
     {.key = "checkpoint.mirror",
      .type = LS_OPTION_STRING,
      .preset = "",
      .doc = "A second folder, best on another disk: every checkpoint is copied there after it is "
-            "saved, and a damaged or missing part of one is healed from there. Empty: none.",
+            "saved, and a damaged or missing part of a checkpoint is restored from there. Empty: "
+            "none.",
      .offset = AT(checkpoint.mirror)},
     {.key = "checkpoint.key",
      .type = LS_OPTION_STRING,
      .preset = "",
-     .doc = "A file of 32 random bytes that only its owner may read (lineshaft ckpt key FILE): "
-            "checkpoints are signed with it, and only those that are signed with it are gone on "
-            "with. The secret of a job may be used. Empty: nothing is signed or checked.",
+     .doc = "A file of 32 random bytes that only its owner may read (lineshaft ckpt key FILE). "
+            "Checkpoints are signed with it, and the run resumes only from checkpoints that are "
+            "signed with it. The secret of a job may be used. Empty: nothing is signed or "
+            "checked.",
      .offset = AT(checkpoint.key)},
     {.key = "checkpoint.take_unsigned",
      .type = LS_OPTION_BOOL,
      .preset = "false",
-     .doc = "With checkpoint.key: go on also with checkpoints that are not signed, for runs that "
+     .doc = "With checkpoint.key: resume also from checkpoints that are not signed, for runs that "
             "had no key before. Those with a wrong signature are refused all the same.",
      .offset = AT(checkpoint.take_unsigned)},
     {.key = "checkpoint.grace",
@@ -1046,30 +1046,30 @@ const ls_option ls_options[] = {
      .least = 0,
      .most = 86400,
      .unit = "seconds",
-     .doc =
-         "What the run has when it is asked to stop (SIGTERM, SIGUSR1, Ctrl-C): it saves if that "
-         "fits, by the time of its earlier saves, and ends without saving otherwise. 0: as long "
-         "as it takes; in a Slurm job until its end, or 30 s behind that.",
+     .doc = "Time that the run has when it is asked to stop (SIGTERM, SIGUSR1, Ctrl-C). It saves "
+            "if the time suffices, judged by its earlier saves, and otherwise ends without "
+            "saving. 0: as long as a save takes; in a Slurm job until the end of the job, or 30 s "
+            "after it.",
      .offset = AT(checkpoint.grace)},
 
     {.key = "heal.mode",
      .type = LS_OPTION_ENUM,
      .preset = "on",
      .names = {"on", "off"},
-     .doc = "on: when a rank dies or a machine is lost, the others keep their memory, and training "
-            "goes on after the step that was done last, with the same batches; off: the run ends. "
-            "With sync: local or ps a rank that dies ends the run in any case. The first machine, "
-            "where the others have joined, is replaced by another one when more than half of them "
-            "are left.",
+     .doc = "on: when a rank dies or a machine is lost, the other ranks keep their memory, and "
+            "training goes on after the last completed step, with the same batches; off: the run "
+            "ends. With sync: local or ps, a rank that dies always ends the run. The first "
+            "machine, which the others have joined, is replaced by another one when more than "
+            "half of the others are left.",
      .offset = AT(heal.mode)},
     {.key = "heal.restarts",
      .type = LS_OPTION_INT,
      .preset = "1",
      .least = 0,
      .most = 1000000,
-     .doc = "How often a rank that died is started again in its place; after that the others go on "
-            "without it, and share the batch among themselves. With mesh.pp or mesh.tp they go on "
-            "with as many ranks as make whole models, and the rest waits.",
+     .doc = "How often a rank that died is started again. After that the other ranks go on "
+            "without it and share the batch. With mesh.pp or mesh.tp they go on with as many "
+            "ranks as make whole models, and the rest waits.",
      .offset = AT(heal.restarts)},
     {.key = "heal.min_ranks",
      .type = LS_OPTION_INT,
@@ -1084,22 +1084,22 @@ const ls_option ls_options[] = {
      .least = 1,
      .most = 86400,
      .unit = "seconds",
-     .doc = "A rank that is stopped for so long, or does not come to the others when they have "
-            "lost one and it does not compute either, is killed and counts as dead.",
+     .doc = "A rank is killed and counts as dead when it is stopped for this long, or when it "
+            "neither computes nor joins the others for this long after they lost a rank.",
      .offset = AT(heal.wait)},
     {.key = "heal.min_nodes",
      .type = LS_OPTION_INT,
      .preset = "1",
      .least = 1,
      .most = 4096,
-     .doc = "The run ends when it has lost so many machines that fewer than this are left.",
+     .doc = "The run ends when fewer machines than this are left.",
      .offset = AT(heal.min_nodes)},
     {.key = "heal.max_nodes",
      .type = LS_OPTION_INT,
      .preset = "0",
      .least = 0,
      .most = 4096,
-     .doc = "A machine that joins a run that trains already becomes part of it while it has fewer "
+     .doc = "A machine that joins a running job becomes part of it while the job has fewer "
             "machines than this; otherwise it waits as a spare until one is lost. 0: no limit.",
      .offset = AT(heal.max_nodes)},
     {.key = "heal.grow_wait",
@@ -1108,8 +1108,8 @@ const ls_option ls_options[] = {
      .least = 0,
      .most = 86400,
      .unit = "seconds",
-     .doc = "Machines that have joined are taken in when the ranks have trained for so long since "
-            "they last changed, because each change costs a moment.",
+     .doc = "New machines are taken in when the ranks have trained for this long since the last "
+            "change of members, because each change costs a moment.",
      .offset = AT(heal.grow_wait)},
     {.key = "heal.grow_steps",
      .type = LS_OPTION_INT,
@@ -1117,15 +1117,16 @@ const ls_option ls_options[] = {
      .least = 0,
      .most = 1000000,
      .unit = "steps",
-     .doc = "And when they have done so many steps since then.",
+     .doc = "New machines are taken in only after this many steps since the last change, as well.",
      .offset = AT(heal.grow_steps)},
     {.key = "heal.quarantine",
      .type = LS_OPTION_INT,
      .preset = "2",
      .least = 0,
      .most = 1000000,
-     .doc = "A machine on which so many ranks have crashed within a day is given up with all its "
-            "ranks, and refused for heal.cool_down; not the machine that coordinates. 0: never.",
+     .doc = "A machine on which this many ranks have crashed within a day is given up with all "
+            "its ranks, and refused for heal.cool_down. The coordinating machine is exempt. 0: "
+            "never.",
      .offset = AT(heal.quarantine)},
     {.key = "heal.cool_down",
      .type = LS_OPTION_DURATION,
@@ -1133,7 +1134,7 @@ const ls_option ls_options[] = {
      .least = 0,
      .most = 86400,
      .unit = "seconds",
-     .doc = "For how long a machine in quarantine is refused; twice as long each further time.",
+     .doc = "How long a machine in quarantine is refused; twice as long each further time.",
      .offset = AT(heal.cool_down)},
     {.key = "heal.pulse",
      .type = LS_OPTION_DURATION,
@@ -1141,7 +1142,7 @@ const ls_option ls_options[] = {
      .least = 0.01,
      .most = 60,
      .unit = "seconds",
-     .doc = "How often machines give each other a sign of life.",
+     .doc = "How often machines send each other a heartbeat.",
      .offset = AT(heal.heartbeat)},
     {.key = "heal.suspect",
      .type = LS_OPTION_DURATION,
@@ -1149,9 +1150,8 @@ const ls_option ls_options[] = {
      .least = 0.01,
      .most = 86400,
      .unit = "seconds",
-     .doc =
-         "A machine that was silent for so long is named in the log (-v), and two others are asked "
-         "whether they reach it.",
+     .doc = "A machine that was silent for this long is named in the log (-v), and two others are "
+            "asked whether they reach it.",
      .offset = AT(heal.suspect)},
     {.key = "heal.dead",
      .type = LS_OPTION_DURATION,
@@ -1159,22 +1159,21 @@ const ls_option ls_options[] = {
      .least = 0.1,
      .most = 86400,
      .unit = "seconds",
-     .doc =
-         "A machine that was silent for so long is lost; where signs of life come late, after "
-         "eight times their delay; while other machines reach it, after twice as long. One whose "
-         "connection ends is lost at once.",
+     .doc = "A machine that was silent for this long is lost. Where heartbeats come late, the "
+            "limit is eight times their delay; while other machines reach it, it is twice as "
+            "long. A machine whose connection ends is lost at once.",
      .offset = AT(heal.dead)},
     {.key = "heal.buddies",
      .type = LS_OPTION_ENUM,
      .preset = "auto",
      .names = {"auto", "on", "off"},
-     .doc = "With mesh.zero 1 to 3: whether another rank keeps a copy of what a rank has alone, "
-            "so that its death costs no step; without copies the newest checkpoint is loaded. It "
-            "takes 16 bytes of memory (8 with mesh.tp and mesh.ep, with mesh.pp 8, 12 or 16 by "
-            "mesh.zero, 36 with lamb and muon) and 4 bytes a step on the wire for each element of "
-            "a part. mesh.tp without mesh.pp, and mesh.ep, have copies with mesh.zero: 1 only. "
-            "With mesh.shard the groups are copies of each other already. auto: on, where ranks "
-            "that die are replaced, on CPUs.",
+     .doc = "With mesh.zero 1 to 3: whether a peer keeps a copy of what only one rank holds, so "
+            "that the death of that rank costs no step; without copies the newest checkpoint is "
+            "loaded. For each element of a shard, a copy takes 16 bytes of memory (8 with mesh.tp "
+            "and mesh.ep, with mesh.pp 8, 12 or 16 by mesh.zero, 36 with lamb and muon) and 4 "
+            "bytes a step on the wire. mesh.tp without mesh.pp, and mesh.ep, have copies with "
+            "mesh.zero: 1 only. With mesh.shard the groups are copies of each other already. "
+            "auto: on where ranks that die are replaced, on CPUs.",
      .offset = AT(heal.buddies)},
     {.key = "heal.compare",
      .type = LS_OPTION_INT,
@@ -1182,11 +1181,11 @@ const ls_option ls_options[] = {
      .least = 0,
      .most = LS_OPTION_BIG,
      .unit = "steps",
-     .doc = "Ranks compare hashes of the weights and moments that several of them have, after this "
-            "many steps, before each checkpoint and at the end; 0: never. (With mesh.pp, mesh.tp "
-            "and mesh.ep nothing is compared yet.) Who differs from the "
-            "majority has a faulty memory or processor: it is named and replaced, and all go back "
-            "to the newest checkpoint, so that nothing it has computed stays.",
+     .doc = "After this many steps, before each checkpoint and at the end, ranks compare hashes "
+            "of the weights and moments that several of them hold; 0: never. (With mesh.pp, "
+            "mesh.tp and mesh.ep nothing is compared yet.) A rank that differs from the majority "
+            "has faulty memory or a faulty processor: it is named and replaced, and all ranks go "
+            "back to the newest checkpoint, so that nothing it has computed stays.",
      .offset = AT(heal.compare)},
     {.key = "heal.replay",
      .type = LS_OPTION_INT,
@@ -1194,26 +1193,27 @@ const ls_option ls_options[] = {
      .least = 0,
      .most = LS_OPTION_BIG,
      .unit = "steps",
-     .doc = "After this many steps the gradient of a leaf, drawn at random, is also made by "
-            "another rank, before the update; 0: never. Where they differ the rank that is wrong "
-            "is named and replaced, and the step is done again. For train.reduce: ordered on "
-            "CPUs, with mesh.zero 0 or 1.",
+     .doc = "After this many steps a second rank recomputes the gradient of a leaf, drawn at "
+            "random, before the update; 0: never. Where the two differ, the rank that is wrong is "
+            "named and replaced, and the step is repeated. For train.reduce: ordered on CPUs, "
+            "with mesh.zero 0 or 1.",
      .offset = AT(heal.replay)},
     {.key = "heal.quorum",
      .type = LS_OPTION_ENUM,
      .preset = "embedded",
      .names = {"embedded", "etcd"},
-     .doc = "Who decides which job may write the run: embedded: the lock and the generation in its "
-            "folder; etcd: also the servers of heal.etcd: a second job of the same name and folder "
-            "is refused, and one that was cut off cannot commit checkpoints any more. When the "
-            "first machine is lost, embedded: more than half of the others elect another one; "
-            "etcd: whoever of them gets the run there goes on.",
+     .doc = "What decides which job may write the run. embedded: the lock and the generation in "
+            "the run folder; etcd: also the servers of heal.etcd, so that a second job of the "
+            "same name and folder is refused, and a job that was cut off cannot commit "
+            "checkpoints any more. When the first machine is lost: with embedded, more than half "
+            "of the others elect another one; with etcd, the machine that gets the run from the "
+            "servers goes on.",
      .offset = AT(heal.quorum)},
     {.key = "heal.etcd",
      .type = LS_OPTION_STRINGS,
      .preset = "[]",
      .doc = "With heal.quorum: etcd, the client URLs of etcd 3.4 or later, such as "
-            "http://10.0.0.1:2379. While none of them answers training goes on, and checkpoints "
+            "http://10.0.0.1:2379. While none of them answers, training goes on and checkpoints "
             "wait.",
      .offset = AT(heal.etcd)},
 
@@ -1232,12 +1232,12 @@ const ls_option ls_options[] = {
      .most = 1048576,
      .unit = "sequences",
      .when_auto = "all there are, at most 256",
-     .doc = "Validation sequences of one measurement, the same ones each time.",
+     .doc = "Validation sequences of one measurement, the same each time.",
      .offset = AT(eval.sequences)},
     {.key = "eval.sample",
      .type = LS_OPTION_STRING,
      .preset = "",
-     .doc = "Prompt of a text that the model writes at each measurement; empty: none.",
+     .doc = "Prompt of a text that the model continues at each measurement; empty: none.",
      .offset = AT(eval.sample)},
     {.key = "eval.sample_tokens",
      .type = LS_OPTION_INT,
@@ -1252,9 +1252,9 @@ const ls_option ls_options[] = {
      .type = LS_OPTION_ENUM,
      .preset = "auto",
      .names = {"auto", "cpu", "cuda"},
-     .doc = "What computes: the CPU, or an NVIDIA GPU (cuda, which needs the plugin that "
-            "\"make cuda\" builds). Several ranks of a machine take its GPUs in turn; ranks that "
-            "share one divide its memory. auto: the CPU.",
+     .doc = "What computes: the CPU, or an NVIDIA GPU (cuda, which needs the plugin that \"make "
+            "cuda\" builds). Ranks of one machine take its GPUs in turn; ranks that share a GPU "
+            "divide its memory. auto: the CPU.",
      .offset = AT(device.kind)},
     {.key = "device.threads",
      .type = LS_OPTION_INT,
@@ -1264,57 +1264,54 @@ const ls_option ls_options[] = {
      .unit = "threads",
      .when_auto = "the physical cores that this process may use, by affinity, CPU quota and the "
                   "ranks beside it; `lineshaft doctor` says why",
-     .doc = "Threads that compute. In ordered mode they change no result.",
+     .doc = "Threads that compute. In ordered mode their number does not change the result.",
      .offset = AT(device.threads)},
     {.key = "device.pin",
      .type = LS_OPTION_ENUM,
      .preset = "auto",
      .names = {"auto", "on", "off"},
-     .doc =
-         "Whether each thread stays on a core of its own; auto: when there are as many threads as "
-         "cores that this process may use, and no CPU quota. Changes speed only.",
+     .doc = "Whether each thread stays on its own core. auto: on when there are as many threads "
+            "as cores that this process may use, and no CPU quota. Changes speed only.",
      .offset = AT(device.pin)},
     {.key = "device.isa",
      .type = LS_OPTION_ENUM,
      .preset = "auto",
      .names = {"auto", "reference", "generic", "avx2", "avx512"},
-     .doc = "Instruction set of the kernels; auto: the best this CPU has. reference is slow and "
-            "exact, for checking.",
+     .doc = "Instruction set of the kernels; auto: the best that this CPU has. reference is slow "
+            "and exact, for checking.",
      .offset = AT(device.isa)},
     {.key = "device.pack",
      .type = LS_OPTION_ENUM,
      .preset = "auto",
      .names = {"auto", "on", "off"},
-     .doc = "Whether weights are kept a second and a third time in the order in which the CPU's "
-            "products read them, made once after each change instead of in every call. auto: when "
-            "a step has three calls or more and a quarter of the free memory is left. Changes "
-            "speed and "
-            "memory only.",
+     .doc = "Whether copies of the weights are kept in the order in which the CPU's matrix "
+            "products read them, made once after each update instead of in every call. auto: on "
+            "when a step has at least three calls and a quarter of the free memory is left. "
+            "Changes speed and memory only.",
      .offset = AT(device.pack)},
     {.key = "device.offload",
      .type = LS_OPTION_ENUM,
      .preset = "none",
      .names = {"none", "host", "disk"},
-     .doc = "Where the moments of AdamW lie, most of what a run keeps. none: in the device's "
-            "memory; host: in the memory of the host, for a GPU (on a CPU they are there anyway); "
-            "disk: in a file, for a CPU. What is updated at a time comes and goes. Changes speed "
-            "and memory only.",
+     .doc = "Where the moments of AdamW are kept, most of a run's memory. none: in the device's "
+            "memory; host: in host memory, for a GPU (on a CPU they are there anyway); disk: in a "
+            "file, for a CPU. The update loads them piece by piece. Changes speed and memory "
+            "only.",
      .offset = AT(device.offload)},
     {.key = "device.offload_to",
      .type = LS_OPTION_STRING,
      .preset = "auto",
      .when_auto = "the run folder",
-     .doc = "Folder for the file of offload: disk, on a quick disk of each machine. The file has "
-            "no name and is gone when the run ends; checkpoints hold the moments.",
+     .doc = "Folder for the file of device.offload: disk, on a fast disk of each machine. The "
+            "file has no name and disappears when the run ends; checkpoints hold the moments.",
      .offset = AT(device.offload_to)},
     {.key = "device.graphs",
      .type = LS_OPTION_ENUM,
      .preset = "off",
      .names = {"auto", "on", "off"},
-     .doc =
-         "Whether forward and backward are recorded once and replayed as CUDA graphs, on a GPU. "
-         "on: from the third step. auto: if it is faster by 2 % in the first 18 steps, as it can "
-         "be with a model that is small for its card. Changes speed only.",
+     .doc = "Whether forward and backward passes are recorded once and replayed as CUDA graphs, "
+            "on a GPU. on: from the third step on. auto: if it is at least 2 % faster in the "
+            "first 18 steps, as with a model that is small for its GPU. Changes speed only.",
      .offset = AT(device.graphs)},
 };
 const int ls_option_count = (int)LS_COUNT(ls_options);

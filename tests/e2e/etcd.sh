@@ -96,4 +96,4 @@ says "heal.quorum is etcd but heal.etcd is []"
 run 2 "$LINESHAFT" train run.yaml --set 'heal.etcd=[127.0.0.1:2379]'
 says 'heal.etcd has "127.0.0.1:2379", which is no URL'
 run 2 "$LINESHAFT" train --set 'heal.etcd=[http://127.0.0.1:2379]'
-says "nobody is asked there"
+says "no etcd server is used"

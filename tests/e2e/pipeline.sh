@@ -83,7 +83,7 @@ says 'mesh.chunks: 1 works'
 no 'mesh.pp is 2, but the run has 3 ranks, which cannot be grouped so' -n 3 --set mesh.pp=2
 says 'Give -n 2 or -n 4'
 no 'mesh.pp is 2 and mesh.dp 2, but the run has 2 ranks: it needs 4' -n 2 --set mesh.pp=2 --set mesh.dp=2
-no 'without a pipeline it means nothing' --set mesh.schedule=gpipe
+no 'without a pipeline it has no meaning' --set mesh.schedule=gpipe
 no 'only interleaved schedules have several chunks' --set mesh.pp=2 --set mesh.chunks=2
 no 'only interleaved schedules have several chunks' --set mesh.pp=2 --set mesh.schedule=zero-bubble --set mesh.chunks=2
 for set in mesh.shard=2 mesh.balance=auto 'mesh.weights=[1,2]' sync=local exchange.compress=bf16 train.optimizer=muon device.offload=disk; do

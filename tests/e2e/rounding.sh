@@ -44,4 +44,4 @@ run 0 "$LINESHAFT" train run.yaml --json --set out=two
 [ "$(field summary weights_hash)" = "$want" ] || fail "resumed: other weights"
 
 run 2 "$LINESHAFT" train run.yaml --set out=no --set precision=fp32
-says 'only weights in bf16 can be rounded so'
+says 'only bf16 weights are rounded'

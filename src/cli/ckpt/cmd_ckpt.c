@@ -431,17 +431,16 @@ static const ls_command verify = {
     .arguments = "DIR",
     .least = 1,
     .most = 1,
-    .about = "Reads each object of each checkpoint, compares every block with its checksum and\n"
-             "the whole with its name, and checks that it holds the tensors that the manifest\n"
-             "lists. Damage is shown with the object's file and the tensors in it; the exit code\n"
-             "is then 4. Each manifest carries its own hash and that of the one before it: which\n"
-             "one it follows is told, or that it is not here any more. Nothing is changed.\n"
-             "Hashes find damage; only --key finds what somebody has changed on purpose.\n"
-             "\n"
+    .about = "Reads each object of each checkpoint, compares every block with its checksum and "
+             "the whole with its name, and checks that it holds the tensors that the manifest "
+             "lists. Damage is shown with the object's file and the tensors in it; the exit "
+             "code is then 4. Each manifest carries its own hash and that of the one before "
+             "it: verify shows which one it follows, or that this one is gone. Nothing is "
+             "changed. Hashes find damage; only --key finds deliberate changes.\n\n"
              "DIR is a run folder, its checkpoints folder, or one step-*.json file.",
     .examples = "lineshaft ckpt verify runs/demo             # all checkpoints\n"
                 "lineshaft ckpt verify runs/demo --step 500  # only this one\n"
-                "lineshaft ckpt verify runs/demo --key demo.key  # and who made them\n",
+                "lineshaft ckpt verify runs/demo --key demo.key  # and their signatures\n",
     .flags = verify_flags,
     .run = run_verify,
 };

@@ -55,8 +55,8 @@ const ls_command ls_cmd_ckpt_key = {
              "A run with checkpoint.key: FILE signs its checkpoints and goes on only with signed\n"
              "ones; other commands that read checkpoints take --key FILE.\n"
              "\n"
-             "Who has the key can sign. Keep it where those who can write to the checkpoints\n"
-             "cannot read it.",
+             "Anyone who has the key can sign. Keep it where users who can write to the\n"
+             "checkpoints cannot read it.",
     .examples = "lineshaft ckpt key ~/demo.key  # once for a run\n",
     .run = run_key,
 };

@@ -85,7 +85,7 @@ void ls_doctor_sensors(ls_doctor *d, const char *bus_id)
         say_power(d, &r);
     if (isnan(r.energy_j))
         ls_doctor_say(d, "gpu", "energy", LS_DOCTOR_UNKNOWN,
-                      "energy: the card does not count it, so runs cannot tell theirs");
+                      "energy: the card does not count it, so runs cannot report theirs");
     say_errors(d, &r);
     ls_nvml_close(nvml);
 }

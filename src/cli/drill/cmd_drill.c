@@ -470,19 +470,19 @@ const ls_command ls_cmd_drill = {
     .arguments = "[RUN]",
     .least = 0,
     .most = 1,
-    .about =
-        "Trains RUN for a few steps undisturbed, then once for each fault of a catalogue: ranks "
-        "that are killed or stopped at named points of a step, saves that break off, a full disk, "
-        "bits that flip in memory and on disk, links that are slow or cut, SIGTERM. A run that a "
-        "fault ends is "
-        "started again, as a scheduler would. Without RUN a tiny model is taken.\n\n"
-        "A fault is survived when the final weights equal those of the undisturbed run, bit for "
-        "bit (with train.reduce: fast: the loss within 1 %), every step was told with its loss, "
-        "the newest two checkpoints verify, an incident tells what happened, and no process and "
-        "no temporary file is left. The exit code is 0 when all were. What cannot be made to "
-        "happen on this machine is skipped, with the reason: links need hosts (`lineshaft lab`), "
-        "and so root.\n\n"
-        "The run itself is not touched: each fault has a folder of its own, and out: is not used.",
+    .about = "Trains RUN for a few steps undisturbed, then once for each fault of a catalogue: "
+             "ranks that are killed or stopped at named points of a step, saves that break "
+             "off, a full disk, bits that flip in memory and on disk, links that are slow or "
+             "cut, SIGTERM. A run that a fault ends is started again, as a scheduler would. "
+             "Without RUN a tiny model is taken.\n\n"
+             "A fault is survived when the final weights equal those of the undisturbed run, "
+             "bit for bit (with train.reduce: fast: the loss within 1 %), every step reported "
+             "its loss, the newest two checkpoints verify, an incident report says what "
+             "happened, and no process and no temporary file is left. The exit code is 0 when "
+             "all were. What cannot be made to happen on this machine is skipped, with the "
+             "reason: links need hosts (`lineshaft lab`), and so root.\n\n"
+             "The run itself is not touched: each fault has a folder of its own, and out: is "
+             "not used.",
     .examples =
         "lineshaft drill  # a tiny model, all faults, in a minute or two\n"
         "lineshaft drill run.yaml -n 4 --steps 20  # your own run\n"

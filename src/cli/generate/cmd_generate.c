@@ -60,7 +60,7 @@ static const ls_flag flags[] = {
      .value = "TEXT",
      .repeats = true,
      .doc = "End before this text; may be given several times."},
-    {.name = "seed", .value = "N", .doc = "The same seed tells the same story; 1 unless given."},
+    {.name = "seed", .value = "N", .doc = "The same seed gives the same text; 1 unless given."},
     {.name = "ignore-eos", .doc = "Go on where the model would end its text."},
     {.name = "chat",
      .doc = "The prompt is what a user says; the model's chat template asks for the answer."},

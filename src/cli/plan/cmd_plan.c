@@ -273,7 +273,7 @@ static const ls_flag schedule_flags[] = {
     {"micro-batches", 0, "N", false,
      "Parts of a rank's batch that go through one after the other; 8, or the leaves of RUN."},
     {"schedule", 0, "gpipe|1f1b|interleaved|zero-bubble", false,
-     "Who computes what when; 1f1b, or mesh.schedule of RUN."},
+     "The schedule of the ranks; 1f1b, or mesh.schedule of RUN."},
     {"chunks", 0, "N", false,
      "Runs of layers on each rank, for interleaved schedules; 2, or mesh.chunks of RUN."},
     {"forward", 0, "TIME", false, "What a rank takes for the forward of a micro-batch; 1."},
@@ -286,14 +286,14 @@ static const ls_flag schedule_flags[] = {
     LS_LOAD_RUN_SET_FLAG,
     {"svg", 0, "FILE", false, "Write a picture of the table as well."},
     {"width", 0, "N", false,
-     "Break the drawing into pieces of so many columns; the terminal's unless given."},
+     "Break the drawing into pieces of this many columns; the terminal's unless given."},
     {"json", 'j', NULL, false, "Print one JSON object, with every operation's start and end."},
     {.name = NULL},
 };
 
 static const ls_command schedule = {
     .name = "schedule",
-    .summary = "draw who computes what when in a pipeline",
+    .summary = "draw what each rank of a pipeline computes when",
     .arguments = "[RUN]",
     .most = 1,
     .about =
@@ -323,7 +323,7 @@ const ls_command ls_cmd_plan = {
     .name = "plan",
     .summary = "see what a run would do before it is started",
     .about = "Looks ahead without running anything.",
-    .examples = "lineshaft plan schedule --stages 4  # who computes what when in a pipeline\n"
+    .examples = "lineshaft plan schedule --stages 4  # what each stage computes when\n"
                 "lineshaft plan mesh run.yaml -n 4  # which mesh is best for four processes",
     .subs = subs,
 };

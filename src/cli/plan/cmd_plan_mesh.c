@@ -110,7 +110,7 @@ out:
 
 static const ls_flag flags[] = {
     LS_LOAD_RUN_SET_FLAG,
-    {"ranks", 'n', "N", false, "Processes of the run, on all machines together; 2."},
+    {"ranks", 'n', "N", false, "Processes of the run on all machines; 2."},
     {"nodes", 0, "N", false, "Machines that they are spread over evenly; 1."},
     {"memory", 0, "GIB", false,
      "Memory for each process, in GiB; its share of what is free on this machine."},
@@ -128,19 +128,17 @@ const ls_command ls_cmd_plan_mesh = {
     .arguments = "RUN",
     .least = 1,
     .most = 1,
-    .about =
-        "Goes through all meshes of so many processes (mesh.tp, pp, cp, ep, zero and schedule, as "
-        "far as the run file does not set them; ep where the model has experts), asks the checks "
-        "of the run and the ledger of memory "
-        "which of them work, and predicts the time of a step of each: by the schedule, the links "
-        "and the speed of a process. The first one is what `mesh: auto` takes. Times are for "
-        "comparing meshes; nothing is measured.",
-    .examples =
-        "lineshaft plan mesh run.yaml -n 4  # four processes on this machine\n"
-        "lineshaft plan mesh run.yaml -n 8 --nodes 4 --gbits 1 --memory 2  # four machines, "
-        "slow links\n"
-        "lineshaft plan mesh run.yaml -n 4 --set mesh.tp=1 --json  # without teams, for "
-        "programs",
+    .about = "Goes through all meshes of this many processes (mesh.tp, pp, cp, ep, zero and "
+             "schedule, as far as the run file does not set them; ep where the model has "
+             "experts), asks the checks of the run and the ledger of memory which of them "
+             "work, and predicts the time of a step of each: by the schedule, the links and "
+             "the speed of a process. The first one is what `mesh: auto` takes. Times are for "
+             "comparing meshes; nothing is measured.",
+    .examples = "lineshaft plan mesh run.yaml -n 4  # four processes on this machine\n"
+                "lineshaft plan mesh run.yaml -n 8 --nodes 4 --gbits 1 --memory 2  # four "
+                "machines, slow links\n"
+                "lineshaft plan mesh run.yaml -n 4 --set mesh.tp=1 --json  # without tensor "
+                "parallelism, for programs",
     .flags = flags,
     .run = run_mesh,
 };

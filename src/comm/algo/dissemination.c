@@ -30,7 +30,7 @@ static void draft_dissemination(ls_algo_draft *d)
 
 const ls_algo ls_algo_dissemination = {
     .name = "dissemination",
-    .what = "barrier: rank r tells r + 1, r + 2, r + 4, ...; log2(n) steps",
+    .what = "barrier: rank r signals r + 1, r + 2, r + 4, ...; log2(n) steps",
     .kinds = 1u << LS_COLL_BARRIER,
     .draft = draft_dissemination,
     .time_ns = ls_cost_time_dissemination,

@@ -211,7 +211,7 @@ static void draft_pairwise(ls_algo_draft *d)
 
 const ls_algo ls_algo_pairwise = {
     .name = "pairwise",
-    .what = "everybody with everybody in rounds; sums once, in rank order",
+    .what = "every pair of ranks in rounds; sums once, in rank order",
     .kinds = 1u << LS_COLL_ALL_REDUCE | 1u << LS_COLL_REDUCE_SCATTER | 1u << LS_COLL_ALL_GATHER |
              1u << LS_COLL_ALL_TO_ALL,
     .once = true,
