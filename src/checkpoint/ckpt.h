@@ -1,18 +1,18 @@
-/* ckpt.h -- checkpoints: a store of immutable objects, and a manifest per saved step.
+/* ckpt.h -- checkpoints: a store of immutable objects, and one manifest for each saved step.
  *
  *   DIR/objects/<2 hex>/<32 hex>.safetensors   tensors; named by the XXH3-128 of the whole file
  *   DIR/step-<10 digits>.json                  manifest; written last, its rename commits
  *   DIR/lock                                   held by the job that writes: by its first rank
  *   DIR/generation                             number of the newest group of writers
  *
- * Whatever happens to a writer, every manifest that a reader finds was complete when it was named,
- * and is checked again by the reader: its own hash, its objects' sizes, and each block of 1 MiB as
- * it is read. A damaged checkpoint is never loaded; the one before is, and the log says what that
- * costs. Objects that did not change are shared between checkpoints. Format: docs/reference/
- * checkpoint.md.
+ * Whatever happens to a writer, every manifest that a reader finds was complete when it got its
+ * name. The reader checks it again: its own hash, the sizes of its objects, and each block of 1 MiB
+ * as it is read. A damaged checkpoint is never loaded; the previous one is, and the log says what
+ * that costs. Objects that did not change are shared between checkpoints. Format:
+ * docs/reference/checkpoint.md.
  *
- * A store may be used by several threads; save and prune exclude each other (LS_EBUSY), and
- * ls_ckpt_load_newest() belongs to one of them. */
+ * Several threads may use a store; save and prune exclude each other (LS_EBUSY), and
+ * ls_ckpt_load_newest() belongs to one thread. */
 #pragma once
 #include "base/dtype.h"
 #include "base/str.h"
@@ -38,17 +38,17 @@ typedef struct ls_ckpt_tensor {
     int ndim; /* 0 to LS_CKPT_RANK */
     int64_t shape[LS_CKPT_RANK];
     void *bytes;  /* read by save, written by load; may be NULL when the tensor is empty */
-    bool spilled; /* bytes lie in a spill (base/spill.h): they are given back once done with */
+    bool spilled; /* bytes lie in a spill (base/spill.h) and are given back after use */
 } ls_ckpt_tensor;
 
-/* Who made it (ls_ckpt_use_key). */
+/* Who signed it (ls_ckpt_use_key). */
 typedef enum ls_ckpt_trust {
     LS_CKPT_UNSIGNED,
-    LS_CKPT_UNCHECKED, /* signed; without a key nobody knows by whom */
+    LS_CKPT_UNCHECKED, /* signed, but not checked: the store has no key */
     LS_CKPT_PROVED     /* signed with the key of the store that it was found in */
 } ls_ckpt_trust;
 
-/* What a manifest says besides tensors. Strings may be NULL when saving (stored as ""). */
+/* What a manifest holds besides tensors. Strings may be NULL when saving (stored as ""). */
 typedef struct ls_ckpt_info {
     int64_t step;          /* finished steps; 0 to 9,999,999,999 */
     int64_t cursor;        /* position in the data order */
@@ -58,7 +58,7 @@ typedef struct ls_ckpt_info {
     double loss;           /* last training loss; NaN: not known */
     double val_loss;       /* last validation loss; NaN: not known */
     const char *run_name;  /* */
-    const char *mesh;      /* how the run was spread out, for people: "dp=1" */
+    const char *mesh;      /* the mesh, for people: "dp=1" */
     const char *config;    /* the resolved run file, any text */
     const char *extra;     /* the caller's own state, any text */
     char weights_hash[33]; /* of the logical parameters; computed by save when empty */
@@ -75,10 +75,11 @@ ls_status ls_ckpt_open(ls_ckpt_store **store_out, const char *dir, bool create);
 void ls_ckpt_close(ls_ckpt_store *store); /* NULL is allowed */
 const char *ls_ckpt_dir(const ls_ckpt_store *store);
 
-/* Sign what is saved from now on, and believe only what is signed, with the key in this file: 32
- * bytes that only their owner may read (net/secret.h; LS_EUSAGE, LS_EDATA: they are not). Unsigned
- * and wrongly signed checkpoints count as damaged; unsigned ones do not with accept_unsigned. Of
- * signed ones every byte is proved before it is used, so parts of objects are read as wholes. */
+/* From now on sign what is saved, and accept only what is signed, with the key in this file: 32
+ * bytes that only their owner may read (net/secret.h; LS_EUSAGE, LS_EDATA: they are not). Wrongly
+ * signed checkpoints count as damaged, and so do unsigned ones unless accept_unsigned. Every byte
+ * of a signed checkpoint is proved before it is used, so objects are read whole even where a part
+ * is wanted. */
 ls_status ls_ckpt_use_key(ls_ckpt_store *store, const char *path, bool accept_unsigned);
 
 /* Which store, and which step of it, a path means: a store, a run folder with a store in
@@ -93,18 +94,18 @@ typedef struct ls_ckpt_saved {
     int64_t bytes_written; /* objects that were new */
     int64_t bytes_reused;  /* objects that the store had */
     int objects_written, objects_reused;
-    int writers;        /* that had a part in it */
-    int64_t most_bytes; /* the largest part: written and reused by one of them */
+    int writers;        /* writers of the checkpoint */
+    int64_t most_bytes; /* the largest share: written and reused by one of them */
     double seconds;
     char path[LS_CKPT_PATH]; /* of the manifest */
 } ls_ckpt_saved;
 
 /* Write a checkpoint of n tensors. When it returns LS_OK the checkpoint survives a power cut; when
  * it fails, or the process dies in it, all earlier checkpoints are as they were. An existing
- * checkpoint of the same step is replaced, unless its content is the same. Objects that lie in the
- * store but are damaged are written anew.
- * LS_EIO: no space (found out before anything is written, where the system tells), or the system
- * refused. LS_EBUSY: another save or prune is under way. saved_out may be NULL. */
+ * checkpoint of the same step is replaced, unless its content is the same. Damaged objects in the
+ * store are written anew. LS_EIO: no space (found before anything is written, where the system
+ * tells), or the system refused. LS_EBUSY: another save or prune is under way. saved_out may be
+ * NULL. */
 ls_status ls_ckpt_save(ls_ckpt_store *store, const ls_ckpt_info *info,
                        const ls_ckpt_tensor *tensors, int n, ls_ckpt_saved *saved_out);
 
@@ -122,26 +123,25 @@ ls_status ls_ckpt_weights_hash(const ls_ckpt_tensor *tensors, int n, char hex_ou
 typedef struct ls_ckpt_part {
     ls_ckpt_tensor of; /* the whole; its bytes are those of the part alone, row major */
     int64_t offset[LS_CKPT_RANK], shape[LS_CKPT_RANK];
-    int64_t pitch; /* of two dimensions: elements from one row to the next in memory, where they do
-                    * not lie side by side; 0: they do */
+    int64_t pitch; /* of 2 dimensions: elements between rows in memory; 0: adjacent */
 } ls_ckpt_part;
 
-/* Elements first .. first+count-1 of a tensor, in row-major order, as parts; tensor->bytes points
- * at the first of them. Returns how many there are: rows that are whole are one part, what is left
- * of a row at either end another. */
+/* Split elements first .. first+count-1 of a tensor, in row-major order, into parts; tensor->bytes
+ * points at the first of them. Returns the number of parts: whole rows are one part, the rest of a
+ * row at either end another. */
 enum { LS_CKPT_PARTS = 2 * LS_CKPT_RANK - 1 };
 int ls_ckpt_cut(const ls_ckpt_tensor *tensor, int64_t first, int64_t count,
                 ls_ckpt_part parts_out[LS_CKPT_PARTS]);
 
 typedef struct ls_ckpt_writing {
     int64_t step;           /* for messages */
-    int writers;            /* that write about as much at the same time: there must be room */
+    int writers;            /* writers of about as much at the same time: space is needed for all */
     int64_t manifest_bytes; /* text beside the tables of tensors and objects, about */
 } ls_ckpt_writing;
 
-/* Write the objects of n parts: durable when it returns LS_OK, and told in report_out (text, to be
- * sent to who commits). store NULL: nothing is written, but for the comparison of replicas hashed.
- * The store need not be held. Errors as of ls_ckpt_save(). */
+/* Write the objects of n parts. When it returns LS_OK they are durable, and report_out (text) lists
+ * them for the process that commits. store NULL: nothing is written, only hashed, to compare
+ * replicas. The store need not be held. Errors as of ls_ckpt_save(). */
 ls_status ls_ckpt_write_parts(ls_ckpt_store *store, const ls_ckpt_writing *how,
                               const ls_ckpt_part *parts, int n, ls_str *report_out);
 
@@ -149,24 +149,24 @@ typedef struct ls_ckpt_report {
     const char *text;
     size_t len;
     int writer;     /* its rank, for messages */
-    bool seen_only; /* it hashed what another one wrote; these come last */
+    bool seen_only; /* it only hashed what another writer wrote; these come last */
 } ls_ckpt_report;
 
-/* Commit what the reports say. Their parts must cover every tensor exactly once, and their objects
- * must be seen here before the deadline: LS_EDATA says what is missing. LS_ENUMERIC: two writers
- * have different bits of the same tensor. The hash of the weights is made from what is stored,
+/* Commit what the reports list. Their parts must cover every tensor exactly once, and their objects
+ * must be visible here before the deadline: LS_EDATA says what is missing. LS_ENUMERIC: two writers
+ * have different bits of the same tensor. The hash of the weights is computed from what is stored,
  * unless info has it. */
 ls_status ls_ckpt_commit(ls_ckpt_store *store, const ls_ckpt_info *info,
                          const ls_ckpt_report *reports, int n, int64_t deadline_ns,
                          ls_ckpt_saved *saved_out);
 
-/* Become the newest group that writes here: its number, for ls_ckpt_info.generation. A save of an
- * older one is refused from now on (LS_EBUSY), whatever lock it believes to hold. */
+/* Become the newest group of writers: its number, for ls_ckpt_info.generation. A save of an older
+ * group is refused from now on (LS_EBUSY), whatever lock it holds. */
 ls_status ls_ckpt_claim(ls_ckpt_store *store, int64_t *generation_out);
-ls_status ls_ckpt_claimed(const ls_ckpt_store *store, int64_t *generation_out); /* 0: nobody has */
+ls_status ls_ckpt_claimed(const ls_ckpt_store *store, int64_t *generation_out); /* 0: none */
 
-/* Asked, if set, directly before each commit, by the thread that saves; anything but LS_OK stops
- * it: for a coordinator that knows of a newer generation. */
+/* If set, the saving thread calls it directly before each commit; anything but LS_OK stops the
+ * commit: for a coordinator that knows of a newer generation. */
 typedef ls_status ls_ckpt_token(void *context, const ls_ckpt_info *info);
 void ls_ckpt_set_token(ls_ckpt_store *store, ls_ckpt_token *token, void *context);
 
@@ -178,7 +178,7 @@ typedef struct ls_ckpt_pruning {
     int64_t keep;              /* newest that verify */
     int64_t keep_every;        /* and all whose step is a multiple of this; 0: none */
     int64_t least;             /* never fewer than this many that verify */
-    const ls_ckpt_store *like; /* what is pinned there stays here, too; NULL: none */
+    const ls_ckpt_store *like; /* what is pinned in that store stays here, too; NULL: none */
     bool dry;
     ls_ckpt_removed tell; /* may be NULL */
     void *context;
@@ -190,8 +190,8 @@ ls_status ls_ckpt_prune_by(ls_ckpt_store *store, const ls_ckpt_pruning *how, int
 ls_status ls_ckpt_pin(const ls_ckpt_store *store, int64_t step, bool pinned);
 bool ls_ckpt_is_pinned(const ls_ckpt_store *store, int64_t step);
 
-/* When less than so many bytes are free, remove objects that no manifest names: leftovers. Nobody
- * else may be writing. */
+/* When less than `bytes` are free, remove leftovers: objects that no manifest names. No other
+ * process may be writing. */
 ls_status ls_ckpt_make_room(ls_ckpt_store *store, int64_t bytes);
 
 /* --- finding and loading -----------------------------------------------------------------------
@@ -201,16 +201,16 @@ ls_status ls_ckpt_make_room(ls_ckpt_store *store, int64_t bytes);
  * (ls_mem_free). */
 ls_status ls_ckpt_steps(const ls_ckpt_store *store, int64_t **steps_out, int *n_out);
 
-/* Open the checkpoint of a step: its manifest's hash is right and its objects are there with the
- * right size. LS_EUSAGE: there is none. LS_EDATA: damaged, the message says how.
- * With step -1: the newest that verifies; damaged ones are passed over, each with a line in notes,
- * or a warning in the log where notes is NULL. *ckpt_out is NULL when the store has no checkpoint
- * at all; LS_EDATA when it has some but none is usable. */
+/* Open the checkpoint of a step: its manifest's hash is right, and its objects exist with the right
+ * size. LS_EUSAGE: there is none. LS_EDATA: damaged; the message says how. With step -1: the newest
+ * that verifies; damaged ones are skipped, each with a line in notes, or a warning in the log where
+ * notes is NULL. *ckpt_out is NULL when the store has no checkpoint at all; LS_EDATA when it has
+ * some but none is usable. */
 ls_status ls_ckpt_find(const ls_ckpt_store *store, int64_t step, ls_ckpt **ckpt_out, ls_str *notes);
 void ls_ckpt_free(ls_ckpt *ckpt); /* NULL is allowed */
 
-/* The checkpoint of a step that somebody else has seen, perhaps on another host: manifest and
- * objects that are not seen here yet are waited for until the deadline. */
+/* The checkpoint of a step that another process has seen, perhaps on another host: waits until the
+ * deadline for manifest and objects that are not visible here yet. */
 ls_status ls_ckpt_await(const ls_ckpt_store *store, int64_t step, int64_t deadline_ns,
                         ls_ckpt **ckpt_out);
 
@@ -220,19 +220,19 @@ int ls_ckpt_count(const ls_ckpt *ckpt);                 /* logical tensors */
 /* Tensor i in order of name and kind; bytes and group are NULL, the name is borrowed until free. */
 ls_ckpt_tensor ls_ckpt_nth(const ls_ckpt *ckpt, int i);
 
-/* Each manifest holds the hash of the one that was the newest before it: *step_out is its step, -1
- * where there was none, -2 where it is not here any more: removed, damaged or replaced since. */
+/* Each manifest holds the hash of the newest manifest before it: *step_out is its step; -1: there
+ * was none; -2: it is gone: removed, damaged or replaced since. */
 ls_status ls_ckpt_follows(const ls_ckpt_store *store, const ls_ckpt *ckpt, int64_t *step_out);
 
-/* Fill the tensors from the checkpoint; it may hold more than is asked for. Objects are read ahead,
- * and verified before a byte of them is used. LS_EDATA: a tensor is missing or
- * has another shape or dtype (nothing is written then), or an object is damaged (tensors may be
- * partly written). */
+/* Fill the tensors from the checkpoint, which may hold more than is asked for. Objects are read
+ * ahead, and verified before a byte of them is used. LS_EDATA: a tensor is missing or has another
+ * shape or dtype (nothing is written then), or an object is damaged (tensors may be partly
+ * written). */
 ls_status ls_ckpt_load(const ls_ckpt *ckpt, ls_ckpt_tensor *tensors, int n);
 
 /* The same for parts of tensors: the part at offset with shape goes to of.bytes, by its pitch. Of
- * an object that is wanted whole every byte is read, of others only the blocks that hold something
- * of the parts, and the header. read_out may be NULL. */
+ * an object that is wanted whole, every byte is read; of others only the header and the blocks that
+ * hold some of the parts. read_out may be NULL. */
 typedef struct ls_ckpt_read {
     int64_t bytes; /* of objects */
     int objects_whole, objects_part;
@@ -247,18 +247,18 @@ ls_status ls_ckpt_read_box(const ls_ckpt *ckpt, const char *name, const char *ki
                            const int64_t *offset, const int64_t *shape, void *dst);
 
 /* Load the newest checkpoint that can be loaded: like find and load, but a checkpoint whose objects
- * turn out to be damaged is passed over too. *found_out is false when the store is empty. Strings
- * in info_out are borrowed until the next call or until the store is closed. */
+ * turn out to be damaged is skipped too. *found_out is false when the store is empty. Strings in
+ * info_out are borrowed until the next call or until the store is closed. */
 ls_status ls_ckpt_load_newest(ls_ckpt_store *store, ls_ckpt_tensor *tensors, int n,
                               ls_ckpt_info *info_out, bool *found_out);
 
-/* What the last one read. */
+/* What the last load read. */
 ls_ckpt_read ls_ckpt_last_read(const ls_ckpt_store *store);
 
-/* The same for those who load in their own way: candidates from the newest to the oldest. next
- * gives NULL when the store is empty, and LS_EDATA when nothing is left to try; reject says why the
- * last one is not used; take tells, as warnings, what was passed over, and keeps the one in hand:
- * strings of info_out are borrowed until the store is closed. */
+/* The same for callers that load in their own way: candidates from the newest to the oldest. next
+ * gives NULL when the store is empty, and LS_EDATA when nothing is left to try; reject gives the
+ * reason why the last one is not used; take logs warnings about what was skipped, and keeps the
+ * current candidate: strings of info_out are borrowed until the store is closed. */
 typedef struct ls_ckpt_search ls_ckpt_search;
 ls_status ls_ckpt_search_open(ls_ckpt_search **search_out, ls_ckpt_store *store);
 ls_status ls_ckpt_search_next(ls_ckpt_search *search, const ls_ckpt **ckpt_out);
@@ -266,9 +266,9 @@ ls_status ls_ckpt_search_reject(ls_ckpt_search *search, const char *reason);
 ls_status ls_ckpt_search_take(ls_ckpt_search *search, ls_ckpt_info *info_out);
 void ls_ckpt_search_close(ls_ckpt_search *search); /* NULL is allowed */
 
-/* Read every block of every object. Each damaged object is told once: its file, what is wrong, and
- * the tensors in it ("a, b and 3 more"). *damaged_out: how many. The status is LS_OK also when
- * objects are damaged; LS_ENOMEM. */
+/* Read every block of every object. Each damaged object is reported once: its file, what is wrong,
+ * and the tensors in it ("a, b and 3 more"). *damaged_out: how many. LS_OK also when objects are
+ * damaged; LS_ENOMEM. */
 typedef void (*ls_ckpt_damage)(const char *object_path, const char *reason, const char *tensors,
                                void *context);
 ls_status ls_ckpt_verify(const ls_ckpt *ckpt, ls_ckpt_damage tell, void *context, int *damaged_out);
@@ -277,7 +277,7 @@ ls_status ls_ckpt_verify(const ls_ckpt *ckpt, ls_ckpt_damage tell, void *context
  */
 
 typedef struct ls_ckpt_copied {
-    int objects_copied, objects_there; /* those that were there have been read and are whole */
+    int objects_copied, objects_there; /* present ones that were read and are whole */
     int objects_healed;                /* of the copied ones, those that were there but damaged */
     int64_t bytes_copied, bytes_there;
 } ls_ckpt_copied;
@@ -286,8 +286,8 @@ typedef struct ls_ckpt_copied {
  * then the manifest. LS_EDATA: the source is damaged; nothing was committed. */
 ls_status ls_ckpt_copy(const ls_ckpt *ckpt, ls_ckpt_store *to, ls_ckpt_copied *copied_out);
 
-/* Another store that may hold the same objects: one that is damaged or missing when it is needed is
- * replaced by that of the mirror, with a warning. NULL: none. */
+/* Another store that may hold the same objects: an object that is damaged or missing when it is
+ * needed is replaced by the one of the mirror, with a warning. NULL: none. */
 ls_status ls_ckpt_set_mirror(ls_ckpt_store *store, const char *dir);
 
 /* What differs between two checkpoints, tensor by tensor in order of name and kind. */

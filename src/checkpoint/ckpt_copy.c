@@ -1,9 +1,14 @@
-/* ckpt_copy.c -- a checkpoint in a second place: copied there, and healed from there.
+/* ckpt_copy.c -- copies a checkpoint to a second store, and restores damaged objects from there.
  *
- * A copy goes the way of a save: objects that the other store has and that are whole stay, missing
- * and damaged ones are written, folders are synced, and the manifest, byte for byte the same, is
- * renamed last. So a copy that was interrupted is gone on with by doing it again, and copying back
- * heals. A source that is damaged is found while it is read, before the manifest is there. */
+ *     store A                      store B (the copy, or checkpoint.mirror)
+ *     manifest 100 --- 3. rename -----> manifest 100 (same bytes)
+ *     object x     --- 1. write ------> object x           2. sync folders
+ *     object y         (whole in B: skipped)
+ *
+ * A copy takes the steps of a save: whole objects of the other store stay, missing and damaged ones
+ * are written, folders are synced, and the manifest, byte for byte the same, is renamed last. So
+ * repeating an interrupted copy finishes it, and copying back restores. A damaged source is found
+ * while it is read, before the manifest exists. */
 #include "checkpoint/ckpt_impl.h"
 
 #include <stdio.h>
@@ -51,7 +56,7 @@ out:
     return st;
 }
 
-/* Which objects must be copied, and is there room for them? */
+/* Which objects must be copied, and whether there is room for them. */
 static ls_status plan(const ls_ckpt *ckpt, const ls_ckpt_store *to, state *had,
                       ls_ckpt_copied *copied)
 {

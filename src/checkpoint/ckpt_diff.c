@@ -1,7 +1,10 @@
 /* ckpt_diff.c -- what differs between two checkpoints, which may lie in two stores.
  *
- * Boxes that lie in the same object under the same key are equal without being read; only other
- * tensors are read, whole, and compared element by element. */
+ *     tensor w    A: object 5a.., key w        B: object 5a.., key w        equal, not read
+ *     tensor v    A: object 5a.., key v        B: object 77.., key v        both read and compared
+ *
+ * Only tensors that do not share object and key are read, whole, and compared element by
+ * element. */
 #include "checkpoint/ckpt_impl.h"
 
 #include <math.h>

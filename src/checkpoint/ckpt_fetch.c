@@ -1,15 +1,15 @@
-/* ckpt_fetch.c -- whole objects, one after the other, read ahead while those before are checked.
+/* ckpt_fetch.c -- reads whole objects one after the other, ahead of the thread that checks them.
  *
- * Requests run ahead of the caller, over the border from one object to the next, so the disk is
+ * Requests run ahead of the caller, across the border from one object to the next, so the disk is
  * busy while this thread hashes what has come and the caller copies it out:
  *
- *     object        A A A A A A | B B B B | C C C        . to be asked for
+ *     object        A A A A A A | B B B B | C C C        . not requested yet
  *     request       h h h h c c | r r r .   . . .        r under way   c come   h hashed
  *
- * A whole object is proved by its name, the hash of all its bytes, which is made as they come, in
- * order. The checksums of its blocks would prove it once more at the same price; they are asked
- * only when the name is wrong, to say where. `strict` compares both always. An object of a signed
- * manifest is also proved by its SHA-256. */
+ * The hash of all its bytes, computed in order as they come, is an object's name and proves the
+ * whole object. The checksums of its blocks would prove it once more at the same price; they are
+ * compared only when the name is wrong, to say where. `strict` compares both always. An object of a
+ * signed manifest is also proved by its SHA-256. */
 #include "checkpoint/ckpt_impl.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@
 #include "base/mem.h"
 
 enum { CHUNK = 4 << 20, CHUNKS = 12, WINDOW = 8 };
-#define AHEAD (96 * LS_MIB) /* memory of the object in hand and of those that are read ahead */
+#define AHEAD (96 * LS_MIB) /* memory of the current object and of those that are read ahead */
 
 /* An object that is being read. */
 typedef struct item {
@@ -42,11 +42,11 @@ struct ls_ckpt_fetch {
     int n;
     bool strict;
     ls_disk *disk;
-    int next, asking;   /* places in `objects`: to be handed out; to be asked for */
+    int next, asking;   /* positions in `objects`: to be handed out; to be requested */
     item items[WINDOW]; /* of place i: i % WINDOW */
     chunk chunks[CHUNKS];
     int64_t held; /* bytes of items that are open */
-    void *spare;  /* owned: memory for the next one, of so many bytes */
+    void *spare;  /* owned: memory for the next one; its bytes */
     int64_t spare_bytes, bytes_read;
 };
 
@@ -70,7 +70,7 @@ out:
     return st;
 }
 
-/* Its memory may serve the next one: fresh pages cost as much as hashing. */
+/* Reuse its memory for the next one: fresh pages cost as much as hashing. */
 static void close_item(ls_ckpt_fetch *f, item *it)
 {
     int64_t bytes = it->open ? it->reader.object->bytes : 0;
@@ -134,7 +134,7 @@ static chunk *free_chunk(ls_ckpt_fetch *f)
     return NULL;
 }
 
-/* The object to ask for next; NULL: none, or none for now. */
+/* The object to request next; NULL: none, or none for now. */
 static item *to_ask(ls_ckpt_fetch *f)
 {
     while (f->asking < f->n && f->asking < f->next + WINDOW) {
@@ -152,7 +152,7 @@ static item *to_ask(ls_ckpt_fetch *f)
     return NULL;
 }
 
-/* Keep as many requests under way as there may be. */
+/* Keep as many requests under way as are allowed. */
 static void ask(ls_ckpt_fetch *f)
 {
     chunk *c;
@@ -173,8 +173,8 @@ static void ask(ls_ckpt_fetch *f)
     }
 }
 
-/* The end of a request: its blocks are there, or its object cannot be read. What came short, and a
- * handle that went stale, is looked at again when no request of the object is under way. */
+/* The end of a request: its blocks have come, or its object cannot be read. A short read and a
+ * stale handle are handled when no request of the object is under way. */
 static void take(ls_ckpt_fetch *f)
 {
     ls_disk_end end = ls_disk_take(f->disk);
@@ -213,7 +213,7 @@ static void digest(ls_ckpt_fetch *f, item *it)
     }
 }
 
-/* All bytes are there: is it what its name says? */
+/* All bytes have come: compare their hash with the object's name. */
 static ls_status prove(item *it)
 {
     const ls_ckpt_object *o = it->reader.object;

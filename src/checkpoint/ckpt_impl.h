@@ -121,12 +121,13 @@ enum {
 void ls_ckpt_key_free(ls_ckpt_key *key); /* NULL is allowed */
 /* Append the line with the signature of all text before it. */
 ls_status ls_ckpt_sign(const ls_ckpt_key *key, ls_str *text);
-/* May this text, which ends in its hash, be believed? LS_EDATA: no, by this key. key NULL: yes. */
+/* Whether this text, which ends in its hash, may be used. LS_EDATA: no, by this key. key NULL:
+ * yes. */
 ls_status ls_ckpt_judge(const ls_ckpt_key *key, const char *text, size_t len,
                         ls_ckpt_trust *trust_out);
 /* From now on objects are read by their SHA-256. LS_EDATA: one has none. */
 ls_status ls_ckpt_bind_objects(const ls_ckpt *ckpt);
-/* Whole in itself, but not signed with the key of this store. */
+/* Whole, but not signed with the key of this store. */
 bool ls_ckpt_is_foreign(const ls_ckpt_store *store, int64_t step);
 
 /* --- ckpt_pack.c --- */
@@ -137,7 +138,7 @@ typedef struct ls_ckpt_added {
     ls_ckpt_saved saved;
 } ls_ckpt_added;
 
-/* Something else to be computed on the thread that hashes, when it has done that. */
+/* More work for the thread that hashes, after hashing. */
 typedef struct ls_ckpt_aside {
     void (*run)(void *context); /* NULL: nothing */
     void *context;
@@ -161,12 +162,11 @@ ls_status ls_ckpt_report_parse(ls_ckpt_added *added, const char *text, size_t le
 /* Path of an object, appended. */
 void ls_ckpt_object_path(const char *dir, ls_hash hash, ls_str *path_out);
 
-/* On network file systems names are seen late and handles go stale: what is waited for, at most.
- * Longer than NFS remembers a folder, which is 60 s. */
+/* Network file systems show names late and let handles go stale: the longest wait for that. Longer
+ * than NFS caches a folder, which is 60 s. */
 enum { LS_CKPT_SEEN_S = 70 };
 
-/* open() for reading, stat() and whole reads, again and again while the answer is a stale handle.
- */
+/* open() for reading, stat() and whole reads, repeated while the answer is a stale handle. */
 struct stat;
 int ls_ckpt_open_file(const char *path, int flags);
 int ls_ckpt_stat_file(const char *path, struct stat *info_out);
@@ -188,12 +188,12 @@ typedef struct ls_ckpt_reader {
  * LS_EDATA: missing or of another size. */
 ls_status ls_ckpt_reader_open(ls_ckpt_reader *reader, const char *dir, const ls_ckpt_object *object,
                               void *memory);
-/* Bytes begin..end-1 are in memory and verified, all of them where the object has to be read by its
+/* Bring bytes begin..end-1 into memory, verified; all bytes where the object must be proved by its
  * SHA-256. LS_EDATA: a block is damaged. */
 ls_status ls_ckpt_reader_need(ls_ckpt_reader *reader, int64_t begin, int64_t end);
-/* All bytes are, and their hash is the object's name. */
+/* The same for all bytes, and compare their hash with the object's name. */
 ls_status ls_ckpt_reader_all(ls_ckpt_reader *reader);
-/* All bytes are there, and this is their SHA-256: is it the one that is listed? */
+/* All bytes are in memory and have this SHA-256: compare it with the listed one. */
 ls_status ls_ckpt_reader_prove(ls_ckpt_reader *reader, const uint8_t sha[LS_DIGEST_BYTES]);
 /* The checksums of blocks first..end-1, which are in memory. */
 ls_status ls_ckpt_reader_check(const ls_ckpt_reader *reader, int64_t first, int64_t end);
@@ -224,21 +224,21 @@ typedef struct ls_ckpt_piece {
     bool spilled; /* as in ls_ckpt_tensor */
 } ls_ckpt_piece;
 
-/* Put an object into the store, durable except for the names of its folders: unnamed temporary
- * file, reserve, write, fdatasync, link. replace: a damaged file of this name is there. */
+/* Write an object into the store, durable except for the names of its folders: unnamed temporary
+ * file, reserve, write, fdatasync, link. replace: a damaged file of this name exists. */
 ls_status ls_ckpt_object_write(ls_ckpt_store *store, const ls_ckpt_object *object,
                                const ls_ckpt_piece *pieces, int n, bool replace);
 
 /* Several objects at once. */
 typedef struct ls_ckpt_flow ls_ckpt_flow;
 ls_status ls_ckpt_flow_open(ls_ckpt_flow **flow_out, ls_ckpt_store *store);
-/* Begin to write an object; waits only while too much is under way. Object and pieces are borrowed
- * until close. A failure may be that of an object before. */
+/* Start writing an object; waits only while too much is under way. Object and pieces are borrowed
+ * until close. A failure may belong to an earlier object. */
 ls_status ls_ckpt_flow_put(ls_ckpt_flow *flow, const ls_ckpt_object *object,
                            const ls_ckpt_piece *pieces, int n, bool replace);
 /* All of them are synced and have their names. */
 ls_status ls_ckpt_flow_end(ls_ckpt_flow *flow);
-/* What has not ended is given up. NULL is allowed. */
+/* Drops what has not ended. NULL is allowed. */
 void ls_ckpt_flow_close(ls_ckpt_flow *flow);
 
 /* --- ckpt_temp.c --- */
@@ -273,8 +273,8 @@ void ls_ckpt_temp_sweep(const char *path);
 
 /* --- copy.c --- */
 
-/* An object could not be used, for the reason in this thread's record: put a whole one from the
- * mirror in its place, and say so. The record stays. */
+/* An object could not be used, for the reason in this thread's record: replace it by a whole one
+ * from the mirror, and log that. The record stays. */
 bool ls_ckpt_heal(const ls_ckpt *ckpt, int object);
 
 /* --- ckpt_store.c --- */
@@ -287,9 +287,10 @@ void ls_ckpt_store_remember(ls_ckpt_store *store, const ls_ckpt *ckpt, const boo
 void ls_ckpt_store_forget(ls_ckpt_store *store);
 bool ls_ckpt_store_is_good(ls_ckpt_store *store, ls_hash hash);
 void ls_ckpt_manifest_path(const char *dir, int64_t step, ls_str *path_out);
-/* Read, check hash, parse. LS_EIO: cannot be read. LS_EDATA: damaged. Whoever wrote it. */
+/* Read, check the hash, parse; any signature. LS_EIO: cannot be read. LS_EDATA: damaged. */
 ls_status ls_ckpt_read_manifest(const char *dir, int64_t step, ls_ckpt **ckpt_out);
-/* The same, and where the store has a key, only if it is signed: looked at before it is parsed. */
+/* The same, but where the store has a key only if the manifest is signed with it: checked before
+ * parsing. */
 ls_status ls_ckpt_read_trusted(const ls_ckpt_store *store, int64_t step, ls_ckpt **ckpt_out);
 /* All objects are there with the right size. LS_EDATA: the first that is not. */
 ls_status ls_ckpt_objects_there(const ls_ckpt *ckpt);
@@ -304,7 +305,8 @@ void ls_ckpt_passed_release(ls_ckpt_passed *passed);
 ls_status ls_ckpt_passed_add(ls_ckpt_passed *passed, int64_t step, const char *reason);
 ls_status ls_ckpt_find_below(const ls_ckpt_store *store, int64_t below, ls_ckpt_passed *passed,
                              ls_ckpt **ckpt_out);
-/* Warn about each, with what going back to step `used` costs; used -1: none is usable. */
+/* Log a warning about each, with the steps lost by going back to step `used`; used -1: none is
+ * usable. */
 ls_status ls_ckpt_passed_tell(const ls_ckpt_store *store, const ls_ckpt_passed *passed,
                               int64_t used, ls_str *notes);
 /* Remove objects without a manifest and dead temporaries; the caller holds `saving`. */

@@ -10,9 +10,9 @@
  *     . # # .
  *
  * Loading many parts goes object by object, not part by part. An object of which everything is
- * wanted is read whole, and proved by its name (ckpt_fetch.c); of others only the blocks are read
- * that hold something wanted, and each is proved by its checksum. Only then are bytes taken from
- * it. Of a signed checkpoint every object is read whole: only that proves it. */
+ * wanted is read whole and proved by its name (ckpt_fetch.c). Of other objects only the blocks that
+ * hold something wanted are read, and each is proved by its checksum. Bytes are copied out only
+ * after that. Every object of a signed checkpoint is read whole: only that proves it. */
 #include "checkpoint/ckpt_impl.h"
 
 #include "base/log.h"
@@ -190,13 +190,13 @@ static ls_status find_box(const ls_safetensors *file, const ls_ckpt_row *row,
     return LS_OK;
 }
 
-/* Whether what went wrong may be mended by another copy of the object. */
+/* Whether another copy of the object may help against this failure. */
 static bool is_damage(ls_status st)
 {
     return st == LS_EDATA || st == LS_EIO;
 }
 
-/* A part that is wanted, and a stored box that has something of it. */
+/* A wanted part, and a stored box that overlaps it. */
 typedef struct need {
     const ls_ckpt_part *part;
     const ls_ckpt_row *row;
@@ -209,7 +209,7 @@ typedef struct load {
     const ls_ckpt *ckpt;
     need *needs; /* owned; sorted by object */
     int n_needs, cap;
-    int64_t *wanted; /* of each object: bytes that are wanted, and all bytes of tensors in it; */
+    int64_t *wanted; /* for each object: wanted bytes, and all bytes of tensors in it; */
     int64_t *stored; /* owned */
     bool *whole;     /* it is read whole; owned */
     int *order;      /* objects that are; owned */
@@ -339,7 +339,7 @@ static int needs_of(const load *x, int object, const need **first_out)
     return n;
 }
 
-/* Take from an object everything that is wanted of it; what is not in memory yet is read. */
+/* Copy everything that is wanted out of an object; what is not in memory yet is read. */
 static ls_status take_needs(const load *x, int object, ls_ckpt_reader *reader)
 {
     ls_safetensors file = {.count = 0};
@@ -543,7 +543,7 @@ out:
 struct ls_ckpt_search {
     ls_ckpt_store *store; /* borrowed */
     ls_ckpt_passed passed;
-    ls_ckpt *now; /* owned: the candidate in hand */
+    ls_ckpt *now; /* owned: the current candidate */
     int64_t below;
 };
 
@@ -662,7 +662,7 @@ static void name_tensors(const ls_ckpt *ckpt, int object, ls_str *out)
         ls_str_printf(out, " and %d more", n - 3);
 }
 
-/* An object that is whole holds what the manifest says. */
+/* Whether a whole object holds what the manifest lists. */
 static ls_status check_content(const ls_ckpt *ckpt, int object, ls_ckpt_reader *reader)
 {
     ls_safetensors file = {.count = 0};

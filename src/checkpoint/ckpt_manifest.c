@@ -4,16 +4,16 @@
  * changed. It has two parts:
  *
  *   body   what is saved: header fields, tensors with their boxes, objects with their checksums
- *   tail   when it was saved, how much of it was new, the hash of the manifest before, its
- * signature where there is a key (sign.c), and last of all its own hash: of every byte before the
- *          line of the hash
+ *   tail   when it was saved, how much of it was new, the hash of the manifest before it, its
+ *          signature where there is a key (ckpt_sign.c), and last its own hash: of every byte
+ *          before the line of the hash
  *
- * Two saves of the same state have the same body, which is how a resumed run notices that it has
- * come to a checkpoint that is already there. The own hash comes last, and the end of the text must
- * have exactly the shape we write; so there is no byte in the file that can change unnoticed.
+ * Two saves of the same state have the same body; that is how a resumed run notices that a
+ * checkpoint already exists. The own hash comes last, and the end of the text must have exactly the
+ * shape we write; so no byte of the file can change unnoticed.
  *
- * The parser does not trust the hash to mean that the text is sane (a fuzzer or a person may
- * compute it): all numbers are checked as if nobody had. */
+ * The parser does not take the right hash as proof of sane text (a fuzzer or a person may compute
+ * it): it checks every number. */
 #include "checkpoint/ckpt_impl.h"
 
 #include <jansson.h>

@@ -1,10 +1,11 @@
-/* ckpt_object.c -- objects of the store, read so that damage shows.
+/* ckpt_object.c -- reads objects of the store in a way that shows damage.
  *
- * Reading goes through read(), not through a mapping: a bad sector becomes an error message instead
- * of SIGBUS, and the bytes that were checked are the bytes that are used. On a network file system
- * a handle may go stale, and a name may be seen late: then the file is opened again, until what the
- * client remembers has expired. Objects are written by ckpt_object_write.c; many whole ones are
- * read by ckpt_fetch.c. */
+ *     read() block k -> memory -> CRC32C of block k == the manifest's? -> the caller may use it
+ *
+ * Reading uses read(), not a mapping: a bad sector becomes an error message instead of SIGBUS, and
+ * the bytes that were checked are the bytes that are used. On a network file system a handle may go
+ * stale, and a name may appear late: then the file is opened again, until the client's cache has
+ * expired. ckpt_object_write.c writes objects; ckpt_fetch.c reads many whole ones. */
 #include "checkpoint/ckpt_impl.h"
 
 #include <errno.h>

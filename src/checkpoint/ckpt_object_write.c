@@ -1,4 +1,4 @@
-/* ckpt_object_write.c -- objects to the disk, written so that they are whole or absent.
+/* ckpt_object_write.c -- writes objects to the disk so that they are whole or absent.
  *
  * An object, in this order:
  *
@@ -10,16 +10,17 @@
  *   link                            ... before the name is; never over an existing name
  *
  * The caller syncs the folders once for all objects. When fdatasync fails, the kernel may have
- * dropped the dirty pages and a second call may report success: so the file is thrown away and
- * written anew, once. A stale handle (ESTALE, of a network file system) is answered the same way.
+ * dropped the dirty pages, and a second call may report success: so the file is thrown away and
+ * written anew, once. A stale handle (ESTALE, of a network file system) is treated the same way.
  *
- * Several objects are on their way at once, so that the disk has work while this thread fills the
- * next buffer, and while it waits for a sync:
+ * Several objects are written at once, so that the disk has work while this thread fills the next
+ * buffer, and while it waits for a sync:
  *
  *   UNUSED --put--> WRITING --all written--> SYNCING --synced--> linked: UNUSED
  *                      ^--------- AGAIN: the file is thrown away --------'
  *
- * feed() moves bytes into requests, take() handles the end of one; advance() takes the arrows. */
+ * feed() moves bytes into requests, take() handles the end of a request; advance() takes the
+ * arrows. */
 #include "checkpoint/ckpt_impl.h"
 
 #include <errno.h>
@@ -32,7 +33,7 @@
 #include "base/mem.h"
 #include "base/spill.h"
 
-/* What became of one attempt to write a file. */
+/* The outcome of one attempt to write a file. */
 typedef enum outcome { DONE, AGAIN, FAILED } outcome;
 
 /* Give the written file its name. AGAIN: this way does not work here, named files may. */
@@ -72,10 +73,10 @@ static outcome link_object(ls_ckpt_store *store, ls_ckpt_temp *t, const char *pa
 /* --- several objects at once --------------------------------------------------------------------
  */
 
-/* A large object goes past the page cache, where the file system can do that (O_DIRECT): nobody
- * reads it soon, its sync need not wait for what others have written, and the copy into the cache
- * is saved. Then blocks must be aligned, in memory and in the file: they are put together in
- * buffers, the last one is filled up with zeros, and the file is cut to its length at the end. */
+/* A large object bypasses the page cache, where the file system can do that (O_DIRECT): it is not
+ * read again soon, its sync need not wait for other writers, and the copy into the cache is saved.
+ * Direct writes need aligned blocks, in memory and in the file: bytes are gathered in buffers, the
+ * last one is filled up with zeros, and the file is cut to its length at the end. */
 enum {
     ALIGN = 4096,
     CHUNKS = 8,                       /* requests at once */
@@ -87,7 +88,7 @@ enum {
 
 typedef enum stage { UNUSED, WRITING, SYNCING } stage;
 
-/* An object on its way. */
+/* An object that is being written. */
 typedef struct object_write {
     stage stage;
     const ls_ckpt_object *object;
@@ -211,7 +212,7 @@ static void try_again(ls_ckpt_flow *flow, object_write *f, int error)
 {
     if (error == ESTALE) {
         f->trying = STALE_TRIES;
-        usleep(20 * 1000 << f->tries); /* what the client remembers must expire */
+        usleep(20 * 1000 << f->tries); /* the client's cache must expire first */
     }
     if (f->tries >= f->trying)
         fail_flow(flow);
@@ -239,7 +240,7 @@ static void sync_object(ls_ckpt_flow *flow, object_write *f)
                                                   .tag = CHUNKS + (int)(f - flow->writes)});
 }
 
-/* What follows when nothing of the object is under way. */
+/* The next state when no request of the object is under way. */
 static void advance(ls_ckpt_flow *flow, object_write *f)
 {
     if (flow->status != LS_OK || f->requests > 0)
@@ -263,7 +264,7 @@ static void name_object(ls_ckpt_flow *flow, object_write *f)
         fail_flow(flow);
 }
 
-/* The rest of a request that came to an end before its end, or was refused for being direct. */
+/* The rest of a request that was cut short, or refused for being direct. */
 static ls_status write_rest(const chunk *c, int64_t done)
 {
     int fd = c->of->temp.fd;
@@ -345,7 +346,7 @@ static ls_status make_buffer(chunk *c)
     return LS_OK;
 }
 
-/* A piece is being begun: for tests and drills it may fail here, torn ones behind a part of it. */
+/* A piece starts: for tests and drills it may fail here, or (torn) after a part of it. */
 static bool piece_fails(object_write *f)
 {
     if (f->in_piece > 0)
@@ -361,7 +362,7 @@ static bool piece_fails(object_write *f)
     return true;
 }
 
-/* The next bytes of the object, at most so many; NULL: an error, in the record. */
+/* The next bytes of the object, at most `most`; NULL: an error, in the record. */
 static const char *next_bytes(object_write *f, int64_t most, int64_t *len_out)
 {
     while (f->in_piece == f->pieces[f->piece].len) { /* empty ones, too */
@@ -381,7 +382,7 @@ static const char *next_bytes(object_write *f, int64_t most, int64_t *len_out)
     return bytes;
 }
 
-/* Bytes of the object into a request: gathered in its buffer, or where they lie. */
+/* Fill a request with bytes of the object: gathered in its buffer, or in place. */
 static ls_status fill_chunk(chunk *c, object_write *f)
 {
     int64_t left = f->object->bytes - f->given, len;
@@ -410,7 +411,7 @@ out:
     return st;
 }
 
-/* All bytes of an object into requests. */
+/* Turn all bytes of an object into requests. */
 static void feed(ls_ckpt_flow *flow, object_write *f)
 {
     while (flow->status == LS_OK && !f->again && f->given < f->object->bytes) {
@@ -459,7 +460,7 @@ static bool is_used(const object_write *f)
     return f->stage != UNUSED;
 }
 
-/* One thing that brings the objects under way further. */
+/* Advance the objects under way by one event. */
 static void push(ls_ckpt_flow *flow)
 {
     object_write *f = find_write(flow, hungry); /* one that is written anew */

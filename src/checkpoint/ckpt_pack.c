@@ -7,18 +7,18 @@
  *   reserve   bytes needed against bytes free, before anything is written
  *   write     each new object (ckpt_object_write.c), then sync their folders
  *
- * Where there is room for everything, also if all of it were new, the middle three happen object by
+ * Where there is room for everything, even if all of it were new, the middle three happen object by
  * object: a thread hashes ahead while this one writes what has been hashed. Otherwise all is hashed
  * first, because only then it is known how much must be written.
  *
- * What comes out are the rows and objects that this writer adds to a manifest; save.c joins those
+ * The result is the rows and objects that this writer adds to a manifest; ckpt_save.c joins those
  * of all writers and commits.
  *
- * The plan. A part of more than 64 MiB is cut along dimension 0 into slabs of at most that size
- * (a single row that is longer stays whole), each an object of its own. Smaller parts fill the
- * object of their group and kind up to 64 MiB. So a model of 6 layers with two moments per
- * parameter makes (6 + embeddings + final norm) x 3 = 24 objects, and a frozen layer costs nothing:
- * its object has the same content and so the same name.
+ * The plan. A part of more than 64 MiB is cut along dimension 0 into slabs of at most that size (a
+ * single row that is longer stays whole), each an object of its own. Smaller parts fill the object
+ * of their group and kind up to 64 MiB. So a model of 6 layers with two moments per parameter makes
+ * (6 + embeddings + final norm) x 3 = 24 objects, and a frozen layer costs nothing: its object has
+ * the same content and so the same name.
  *
  * Worked example: w of shape [5, 3] in float32 and slabs of at most 24 bytes. A row has 12 bytes,
  * so a slab has 2 rows: boxes at offset [0,0] shape [2,3], [2,0] [2,3], [4,0] [1,3]. */
@@ -360,8 +360,8 @@ static void *hash_ahead(void *context)
     return NULL;
 }
 
-/* A thread of its own where something is written meanwhile, and where it is worth it. Pages of a
- * spill are given back by whoever has read them, so these have one reader only. */
+/* Hash on a thread of its own where something is written meanwhile and the size makes it worth it.
+ * A spill's pages are given back by their reader, so spills have one reader only. */
 static void begin_hash(work *s)
 {
     int64_t bytes = 0;
@@ -389,7 +389,7 @@ static void await_hash(work *s, int n)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* No more of it: all is there, or something went wrong. */
+/* Stop the thread: everything is hashed, or something failed. */
 static void end_hash(work *s, bool well)
 {
     if (!s->threaded) {
@@ -640,8 +640,8 @@ static ls_status bytes_free(const work *s, int64_t *left_out)
     return st;
 }
 
-/* Nobody else is writing: what no manifest names may go. It may also be what this save wanted to
- * reuse. */
+/* No other process is writing: objects that no manifest names may go, even those that this save
+ * wanted to reuse. */
 static ls_status sweep_leftovers(work *s)
 {
     int64_t swept = 0;
@@ -654,7 +654,7 @@ static ls_status sweep_leftovers(work *s)
     return look_at_all(s);
 }
 
-/* There is room, if need be after leftovers were swept. What must be written is known. */
+/* Check that there is room, if need be after sweeping leftovers. What must be written is known. */
 static ls_status reserve(work *s)
 {
     ls_status st = LS_OK;
@@ -759,7 +759,7 @@ ls_status ls_ckpt_add_parts(ls_ckpt_store *store, const ls_ckpt_writing *how,
     return st;
 }
 
-/* What a writer tells the one who commits. */
+/* The report of a writer to the process that commits. */
 static void report(const ls_ckpt_added *added, ls_str *report_out)
 {
     ls_str_printf(report_out,

@@ -1,11 +1,13 @@
-/* ckpt_prune.c -- what may go: old manifests, then objects that nobody names, then dead
- * temporaries.
+/* ckpt_prune.c -- removes old manifests, then objects that no manifest names, then temporary files
+ * of dead writers.
  *
- * The order is the reverse of saving. A manifest is removed and the folder synced before any of its
- * objects go, so no crash leaves a manifest whose objects are missing. Objects are kept when any
- * readable manifest names them, also one that is not usable now: somebody may bring its missing
- * object back. When a manifest cannot be read for another reason than damage, nothing is removed,
- * because we do not know what it names.
+ * The order is the reverse of saving: a manifest is removed and the folder synced before any of its
+ * objects go, so no crash leaves a manifest whose objects are missing. Objects stay when any
+ * readable manifest names them, also one that is not usable now: its missing object may be brought
+ * back. When a manifest cannot be read for another reason than damage, nothing is removed, because
+ * we do not know what it names.
+ *
+ *     steps 100 200 300 400 500, keep 2, keep_every 200, 100 pinned:   100 200 . 400 500
  *
  * What stays: the newest `keep` that are usable; those whose step is a multiple of `keep_every`;
  * pinned ones, which have an empty file step-<10 digits>.pin beside their manifest; and, where
@@ -48,7 +50,7 @@ static ls_status add_names(name_set *set, const ls_ckpt *ckpt)
     return LS_OK;
 }
 
-/* What is being done, and what it has come to. */
+/* A prune under way, and its results. */
 typedef struct pruning {
     ls_ckpt_store *store;
     const ls_ckpt_pruning *how;
@@ -81,7 +83,7 @@ static ls_status collect_names(const pruning *x, name_set *set)
         if (st == LS_OK)
             st = add_names(set, ckpt);
         else if (st == LS_EDATA)
-            st = LS_OK; /* names nothing that we could trust */
+            st = LS_OK; /* it names nothing that can be trusted */
         ls_ckpt_free(ckpt);
         if (st != LS_OK)
             goto out;
@@ -217,8 +219,8 @@ ls_status ls_ckpt_pin(const ls_ckpt_store *store, int64_t step, bool pinned)
     }
     if (st == LS_OK)
         st = ls_file_write_atomic(path, "", 0);
-    /* Looked at after the pin is there: a run that prunes at this moment has removed it, or sees
-     * the pin. */
+    /* Checked after the pin exists: a run that prunes at this moment has removed the checkpoint, or
+     * sees the pin. */
     if (st == LS_OK)
         st = ls_ckpt_find(store, step, &ckpt, NULL);
     if (st != LS_OK && !before)
@@ -227,7 +229,7 @@ ls_status ls_ckpt_pin(const ls_ckpt_store *store, int64_t step, bool pinned)
     return st;
 }
 
-/* Whether a checkpoint stays that is not one of the newest. */
+/* Whether a checkpoint that is not among the newest stays. */
 static bool is_kept(const pruning *x, int64_t step)
 {
     int64_t every = x->how->keep_every;
@@ -237,7 +239,7 @@ static bool is_kept(const pruning *x, int64_t step)
 }
 
 /* Remove manifests: verified ones beyond the newest `keep`, and damaged ones that are older than
- * the newest verified one (a damaged newer one stays, for somebody to look at). */
+ * the newest verified one (a damaged newer one stays, so that a person can look at it). */
 static ls_status prune_manifests(pruning *x)
 {
     ls_ckpt_store *store = x->store;
@@ -260,7 +262,7 @@ static ls_status prune_manifests(pruning *x)
         bool usable = st == LS_OK;
         st = LS_OK;
         if (!usable && ls_ckpt_is_foreign(store, steps[i]))
-            continue; /* it neither counts nor goes: it may be of a time before the key */
+            continue; /* it neither counts nor goes: it may be older than the key */
         verified += usable;
         if (verified == 0 || (usable && verified <= keep) || is_kept(x, steps[i]))
             continue;

@@ -1,13 +1,17 @@
-/* ckpt_save.c -- what writers have added becomes a committed checkpoint.
+/* ckpt_save.c -- makes a committed checkpoint out of what all writers have written.
  *
  *   join      rows of one tensor that came from several writers become one; objects are listed once
- *   check     boxes cover every tensor exactly once; the objects of other writers are to be seen
- *             from here; what two writers have both hashed is equal
+ *   check     boxes cover every tensor exactly once; the objects of other writers are visible from
+ *             here; what two writers have both hashed is equal
  *   commit    manifest under a temporary name, sync, rename, sync: only the rename commits
  *
  * With one writer (ls_ckpt_save) the parts are whole tensors. With several, each has written its
- * objects (ckpt_pack.c) and sent a report; the one that commits must be able to read what they
- * wrote. */
+ * objects (ckpt_pack.c) and sent a report; the process that commits must be able to read what they
+ * wrote.
+ *
+ *     rank 0: rows 0..3 of w in object a   \
+ *     rank 1: rows 4..7 of w in object b    >  manifest: w = [0,0]+[4,n] in a, [4,0]+[4,n] in b
+ *     rank 2: hash of rows 0..3 of w       /   equal to object a's: or LS_ENUMERIC */
 #include "checkpoint/ckpt_impl.h"
 
 #include <errno.h>
@@ -21,7 +25,7 @@
 #include "base/time.h"
 #include "checkpoint/safetensors.h"
 
-/* Bytes of a tensor that are read back at a time: of an embedding all would be gigabytes. */
+/* Bytes of a tensor that are read back at a time: a whole embedding would be gigabytes. */
 enum { ROWS = LS_CKPT_READ_BACK };
 
 typedef struct join {
@@ -128,7 +132,7 @@ out:
     return st;
 }
 
-/* The same of weights that are nowhere but in the store. */
+/* The same for weights that exist only in the store. */
 static ls_status hash_stored(const ls_ckpt *ckpt, char hex_out[33])
 {
     ls_hash_stream hash;
@@ -286,7 +290,7 @@ out:
     return st;
 }
 
-/* The commit token: nobody newer writes here, and whoever keeps the token agrees. */
+/* The commit token: no newer group writes here, and the holder of the token agrees. */
 static ls_status may_commit(const join *s)
 {
     const ls_ckpt_info *info = &s->ckpt.info;
@@ -348,7 +352,7 @@ out:
 /* --- from memory, by one writer -----------------------------------------------------------------
  */
 
-/* The manifest beside its tables, about. */
+/* The size of a manifest without its tables, about. */
 static int64_t text_bytes(const ls_ckpt_info *info)
 {
     const char *texts[] = {info->run_name, info->mesh, info->config, info->extra};
@@ -359,7 +363,7 @@ static int64_t text_bytes(const ls_ckpt_info *info)
     return (int64_t)bytes;
 }
 
-/* The hash of the weights, made beside the writing. */
+/* The hash of the weights, computed while objects are written. */
 typedef struct weighing {
     const ls_ckpt_tensor *tensors;
     int n;
@@ -423,7 +427,7 @@ out:
     return st;
 }
 
-/* Take the store, and tell what is being done; the other way round. */
+/* Take the store, and note for errors what is being done; and the reverse. */
 static ls_status begin(join *s, ls_ckpt_store *store, const ls_ckpt_info *info)
 {
     LS_BUG_IF(info->step < 0 || info->step > LS_CKPT_MOST_STEP, "step %lld cannot be named",
@@ -466,8 +470,8 @@ ls_status ls_ckpt_save(ls_ckpt_store *store, const ls_ckpt_info *info,
 /* --- from reports of several writers ------------------------------------------------------------
  */
 
-/* Objects that others wrote can be seen from here. On a network file system that may take until
- * what it remembers of a folder has expired. */
+/* Wait until objects of other writers are visible here. On a network file system that may take
+ * until its cache of a folder has expired. */
 static ls_status await_objects(const join *s, int64_t deadline_ns)
 {
     ls_ckpt seen = s->ckpt;

@@ -1,25 +1,24 @@
 /* ckpt_sign.c -- manifests that only the holder of a key can have made.
  *
  * The hash that ends a manifest, the names of objects and the checksums of blocks find damage. They
- * do not stop somebody who can write to the folder and wants to deceive: anybody can compute them.
- * With a key (32 random bytes in a file that only its owner may read)
+ * do not stop a user who can write to the folder and wants to deceive, because anyone can compute
+ * them. With a key (32 random bytes in a file that only its owner may read)
  *
  *   the manifest lists the SHA-256 of each object, and
- *   the line before its hash holds an HMAC-SHA256, made with the key, of a label and all text
- * before
+ *   the line before its hash holds the HMAC-SHA256 by the key of a label and all earlier text
  *
  *       "previous": "5a08eabb4ecdabb43004a4622f9b5d08",
  *       "signature": "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7",
  *       "hash": "0f5888cfaffa6698277ff38170887710"
  *
- * A reader that has the key looks at these lines, which have a place counted from the end and a
- * shape of their own, before it parses anything; and it uses bytes of an object only after it has
- * read all of them and their SHA-256 was right (ckpt_object.c, ckpt_fetch.c). The label keeps the
- * signature apart from everything else that the same bytes may be used for, as the secret of a job.
+ * A reader that has the key checks these lines, whose place counts from the end and whose shape is
+ * fixed, before it parses anything. It uses bytes of an object only after it has read all of them
+ * and their SHA-256 was right (ckpt_object.c, ckpt_fetch.c). The label keeps the signature apart
+ * from other uses of the same bytes, such as the secret of a job.
  *
- * What a signature does not say: that there is no newer checkpoint (who can write to the folder can
- * also remove files), and of which run it is. Runs that must not be taken for each other need keys
- * of their own. */
+ * What a signature does not prove: that there is no newer checkpoint (a user who can write to the
+ * folder can also remove files), and to which run it belongs. Runs that must not be confused need
+ * keys of their own. */
 #include "checkpoint/ckpt_impl.h"
 
 #include "base/file.h"

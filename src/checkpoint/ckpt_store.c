@@ -1,11 +1,15 @@
-/* ckpt_store.c -- the folder: who may write, which steps are there, which of them are usable, and
- * what may go.
+/* ckpt_store.c -- the folder: which process may write, which steps exist, and which of them are
+ * usable.
  *
- * Nothing says which checkpoint is the newest: no "latest" file that could lie after a crash. A
- * reader lists the manifests and takes the highest step whose manifest carries its own hash and
- * whose objects are all there. What it passed over is told, with what that costs.
+ * No file names the newest checkpoint: a "latest" file could lie after a crash. A reader lists the
+ * manifests and takes the highest step whose manifest carries its own hash and whose objects all
+ * exist. It logs what it skipped and what that costs.
  *
- * Removing goes the other way round than writing: first manifests, then the folder is synced, then
+ *     step-0000000100.json  ok
+ *     step-0000000200.json  ok            <- taken
+ *     step-0000000300.json  damaged       <- skipped: "100 steps are lost"
+ *
+ * Removing runs in the reverse order of writing: first manifests, then the folder is synced, then
  * objects that no manifest names any more. A crash in between leaves objects without a manifest,
  * which the next sweep removes, and never a manifest without its objects. */
 #include "checkpoint/ckpt_impl.h"
@@ -28,8 +32,8 @@ enum { STEP_DIGITS = 10 };
 /* --- opening ------------------------------------------------------------------------------------
  */
 
-/* Make the folder and, when it is new, see to it that its name survives a power cut: the folders
- * above it may be new too. Those that we may not open existed before us. */
+/* Make the folder and, when it is new, make its name survive a power cut: the folders above it may
+ * be new too. Those that we may not open existed before us. */
 static ls_status make_store(const char *dir)
 {
     ls_status st = LS_OK;
@@ -389,7 +393,7 @@ ls_ckpt_tensor ls_ckpt_nth(const ls_ckpt *ckpt, int i)
     return t;
 }
 
-/* Say once more, with the file's name in front, what a checking function found. */
+/* Repeat the error that a checking function found, with the file's name in front. */
 static ls_status unusable(const char *path, const char *what)
 {
     char why[sizeof ls_err_last()->text];
@@ -490,7 +494,7 @@ out:
     return st;
 }
 
-/* The same for a reader: mends from the mirror what it can, and names the manifest. */
+/* The same for a reader: restores from the mirror what it can, and names the manifest. */
 static ls_status check_objects(const ls_ckpt *ckpt)
 {
     ls_status st = LS_OK;

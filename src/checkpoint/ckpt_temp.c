@@ -1,7 +1,10 @@
-/* ckpt_temp.c -- temporary files of the store, manifests that are renamed into place, folders.
+/* ckpt_temp.c -- temporary files of the store, the rename of manifests, and syncing folders.
  *
- * A file without a name is gone with its writer. A manifest needs a name to be renamed; a named one
- * carries a lock while its writer lives, so that a sweep can tell. */
+ *     .tmp-XXXX (locked) -- write, fdatasync -- rename to step-0000000100.json -- sync the folder
+ *
+ * A file without a name disappears with its writer. A manifest needs a name to be renamed from; a
+ * named temporary file carries a lock while its writer lives, so that a sweep can tell living from
+ * dead. */
 #include "checkpoint/ckpt_impl.h"
 
 #include <errno.h>
@@ -29,7 +32,8 @@ static ls_status open_named(ls_ckpt_temp *t, const char *folder)
             return st;
         t->fd = open(t->name.p, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
         if (t->fd >= 0) {
-            /* Tells a sweeper that we live. Without locks on this file system nobody sweeps. */
+            /* Shows a sweep that this writer lives. Without locks on this file system no sweep
+             * runs. */
             (void)flock(t->fd, LOCK_EX | LOCK_NB);
             return LS_OK;
         }
@@ -79,7 +83,7 @@ void ls_ckpt_temp_sweep(const char *path)
 ls_status ls_ckpt_reserve(int fd, int64_t bytes, const char *path)
 {
     if (fallocate(fd, 0, 0, bytes) == 0 || (errno != ENOSPC && errno != EDQUOT && errno != EIO))
-        return LS_OK; /* not every file system can; the write will tell */
+        return LS_OK; /* not every file system can; the write will fail instead */
     ls_status st =
         ls_fail_sys(LS_EIO, "cannot reserve %lld bytes for \"%s\"", (long long)bytes, path);
     ls_err_hint("Free some space there, or keep fewer checkpoints.");
@@ -128,11 +132,11 @@ static int commit_rename(const char *from, const char *to, bool replace)
         return rename(from, to);
     int rc = renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE);
     if (rc != 0 && (errno == EINVAL || errno == ENOSYS))
-        rc = rename(from, to); /* the caller holds the store, so nobody else can have come first */
+        rc = rename(from, to); /* the caller holds the store: no other writer can be first */
     return rc;
 }
 
-/* What became of one attempt. */
+/* The outcome of one attempt. */
 typedef enum outcome { DONE, AGAIN, FAILED } outcome;
 
 static outcome commit_once(const char *dir, const char *path, const ls_str *text, bool replace)

@@ -18,9 +18,9 @@
 #include <pthread.h>
 #include <unistd.h>
 
-/* As little as there is where training wants the core, which is not nothing. With 10 a step of a
- * 124M model on two cores took 12 % longer after a save, with 19 6 %, and the save 9 s instead of
- * 3; where nobody trains it has the core for itself. */
+/* The lowest priority short of none, where training wants the core. With nice 10 a step of a 124M
+ * model on two cores took 12 % longer during a save, with 19 6 %, and the save 9 s instead of 3; on
+ * an idle machine the writer has the core for itself. */
 enum { NICER = 19 };
 
 typedef enum state { IDLE, RUNNING, FINISHED } state;

@@ -14,8 +14,8 @@ LS_C_BEGIN
 
 typedef struct ls_ckpt_writer ls_ckpt_writer;
 
-/* The store is borrowed until free. after: prune so after each save of ls_ckpt_writer_begin() that
- * succeeded (copied; NULL: do not). */
+/* The store is borrowed until free. after: how to prune after each successful save of
+ * ls_ckpt_writer_begin() (copied; NULL: not at all). */
 ls_status ls_ckpt_writer_create(ls_ckpt_writer **writer_out, ls_ckpt_store *store,
                                 const ls_ckpt_pruning *after);
 
@@ -27,8 +27,8 @@ ls_status ls_ckpt_writer_begin(ls_ckpt_writer *writer, const ls_ckpt_info *info,
                                const ls_ckpt_tensor *tensors, int n, int64_t deadline_ns);
 
 /* The same for any work that ends in a save. copy runs first, on the writer's thread, and makes the
- * copy that work reads: the caller goes on, and only before it changes the state that is copied it
- * asks ls_ckpt_writer_copied(). Everything is borrowed until the end is reported. */
+ * copy that the work reads: the caller goes on, and asks ls_ckpt_writer_copied() only before it
+ * changes the state that is copied. Everything is borrowed until the end is reported. */
 typedef struct ls_ckpt_job {
     int64_t step;                                               /* for messages */
     ls_status (*copy)(void *context);                           /* NULL: nothing to copy */
@@ -40,9 +40,9 @@ ls_status ls_ckpt_writer_run(ls_ckpt_writer *writer, const ls_ckpt_job *job, int
 /* Wait until no copy is being made. LS_EDEADLINE: it still is. */
 ls_status ls_ckpt_writer_copied(ls_ckpt_writer *writer, int64_t deadline_ns);
 
-/* Has the save ended? *done_out is true once per save; then the status is the save's own, with its
- * error record, and saved_out (may be NULL) tells what was written. While running or idle: LS_OK
- * and false. */
+/* Whether the save has ended. *done_out is true once per save; then the status is the save's own,
+ * with its error record, and saved_out (may be NULL) describes what was written. While running or
+ * idle: LS_OK and false. */
 ls_status ls_ckpt_writer_poll(ls_ckpt_writer *writer, bool *done_out, ls_ckpt_saved *saved_out);
 
 /* Wait for the end of the save and report it like poll. Idle: LS_OK and *done_out false.

@@ -84,7 +84,7 @@ typedef struct ls_safetensors_item {
     int ndim;
     int64_t shape[LS_SAFETENSORS_RANK];
     const void *bytes;  /* borrowed; not read here */
-    const void *of;     /* the caller's own; not looked at */
+    const void *of;     /* the caller's own; not used here */
     int64_t begin, end; /* set by ls_safetensors_layout(): bytes from the start of the file */
 } ls_safetensors_item;
 
@@ -95,8 +95,8 @@ typedef struct ls_safetensors_item {
 ls_status ls_safetensors_layout(ls_safetensors_item *items, int count, ls_str *head_out);
 
 /* A file being written piece by piece, for tensors that are not in memory all at once or not in the
- * type that is stored. The file has its name from the start; who needs it whole or not at all puts
- * it into a folder that is renamed afterwards. */
+ * stored type. The file has its name from the start; a caller that needs it whole or not at all
+ * writes it into a folder that is renamed afterwards. */
 typedef struct ls_safetensors_writer {
     int fd;           /* -1: closed */
     const char *path; /* borrowed until close */

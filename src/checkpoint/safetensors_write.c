@@ -1,7 +1,9 @@
 /* safetensors_write.c -- a safetensors file written piece by piece.
  *
- * The space is reserved before the first byte, so that a full disk is found out at once and not
- * after an hour. Where a file system cannot reserve, writing goes on without. */
+ *     [length][header][tensor 0][tensor 1]...      put() appends; finish() needs the last byte
+ *
+ * The space is reserved before the first byte, so that a full disk is found at once and not after
+ * an hour. Where a file system cannot reserve, writing goes on without. */
 #include "checkpoint/safetensors.h"
 
 #include <errno.h>

@@ -497,7 +497,7 @@ void ls_help_exit_codes_markdown(ls_str *out)
                   "# Exit codes\n\n"
                   "<!-- made by `lineshaft help exit-codes --markdown`; do not edit -->\n\n"
                   "The exit code gives a script the kind of failure; the message on standard error "
-                  "says what failed, where, and what to do.\n\n"
+                  "says what failed,\nwhere, and what to do.\n\n"
                   "| code | class | meaning |\n| --- | --- | --- |\n");
     for (int i = 0; i < ls_help_exit_count; i++)
         ls_str_printf(out, "| %d | %s | %s |\n", ls_err_exit_code(ls_help_exits[i].status),
