@@ -1,13 +1,13 @@
-/* disk.c -- see disk.h.
+/* disk.c -- file requests through io_uring, or through a few threads.
  *
- * io_uring is spoken to directly: two rings in memory that is shared with the kernel, and two
+ * io_uring is used without a library: two rings in memory that is shared with the kernel, and two
  * system calls. Of the ring of requests this side moves the tail, of the ring of ends the head:
  *
  *     requests   head (kernel) --> ......xxxx <-- tail (we)     slot i of the table belongs to
  *     ends       head (we)     --> ......xxxx <-- tail (kernel) the request with user_data i
  *
- * A request that the kernel gave back unfinished for no reason of the file (EINTR, EAGAIN) is done
- * here and now. Threads take requests from the same table, under a lock.
+ * A request that the kernel returned unfinished for a reason outside the file (EINTR, EAGAIN) is
+ * done here and now. Threads take requests from the same table, under a lock.
  *
  * liburing would hide these 60 lines behind a library that is missing on many machines. */
 #include "base/disk.h"

@@ -1,9 +1,9 @@
-/* disk_cache.c -- see disk_cache.h.
+/* disk_cache.c -- a file of records that outlives the process.
  *
  * A record is a head, the key, the value. It is appended by one write, which the kernel does not
- * mix with another process's. What follows a torn record cannot be found any more, so whoever adds
- * to such a file removes it first. The file is read anew for each question: it has a few dozen
- * records, and questions are asked once per process and key. */
+ * mix with another process's. What follows a torn record cannot be found any more, so a process
+ * that adds to such a file removes it first. The file is read anew for each question: it has a few
+ * dozen records, and questions are asked once per process and key. */
 #include "base/disk_cache.h"
 
 #include <fcntl.h>

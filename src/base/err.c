@@ -2,7 +2,7 @@
  *
  * Fixed-size buffers, no heap: a record can be made when memory is exhausted, and it is copied by
  * value to the thread or process that shows it. The stack of "doing" lines is joined into the
- * record at the moment of failure, because by the time somebody prints it the work is unwound. */
+ * record at the moment of failure, because by the time it is printed the work is unwound. */
 #include "base/err.h"
 
 #include <errno.h>

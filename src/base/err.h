@@ -1,9 +1,9 @@
-/* err.h -- how a failure is said, once, by the first function that knows the reason.
+/* err.h -- a failure is recorded once, by the first function that knows the reason.
  *
- * A function that can fail returns ls_status. Whoever knows why calls ls_fail() (or ls_fail_sys()
- * when errno holds the reason) and returns its value; callers pass the status on untouched. The
- * record of the last failure lives per thread and is copied by value from thread to thread. Rooms
- * never print and never exit: only cli/ shows a record. */
+ * A function that can fail returns ls_status. The function that knows why calls ls_fail() (or
+ * ls_fail_sys() when errno holds the reason) and returns its value; callers pass the status on
+ * untouched. The record of the last failure lives per thread and is copied by value from thread to
+ * thread. Rooms never print and never exit: only cli/ shows a record. */
 #pragma once
 #include "base/base.h"
 

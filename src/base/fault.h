@@ -1,4 +1,4 @@
-/* fault.h -- named points where things are made to go wrong: by tests, and by a drill.
+/* fault.h -- injected faults: named points at which tests and drills make the program fail.
  *
  * Two kinds. LS_FAULT("room.point") is true when the point is armed and its turn has come; the
  * caller then fails as the outside world would. LINESHAFT_FAULT in the environment arms points in
@@ -32,7 +32,7 @@
  *   step=N        only while step N is computed (as events count them); with cut and slow: from
  *                 then on; default: always
  *   generation=N  only in this generation; default 1, at recover.meet, .transfer and .ready 2: so
- *                 who was killed and is started again is not killed again. 0: in all of them
+ *                 a process that was killed and is started again is not killed again. 0: in all of them
  *   visit=N       the n-th time that all of the above holds; default 1
  *   times=N       how often in a row; default 1, with cut and slow: always
  *   ms=N, tensor=NAME (*: the first that is trained), bit=N (0 to 31, default 22: half of a normal
@@ -60,7 +60,7 @@ typedef enum ls_fault_point {
     LS_FAULT_AT_FORWARD,  /* before the first forward of a step */
     LS_FAULT_AT_BACKWARD, /* between forward and backward of each call */
     LS_FAULT_AT_REDUCE,   /* before a sum over ranks is waited for */
-    LS_FAULT_AT_VOTE,     /* before ranks tell each other the losses of the step */
+    LS_FAULT_AT_VOTE,     /* before ranks exchange the losses of the step */
     LS_FAULT_AT_UPDATE,   /* in the update: the state is torn; flip: behind it */
     LS_FAULT_AT_GATHER,   /* before new weights of other ranks are waited for */
     LS_FAULT_AT_IDLE,     /* between two steps */
@@ -70,7 +70,7 @@ typedef enum ls_fault_point {
     LS_FAULT_AT_SAVE_MANIFEST,
     LS_FAULT_AT_REPORT,   /* before a rank that has lost others asks for a view */
     LS_FAULT_AT_MEET,     /* before a rank connects to the others of a new view */
-    LS_FAULT_AT_TRANSFER, /* before the state goes to who lacks it */
+    LS_FAULT_AT_TRANSFER, /* before the state goes to a rank that lacks it */
     LS_FAULT_AT_READY,    /* before it says that it is ready to train */
     LS_FAULT_AT_LINK,     /* before each message to another machine */
     LS_FAULT_POINTS

@@ -1,8 +1,8 @@
 /* fault_plan.c -- a drill's plan: read once, asked at every point (fault.h).
  *
  * An entry strikes when its point is passed by its rank, in its step and generation, for the n-th
- * time; then it is spent. The strike is told in the log with the time of the monotonic clock, so
- * that who watches can tell how long it took to be noticed. */
+ * time; then it is spent. The strike is logged with the time of the monotonic clock, so that an
+ * observer can compute how long it took to be noticed. */
 #include "base/fault.h"
 
 #include <errno.h>

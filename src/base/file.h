@@ -40,9 +40,9 @@ bool ls_file_is_dir(const char *path);
  * nearest existing folder above counts. */
 ls_status ls_file_free_bytes(const char *path, int64_t *bytes_out);
 
-/* Hold path as a lock for the life of the process (flock; the kernel drops it on kill -9). A
- * child made by fork() without exec shares it and keeps it alive. The file holds pid and host for
- * the message of whoever comes second: LS_EBUSY. */
+/* Hold path as a lock for the life of the process (flock; the kernel drops it on kill -9). A child
+ * made by fork() without exec shares it and keeps it alive. The file holds pid and host for the
+ * message of the process that comes second: LS_EBUSY. */
 ls_status ls_file_lock(const char *path, int *fd_out);
 void ls_file_unlock(int fd);
 

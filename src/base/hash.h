@@ -1,7 +1,7 @@
 /* hash.h -- content names and checksums.
  *
- * XXH3 with 128 bits names content and finds damage; it does not stop somebody who means harm.
- * CRC32C guards blocks inside files and frames. */
+ * XXH3 with 128 bits names content and finds damage; it does not stop a deliberate change. CRC32C
+ * guards blocks inside files and frames. */
 #pragma once
 #include "base/err.h"
 

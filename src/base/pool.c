@@ -1,16 +1,16 @@
 /* pool.c -- one shared counter of tasks, workers that spin briefly and then sleep.
  *
- * A run writes its job, sets `left` to the number of tasks and raises `round`. Whoever is awake
+ * A run writes its job, sets `left` to the number of tasks and raises `round`. Every awake worker
  * takes tasks by lowering `left`: the value it held, when above 0, names the task. A worker adds
  * what it has done to `done` when nothing is left; the caller waits until its own and theirs make
  * all. So it waits for tasks, never for workers: one that sleeps, or whose core another process
- * holds, and that took nothing, delays nobody.
+ * holds, and that took nothing, delays no run.
  *
- * What must hold: `job` is read only by someone who holds a task of it, and is written only when
+ * What must hold: `job` is read only by a worker that holds a task of it, and is written only when
  * all tasks of the run before are counted in. A latecomer finds `left` at or below 0 and leaves
  * without having looked at `job`, or above 0 and has a task of the newest run; which round it was
  * woken for does not matter. Example with 3 tasks: the caller takes 3 (index 0), worker 1 takes 2
- * (index 1), the caller takes 1 (index 2), worker 1 gets 0 and adds 1 to `done`; the caller, who
+ * (index 1), the caller takes 1 (index 2), worker 1 gets 0 and adds 1 to `done`; the caller, which
  * did 2, waits for done == 1. Worker 2 wakes up late, gets -1, and sleeps again.
  *
  * Runs follow each other within microseconds, and to wake a sleeper costs the caller several and
@@ -41,12 +41,12 @@ enum {
 struct ls_pool {
     int threads;
     bool crowded;
-    uint64_t serial;     /* unique in the process: who pinned a thread */
+    uint64_t serial;     /* unique in the process: the pool that pinned a thread */
     uint32_t forks;      /* of the process that has the workers */
     pthread_t *workers;  /* threads - 1 of them */
     ls_pool_mask *masks; /* one per thread; NULL: not pinned */
     int started;
-    ls_pool_note note; /* NULL: nobody watches; read, like the job, only by who holds a task */
+    ls_pool_note note; /* NULL: not watched; read, like the job, only by holders of a task */
     void *note_context;
     struct { /* with `round` in one cache line, so that a worker gets all of it at once */
         _Alignas(64) _Atomic uint32_t round;
@@ -134,7 +134,7 @@ static void unpin(void)
     pin.serial = 0;
 }
 
-/* The child has the caller's mask, but no team that would explain it. */
+/* The child has the caller's mask, but no pool that would explain it. */
 static void forked(void)
 {
     atomic_fetch_add(&forks, 1);
@@ -328,7 +328,7 @@ void ls_pool_run(ls_pool *pool, ls_pool_task task, void *context, int64_t tasks)
     await_done(pool, tasks - take_tasks(pool, 0));
 }
 
-/* --- the team --------------------------------------------------------------------------------- */
+/* --- the pool --------------------------------------------------------------------------------- */
 
 static ls_status start_worker(ls_pool *pool, int worker)
 {

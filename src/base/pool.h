@@ -1,13 +1,13 @@
-/* pool.h -- a fixed team of threads that runs numbered tasks.
+/* pool.h -- a fixed pool of threads that runs numbered tasks.
  *
  * ls_pool_run() calls task(context, index, worker) for every index in [0, tasks), spread over the
  * workers, and returns when all are done. Which worker runs which index is not fixed, so a task
  * must write only what belongs to its index; then the result does not depend on the number of
  * threads. The calling thread is worker 0. One run at a time; not for blocking work.
  *
- * A team may be pinned: worker i stays on the CPUs of masks[i]. The caller is pinned too, from its
+ * A pool may be pinned: worker i stays on the CPUs of masks[i]. The caller is pinned too, from its
  * first run until it frees the pool, because a caller that strays onto a worker's core holds that
- * worker up for milliseconds. Threads inherit the mask of their maker, so whoever starts a thread
+ * worker up for milliseconds. Threads inherit the mask of their maker, so code that starts a thread
  * that is no worker uses ls_pool_start_apart().
  *
  * In a child made by fork() there are no workers: the caller does all tasks itself. */
@@ -52,8 +52,8 @@ int ls_pool_threads(const ls_pool *pool);
 bool ls_pool_pinned(const ls_pool *pool);
 void ls_pool_run(ls_pool *pool, ls_pool_task task, void *context, int64_t tasks);
 
-/* Be told of every run by each worker that had tasks in it: from when to when, and how many. Called
- * by the workers themselves, at the same time. Not during a run; NULL: tell nobody. */
+/* Call `watch` for every run and each worker that had tasks in it: from when to when, and how many.
+ * Called by the workers themselves, at the same time. Not during a run; NULL: tell nobody. */
 typedef void (*ls_pool_note)(void *context, int worker, int64_t begin_ns, int64_t end_ns,
                              int64_t tasks);
 void ls_pool_watch(ls_pool *pool, ls_pool_note note, void *context);

@@ -1,7 +1,7 @@
-/* resident.c -- see resident.h.
+/* resident.c -- counts mapped pages in /proc/self/pagemap.
  *
- * The table has a word of 64 bits for each page, at the page's number; the highest one is set where
- * a page is mapped. What is in the page cache, but was not touched here, is not. */
+ * That table has a word of 64 bits for each page, at the page's number; the highest one is set
+ * where a page is mapped. What is in the page cache, but was not touched here, is not. */
 #include "base/resident.h"
 
 #include <fcntl.h>

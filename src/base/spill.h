@@ -1,7 +1,7 @@
 /* spill.h -- a long array in a file, of which only the pieces in use are in memory.
  *
- * The file is mapped, so that who works through the array piece by piece keeps plain indices, and
- * gives back each piece when done: its pages go to the file and are read again when they are
+ * The file is mapped, so that code that works through the array piece by piece keeps plain indices,
+ * and gives each piece back when done: its pages go to the file and are read again when they are
  * touched. All room in the file system is taken when opening, and the file has no name: it is gone
  * with the process. Not thread-safe. A disk that fails later kills the process (SIGBUS). */
 #pragma once

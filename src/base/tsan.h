@@ -6,7 +6,8 @@
  * elsewhere.
  *
  * LS_TSAN_UNWATCHED is for an innermost loop over a thread's own copies, where watching every
- * access takes most of a test's time and finds nothing: whoever made the copies was watched. */
+ * access takes most of a test's time and finds nothing: the code that made the copies was
+ * watched. */
 #pragma once
 
 #ifndef __has_feature

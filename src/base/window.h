@@ -1,8 +1,9 @@
-/* window.h -- a long array of which only some pages are there.
+/* window.h -- a long array of which only some pages have memory.
  *
  * Addresses are taken for all of it; a page is backed when it is first written, and given back when
- * it is dropped: then it reads as zeros again. So who works through a long array piece by piece can
- * keep plain indices and hold only the pieces in use. Host memory only; not thread-safe. */
+ * it is dropped: then it reads as zeros again. So code that works through a long array piece by
+ * piece can keep plain indices and hold only the pieces in use. Host memory only; not
+ * thread-safe. */
 #pragma once
 #include "base/err.h"
 

@@ -21,9 +21,9 @@ LS_C_BEGIN
 
 enum { LS_CKPT_RANK = 4, LS_CKPT_PATH = 4096 };
 
-/* Memory that a save takes beside the tensors: objects of so many bytes and above pass through
- * buffers of so many in all; and to hash weights that others have written, so many of a tensor are
- * read back at a time, in blocks of a MiB. */
+/* Memory that a save takes beside the tensors: objects of this many bytes and above pass through
+ * buffers of this many in all; and to hash weights that others have written, this many of a tensor
+ * are read back at a time, in blocks of a MiB. */
 enum { LS_CKPT_DIRECT = 1 << 20, LS_CKPT_BUFFERS = 8 << 20, LS_CKPT_READ_BACK = 4 << 20 };
 
 typedef struct ls_ckpt_store ls_ckpt_store;

@@ -253,7 +253,7 @@ typedef struct ls_ckpt_temp {
  * a failure; closing removes it, unless its name was cleared. */
 ls_status ls_ckpt_temp_open(ls_ckpt_temp *temp, const char *folder, bool named);
 void ls_ckpt_temp_close(ls_ckpt_temp *temp);
-/* Room for so many bytes, where the file system can promise it. path: for the message. */
+/* Room for this many bytes, where the file system can promise it. path: for the message. */
 ls_status ls_ckpt_reserve(int fd, int64_t bytes, const char *path);
 
 /* Sync a folder; a handle that has gone stale is opened anew. */

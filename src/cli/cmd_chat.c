@@ -1,7 +1,7 @@
 /* cmd_chat.c -- lineshaft data chat: conversations as a model would see them.
  *
- * Whoever trains on chat data wants to see, before anything is computed, what the template makes of
- * a conversation and which part of it counts. Answers are green on a terminal, and stand between
+ * A user who trains on chat data wants to see, before anything is computed, what the template makes
+ * of a conversation and which part of it counts. Answers are green on a terminal, and stand between
  * marks that no template uses elsewhere. */
 #include "cli/cmd_chat.h"
 

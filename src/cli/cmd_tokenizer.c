@@ -1,6 +1,6 @@
 /* cmd_tokenizer.c -- lineshaft data tokenizer: making and describing tokenizers.
  *
- * What a tokenizer is, its own functions tell. How its file says it (kind, pattern, normalizer) is
+ * The tokenizer's functions say what it is. How its file says it (kind, pattern, normalizer) is
  * read from tokenizer.json here, for people only, after the tokenizer was opened and so is known to
  * be sound. */
 #include "cli/cmd_tokenizer.h"

@@ -264,7 +264,7 @@ static void show_sample(ls_progress *p, const ls_event_sample *e)
     fflush(stdout);
 }
 
-/* How ranks share a batch, and who of them is slow. */
+/* How ranks share a batch, and which of them are slow. */
 static void show_ranks(const ls_event_balance *e)
 {
     int64_t least = e->sequences, most = 0;
@@ -392,7 +392,7 @@ void ls_progress_event(void *context, const ls_event *event)
         break;
     case LS_EVENT_RANK:
     case LS_EVENT_BALANCE:
-    case LS_EVENT_INCIDENT: /* the log has told it */
+    case LS_EVENT_INCIDENT: /* the log has shown it */
         break;
     }
 }

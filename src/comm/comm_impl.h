@@ -1,6 +1,6 @@
 /* comm_impl.h -- what the files of a communicator share.
  *
- *   fabric    what a process holds to reach the members of a job: the shared-memory segment of its
+ *   fabric    what a process holds to reach the members of a job: the segment of its
  *             node, transports, the progress thread and the first failure. One for all
  *             communicators that come from one ls_comm_open()
  *   comm      a list of members, with the group and schedules that it uses

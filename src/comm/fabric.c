@@ -1,9 +1,9 @@
 /* fabric.c -- opening the ways to the other members, the progress thread, and the first failure.
  *
- * Opening goes from near to far: the shared-memory segment of the node, then TCP, then the
- * transport of the data. A rank of this node that is missing is therefore named by the segment. The
- * result is one transport to every member: over the segment for ranks of this node, over the
- * network for the others.
+ * Opening goes from near to far: the segment of the node, then TCP, then the transport of the data.
+ * A rank of this node that is missing is therefore named by the segment. The result is one
+ * transport to every member: over the segment for ranks of this node, over the network for the
+ * others.
  *
  *     ls_fabric_open
  *         members, local ranks      take_members

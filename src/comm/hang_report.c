@@ -2,10 +2,9 @@
  *
  * The rank that times out first is rarely the cause, and which rank waits for which depends on the
  * schedule. So the rank whose deadline has passed reads the flight recorders of all members. Those
- * of its own node lie in the shared-memory segment. For those of other nodes it asks over TCP,
- * which is open beside whatever moves the data. Each rank answers inside the polls that it makes
- * anyway; a rank that does not poll is silent, and then one of its neighbours on that node is asked
- * about it.
+ * of its own node lie in the segment. For those of other nodes it asks over TCP, which is open
+ * beside whatever moves the data. Each rank answers inside the polls that it makes anyway; a rank
+ * that does not poll is silent, and then one of its neighbours on that node is asked about it.
  *
  *     rank 0, late in number 17         node 1:  rank 2         rank 3 (stopped)
  *        | -- ASK 2 ----------------------------> |

@@ -1,10 +1,10 @@
-/* check.c -- what options mean together.
+/* check.c -- values of auto, and contradictions between options.
  *
- * First every auto that follows from other options is worked out, then the contradictions are
- * looked for on the final values, so that a default and a given value can contradict each other and
- * the message still names both. A check says which two keys disagree, their values, where each was
- * written and what would be right. Those between options of ranks stand in check_mesh.c, those
- * between options and files in check_files.c. */
+ * First every auto that follows from other options is computed, then the final values are checked
+ * for contradictions, so that a default and a given value can contradict each other and the message
+ * still names both. A check says which two keys disagree, their values, where each was written and
+ * what would be right. Those between options of ranks stand in check_mesh.c, those between options
+ * and files in check_files.c. */
 #include "config/check.h"
 
 #include "config/check_impl.h"
@@ -386,7 +386,8 @@ static ls_status check_graphs(const ls_run *run)
     return LS_OK;
 }
 
-/* Loss scaling: whoever keeps gradients from step to step would have to know the scale of each. */
+/* Loss scaling: code that keeps gradients from step to step would have to know the scale of
+ * each. */
 static ls_status check_fp16(const ls_run *run)
 {
     int64_t scale = run->train.loss_scale;

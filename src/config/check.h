@@ -1,4 +1,4 @@
-/* check.h -- what options mean together: working out autos, finding contradictions. */
+/* check.h -- computes the values of auto, and finds contradictions between options. */
 #pragma once
 #include "base/err.h"
 #include "config/run.h"
@@ -9,7 +9,7 @@ LS_C_BEGIN
  * the tokenizer or the machine stays LS_RUN_AUTO: model.vocab, mesh.dp, eval.sequences,
  * device.threads; and so does batch.ramp_from without a ramp. */
 ls_status ls_check_resolve(ls_run *run);
-/* Only name and out, for those who need them before the rest is known. */
+/* Only name and out, for callers that need them before the rest is known. */
 ls_status ls_check_names(ls_run *run);
 
 /* In a loaded run whose mesh has changed since: the autos that follow from it (batch.group,

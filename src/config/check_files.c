@@ -1,6 +1,6 @@
-/* check_files.c -- whether the files that a run names are there.
+/* check_files.c -- whether the files that a run names exist.
  *
- * Only their names are looked at; what they hold is for those to judge who read them. */
+ * Only their names are checked; code that reads them checks their content. */
 #include "config/check_impl.h"
 
 #include "config/hf_config.h"

@@ -12,7 +12,7 @@ const ls_run_origin *ls_check_origin(const ls_run *run, const char *key);
  * comes first. */
 ls_status ls_check_clash(const ls_run *run, const char *a, const char *b, const char *why);
 
-/* Settings of ranks, their exchange and replicas that cannot go together. */
+/* Settings of ranks, their exchange and replicas that contradict each other. */
 ls_status ls_check_mesh(const ls_run *run);
 
 /* Heads and layers that the mesh cannot divide. */

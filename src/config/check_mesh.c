@@ -1,5 +1,5 @@
-/* check_mesh.c -- contradictions between options of ranks: what they exchange, what each keeps, and
- * how replicas agree, and servers. */
+/* check_mesh.c -- contradictions between options of ranks: what they exchange, what each holds, and
+ * how local-SGD workers and parameter servers work. */
 #include "config/check_impl.h"
 
 #include <string.h>
@@ -43,7 +43,7 @@ static ls_status check_parts(const ls_run *run)
     return LS_OK;
 }
 
-/* What ranks that have a model together cannot do yet. */
+/* What tensor-parallel groups do not support yet. */
 static ls_status check_tp_groups(const ls_run *run)
 {
     bool alone = !run->mesh.automatic && ls_check_origin(run, "mesh.tp")->source == LS_RUN_DEFAULT;
@@ -473,7 +473,7 @@ static ls_status check_replay(const ls_run *run)
     return LS_OK;
 }
 
-/* Who decides which job may write the run. */
+/* heal.quorum: what decides which job may write the run. */
 static ls_status check_quorum(const ls_run *run)
 {
     const ls_run_list *urls = &run->heal.etcd;

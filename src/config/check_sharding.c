@@ -1,5 +1,9 @@
-/* check_sharding.c -- whether the model can be cut as the mesh says: heads by mesh.tp, layers by
- * mesh.pp.
+/* check_sharding.c -- whether the model can be divided as the mesh says: heads by mesh.tp, layers
+ * by mesh.pp.
+ *
+ *     8 heads, mesh.tp: 3     an error that names the nearest widths that work: 2 and 4
+ *     2 key/value heads, mesh.tp: 4     each of them is held by two ranks
+ *
  *
  * The shape is known here, also that of an imported model, so such a mistake is found before any
  * process is started, and by `lineshaft config check`. What the tokenizer decides (fewer tokens
@@ -8,8 +12,8 @@
 
 #include <stdio.h>
 
-/* Whether so many ranks can divide the heads: each takes as many; a key/value head is had by one of
- * them, or by several. */
+/* Whether this many ranks can divide the heads: each gets the same number; a key/value head is held
+ * by one rank or by several. */
 static bool divides(const ls_run_model *m, int64_t tp)
 {
     return m->heads % tp == 0 && (m->kv_heads % tp == 0 || tp % m->kv_heads == 0);

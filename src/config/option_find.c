@@ -3,8 +3,8 @@
 
 #include <ctype.h>
 
-/* Keys that a later version will have; whoever writes one deserves a better answer than "unknown".
- */
+/* Keys that a later version will have; a run file that has one deserves a better answer than
+ * "unknown". */
 static const struct {
     const char *key, *why;
 } later[] = {

@@ -1,4 +1,4 @@
-/* ramp.c -- see ramp.h.
+/* ramp.c -- the batch ramp: leaves of a step, and samples before a step in closed form.
  *
  * In step s of the ramp's n the batch has f + floor(d s / n) leaves: f at first, d more in the end.
  * The samples before a step are sums of such floors, which Euclid's algorithm gives in a few

@@ -17,10 +17,10 @@ int64_t ls_ramp_sequences(const ls_run *run, int64_t step);
 /* Samples that the first `steps` steps use: where the next one begins. */
 int64_t ls_ramp_samples(const ls_run *run, int64_t steps);
 
-/* Steps after which at least so many samples are used. */
+/* Steps after which at least this many samples are used. */
 int64_t ls_ramp_steps(const ls_run *run, int64_t samples);
 
-/* Whether so many steps use more samples than can be counted. */
+/* Whether this many steps use more samples than can be counted. */
 bool ls_ramp_overflows(const ls_run *run, int64_t steps);
 
 LS_C_END

@@ -196,7 +196,7 @@ typedef struct ls_run {
         ls_nonfinite nonfinite;
         int64_t loss_scale, loss_scale_interval; /* fp16: the first, and steps until it grows */
         ls_recompute recompute;
-        int64_t recompute_blocks; /* the first so many; auto: all */
+        int64_t recompute_blocks; /* this many, from the first; auto: all */
         ls_run_list freeze;       /* patterns of parameter names that stay as they are */
     } train;
     ls_run_lora lora;
@@ -228,7 +228,7 @@ typedef struct ls_run {
         int64_t servers;   /* ranks that keep weights; may be auto */
         int64_t staleness; /* steps that a worker may be ahead; -1: any */
         int64_t meet;      /* steps between two meetings of workers */
-        bool sparse;       /* rows of an embedding travel where they are used */
+        bool sparse;       /* only used rows of an embedding are sent */
     } ps;                  /* sync: ps */
     struct {
         int64_t every;      /* steps; 0: only at the end */
@@ -251,7 +251,7 @@ typedef struct ls_run {
         int64_t quarantine;       /* crashes of a node within a day that exclude it; 0: none */
         double cool_down;         /* seconds, for how long; twice as long each time */
         double heartbeat;         /* seconds between two signs of life of an agent */
-        double suspect;           /* seconds of silence that are told */
+        double suspect;           /* seconds of silence that are logged */
         double dead;              /* seconds of silence after which a node is lost */
         ls_replica_peers buddies; /* copies of what ranks divide */
         int64_t compare; /* steps between two comparisons of what ranks have in common; 0: none */

@@ -1,7 +1,7 @@
 /* value.c -- parsing and printing one option's value.
  *
  * Parsing is directed by the option's type, never guessed from the text: YAML's habit of reading
- * `no` as false or 1e-3 as text cannot surprise anybody here. Numbers are scanned by hand before
+ * `no` as false or 1e-3 as text cannot surprise a user here. Numbers are scanned by hand before
  * strtod() sees them, because it also takes "inf", "nan" and hexadecimal.
  *
  *   10k = 10 000   64M = 64 000 000   4GiB = 4 * 2^30   10% = 0.1   1h30m = 5400 s */

@@ -29,7 +29,7 @@
 /* Records are those of CUDA 13; another major version may have changed them. */
 enum { LEAST_VERSION = 130000, MOST_VERSION = 139999 };
 enum { BUFFER_BYTES = 1 << 20, NUMBERS = 1 << 18, NAMES = 1024, CLOCK_READS = 5 };
-enum { SLACK_NS = 100000 }; /* CUPTI's idea of a time may be off by so much */
+enum { SLACK_NS = 100000 }; /* CUPTI's times may be off by this much */
 
 typedef void (*requested)(uint8_t **buffer_out, size_t *bytes_out, size_t *most_records_out);
 typedef void (*completed)(void *context, uint32_t stream, uint8_t *buffer, size_t bytes,

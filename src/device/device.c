@@ -1,4 +1,5 @@
-/* device.c -- the list of devices, and the accounting that all of them share. */
+/* device.c -- the list of devices, and the accounting that all of them share: every buffer has a
+ * name and a size, so that a failed allocation can list what fills the memory. */
 #include "device/device.h"
 
 #include "base/fault.h"

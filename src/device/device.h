@@ -116,8 +116,8 @@ ls_status ls_event_between(ls_event *begin, ls_event *end, double *ms_out);
 
 /* What is queued between begin and end is recorded, not done; a launch does it all. Everything
  * recorded must have run once before: what is chosen or allocated on first use cannot be while
- * recording. LS_EUSAGE on a device without graphs. A failure while recording is told by the end,
- * and by it alone: nothing was done, and the stream goes on. */
+ * recording. LS_EUSAGE on a device without graphs. A failure while recording is reported by the
+ * end, and by it alone: nothing was done, and the stream goes on. */
 typedef struct ls_graph ls_graph;
 ls_status ls_graph_begin(ls_stream *stream);
 ls_status ls_graph_end(ls_stream *stream, ls_graph **graph_out);
@@ -130,18 +130,18 @@ void ls_stream_fail(ls_stream *stream);
 /* For CPU kernels, whose work is done at once: whether work queued so far has failed. */
 bool ls_stream_failed(const ls_stream *stream);
 
-/* The failure was that of others (a rank that is lost), and nobody reads what was computed since:
+/* The failure was that of others (a rank that is lost), and what was computed since is not read:
  * when what is queued has ended, the stream works again. */
 void ls_stream_revive(ls_stream *stream, int64_t deadline_ns);
 
-/* Who watches the rows of a stream (kernel/profile.h); the device only keeps the pointer, NULL at
- * first. */
+/* The watcher of the rows of a stream (kernel/profile.h); the device only keeps the pointer, NULL
+ * at first. */
 void ls_stream_watch(ls_stream *stream, void *watcher);
 void *ls_stream_watcher(const ls_stream *stream);
 
-/* For CPU kernels: the team of threads behind this stream, and private memory of each worker
- * (LS_STREAM_THREAD_BYTES, aligned to 4096) for packed blocks; its content does not survive a row.
- */
+/* For CPU kernels: the pool of threads behind this stream, and private memory of each worker
+ * (LS_STREAM_THREAD_BYTES, aligned to 4096) for packed blocks; its content does not survive a
+ * row. */
 enum { LS_STREAM_THREAD_BYTES = 4 << 20 };
 ls_pool *ls_stream_pool(const ls_stream *stream);
 void *ls_stream_thread_scratch(const ls_stream *stream, int worker);

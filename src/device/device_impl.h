@@ -49,7 +49,7 @@ enum { LS_DEVICE_BUFFERS = 1024, LS_DEVICE_WINDOWS = 512, LS_DEVICE_PAGE = 4096 
 
 struct ls_device {
     const ls_device_ops *ops;
-    ls_pool *pool;        /* owned; the team that runs CPU kernels */
+    ls_pool *pool;        /* owned; the pool that runs CPU kernels */
     void *thread_scratch; /* owned; LS_STREAM_THREAD_BYTES per worker */
     int threads;
     bool pinned, unpinned;   /* as in ls_device_args, */
@@ -64,7 +64,7 @@ struct ls_device {
         char *base;
         int64_t bytes;
         char *turns;              /* NULL, or where backing in turn begins, */
-        int64_t turned, period;   /* for so many bytes; the first period is among the buffers */
+        int64_t turned, period;   /* for this many bytes; the first period is among the buffers */
     } windows[LS_DEVICE_WINDOWS]; /* what lies in these is backed there */
     int64_t used_bytes, peak_bytes;
 };
@@ -75,7 +75,7 @@ static inline int64_t ls_device_turn(int64_t turned, int64_t period, int64_t don
     return turned - done < period ? turned - done : period;
 }
 
-/* For all who allocate: an entry for memory that is there from now on, or no longer. */
+/* For all that allocate: add or remove an entry for memory. */
 void ls_device_count(ls_device *device, void *memory, int64_t bytes);
 void ls_device_forget(ls_device *device, int slot);
 

@@ -1,6 +1,6 @@
-/* device_window.c -- long arrays on a device, of which only some parts are there.
+/* device_window.c -- long arrays on a device, of which only some parts have memory.
  *
- * A pipeline's rank keeps plain indices of the whole model and has the pages of its own layers
+ * A pipeline rank keeps plain indices of the whole model and backs only the pages of its own layers
  * (train/step/pipeline.h). What is backed is listed among the device's buffers, one entry for each
  * run of pages, so that it is counted like all other memory. */
 #include "device/device_impl.h"

@@ -120,7 +120,7 @@ static ls_jinja_value join_lists(ls_jinja_machine *m, ls_jinja_value a, ls_jinja
     return v;
 }
 
-/* A text or a list so many times. */
+/* A text or a list this many times. */
 static ls_jinja_value repeat(ls_jinja_machine *m, ls_jinja_value a, int64_t times)
 {
     bool text = a.kind == LS_JINJA_STR;

@@ -1,4 +1,5 @@
-/* codec.c -- sizes, and the loops of cpu/simd/codec.c for this CPU. */
+/* codec.c -- sizes of compressed gradients, and the choice of the loops of cpu/simd/codec.c for
+ * this CPU. */
 #include "kernel/codec.h"
 
 #include <math.h>

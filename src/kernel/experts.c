@@ -2,7 +2,7 @@
  *
  * What is computed for a token alone (softmax, choice, weighted sums) is a task for a block of
  * tokens. Sorting is one pass over choices. Experts follow one another, each with the threads of
- * the whole team in its products; an expert that nobody chose costs nothing forward, and in
+ * the whole pool in its products; an expert that no token chose costs nothing forward, and in
  * backward gets a gradient of zeros.
  *
  * Example: M = 3, K = 2, choices (2 0) (0 1) (2 1). Rows by expert: 0: tokens 0 1, 1: tokens 1 2,

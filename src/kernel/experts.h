@@ -86,10 +86,10 @@ typedef struct ls_experts {
 void ls_experts_forward(ls_stream *stream, const ls_experts *a);
 void ls_experts_backward(ls_stream *stream, const ls_experts *a);
 
-/* The steps of the two, for who does something in between (model/pass_expert_parallel.c). Forward:
- * x to xs; xs to ys, of which the route says E, leaves and first only, and on a GPU how many rows,
- * M K; ys to y. Backward: dy to dweights and dys, in ys; dys to gradients and dxs, in xs; dxs to
- * dx. Activate: zs to acts alone. */
+/* The steps of the two, for callers that do something in between (model/pass_expert_parallel.c).
+ * Forward: x to xs; xs to ys, of which the route says E, leaves and first only, and on a GPU how
+ * many rows, M K; ys to y. Backward: dy to dweights and dys, in ys; dys to gradients and dxs, in
+ * xs; dxs to dx. Activate: zs to acts alone. */
 void ls_experts_gather(ls_stream *stream, const ls_experts *a);
 void ls_experts_apply(ls_stream *stream, const ls_experts *a);
 void ls_experts_activate(ls_stream *stream, const ls_experts *a);

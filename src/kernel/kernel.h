@@ -38,7 +38,7 @@ typedef struct ls_step_state {
     float lr, beta1, beta2, eps, weight_decay;
     float bias1, bias2; /* 1 - beta^t of this step */
     float clip;         /* largest gradient norm; 0: off */
-    float loss_scale;   /* gradients are so many times too large, a power of two (norm2) */
+    float loss_scale;   /* gradients are this many times too large, a power of two (norm2) */
     float momentum;     /* of Muon's matrices */
 } ls_step_state;
 
@@ -81,9 +81,9 @@ typedef enum ls_layout {
 
 /* A product in fp8: x and W rounded to e4m3, gradients to e5m2, each with one scale for the tensor,
  * which its largest magnitude gives; sums in fp32, the result of `type`. The largest magnitudes lie
- * in cells of device memory: whoever makes a tensor may leave its own there (y_max, dx_max below),
- * which saves a pass. A cell is 0 before. Only tables with fp8; a row that cannot (M, N or K no
- * multiple of 16, several leaves) computes in `type`. */
+ * in cells of device memory: code that makes a tensor may leave its own there (y_max, dx_max
+ * below), which saves a pass. A cell is 0 before. Only tables with fp8; a row that cannot (M, N or
+ * K no multiple of 16, several leaves) computes in `type`. */
 typedef struct ls_fp8 {
     float *x_max, *dy_max;  /* x_max NULL: not in fp8 */
     bool x_known, dy_known; /* the cell has been filled; else the row does it */
@@ -91,11 +91,11 @@ typedef struct ls_fp8 {
     void *scratch;
 } ls_fp8;
 
-/* Products of many weights at once, for rows that lie by group: rows first[g * leaves] to
- * first[(g + 1) * leaves] - 1 are group g's, leaf by leaf, and its own weight (layout NK) is what
- * they are multiplied by; all M rows belong to groups. `first` is read when the work is done, so
- * that nobody has to wait for it; where the pointers are, when it is queued. Without bias,
- * activation, z, add and fp8, and linear_fwd and linear_bwd_x without accumulate. Only tables with
+/* Products of many weights at once, for rows that lie by group: rows first[g * leaves] to first[(g
+ * + 1) * leaves] - 1 are group g's, leaf by leaf, and its own weight (layout NK) is what they are
+ * multiplied by; all M rows belong to groups. `first` is read when the work is done, so that no
+ * kernel has to wait for it; where the pointers are, when it is queued. Without bias, activation,
+ * z, add and fp8, and linear_fwd and linear_bwd_x without accumulate. Only tables with
  * `experts`. */
 typedef struct ls_groups {
     const int32_t *first; /* [n * leaves + 1], device memory */
@@ -347,9 +347,8 @@ typedef struct ls_act_args {
 
 /* embed_fwd: y[row] = dropout(wte[token] + wpe[past + row % T]). A token outside [0, V) fails the
  * stream. embed_bwd: dwte and dwpe, either may be NULL; every row of dwte is written (or added to),
- * in token order.
- * With `vocab`, wte holds only tokens first .. first + V - 1 of so many: others count as a vector
- * of zeros, and have no gradient here. */
+ * in token order. With `vocab`, wte holds only tokens first .. first + V - 1 of this many: others
+ * count as a vector of zeros, and have no gradient here. */
 typedef struct ls_embed_fwd {
     ls_dtype type;
     const int32_t *tokens; /* [M] */
@@ -402,7 +401,7 @@ typedef struct ls_head {
     const ls_step_state *state; /* grad_scale; may be NULL when dh is */
     int64_t M, C, V, leaves;
     ls_head_part part;
-    int64_t first, vocab; /* parts: w holds tokens first .. first + V - 1 of so many */
+    int64_t first, vocab; /* parts: w holds tokens first .. first + V - 1 of this many */
     float *scores;        /* SCORES: [M, 3] */
     const float *all;     /* JOIN: those of each rank, `apart` floats from rank to rank */
     int64_t ranks, rank, apart;
@@ -639,9 +638,9 @@ typedef struct ls_kernels {
     void (*momentum)(ls_stream *stream, const ls_momentum *a);
     void (*muon)(ls_stream *stream, const ls_muon *a);
     void (*pack)(ls_stream *stream, const ls_pack *a); /* NULL where pack_bytes is */
-    /* Bytes that the `scratch` of a row must hold for these arguments (whose pointers are not
-     * read) on a device of so many threads; 0 for rows without one. Enough also for fewer leaves of
-     * as many rows. With several leaves `accumulate` counts; with one it does not. */
+    /* Bytes that the `scratch` of a row must hold for these arguments (whose pointers are not read)
+     * on a device of this many threads; 0 for rows without one. Enough also for fewer leaves of as
+     * many rows. With several leaves `accumulate` counts; with one it does not. */
     int64_t (*scratch)(ls_row row, const void *args, int threads);
     /* Bytes of a packed weight, whose pointers are not read; 0 when products of M rows do not read
      * one. NULL: this table reads weights as they are. The order belongs to this table, and in bf16

@@ -1,4 +1,4 @@
-/* peak.c -- measures, by the wall clock of the whole team, so that threads beyond the cores do not
+/* peak.c -- measures, by the wall clock of the whole pool, so that threads beyond the cores do not
  * count twice. Many short bursts, of which the best counts: a neighbour on the machine only ever
  * makes one slower, and takes a core for longer than a burst. */
 #include "kernel/peak.h"

@@ -1,4 +1,4 @@
-/* pieces.c -- see pieces.h: copies of rows, a block of them for each task. */
+/* pieces.c -- copies rows between buffers of different pitch, a block of rows for each task. */
 #include "kernel/pieces.h"
 
 #include "base/pool.h"

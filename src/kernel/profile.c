@@ -14,7 +14,7 @@
  * its events, when the step has ended.
  *
  * What must hold: spans of one step lie behind each other, step_first .. n; outside of a step
- * `active` is false, no row is noted and the pool tells nobody. */
+ * `active` is false, no row is noted and the pool is not watched. */
 #include "kernel/profile_impl.h"
 
 #include "base/mem.h"

@@ -1,10 +1,10 @@
 /* profile.h -- where the time of some steps goes, row by row.
  *
  * A profile stands between a model and its kernels: its table has the same rows, each of which
- * notes when the real one began and ended. Who runs steps uses that table instead of the real one,
- * tells when a step begins and ends, and after each part of a step (a lap) what it was. Between
- * steps rows pass through unnoticed. What was noted becomes a trace for Perfetto or
- * chrome://tracing, and a table by row.
+ * notes when the real one began and ended. Code that runs steps uses that table instead of the real
+ * one, marks when a step begins and ends, and names each part of a step (a lap) after it. Between
+ * steps nothing is noted. What was noted becomes a trace for Perfetto or chrome://tracing, and a
+ * table by row.
  *
  * Everything is allocated on opening. A trace that is full drops what comes later, counts it and
  * says so; the table stays complete on a device that works at once. On one that works later (a GPU)
@@ -42,7 +42,7 @@ void ls_profile_close(ls_profile *profile); /* NULL is allowed; before its strea
 const ls_kernels *ls_profile_kernels(const ls_profile *profile);
 
 /* Step `number` begins. Then laps, in order and without gaps, from its begin to its end; then the
- * end. Laps outside of a step are ignored. LS_EFAIL when a device cannot tell its times. */
+ * end. Laps outside of a step are ignored. LS_EFAIL when a device has no clock for it. */
 void ls_profile_begin(ls_profile *profile, int64_t number, int64_t begin_ns);
 void ls_profile_lap(ls_profile *profile, int phase, int64_t begin_ns, int64_t end_ns);
 ls_status ls_profile_end(ls_profile *profile, int64_t end_ns);
@@ -93,8 +93,8 @@ enum { LS_PROFILE_KERNELS = 192 };
  * is counted for the longest of its kernels, and a kernel that never is has no rate. */
 int ls_profile_inside(const ls_profile *profile, ls_profile_kernel kernels_out[LS_PROFILE_KERNELS]);
 
-/* What was noted, appended: for people, as JSON, as a trace in the Chrome trace event format.
- * Running out of memory is the string's to tell. */
+/* What was noted, appended: for people, as JSON, as a trace in the Chrome trace event format. The
+ * string reports when memory runs out. */
 void ls_profile_table(const ls_profile *profile, ls_str *text_out);
 void ls_profile_json(const ls_profile *profile, ls_str *text_out);
 void ls_profile_trace(ls_profile *profile, ls_str *text_out);

@@ -1,10 +1,10 @@
 /* profile_inside.c -- the kernels inside of rows, on a device whose kernels can be listened to.
  *
  * While a call queues, its span's number is the tag of all it queues (profile.c); when the step has
- * ended, the device tells its kernels with their tags, and each finds its call. A call's operations
- * or bytes are those of the row, not of a kernel; they are counted for a kernel that takes more
- * than half of the call, so that a product has its rate, the small sum behind it has none, and of
- * several products in one call (head) none has all:
+ * ended, the device reports its kernels with their tags, and each finds its call. A call's
+ * operations or bytes are those of the row, not of a kernel; they are counted for a kernel that
+ * takes more than half of the call, so that a product has its rate, the small sum behind it has
+ * none, and of several products in one call (head) none has all:
  *
  *   linear_bwd_w, 10 GFLOP:   nvjet_tst_128x256 20 us -> 500 TFLOP/s     reduce 2 us -> -
  *

@@ -3,8 +3,8 @@
  * To nearest, or stochastic: a weight between two values of bf16 becomes the upper one as often as
  * it is near to it, so that steps which are smaller than half of the distance between them still
  * move the mean. What it becomes is a function of the key (the run's seed), of the element's number
- * in the model and of the weight itself: whoever rounds it again, after a restart, on another rank
- * or on another device, has the same bits, and no number of a step needs to be known.
+ * in the model and of the weight itself: rounding it again, after a restart, on another rank or on
+ * another device, has the same bits, and no number of a step needs to be known.
  *
  * The mix of the three is a chain of odd multiplications and shifts; tests/kernel/test_rounding.c
  * looks at its mean, its spread and its neighbours. The same code compiles for CUDA. */

@@ -1,5 +1,5 @@
-/* stop_signals.c -- see stop_signals.h. Handlers only store, read clocks, write and _exit, which is
- * allowed there.
+/* stop_signals.c -- SIGTERM, SIGUSR1, Ctrl-C and SIGPIPE become a flag and a deadline. Handlers
+ * only store, read clocks, write and _exit, which is allowed there.
  *
  * Slurm: SLURM_JOB_END_TIME is when the job's time is over. A signal that comes before it has until
  * then, or more, when it was preempted and the end is sooner: nobody tells. After it, SIGKILL comes
@@ -70,7 +70,7 @@ static void on_time(int number)
     leave("lineshaft: stopped: the grace time is over, ended without saving\n");
 }
 
-/* `train --json | head`: nobody listens any more, so stop, but not without saving. */
+/* `train --json | head`: the reader is gone, so stop, but not without saving. */
 static void on_reader_gone(int number)
 {
     (void)number;

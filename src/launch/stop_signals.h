@@ -4,7 +4,7 @@
  *   SIGINT, SIGTERM, SIGUSR1   the first one: finish the step, save, end. A second one, half a
  *                              second later or more: end at once, as LS_EUNSAVED. A rank leaves
  *                              that to its agent, which kills it: a scheduler may signal both.
- *   SIGPIPE                    nobody reads what the run tells: as the first of the above
+ *   SIGPIPE                    the reader of the run's output is gone: as the first of the above
  *   SIGALRM                    the grace time is over: end at once, as LS_EUNSAVED
  *
  * A process that ends at once leaves the checkpoint before as it was: a save only counts when its
@@ -28,5 +28,5 @@ extern volatile sig_atomic_t ls_stop_signals_asked;
 /* What was asked for is saved: the end of the grace time does not matter any more. */
 void ls_stop_signals_saved(void);
 
-/* By when, by the monotonic clock; 0: there is no limit, or nobody has asked. */
+/* By when, by the monotonic clock; 0: there is no limit, or no stop was requested. */
 int64_t ls_stop_signals_by_ns(void);

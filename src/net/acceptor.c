@@ -1,14 +1,14 @@
 /* acceptor.c -- callers in a table, an epoll of their own.
  *
- * The table begins with LS_ACCEPTOR_CALLERS places, and grows to what its owner allows: where a
- * crowd is expected to come at once, nobody of it may be sent away for the next.
+ * The table begins with LS_ACCEPTOR_CALLERS places, and grows to what its owner allows: where many
+ * callers are expected at once, none of them may be dropped for the next.
  *
- * The acceptor's epoll descriptor nests in that of whoever owns the acceptor, so the owner watches
- * one descriptor for any number of callers. Time is looked at whenever the acceptor is asked: the
- * owner asks at least as often as its heartbeat, which is soon enough for a slow caller.
+ * The acceptor's epoll descriptor nests in that of its owner, so the owner watches one descriptor
+ * for any number of callers. Time is looked at whenever the acceptor is asked: the owner asks at
+ * least as often as its heartbeat, which is soon enough for a slow caller.
  *
- * Making room by dropping the oldest caller, not by refusing the newest: an honest hello takes a
- * few round trips, so under a flood the oldest is almost surely a stranger. */
+ * Making room by dropping the oldest caller, not by refusing the newest: an honest handshake takes
+ * a few round trips, so under a flood the oldest is almost surely a stranger. */
 #include "net/acceptor.h"
 
 #include <errno.h>
@@ -227,7 +227,7 @@ static void drop_slow(ls_acceptor *acceptor)
         if (ls_hello_heard(&who->hello))
             refuse(acceptor, who, "its hello did not come in time");
         else
-            drop(acceptor, who); /* somebody who only wanted to see whether this side lives */
+            drop(acceptor, who); /* a caller that only probed whether this side lives */
     }
 }
 

@@ -1,10 +1,10 @@
-/* acceptor.h -- the door of a listening socket: lets in who proves that it knows the job's secret.
+/* acceptor.h -- accepts callers at a listening socket that prove that they know the job's secret.
  *
- * A acceptor accepts callers, runs the hello with each at its own pace, and hands over the sockets
- * of those who passed. A stranger costs a few hundred bytes for at most the time of a hello; when
- * as many are being heard as the acceptor may hear at a time, the one that has been here longest
- * makes room. Whoever is refused leaves one line in the log (warn), at most LS_ACCEPTOR_LINES a
- * second; the rest is counted. A caller that says nothing and leaves is not a refusal. */
+ * An acceptor runs the handshake with each caller at its own pace, and hands over the sockets of
+ * those that passed. A stranger costs a few hundred bytes for at most the time of a handshake; when
+ * the table is full, the oldest caller makes room. A refused caller leaves one line in the log
+ * (warn), at most LS_ACCEPTOR_LINES a second; the rest is counted. A caller that says nothing and
+ * leaves is not a refusal. */
 #pragma once
 #include "net/hello.h"
 #include "net/sock.h"
@@ -34,7 +34,7 @@ int ls_acceptor_fd(const ls_acceptor *acceptor);
 ls_status ls_acceptor_next(ls_acceptor *acceptor, int *fd_out, ls_hello *hello_out,
                            ls_sock_address *peer_out);
 
-/* Write the audit line for somebody who passed the hello but is not wanted. */
+/* Write the audit line for a caller that passed the handshake but is not wanted. */
 void ls_acceptor_refuse(ls_acceptor *acceptor, const ls_sock_address *peer, const char *why);
 
 /* Callers refused so far. */

@@ -1,4 +1,4 @@
-/* digest.h -- SHA-256 of bytes as they come: a name that nobody can find other bytes for. */
+/* digest.h -- SHA-256 of bytes as they come: a name for which no other bytes can be found. */
 #pragma once
 #include "base/err.h"
 
@@ -11,7 +11,7 @@ typedef struct ls_digest {
 } ls_digest;
 
 ls_status ls_digest_begin(ls_digest *digest);
-/* What fails is told by the end. */
+/* A failure is reported by the end. */
 void ls_digest_add(ls_digest *digest, const void *bytes, size_t len);
 /* The digest; nothing more can be added. LS_EFAIL: libcrypto could not compute it. */
 ls_status ls_digest_end(ls_digest *digest, uint8_t digest_out[LS_DIGEST_BYTES]);

@@ -151,7 +151,7 @@ static ls_status judge(const ls_frame_link *link, size_t bytes)
     return LS_OK;
 }
 
-/* Whether a whole frame is in the buffer, of so many bytes of payload; and how many bytes must be
+/* Whether a whole frame is in the buffer, of this many bytes of payload; and how many bytes must be
  * there to know more. */
 static ls_status find(const ls_frame_link *link, uint32_t *bytes_out, size_t *want_out,
                       bool *found_out)
@@ -172,7 +172,7 @@ static ls_status find(const ls_frame_link *link, uint32_t *bytes_out, size_t *wa
 }
 
 /* A read that got less than there was room for has emptied the socket: the next one is not tried
- * before the caller has been told that there is nothing, and waits for more. */
+ * before the caller knows that there is nothing, and waits for more. */
 ls_status ls_frame_receive(ls_frame_link *link, ls_frame *frame_out, bool *got_out)
 {
     ls_status st = LS_OK;

@@ -1,4 +1,4 @@
-/* frame.h -- control messages over a connection whose hello has passed.
+/* frame.h -- control messages over a connection whose handshake has passed.
  *
  * A frame is a type, a payload of limited length, a number that counts up by one, and an
  * HMAC-SHA256 of all of it with the key of its direction. A frame that is longer than the limit,

@@ -112,7 +112,7 @@ static ls_status check_kind(const uint8_t *bytes, uint8_t role)
     return LS_OK;
 }
 
-/* After the proof: who it is, and whether it is of this job's generation. */
+/* After the proof: the identity of the other side, and whether it is of this job's generation. */
 static ls_status check_who(ls_hello *hello, const uint8_t *bytes)
 {
     const ls_hello_who *self = &hello->args.self;

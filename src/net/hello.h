@@ -1,16 +1,17 @@
-/* hello.h -- the first bytes of a connection: both sides prove that they know the job's secret.
+/* hello.h -- the handshake at the start of a connection: both sides prove that they know the job's
+ * secret.
  *
  *   connects                                   accepts
  *   hello (64 bytes)            --->
  *                               <---           hello (64 bytes), proof (32)
  *   proof (32)                  --->
  *
- * A hello is fixed in size: magic, version, purpose, generation, who speaks, whom it means, a
+ * A hello has a fixed size: magic, version, purpose, generation, sender, intended receiver, a
  * number of the caller's, a nonce. A proof is an HMAC-SHA256 with the secret over a label of the
  * direction and everything said so far, so none can be replayed, sent back or moved to another
- * connection. Nothing but magic and version is looked at before the other side's proof was checked,
- * and no memory is taken for a stranger but this struct. Both sides then know each other's hello
- * and share two fresh keys, one for each direction. Nothing is encrypted. */
+ * connection. Only magic and version are used before the other side's proof was checked, and no
+ * memory is taken for a stranger but this struct. Both sides then know each other's hello and share
+ * two fresh keys, one for each direction. Nothing is encrypted. */
 #pragma once
 #include "net/mac.h"
 

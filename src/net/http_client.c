@@ -1,4 +1,5 @@
-/* http_client.c -- see http_client.h. */
+/* http_client.c -- one libcurl handle, opened at the first request; the answer is collected up to
+ * its limit, and libcurl's error text becomes the reason of LS_EIO. */
 #include "net/http_client.h"
 
 #include <dlfcn.h>

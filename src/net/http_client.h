@@ -17,8 +17,8 @@ typedef struct ls_http_client ls_http_client; /* keeps its connection for the ne
 ls_status ls_http_client_open(ls_http_client **post_out);
 void ls_http_client_close(ls_http_client *post); /* NULL is allowed */
 
-/* POST body to url; the answer's text and status (200, 404 ...). LS_EIO: nobody answers there, and
- * why. LS_EDEADLINE: not in time. LS_EUSAGE: no http or https URL. */
+/* POST body to url; the answer's text and status (200, 404 ...). LS_EIO: no server answers there,
+ * and why. LS_EDEADLINE: not in time. LS_EUSAGE: no http or https URL. */
 ls_status ls_http_client_post(ls_http_client *post, const char *url, const char *body,
                               int64_t deadline_ns, ls_str *answer_out, long *status_out);
 

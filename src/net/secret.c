@@ -1,12 +1,12 @@
 /* secret.c -- make, read, hold and wipe the job's secret.
  *
  * The file is created with its final mode (never widened or narrowed afterwards) and exclusively,
- * so that nobody can have put a file of his own there before. Reading opens without following a
- * link and judges the open file, not its name, so that nothing can be exchanged in between.
+ * so that no other user can have put a file there before. Reading opens without following a link
+ * and judges the open file, not its name, so that nothing can be exchanged in between.
  *
- * The page is kept out of core files (MADV_DONTDUMP) and of children made by fork
- * (MADV_WIPEONFORK would zero it there; but ranks started by fork without exec need it, so it
- * stays). It is locked in memory where that is allowed; where it is not, swap is the host's. */
+ * The page is kept out of core files (MADV_DONTDUMP) and of children made by fork (MADV_WIPEONFORK
+ * would zero it there; but ranks started by fork without exec need it, so it stays). It is locked
+ * in memory where that is allowed; where it is not, swap is the host's. */
 #include "net/secret.h"
 
 #include <errno.h>

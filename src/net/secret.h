@@ -1,4 +1,4 @@
-/* secret.h -- the job's secret: 32 random bytes that every process of a job knows, and nobody else.
+/* secret.h -- the job's secret: 32 random bytes that only the processes of a job know.
  *
  * It lies in a file that only its owner may read, or comes through an inherited descriptor; never
  * on a command line, in the environment or in a log. In memory it has a page of its own that is

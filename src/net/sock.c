@@ -1,11 +1,11 @@
-/* sock.c -- addresses, listening, connecting, and reading and writing until a deadline.
+/* sock.c -- addresses, listening, connecting and waiting until a deadline.
  *
  * Sockets are non-blocking from birth and waits go through poll(), so a deadline holds whatever the
  * network does. Names are the exception: the resolver has no deadline, so it runs in a thread of
  * its own that is left behind when the time is up. Caller and thread share a small block, and the
  * last of the two frees it.
  *
- * A trap on one host: connecting to a port of the kernel's own range where nobody listens can
+ * A trap on one host: connecting to a port of the kernel's own range where no process listens can
  * succeed, because the kernel may choose that very port for this end and TCP then opens the socket
  * to itself. Such a socket counts as refused. */
 #include "net/sock.h"

@@ -28,7 +28,7 @@ ls_status ls_sock_local(int fd, ls_sock_address *address_out);
  * NULL means loopback. The wildcard addresses are LS_EUSAGE. */
 ls_status ls_sock_listen(const ls_sock_address *at, int *fd_out);
 
-/* Connect, trying again while nobody listens there, until the deadline. */
+/* Connect, trying again while no process listens there, until the deadline. */
 ls_status ls_sock_connect(const ls_sock_address *to, int64_t deadline_ns, int *fd_out);
 
 /* The same in steps: begin, then ask for the result until it is not EINPROGRESS. The result is 0 or
@@ -43,8 +43,8 @@ ls_status ls_sock_accept(int listen_fd, int64_t deadline_ns, int *fd_out,
                          ls_sock_address *peer_out);
 
 typedef struct ls_sock_options {
-    int64_t user_timeout_ns; /* sent bytes that nobody confirms for so long break it; 0: no limit */
-    int64_t keepalive_ns;    /* silence after which the kernels ask each other; 0: never */
+    int64_t user_timeout_ns;       /* unconfirmed bytes for this long break it; 0: no limit */
+    int64_t keepalive_ns;          /* silence after which the kernels ask each other; 0: never */
     int send_bytes, receive_bytes; /* buffers; 0: the kernel sizes them while it runs */
 } ls_sock_options;
 

@@ -1,4 +1,5 @@
-/* cmd_bench_bound.c -- see cmd_bench_bound.h. */
+/* cmd_bench_bound.c -- the least time of a collective: its bytes at the measured speed of the link
+ * or the memory. */
 #include "cli/bench/cmd_bench_bound.h"
 
 #include <string.h>

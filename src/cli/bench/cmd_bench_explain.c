@@ -1,7 +1,8 @@
-/* cmd_bench_explain.c -- see cmd_bench_explain.h.
+/* cmd_bench_explain.c -- `lineshaft bench comm --explain`: all ways of a collective, and the link
+ * numbers behind them.
  *
- * Matrices are for eyes: up to MOST_NODES nodes and MOST_RANKS ranks of the first one. JSON has all
- * pairs that were measured. */
+ * Matrices are for people: up to MOST_NODES nodes, and MOST_RANKS ranks of the first one. JSON has
+ * all measured pairs. */
 #include "cli/bench/cmd_bench_explain.h"
 
 #include <inttypes.h>

@@ -1,11 +1,12 @@
-/* cmd_bench_peer.c -- see cmd_bench_peer.h.
+/* cmd_bench_peer.c -- `lineshaft bench comm --peer`: the same collectives by OpenMPI, MPICH and
+ * Gloo.
  *
- * The programs of the peers are those of bench/peers, carried inside of this one: their text is
- * written to a folder, compiled by the compiler of each MPI library, and removed afterwards. All of
- * them, and ours, time a call from a barrier until its slowest rank is done, and print an object
- * with "us". Each row is measured in ROUNDS rounds, one process after the other in an order that
- * turns from round to round; the median of the rounds is shown. MPI runs as its manual says for
- * ranks of one machine: bound to cores where there are enough, told to yield where not. */
+ * The peers' programs are those of bench/peers, embedded in this one: their text is written to a
+ * folder, compiled by the compiler of each MPI library, and removed afterwards. All of them, and
+ * ours, time a call from a barrier until its slowest rank is done, and print an object with "us".
+ * Each row is measured in ROUNDS rounds, one process after the other in an order that turns from
+ * round to round; the median of the rounds is shown. MPI runs as its manual says for ranks of one
+ * machine: bound to cores where there are enough, yielding where not. */
 #include "cli/bench/cmd_bench_peer.h"
 
 #include <errno.h>

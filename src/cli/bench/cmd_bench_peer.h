@@ -13,5 +13,5 @@ typedef struct ls_bench_peer_args {
 } ls_bench_peer_args;
 
 /* Time each operation and size with us and with every peer that is installed, in turn, and print a
- * row with ratios. What is not installed is said on standard error. */
+ * row with ratios. A line on standard error names what is not installed. */
 ls_status ls_bench_peer_run(const ls_bench_peer_args *args);

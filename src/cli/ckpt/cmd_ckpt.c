@@ -242,7 +242,7 @@ out:
 /* --- verify -------------------------------------------------------------------------------------
  */
 
-/* Where damage is told to: text lines or JSON rows. */
+/* Where damage is reported: text lines or JSON rows. */
 typedef struct report {
     ls_str *out;
     ls_json *json; /* NULL: text */
@@ -281,7 +281,7 @@ static void put_chain(ls_json *json, int64_t follows)
         ls_json_put_int(json, "previous", follows);
 }
 
-/* Verify one step; *bad_out tells whether it is damaged. */
+/* Verify one step; *bad_out: whether it is damaged. */
 static ls_status verify_step(target *t, int64_t step, const report *to, bool *bad_out)
 {
     ls_ckpt *ckpt = NULL;

@@ -1,7 +1,7 @@
 /* cmd_doctor.h -- what `lineshaft doctor` finds, as a list; private to its files.
  *
- * Each finding is one sentence with a mark. What cannot be found out is said to be unknown; nothing
- * is guessed. cmd_doctor.c prints the list; the others fill it. */
+ * Each finding is one sentence with a mark. What cannot be found out is marked unknown; nothing is
+ * guessed. cmd_doctor.c prints the list; the others fill it. */
 #pragma once
 #include "cli/term.h"
 #include "config/run.h"

@@ -297,7 +297,7 @@ static bool cpu_times(const ls_cpus *cpus, double *busy_out, double *stolen_out)
     return found > 0;
 }
 
-/* Who else computes now. Our own process sleeps meanwhile. */
+/* How busy other processes are now. Our own process sleeps meanwhile. */
 static void say_busy(ls_doctor *d)
 {
     const struct timespec wait = {.tv_nsec = 300 * LS_NS_PER_MS};

@@ -65,7 +65,7 @@ static void say_errors(ls_doctor *d, const ls_nvml_reading *r)
 }
 
 /* What the driver's management library says of the card: that it says nothing is no problem, but
- * then a run cannot tell its energy. */
+ * then a run cannot report its energy. */
 void ls_doctor_sensors(ls_doctor *d, const char *bus_id)
 {
     ls_nvml *nvml = NULL;

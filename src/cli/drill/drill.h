@@ -22,26 +22,27 @@ enum {
 typedef enum ls_drill_kind {
     LS_DRILL_PLAN,      /* the plan strikes in a rank */
     LS_DRILL_RANDOM,    /* SIGKILL to a random rank at a random instant */
-    LS_DRILL_AGENT,     /* SIGKILL to who holds the ranks */
+    LS_DRILL_AGENT,     /* SIGKILL to the holder of the ranks */
     LS_DRILL_TERM,      /* SIGTERM to it: asked to stop, then started again */
     LS_DRILL_PAUSE,     /* SIGSTOP to a random rank, SIGCONT a second later */
     LS_DRILL_OBJECT,    /* stopped; one bit of an object of the newest checkpoint is flipped */
     LS_DRILL_MANIFEST,  /* stopped; one bit of the newest manifest is flipped */
     LS_DRILL_UNPLUGGED, /* two hosts: the network of the second one goes down */
     LS_DRILL_BETWEEN,   /* two hosts: the plan strikes what a rank sends */
-    LS_DRILL_HOST       /* three hosts: SIGKILL to who holds the ranks of the first one */
+    LS_DRILL_HOST       /* three hosts: SIGKILL to the holder of the ranks of the first one */
 } ls_drill_kind;
 
 typedef struct ls_drill_row {
     const char *name; /* "kill.backward": the part before the dot is its group */
     ls_drill_kind kind;
-    const char *plan;     /* $S: a step, $R: a rank, $V: a random number of a visit */
-    const char *sets[4];  /* settings of this row, NULL-terminated */
-    const char *incident; /* kind that must be told once where ranks heal; NULL: none is */
-    bool alone;           /* makes sense with one rank */
-    bool repeats;         /* --count times */
-    bool spoils;          /* a save of the step fails; the run itself is not touched */
-    bool whole;           /* only where each rank has the whole model in memory of its own */
+    const char *plan;    /* $S: a step, $R: a rank, $V: a random number of a visit */
+    const char *sets[4]; /* settings of this row, NULL-terminated */
+    const char
+        *incident; /* kind of incident that must be reported once where ranks heal; NULL: none is */
+    bool alone;    /* makes sense with one rank */
+    bool repeats;  /* --count times */
+    bool spoils;   /* a save of the step fails; the run itself is not touched */
+    bool whole;    /* only where each rank has the whole model in memory of its own */
     const char *what;
 } ls_drill_row;
 
@@ -66,12 +67,12 @@ typedef struct ls_drill {
     char hash[40];  /* of its weights */
 } ls_drill;
 
-/* What a run told, over all of its starts. */
+/* What a run reported, over all of its starts. */
 typedef struct ls_drill_told {
     int starts, code;       /* how often it was started, and its last exit code */
     bool hung, left;        /* it had to be killed; a process of it was left */
-    double *losses;         /* by step, NaN: not told; owned */
-    bool differs;           /* a step was told twice, with different losses */
+    double *losses;         /* by step; NaN: not reported; owned */
+    bool differs;           /* a step was reported twice, with different losses */
     char hash[40];          /* "": no summary */
     double loss, seconds;   /* of the summary; from the first step to the end */
     int lost, unsaved;      /* incidents: ranks that were lost, saves that failed */
@@ -79,7 +80,7 @@ typedef struct ls_drill_told {
     int64_t redone;         /* steps that were done again */
     char source[16];        /* where the state came from: memory, checkpoint, restart */
     double recovered_ms;    /* of the last recovery */
-    int64_t incident_ns;    /* when it was told, by our clock */
+    int64_t incident_ns;    /* when it was reported, by our clock */
     int64_t struck_ns;      /* when the fault struck, 0: not known */
     int64_t last_step;      /* that was told */
     int64_t ended_ns;       /* when the first start ended */
@@ -96,7 +97,7 @@ ls_status ls_drill_play(const ls_drill *drill, const ls_drill_row *row, int numb
                         ls_drill_told *told_out);
 void ls_drill_told_release(ls_drill_told *told);
 
-/* What is wrong with what was told and with what the run left in `out`; "" when all is well. */
+/* What is wrong with what was reported and with what the run left in `out`; "" when all is well. */
 void ls_drill_judge(const ls_drill *drill, const ls_drill_row *row, const ls_drill_told *told,
                     const char *out, ls_str *why_out);
 

@@ -170,7 +170,7 @@ out:
     ls_ckpt_close(store);
 }
 
-/* I8: it was told, once; where nothing had to be done, nothing was told. */
+/* I8: the incident was reported once; where nothing had to be done, none was. */
 static void judge_incidents(const ls_drill *d, const ls_drill_row *row, const ls_drill_told *t,
                             ls_str *why)
 {

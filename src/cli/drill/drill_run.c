@@ -1,8 +1,8 @@
 /* drill_run.c -- one row of a drill: the run is started, watched and struck, and started again.
  *
- * Events come through a small pipe, so that a run is at most a few steps ahead of who strikes it.
- * They tell where its processes are and what it did about the fault; losses are taken from
- * events.jsonl afterwards, where each step is written once, whoever was killed in the middle of a
+ * Events come through a small pipe, so that a run is at most a few steps ahead of the drill. They
+ * say where its processes are and what it did about the fault; losses are taken from events.jsonl
+ * afterwards, where each step is written once, whichever rank was killed in the middle of a
  * line. */
 #include "cli/drill/drill.h"
 
@@ -34,10 +34,10 @@ typedef struct start {
     ls_drill_told *told;
     const char *out;
     pid_t pid;
-    int fd;               /* what it tells */
+    int fd;               /* what it reports */
     char mark[64];        /* in the environment of all of its processes */
     ls_str line;          /* what came of the next event */
-    int64_t first_ns;     /* when its first step was told; 0: not yet */
+    int64_t first_ns;     /* when its first step was reported; 0: not yet */
     int64_t strike_at_ns; /* LS_DRILL_RANDOM: the instant; 0: not known yet */
     int64_t resume_at_ns; /* LS_DRILL_PAUSE: when the rank goes on; 0: it is not stopped */
     pid_t stopped;
@@ -207,7 +207,7 @@ static _Noreturn void unplug(int64_t pid)
     _exit(0);
 }
 
-/* Who holds a rank: agent, keeper, rank. 0: not known. */
+/* The process that holds a rank: agent, supervisor, rank. 0: not known. */
 static pid_t agent_of(int64_t rank_pid)
 {
     long long pid = rank_pid;
@@ -429,7 +429,7 @@ static bool is_alive(const char *mark)
     return found;
 }
 
-/* I6: nobody is left, a moment later. */
+/* I6: no process is left, a moment later. */
 static void await_nobody(const start *s)
 {
     int64_t until_ns = ls_time_now_ns() + LEFT_S * LS_NS_PER_S;
@@ -462,7 +462,7 @@ static int64_t find_strike(const char *out)
     return ns;
 }
 
-/* Every step that was told, from events.jsonl. */
+/* Every step that was reported, from events.jsonl. */
 static ls_status read_losses(const ls_drill *d, const char *out, ls_drill_told *t)
 {
     char path[PATH_MAX], *next;
@@ -553,7 +553,7 @@ ls_status ls_drill_play(const ls_drill *drill, const ls_drill_row *row, int numb
     if (t->struck_ns == 0)
         t->struck_ns = find_strike(out);
     if (read_losses(drill, out, t) != LS_OK)
-        ls_err_clear(); /* it never came so far: its exit code tells */
+        ls_err_clear(); /* it never got this far: its exit code says why */
 out:
     return st;
 }

@@ -39,7 +39,8 @@ typedef struct ls_generate_settings {
 
 /* Find the model and describe it; key: of a signed checkpoint, or NULL. */
 ls_status ls_generate_find(ls_generate_model *m, const char *path, const char *key);
-/* Make ready to talk with a cache of so many positions; memory goes to standard error if told. */
+/* Prepare to generate with a cache of this many positions; with -v memory use goes to standard
+ * error. */
 ls_status ls_generate_load(ls_generate_model *m, int64_t cache, bool tell_memory);
 void ls_generate_release(ls_generate_model *m);
 
@@ -63,6 +64,6 @@ ls_status ls_generate_encode(const ls_generate_model *m, const ls_generate_setti
 
 /* --- cmd_generate_text.c ---------------------------------------------------------------------- */
 
-/* Continue the prompt on standard output. LS_EINTR: Ctrl-C; what was said is said. */
+/* Continue the prompt on standard output. LS_EINTR: Ctrl-C; what was printed stays. */
 ls_status ls_generate_speak(ls_generate_model *m, const ls_generate_settings *s,
                             const ls_str *prompt, const ls_tokens *ids);

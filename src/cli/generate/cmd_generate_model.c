@@ -78,7 +78,7 @@ out:
     return st;
 }
 
-/* Bytes of a pass with a cache of so many positions, without the cache itself in other_out. */
+/* Bytes of a pass with a cache of this many positions, without the cache itself in other_out. */
 static int64_t pass_bytes(ls_pass_args args, int threads, int64_t *other_out)
 {
     int64_t all = ls_pass_bytes(&args, threads);

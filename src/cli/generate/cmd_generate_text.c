@@ -2,7 +2,7 @@
  *
  * A token's way out: the tokenizer's stream (whole characters only), then the stop strings (what
  * could still become one waits), then standard output. With --json nothing is shown until the end,
- * then one object tells everything. */
+ * then one object has everything. */
 #include "cli/generate/cmd_generate.h"
 
 #include <math.h>

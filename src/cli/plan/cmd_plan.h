@@ -20,11 +20,11 @@ typedef struct ls_plan_view {
     double formula;             /* share of a step that ranks idle by the formula; -1: not known */
 } ls_plan_view;
 
-/* The table for people: time runs to the right, a line for each rank, in pieces of so many columns
- * (0: one piece). */
+/* The table for people: time runs to the right, a line for each rank, in pieces of this many
+ * columns (0: one piece). */
 void ls_plan_draw(const ls_plan_view *view, int width, ls_str *out);
 
-/* What it comes to: the step, its bubble, and for each rank its layers, work and memory. */
+/* The totals: the step, its bubble, and for each rank its layers, work and memory. */
 void ls_plan_tell(const ls_plan_view *view, ls_str *out);
 
 void ls_plan_svg(const ls_plan_view *view, ls_str *out);

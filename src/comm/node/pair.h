@@ -1,4 +1,4 @@
-/* pair.h -- messages between two ranks of a group, through rings in the shared-memory segment.
+/* pair.h -- messages between two ranks of a group, through rings in the segment.
  *
  * The contract is that of a transport (transport/transport.h); transport/shm.c puts it behind that
  * table. A send and the receive of the same tag meet, whichever was posted first. Small messages

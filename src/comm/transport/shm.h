@@ -1,5 +1,4 @@
-/* shm.h -- the transport between ranks of one node: messages over the shared-memory segment
- * (node/pair.h). */
+/* shm.h -- the transport between ranks of one node: messages over the segment (node/pair.h). */
 #pragma once
 #include "comm/node/group.h"
 #include "comm/transport/transport.h"

@@ -21,7 +21,7 @@
 
 enum { VERSION = 2 }; /* raise it when other answers are found in the same text */
 static const int64_t longest_template = LS_JINJA_TEXT;
-/* Characters for private use: nobody writes them, no template looks for them. */
+/* Characters for private use: no text has them, no template looks for them. */
 static const char other_content[] = "\xee\x80\x81\xee\x80\x82\xee\x80\x83";
 
 struct ls_chat {

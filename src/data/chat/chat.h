@@ -61,9 +61,10 @@ typedef struct ls_chat_build_args {
     int n_files;
     const char *name; /* what the shard says it was made of */
     ls_utf8_policy utf8;
-    int64_t window;                                                   /* tokens */
-    ls_hash key;                                                      /* see ls_token_shard.key */
-    void (*progress)(void *context, const char *file, int64_t bytes); /* NULL: nobody watches */
+    int64_t window; /* tokens */
+    ls_hash key;    /* see ls_token_shard.key */
+    void (*progress)(void *context, const char *file,
+                     int64_t bytes); /* NULL: no progress is reported */
     void *context;
 } ls_chat_build_args;
 
@@ -76,7 +77,7 @@ typedef struct ls_chat_built {
     int64_t windows;
 } ls_chat_built;
 
-/* What was cut is told in a warning. built_out may be NULL. Nothing is written on failure. */
+/* A warning says what was cut. built_out may be NULL. Nothing is written on failure. */
 ls_status ls_chat_build(const ls_chat *chat, const ls_chat_build_args *args,
                         ls_chat_built *built_out);
 

@@ -35,7 +35,7 @@ bool ls_corpus_isolates(const ls_corpus *corpus);
 ls_hash ls_corpus_hash(const ls_corpus *corpus);
 /* Bytes of the mapped shards: what reading all of them makes resident. */
 int64_t ls_corpus_mapped_bytes(const ls_corpus *corpus);
-/* And those that are resident already; 0 where the system does not tell. */
+/* And those that are resident already; 0 where the system does not show it. */
 int64_t ls_corpus_present_bytes(const ls_corpus *corpus);
 /* Shards that this open had to build: for tests of what the cache saves. */
 int ls_corpus_built(const ls_corpus *corpus);
@@ -84,7 +84,7 @@ typedef struct ls_corpus_build_args {
     ls_utf8_policy utf8;
     const ls_tokenizer *tok;
     ls_hash key; /* see ls_token_shard.key */
-    /* Called now and then with the bytes of text read so far; NULL: nobody watches. */
+    /* Called now and then with the bytes of text read so far; NULL: no progress is reported. */
     void (*progress)(void *context, const char *file, int64_t bytes);
     void *context;
 } ls_corpus_build_args;

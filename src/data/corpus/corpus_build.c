@@ -14,7 +14,7 @@ typedef struct builder {
     ls_token_shard_writer *writer;
     ls_tokens tokens;
     ls_str held;    /* text of the document that waits */
-    size_t look_at; /* ask for a cut when so much is held */
+    size_t look_at; /* ask for a cut when this much is held */
     bool continues; /* the document's beginning has been encoded */
     int64_t bytes;
 } builder;

@@ -3,7 +3,7 @@
  * A sample of a source is bit epoch * windows + window of that source's map, so "twice" is a bit
  * that is already set and "never" a bit that is missing at the end. How many epochs must be whole
  * by then follows from the number of positions alone: without weights every `windows` positions are
- * an epoch of all sources; with weights a source has used blocks * quota samples after so many
+ * an epoch of all sources; with weights a source has used blocks * quota samples after this many
  * blocks. Memory is one bit per position walked. */
 #include "data/corpus/order_proof.h"
 
@@ -15,7 +15,7 @@ enum { PROGRESS_EVERY = 1 << 16 };
 
 typedef struct map {
     unsigned char *bits; /* owned */
-    int64_t epochs;      /* room for so many */
+    int64_t epochs;      /* room for this many */
 } map;
 
 typedef struct walk {
@@ -40,7 +40,7 @@ int64_t ls_order_proof_positions(const ls_sample_order *order)
     return blocks * LS_SAMPLE_ORDER_BLOCK;
 }
 
-/* Epochs of a source that are whole, and that can have begun, after so many positions. */
+/* Epochs of a source that are whole, and that can have begun, after this many positions. */
 static int64_t epochs_whole(const ls_sample_order *order, int source, int64_t positions)
 {
     const ls_sample_order_source *s = &order->sources[source];

@@ -27,7 +27,7 @@ typedef struct ls_order_proof {
 /* Positions after which every source has finished at least one epoch. */
 int64_t ls_order_proof_positions(const ls_sample_order *order);
 
-/* Walk positions 0 .. positions-1. progress is called now and then; NULL: nobody watches.
+/* Walk positions 0 .. positions-1. progress is called now and then; NULL: no progress is reported.
  * Fails only for lack of memory: a broken order is a result. */
 ls_status ls_order_proof_order(const ls_sample_order *order, int64_t positions,
                                void (*progress)(void *context, int64_t done, int64_t all),

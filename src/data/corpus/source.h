@@ -1,13 +1,15 @@
 /* source.h -- documents out of files.
  *
  * A source is one file, or text that the project makes itself:
+ *
  *   *.txt and other names   the whole file is one document
  *   *.jsonl, *.ndjson       one JSON object a line, its text in one field, each line a document
- *   the same with .gz, .zst uncompressed on the way
- *   builtin:stories[:SIZE]  simple stories, each a document (data/corpus/synthetic_text.h), 2 MiB unless SIZE
- * says otherwise ("builtin:stories:512K") Documents come in pieces, so that a large file needs
- * little memory. Text must be UTF-8 unless the policy says otherwise (data/tokenizer/utf8.h); a byte order
- * mark at the start is dropped. */
+ *   the same with .gz, .zst decompressed while reading
+ *   builtin:stories[:SIZE]  simple stories, each a document (data/corpus/synthetic_text.h), 2 MiB
+ *                           unless SIZE says otherwise ("builtin:stories:512K")
+ *
+ * Documents come in pieces, so that a large file needs little memory. Text must be UTF-8 unless the
+ * policy says otherwise (data/tokenizer/utf8.h); a byte order mark at the start is dropped. */
 #pragma once
 #include "data/tokenizer/utf8.h"
 #include <jansson.h>

@@ -1,7 +1,7 @@
 /* token_shard.c -- opening, checking and reading a shard.
  *
- * The file may come from anywhere, so nothing in it is believed: the checksum finds damage, but
- * somebody can compute it over a hostile header, so every number is then checked against the length
+ * The file may come from anywhere, so nothing in it is believed: the checksum finds damage, but an
+ * attacker can compute it over a hostile header, so every number is then checked against the length
  * of the file with arithmetic that cannot overflow. Document starts and ids are too many to check
  * at open; reading clamps the first and checks the second as it copies. */
 #include "data/corpus/token_shard.h"

@@ -3,8 +3,8 @@
  * A shard (.lst, docs/reference/shards.md) holds the ids of one or more documents, where each
  * document starts, and which tokenizer made them. A marked shard also says for each token whether a
  * model should learn to predict it, and is laid out in windows that no document crosses. Opening
- * checks every length in the header against the file, so whoever holds an open shard may ask for
- * any token below `tokens`; contents are checked by ls_token_shard_verify() and, id by id, while
+ * checks every length in the header against the file, so a holder of an open shard may ask for any
+ * token below `tokens`; contents are checked by ls_token_shard_verify() and, id by id, while
  * reading. A file that shrinks while it is mapped kills the process (SIGBUS): shards are replaced
  * by rename, never changed in place. Reading is thread-safe, writing is not. */
 #pragma once
@@ -87,8 +87,8 @@ typedef struct ls_token_shard_args {
     const char *source;      /* name of what it is made of; cut to fit */
     ls_hash key;             /* see ls_token_shard.key */
     int width;               /* 0: the smallest that holds the vocabulary */
-    /* Above 0: a marked shard of windows of so many tokens. No separators are added, documents may
-     * not cross a window, and at the end the tokens must fill their windows. */
+    /* Above 0: a marked shard of windows of this many tokens. No separators are added, documents
+     * may not cross a window, and at the end the tokens must fill their windows. */
     int64_t window;
 } ls_token_shard_args;
 

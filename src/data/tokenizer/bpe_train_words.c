@@ -8,8 +8,8 @@
  * further than the beginning of what is held.
  *
  * Words live in a hash table. When their bytes pass the limit, words seen once are dropped, then
- * those seen twice, and so on until half of the room is free; the user is told how many. They are
- * the words that merges depend on least. */
+ * those seen twice, and so on until half of the room is free; a warning says how many. They are the
+ * words that merges depend on least. */
 #include "data/tokenizer/bpe_train_impl.h"
 
 #include "data/tokenizer/pretok.h"

@@ -3,7 +3,7 @@
  * tokenizer.json has the fields of the `tokenizers` package in its order, tokenizer_config.json
  * what transformers wants to know beside it. Both are written into a folder of a temporary name,
  * which is renamed when they are safe on disk; the rename replaces an empty folder and nothing
- * else, so a tokenizer that somebody trained before cannot be lost.
+ * else, so an earlier tokenizer cannot be lost.
  *
  * Merges are written as "a b", which every version of the package reads: no token has a space in
  * it, since a space is spelled U+0120. Only where a line would begin with "#version" they are

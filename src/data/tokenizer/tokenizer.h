@@ -72,7 +72,7 @@ typedef struct ls_tokenizer_stream {
     unsigned char held[4];   /* the beginning of a character */
     int n_held;
     bool begun; /* a token has been fed */
-    int strip;  /* so many bytes may still be left out at the beginning */
+    int strip;  /* this many bytes may still be left out at the beginning */
 } ls_tokenizer_stream;
 
 void ls_tokenizer_stream_begin(ls_tokenizer_stream *stream, const ls_tokenizer *tok);

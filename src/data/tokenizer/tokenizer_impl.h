@@ -23,7 +23,7 @@ struct ls_tokenizer {
     char name[64];
     int32_t vocab, separator, bos, eos; /* bos, eos: -1 when there is none */
     const char *chat_template;          /* in state, or NULL */
-    int strip;                          /* so many times strip_byte is left out ... */
+    int strip;                          /* this many times strip_byte is left out ... */
     unsigned char strip_byte;           /* ... at the beginning of a decoded text */
     bool join_blank;                    /* a blank stands between decoded tokens */
     ls_hash hash;

@@ -1,8 +1,8 @@
 /* tokenizer_json.c -- the kind "a folder with a tokenizer.json": opening, encoding, pieces.
  *
  * A tokenizer is shared by threads and never changes; what a call needs (buffers, the memory of
- * pieces) is a work area. Work areas that nobody uses wait in a pool under a lock that is held for
- * two assignments, so a thread that encodes line after line finds its warm one again. */
+ * pieces) is a work area. Free work areas wait in a pool under a lock that is held for two
+ * assignments, so a thread that encodes line after line finds its warm one again. */
 #include "data/tokenizer/tokenizer_json_impl.h"
 
 #include "data/tokenizer/utf8.h"

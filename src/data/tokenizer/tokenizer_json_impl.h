@@ -193,7 +193,7 @@ typedef struct ls_json_rules {
     bool no_cut_after[256];       /* its last byte is none of these */
     unsigned char *classes;       /* of characters (pretok_impl.h) */
     pthread_mutex_t lock;         /* of pool */
-    ls_json_work *pool;           /* work areas that nobody uses */
+    ls_json_work *pool;           /* free work areas */
 } ls_json_rules;
 
 /* Read tokenizer.json (tokenizer_read.c): fills everything but the pool. */

@@ -1,8 +1,8 @@
 /* tokenizer_side.c -- what the files next to a tokenizer.json add: which token begins a text, which
  * ends it, and the chat template.
  *
- * tokenizer_config.json comes first, then special_tokens_map.json, then names that everybody uses.
- * A null in a file is an answer ("there is none"), a missing key is not. */
+ * tokenizer_config.json comes first, then special_tokens_map.json, then the usual names. A null in
+ * a file is an answer ("there is none"), a missing key is not. */
 #include "data/tokenizer/tokenizer_json_impl.h"
 
 #include "base/file.h"

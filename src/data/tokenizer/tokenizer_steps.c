@@ -236,7 +236,7 @@ static ls_status read_post(const reader *r, const json_t *step, const char *type
     size_t i;
     const json_t *item;
 
-    if (strcmp(type, "ByteLevel") == 0) /* only offsets, which nobody asks for */
+    if (strcmp(type, "ByteLevel") == 0) /* only offsets, which are not needed */
         return LS_OK;
     if (strcmp(type, "TemplateProcessing") != 0)
         return refuse(r, "a step", type);

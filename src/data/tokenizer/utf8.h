@@ -14,7 +14,7 @@ LS_C_BEGIN
 /* What stands at p, of which left >= 1 bytes are there:
  *   1 to 4    a valid character of that many bytes
  *   0         the beginning of a character that the end of the bytes cuts off
- *   -1 to -3  invalid: so many bytes make one U+FFFD */
+ *   -1 to -3  invalid: this many bytes make one U+FFFD */
 int ls_utf8_next(const unsigned char *p, size_t left);
 
 /* Bytes at the front that are whole valid characters; stops at the first that is not. */

@@ -130,7 +130,8 @@ static void ask_launcher(ls_cpus *cpus)
 static hwloc_topology_t read_machine(const char *synthetic)
 {
     static const hwloc_obj_type_t wanted[] = {HWLOC_OBJ_PACKAGE, HWLOC_OBJ_L3CACHE, HWLOC_OBJ_CORE};
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* the environment is everybody's */
+    static pthread_mutex_t lock =
+        PTHREAD_MUTEX_INITIALIZER; /* other threads may read the environment */
     hwloc_topology_t machine = NULL;
 
     pthread_mutex_lock(&lock);

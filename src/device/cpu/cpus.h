@@ -36,8 +36,8 @@ typedef struct ls_cpus {
 ls_status ls_cpus_init(ls_cpus *cpus);
 void ls_cpus_release(ls_cpus *cpus);
 
-/* The sets of CPUs for a team of this many threads, one each, or NULL when the team should not be
- * pinned; *why_out says why, in words that follow "pinned" or "not pinned". Pinned is a team that
+/* The sets of CPUs for a pool of this many threads, one each, or NULL when the pool should not be
+ * pinned; *why_out says why, in words that follow "pinned" or "not pinned". Pinned is a pool that
  * takes every core of its share. With fewer threads, or under a quota, two processes would choose
  * the same cores while others are idle. always: wherever there are enough cores and we know which
  * ones are ours. */

@@ -1,10 +1,10 @@
-/* device_cpu.c -- the CPU as a device: anonymous mappings, a team of threads, work done at once.
+/* device_cpu.c -- the CPU as a device: anonymous mappings, a pool of threads, work done at once.
  *
- * Memory is touched when it is allocated, so that a run that does not fit fails
- * before the first step, and the bytes the kernel counts are the bytes of the ledger. What is asked
- * for is first compared with what is free, because populating too much is not refused: it ends in
- * the kernel's out-of-memory killer. Free is the least of the machine's and of every control group
- * that the process is in. */
+ * Memory is touched when it is allocated, so that a run that does not fit fails before the first
+ * step, and the bytes the kernel counts are the bytes of the ledger. What is asked for is first
+ * compared with what is free, because populating too much is not refused: it ends in the kernel's
+ * out-of-memory killer. Free is the least of the machine's and of every control group that the
+ * process is in. */
 #include "device/device_impl.h"
 
 #include <errno.h>

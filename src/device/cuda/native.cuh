@@ -67,7 +67,7 @@ static inline ls_status ls_cuda_ok(cudaError_t error, const char *what)
     return error == cudaSuccess ? LS_OK : ls_cuda_failed(error, what);
 }
 
-/* The arena with room for so many bytes, aligned to 256, or NULL with a failure raised. Growing
+/* The arena with room for this many bytes, aligned to 256, or NULL with a failure raised. Growing
  * waits for the stream and cannot be done while recording. */
 void *ls_cuda_arena(ls_cuda_stream *s, int64_t bytes);
 

@@ -6,7 +6,7 @@
 #pragma once
 #include "base/base.h"
 
-/* How many partial sums of so many leaves exist at most at a time. */
+/* How many partial sums of this many leaves exist at most at a time. */
 static inline int ls_leaves_depth(int64_t leaves)
 {
     int depth = 1;

@@ -7,12 +7,12 @@
 
 LS_C_BEGIN
 
-#define LS_ATTENTION_ROWS(isa)                                                              \
-    void ls_attention_fwd_row_##isa(ls_stream *stream, const ls_attention_fwd *a);          \
-    void ls_attention_bwd_row_##isa(ls_stream *stream, const ls_attention_bwd *a);          \
-    void ls_qkv_fwd_row_##isa(ls_stream *stream, const ls_qkv *a);                          \
-    void ls_qkv_bwd_row_##isa(ls_stream *stream, const ls_qkv *a);                          \
-    /* Bytes that a->scratch must hold on a device of so many threads; reads no pointer. */ \
+#define LS_ATTENTION_ROWS(isa)                                                                \
+    void ls_attention_fwd_row_##isa(ls_stream *stream, const ls_attention_fwd *a);            \
+    void ls_attention_bwd_row_##isa(ls_stream *stream, const ls_attention_bwd *a);            \
+    void ls_qkv_fwd_row_##isa(ls_stream *stream, const ls_qkv *a);                            \
+    void ls_qkv_bwd_row_##isa(ls_stream *stream, const ls_qkv *a);                            \
+    /* Bytes that a->scratch must hold on a device of this many threads; reads no pointer. */ \
     int64_t ls_attention_bwd_scratch_##isa(const ls_attention_bwd *a, int threads);
 
 LS_ATTENTION_ROWS(generic)

@@ -482,7 +482,7 @@ static ls_status check(ls_row row, ls_dtype type, int64_t B, int64_t H, int64_t 
     return ls_cuda_check_type(row, type);
 }
 
-/* Who sees whom: all keys from the first on, or those of a pair. */
+/* Which keys a query sees: all from the first on, or those of a pair. */
 static seen seen_of(const ls_attention_pair *pair, const int32_t *start, int64_t T, int64_t past,
                     int64_t window, float scale, const ls_dropout *drop)
 {

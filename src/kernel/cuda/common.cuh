@@ -48,7 +48,7 @@ ls_status ls_cuda_fault_text(int row, uint32_t place, int32_t value);
 /* Raises "linear_fwd of type f64 ..." unless the type is one that the rows know. */
 ls_status ls_cuda_check_type(ls_row row, ls_dtype type);
 
-/* Blocks that cover n items of so many each, at most a few for each multiprocessor: kernels go on
+/* Blocks that cover n items of this many each, at most a few for each multiprocessor: kernels go on
  * in steps of the grid. */
 static inline unsigned ls_cuda_grid(const ls_cuda_stream *s, int64_t n, int64_t each)
 {

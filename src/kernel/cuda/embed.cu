@@ -26,7 +26,7 @@ template <typename T> struct fwd_args {
     const T *wte, *wpe;
     T *y;
     int64_t M, C, tokens_per_seq, V, past;
-    int64_t first, vocab; /* wte holds tokens from first on, of so many */
+    int64_t first, vocab; /* wte holds tokens from first on, of this many */
     ls_piece piece;
     ls_drop drop;
     ls_cuda_fault *faults;

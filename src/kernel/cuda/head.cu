@@ -392,7 +392,7 @@ template <int VEC, typename T> __global__ void __launch_bounds__(THREADS) row_ke
 
 template <typename T> struct part_args {
     T *logits;
-    int64_t ld, V, first, vocab; /* tokens first .. first + V - 1 of so many */
+    int64_t ld, V, first, vocab; /* tokens first .. first + V - 1 of this many */
     const int32_t *targets;
     float *scores;    /* [M, 3] */
     const float *all; /* those of each rank, `apart` floats from rank to rank */

@@ -54,11 +54,11 @@ struct ls_gemm {
     float *a_sums, *b_sums;
 };
 
-/* Runs on the stream's team of threads. finish is called once per tile, from any of them. */
+/* Runs on the stream's pool of threads. finish is called once per tile, from any of them. */
 void LS_ISA_NAME(ls_gemm_run)(ls_stream *stream, const ls_gemm *g);
 
 /* B of g, laid out once for any number of products: bytes, and the laying out, by the stream's
- * team. A's type counts (see below), its pointer and M do not. Products of few rows read B as it
+ * pool. A's type counts (see below), its pointer and M do not. Products of few rows read B as it
  * lies.
  *
  * For each block of K its panels of NR columns, one after another; so a task's columns of a block

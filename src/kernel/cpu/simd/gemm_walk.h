@@ -58,7 +58,7 @@ LS_INLINE double gemm_cut_cost(const ls_gemm *g, const gemm_costs *costs, int64_
     return ((double)waves + (threads > 1 ? 0.1 : 0)) * task;
 }
 
-/* Rows of a block at most, for so many columns. */
+/* Rows of a block at most, for this many columns. */
 LS_INLINE int64_t gemm_cut_most(const gemm_cut *cut, const gemm_costs *costs, int64_t M, int64_t nc)
 {
     int64_t all = ls_round_up(M, costs->rows), near = costs->near - nc * costs->b_floats;
