@@ -37,7 +37,7 @@ _Static_assert((int)LS_NODE_MEMORY_RANKS <= (int)LS_MESSAGES_WORKERS, "more than
 
 enum { WORDS = 256, LAB_PORT = 7077, REJOIN_S = 20 };
 
-/* --- starting them ----------------------------------------------------------------------------*/
+/* --- starting them ---------------------------------------------------------------------------- */
 
 typedef struct job {
     int ranks;
@@ -179,7 +179,7 @@ static ls_status on_met(void *context, const ls_members *members, int node, cons
     j->generation = members->generation;
     LS_TRY(st, ls_node_memory_create(members->generation, j->ranks, &j->segment_fd), out);
     LS_TRY(st, ls_members_to_fd(members, &j->members_fd), out);
-    j->fds[n++] = (ls_agent_fd){.name = "BOARD", .fd = j->segment_fd};
+    j->fds[n++] = (ls_agent_fd){.name = "MEMORY", .fd = j->segment_fd};
     j->fds[n++] = (ls_agent_fd){.name = "MEMBERS", .fd = j->members_fd};
     j->fds[n++] = (ls_agent_fd){.name = "OUT", .fd = j->out_fd};
     if (secret) {
@@ -193,7 +193,7 @@ out:
     return st;
 }
 
-/* --- ranks that are replaced ------------------------------------------------------------------*/
+/* --- ranks that are replaced ------------------------------------------------------------------ */
 
 /* The memory of the ranks of a view; that of the view before goes with its last holder. */
 static ls_status make_segment(void *context, uint64_t generation, int ranks, int *fd_out)
@@ -339,10 +339,10 @@ static bool reader_left(const job *j, const ls_agent_result *result)
     return result->exit_code == 128 + SIGPIPE && poll(&out, 1, 0) == 1 && (out.revents & POLLERR);
 }
 
-/* --- what is left of a job that failed --------------------------------------------------------*/
+/* --- what is left of a job that failed -------------------------------------------------------- */
 
-/* The ranks are gone, and their memory is held here: what each was doing goes to files in the folder
- * that LINESHAFT_BLACKBOX names, unless it is "off". */
+/* The ranks are gone, and their memory is held here: what each was doing goes to files in the
+ * folder that LINESHAFT_BLACKBOX names, unless it is "off". */
 static void write_post_mortem(const job *j, ls_agent_result *result)
 {
     const char *folder = getenv("LINESHAFT_BLACKBOX");
@@ -441,7 +441,7 @@ out:
     return st;
 }
 
-/* --- as an agent ------------------------------------------------------------------------------*/
+/* --- as an agent ------------------------------------------------------------------------------ */
 
 static ls_recover_cluster_args how_to_heal(const ls_job_spec_heal *heal)
 {
@@ -517,12 +517,12 @@ out:
 static ls_status join_again(ls_launch_nodes *nodes, ls_agent_args agent, const char *first,
                             ls_agent_result *result)
 {
-    char list[sizeof nodes->refuges + 1024];
+    char list[sizeof nodes->join_list + 1024];
     int64_t until_ns = ls_time_now_ns() + REJOIN_S * LS_NS_PER_S;
     ls_status st;
 
     /* Also where another machine may have taken over. */
-    snprintf(list, sizeof list, "%s%s%s", first, nodes->refuges[0] ? "," : "", nodes->refuges);
+    snprintf(list, sizeof list, "%s%s%s", first, nodes->join_list[0] ? "," : "", nodes->join_list);
     nodes->wait_s = REJOIN_S;
     nodes->join = list;
     while (((st = run_agent(nodes, agent, result)) == LS_EIO || st == LS_EDEADLINE) &&

@@ -3,14 +3,15 @@
  * What a rank inherits, as LINESHAFT_FD_<NAME>:
  *
  *   MEMBERS   the list of nodes and ranks (cluster/member/members.h)
- *   BOARD     the memory of its node (comm/node_memory.h); of a job that heals instead
+ *   MEMORY    the memory of its node (comm/node_memory.h); of a job that heals instead
  *   HEAL      a socket to the agent, which sends that memory and the members of each view
  *   OUT       the user's standard output, for results that no rank's number precedes
  *   LISTEN    with several nodes: its own listening socket
  *   SECRET    with several nodes: what their ranks prove to each other
  *
  * In a job that heals each rank makes a new listening socket for each view, at LINESHAFT_ADDRESS,
- * and reports its port. So a rank that still means an older view finds nobody at that view's port. */
+ * and reports its port. So a rank that still means an older view finds nobody at that view's
+ * port. */
 #include "launch/job_rank.h"
 
 #include <arpa/inet.h>
@@ -123,7 +124,7 @@ ls_status ls_job_rank_join(ls_comm **comm_out, int64_t deadline_ns)
                                         .ranks = members.ranks,
                                         .generation = members.generation,
                                         .members = list,
-                                        .segment_fd = ls_job_rank_inherited("LINESHAFT_FD_BOARD"),
+                                        .segment_fd = ls_job_rank_inherited("LINESHAFT_FD_MEMORY"),
                                         .listen_fd = ls_job_rank_inherited("LINESHAFT_FD_LISTEN"),
                                         .secret = secret.bytes,
                                         .transport = how.transport,

@@ -1,7 +1,7 @@
 /* job_rank.h -- what a rank of a job does with what its agent lets it inherit: find its place, meet
  * the other ranks, and meet them again after a death.
  *
- * LINESHAFT_TRANSPORT in the environment (auto, tcp, ucx) says what moves data between machines,
+ * LINESHAFT_CARRIER in the environment (auto, tcp, ucx) says what moves data between machines,
  * LINESHAFT_ZEROCOPY (auto, on, off) whether TCP sends large messages without a copy. */
 #pragma once
 #include "cluster/member/config_digest.h"

@@ -1,4 +1,5 @@
-/* lab_job.c -- see lab_job.h. Each host is a worker of one agent, in a network namespace of its own. */
+/* lab_job.c -- see lab_job.h. Each host is a worker of one agent, in a network namespace of its
+ * own. */
 #include "launch/lab_job.h"
 
 #include <sys/mman.h>

@@ -249,7 +249,8 @@ ls_status ls_launch_nodes_run(ls_launch_nodes *nodes, ls_agent_args *job, ls_age
 out:
     nodes->dropped = nodes->recover_cluster && ls_rendezvous_was_dropped(r);
     if (nodes->recover_cluster)
-        ls_recover_cluster_refuges(nodes->recover_cluster, nodes->refuges, sizeof nodes->refuges);
+        ls_recover_cluster_join_list(nodes->recover_cluster, nodes->join_list,
+                                     sizeof nodes->join_list);
     ls_recover_cluster_close(nodes->recover_cluster);
     nodes->recover_cluster = NULL;
     ls_rendezvous_close(r);

@@ -2,7 +2,7 @@
  * of this node, end with all others.
  *
  *     flags, a lab, or a launcher's tasks --> ls_launch_nodes
- *     ls_launch_nodes_run:  rendezvous opens -> [told] -> all are here -> [met] -> agent runs -> end
+ *     ls_launch_nodes_run:  rendezvous -> [told] -> all are here -> [met] -> agent runs -> end
  *
  * In brackets: calls to the caller, who knows what the ranks inherit (job.c). */
 #pragma once
@@ -41,8 +41,8 @@ typedef struct ls_launch_nodes {
                                           * the job */
     ls_recover_cluster *recover_cluster; /* then: set before met() is called */
     bool dropped;                        /* afterwards: see ls_rendezvous_was_dropped() */
-    char refuges[2048]; /* and where else to look for the job (recover_cluster.h) */
-    char at[160];       /* the address of `join` that answered */
+    char join_list[2048]; /* and where else to look for the job (recover_cluster.h) */
+    char at[160];         /* the address of `join` that answered */
 } ls_launch_nodes;
 
 /* Meet, run the ranks of this node, and end with all others. */

@@ -1,6 +1,6 @@
-/* restart.c -- see restart.h. An attempt is compared with the one before by its exit code and by the
- * last line that the rank wrote that failed first: a program that fails in the same way twice would
- * fail a third time. */
+/* restart.c -- see restart.h. An attempt is compared with the one before by its exit code and by
+ * the last line that the rank wrote that failed first: a program that fails in the same way twice
+ * would fail a third time. */
 #include "launch/restart.h"
 
 #include <signal.h>

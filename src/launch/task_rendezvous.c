@@ -1,6 +1,7 @@
-/* task_rendezvous.c -- see task_rendezvous.h. The file is one line, "address secret pid host", of mode 0600, put in place
- * by a rename, so nobody reads half of it. A file that a killed job left is seen by its process
- * being gone, where that ran on the same machine; job numbers of batch systems do not repeat. */
+/* task_rendezvous.c -- see task_rendezvous.h. The file is one line, "address secret pid host", of
+ * mode 0600, put in place by a rename, so nobody reads half of it. A file that a killed job left
+ * is seen by its process being gone, where that ran on the same machine; job numbers of batch
+ * systems do not repeat. */
 #include "launch/task_rendezvous.h"
 
 #include <errno.h>
@@ -130,7 +131,7 @@ static ls_status hold_secret(ls_task_rendezvous *m, const uint8_t bytes[LS_SECRE
     return LS_OK;
 }
 
-/* --- the first task ---------------------------------------------------------------------------*/
+/* --- the first task --------------------------------------------------------------------------- */
 
 static ls_status be_first(ls_task_rendezvous *m, const ls_launcher_env *p)
 {
@@ -193,7 +194,7 @@ out:
     return st;
 }
 
-/* --- the others -------------------------------------------------------------------------------*/
+/* --- the others ------------------------------------------------------------------------------- */
 
 static bool read_secret(const char *hex, uint8_t bytes[LS_SECRET_BYTES])
 {
@@ -253,7 +254,7 @@ static ls_status await_first(ls_task_rendezvous *m, const ls_launcher_env *p, in
     return st;
 }
 
-/* --- both -------------------------------------------------------------------------------------*/
+/* --- both ------------------------------------------------------------------------------------- */
 
 ls_status ls_task_rendezvous_open(ls_task_rendezvous *meet, const ls_launcher_env *places,
                                   ls_launch_nodes *nodes)

@@ -40,7 +40,7 @@ static void count(atomic_int *number, atomic_llong *when)
 
 typedef struct agent {
     ls_rendezvous *r;
-    ls_rendezvous_door door;
+    ls_rendezvous_hooks hooks;
     ls_roster roster;
     struct player *player;
     bool met;
@@ -132,11 +132,11 @@ static void open_agent(player *p, int i)
     *a = (agent){.player = p};
     snprintf(a->host, sizeof a->host, "node%05d", p->first + i);
     ls_roster_init(&a->roster);
-    a->door = (ls_rendezvous_door){.heartbeat_ns = how->heartbeat_ns,
-                                   .suspect_ns = how->suspect_ns,
-                                   .dead_ns = how->dead_ns,
-                                   .heard = on_heard,
-                                   .context = a};
+    a->hooks = (ls_rendezvous_hooks){.heartbeat_ns = how->heartbeat_ns,
+                                     .suspect_ns = how->suspect_ns,
+                                     .dead_ns = how->dead_ns,
+                                     .heard = on_heard,
+                                     .context = a};
     must(p,
          ls_rendezvous_open(&a->r,
                             &(ls_rendezvous_args){.address = p->address,
@@ -146,7 +146,7 @@ static void open_agent(player *p, int i)
                                                   .version = p->segment->version},
                             ls_time_now_ns() + how->wait_ns),
          "an agent cannot join");
-    must(p, ls_rendezvous_attach(a->r, &a->door), "an agent");
+    must(p, ls_rendezvous_attach(a->r, &a->hooks), "an agent");
     if (epoll_ctl(p->epoll_fd, EPOLL_CTL_ADD, ls_rendezvous_fd(a->r), &event) != 0)
         must(p, ls_fail_sys(LS_EIO, "cannot watch it"), "an agent");
 }

@@ -1,5 +1,5 @@
 /* test_election.c -- agents that lose their coordinator: elections over real sockets, with promises on
- * disk, all in one process; and seats as bytes. */
+ * disk, all in one process; and endpoints as bytes. */
 #include "harness.h"
 #include <dirent.h>
 #include <fcntl.h>
@@ -18,7 +18,7 @@ enum { MOST = 5 };
 
 typedef struct town {
     ls_election *election[MOST]; /* NULL: it is dead */
-    ls_election_seat seat[MOST];
+    ls_election_endpoint endpoint[MOST];
     bool orphan[MOST]; /* it has seen the coordinator's end */
     int n;
 } town;
@@ -34,15 +34,15 @@ static void open_quick_town(town *t, int n, int64_t beat_ns)
                                                                   .beat_ns = beat_ns,
                                                                   .suspect_ns = 5 * beat_ns,
                                                                   .dead_ns = 25 * beat_ns}));
-        t->seat[i] = (ls_election_seat){.id = ls_election_id(t->election[i]),
-                                        .node = i,
-                                        .workers = 1,
-                                        .port = ls_election_port(t->election[i]),
-                                        .host = "here",
-                                        .ip = "127.0.0.1"};
+        t->endpoint[i] = (ls_election_endpoint){.id = ls_election_id(t->election[i]),
+                                                .node = i,
+                                                .workers = 1,
+                                                .port = ls_election_port(t->election[i]),
+                                                .host = "here",
+                                                .ip = "127.0.0.1"};
     }
     for (int i = 0; i < n; i++)
-        LS_CHECK_OK(ls_election_learn(t->election[i], t->seat, n));
+        LS_CHECK_OK(ls_election_learn(t->election[i], t->endpoint, n));
 }
 
 static void open_town(town *t, int n)
@@ -71,7 +71,7 @@ static uint64_t agree(town *t, int who, const int *nodes, int n, uint64_t above)
     uint64_t ids[MOST], generation = 0;
 
     for (int i = 0; i < n; i++)
-        ids[i] = t->seat[nodes[i]].id;
+        ids[i] = t->endpoint[nodes[i]].id;
     if (!ls_election_founded(t->election[who]))
         ls_election_found(t->election[who], ids, n, ls_time_now_ns());
     while (!(generation = ls_election_agree(t->election[who], ids, n, above, ls_time_now_ns()))) {
@@ -107,7 +107,7 @@ static int elect(town *t)
             leader = leader ? leader : said;
             alive += t->election[i] != NULL;
             of_one_mind += said != 0 && said == leader;
-            if (t->election[i] && said == t->seat[i].id)
+            if (t->election[i] && said == t->endpoint[i].id)
                 who = i;
         }
         if (who >= 0 && of_one_mind == alive) {
@@ -151,7 +151,7 @@ LS_TEST(election_of_a_minority_agrees_on_nothing)
         ls_election_close(t.election[i]);
         t.election[i] = NULL;
     }
-    const uint64_t ids[] = {t.seat[some[0]].id, t.seat[some[1]].id};
+    const uint64_t ids[] = {t.endpoint[some[0]].id, t.endpoint[some[1]].id};
     int64_t until_ns = ls_time_now_ns() + ls_test_ms(400);
     while (ls_time_now_ns() < until_ns) {
         attend(&t);
@@ -171,23 +171,23 @@ LS_TEST(election_coordinator_of_a_minority_calls_itself_so_no_more)
 
     open_quick_town(&t, 5, ls_test_ms(10));
     LS_CHECK_EQ(agree(&t, 0, all, 5, 0), 1);
-    LS_CHECK_EQ(ls_election_leader(t.election[0], &before), t.seat[0].id);
+    LS_CHECK_EQ(ls_election_leader(t.election[0], &before), t.endpoint[0].id);
     for (int i = 2; i < 5; i++) {
         ls_election_close(t.election[i]);
         t.election[i] = NULL;
     }
-    while (ls_election_leader(t.election[0], &term) == t.seat[0].id) {
+    while (ls_election_leader(t.election[0], &term) == t.endpoint[0].id) {
         LS_CHECK(ls_time_now_ns() < until_ns);
         attend(&t);
     }
     int64_t stays_ns = ls_time_now_ns() + ls_test_ms(300); /* and nobody elects it anew */
     while (ls_time_now_ns() < stays_ns) {
         attend(&t);
-        LS_CHECK(ls_election_leader(t.election[0], &term) != t.seat[0].id);
-        LS_CHECK(ls_election_leader(t.election[1], &term) != t.seat[1].id);
+        LS_CHECK(ls_election_leader(t.election[0], &term) != t.endpoint[0].id);
+        LS_CHECK(ls_election_leader(t.election[1], &term) != t.endpoint[1].id);
     }
     LS_CHECK_EQ(term, before); /* who asks in vain raises nothing */
-    LS_CHECK_EQ(ls_election_agree(t.election[0], &t.seat[0].id, 1, 1, ls_time_now_ns()), 0);
+    LS_CHECK_EQ(ls_election_agree(t.election[0], &t.endpoint[0].id, 1, 1, ls_time_now_ns()), 0);
     close_town(&t);
 }
 
@@ -268,19 +268,25 @@ LS_TEST(election_says_where_promises_cannot_be_kept)
 
 LS_TEST(election_seats_travel)
 {
-    const ls_election_seat seats[] = {
+    const ls_election_endpoint endpoints[] = {
         {.id = 1ull << 63, .node = 70000, .workers = 8, .host = "a", .ip = "10.0.0.1", .port = 1},
-        {.id = 2, .node = 1, .workers = 1, .host = "b", .ip = "fd00::1", .port = 65535, .door = 7}};
-    ls_election_seat *got = NULL;
+        {.id = 2,
+         .node = 1,
+         .workers = 1,
+         .host = "b",
+         .ip = "fd00::1",
+         .port = 65535,
+         .join_port = 7}};
+    ls_election_endpoint *got = NULL;
     ls_str bytes;
     int n;
 
     ls_str_init(&bytes);
-    ls_election_encode(seats, 2, &bytes);
+    ls_election_encode(endpoints, 2, &bytes);
     LS_CHECK_OK(ls_election_decode(bytes.p, bytes.len, &got, &n));
     LS_CHECK_EQ(n, 2);
     LS_CHECK(got[0].id == 1ull << 63 && got[0].node == 70000 && got[0].workers == 8);
-    LS_CHECK(got[1].port == 65535 && got[1].door == 7);
+    LS_CHECK(got[1].port == 65535 && got[1].join_port == 7);
     LS_CHECK_STR(got[1].ip, "fd00::1");
     ls_mem_free(got);
     for (size_t cut = 0; cut < bytes.len; cut++)

@@ -15,7 +15,7 @@ static const uint8_t secret[32] = "0123456789abcdef0123456789abcde";
 
 enum { MOST = 8 };
 
-/* What the host's door has seen. */
+/* What the host's hooks has seen. */
 typedef struct porch {
     int joined, heard, lost, last; /* last: the node that joined last */
     char said[MOST][16], why[MOST][200];
@@ -63,17 +63,17 @@ static bool on_idle(void *context, int node)
     return ((const porch *)context)->over;
 }
 
-static ls_rendezvous_door door_of(porch *p, int64_t dead_ns)
+static ls_rendezvous_hooks door_of(porch *p, int64_t dead_ns)
 {
-    return (ls_rendezvous_door){.heartbeat_ns = 20 * LS_NS_PER_MS,
-                                .suspect_ns = dead_ns / 2,
-                                .dead_ns = dead_ns,
-                                .joins = on_join,
-                                .heard = on_heard,
-                                .lost = on_lost,
-                                .looks = on_look,
-                                .idle = on_idle,
-                                .context = p};
+    return (ls_rendezvous_hooks){.heartbeat_ns = 20 * LS_NS_PER_MS,
+                                 .suspect_ns = dead_ns / 2,
+                                 .dead_ns = dead_ns,
+                                 .joins = on_join,
+                                 .heard = on_heard,
+                                 .lost = on_lost,
+                                 .looks = on_look,
+                                 .idle = on_idle,
+                                 .context = p};
 }
 
 /* How a child ended. */
@@ -103,11 +103,11 @@ static pid_t join_as(const char *address, const char *word, fate *f)
         return pid;
     const ls_rendezvous_args args = {.address = address, .secret = secret, .ranks = 2};
     porch p = {.joined = 0};
-    const ls_rendezvous_door door = door_of(&p, 1000 * LS_NS_PER_S);
+    const ls_rendezvous_hooks hooks = door_of(&p, 1000 * LS_NS_PER_S);
     ls_rendezvous *r = NULL;
     ls_log_set_sink(NULL, NULL, LS_LOG_ERROR);
     LS_CHECK_OK(ls_rendezvous_open(&r, &args, ls_test_soon()));
-    LS_CHECK_OK(ls_rendezvous_attach(r, &door));
+    LS_CHECK_OK(ls_rendezvous_attach(r, &hooks));
     f->met = ls_rendezvous_meet(r, ls_test_soon());
     f->called = f->met == LS_OK;
     f->without = ls_rendezvous_did_without(r);
@@ -125,7 +125,7 @@ static pid_t join_as(const char *address, const char *word, fate *f)
     _exit(0);
 }
 
-static ls_rendezvous *open_host(const ls_rendezvous_door *door, int nodes)
+static ls_rendezvous *open_host(const ls_rendezvous_hooks *hooks, int nodes)
 {
     ls_rendezvous *r = NULL;
 
@@ -138,7 +138,7 @@ static ls_rendezvous *open_host(const ls_rendezvous_door *door, int nodes)
                                                          .generation = 1,
                                                          .grace_ns = LS_NS_PER_S},
                                    ls_test_soon()));
-    LS_CHECK_OK(ls_rendezvous_attach(r, door));
+    LS_CHECK_OK(ls_rendezvous_attach(r, hooks));
     return r;
 }
 
@@ -166,10 +166,10 @@ static void reap(pid_t pid)
 LS_TEST(door_lets_newcomers_in_and_survives_who_goes)
 {
     porch p = {.joined = 0};
-    const ls_rendezvous_door door = door_of(&p, ls_test_ms(60000));
+    const ls_rendezvous_hooks hooks = door_of(&p, ls_test_ms(60000));
     int files = jobs_files(), code;
     fate *f = fates();
-    ls_rendezvous *r = open_host(&door, 2);
+    ls_rendezvous *r = open_host(&hooks, 2);
     pid_t first = join_as(ls_rendezvous_address(r), "one", &f[0]);
 
     LS_CHECK_OK(ls_rendezvous_meet(r, ls_test_soon()));
@@ -210,9 +210,9 @@ LS_TEST(door_lets_newcomers_in_and_survives_who_goes)
 LS_TEST(door_gives_up_who_is_silent)
 {
     porch p = {.joined = 0};
-    const ls_rendezvous_door door = door_of(&p, ls_test_ms(1500));
+    const ls_rendezvous_hooks hooks = door_of(&p, ls_test_ms(1500));
     fate *f = fates();
-    ls_rendezvous *r = open_host(&door, 2);
+    ls_rendezvous *r = open_host(&hooks, 2);
     pid_t child = join_as(ls_rendezvous_address(r), "one", &f[0]);
 
     LS_CHECK_OK(ls_rendezvous_meet(r, ls_test_soon()));
@@ -232,9 +232,9 @@ LS_TEST(door_gives_up_who_is_silent)
 LS_TEST(door_refuses_with_a_reason)
 {
     porch p = {.refuses = true};
-    const ls_rendezvous_door door = door_of(&p, ls_test_ms(60000));
+    const ls_rendezvous_hooks hooks = door_of(&p, ls_test_ms(60000));
     fate *f = fates();
-    ls_rendezvous *r = open_host(&door, 1);
+    ls_rendezvous *r = open_host(&hooks, 1);
 
     LS_CHECK_OK(ls_rendezvous_meet(r, ls_test_soon()));
     LS_EXPECT_LOG(1);

@@ -57,28 +57,28 @@ static bool on_idle(void *context, int node)
 }
 
 /* Nobody is given up as long as this test lasts. */
-static ls_rendezvous_door door_of(void)
+static ls_rendezvous_hooks door_of(void)
 {
-    return (ls_rendezvous_door){.heartbeat_ns = 20 * LS_NS_PER_MS,
-                                .suspect_ns = 200 * LS_NS_PER_MS,
-                                .dead_ns = ls_test_ms(100000),
-                                .joins = on_join,
-                                .heard = on_heard,
-                                .lost = on_lost,
-                                .looks = on_look,
-                                .idle = on_idle};
+    return (ls_rendezvous_hooks){.heartbeat_ns = 20 * LS_NS_PER_MS,
+                                 .suspect_ns = 200 * LS_NS_PER_MS,
+                                 .dead_ns = ls_test_ms(100000),
+                                 .joins = on_join,
+                                 .heard = on_heard,
+                                 .lost = on_lost,
+                                 .looks = on_look,
+                                 .idle = on_idle};
 }
 
 static void live(const char *address, orders *o, int child)
 {
     const ls_rendezvous_args args = {.address = address, .secret = secret, .ranks = 1};
-    const ls_rendezvous_door door = door_of();
+    const ls_rendezvous_hooks hooks = door_of();
     struct pollfd p = {.events = POLLIN};
     ls_rendezvous *r = NULL;
 
     ls_log_set_sink(NULL, NULL, LS_LOG_ERROR);
     LS_CHECK_OK(ls_rendezvous_open(&r, &args, ls_test_soon()));
-    LS_CHECK_OK(ls_rendezvous_attach(r, &door));
+    LS_CHECK_OK(ls_rendezvous_attach(r, &hooks));
     LS_CHECK_OK(ls_rendezvous_meet(r, ls_test_soon()));
     /* It says nothing, but answers who asks it: only the way to the coordinator is broken. */
     for (ls_status st = LS_OK; st == LS_OK;) {
@@ -109,7 +109,7 @@ static void await(ls_rendezvous *r, const int *number, int least)
 
 static pid_t children[CHILDREN];
 
-static ls_rendezvous *open_all(const ls_rendezvous_door *door, orders *o)
+static ls_rendezvous *open_all(const ls_rendezvous_hooks *hooks, orders *o)
 {
     ls_rendezvous *r = NULL;
 
@@ -122,7 +122,7 @@ static ls_rendezvous *open_all(const ls_rendezvous_door *door, orders *o)
                                                          .generation = 1,
                                                          .grace_ns = LS_NS_PER_S},
                                    ls_test_soon()));
-    LS_CHECK_OK(ls_rendezvous_attach(r, door));
+    LS_CHECK_OK(ls_rendezvous_attach(r, hooks));
     for (int i = 0; i < CHILDREN; i++) {
         children[i] = fork();
         LS_CHECK(children[i] >= 0);
@@ -143,11 +143,11 @@ static ls_rendezvous *open_all(const ls_rendezvous_door *door, orders *o)
 LS_TEST(reach_asks_others_about_who_is_silent)
 {
     orders *o = mmap(NULL, sizeof *o, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    const ls_rendezvous_door door = door_of();
+    const ls_rendezvous_hooks hooks = door_of();
     char text[80];
 
     LS_CHECK(o != MAP_FAILED);
-    ls_rendezvous *r = open_all(&door, o);
+    ls_rendezvous *r = open_all(&hooks, o);
     const ls_witness *w = &r->peers[0].witness;
     LS_CHECK(w->yes == 0 && w->no == 0);
     atomic_store(&o->mute[0], true);
@@ -162,8 +162,8 @@ LS_TEST(reach_asks_others_about_who_is_silent)
     }
     w = &r->peers[place].witness;
     await(r, &w->yes, 2);
-    LS_CHECK_EQ(ls_witness_limit(w, door.dead_ns, LS_NS_PER_S, w->reached_ns),
-                LS_WITNESS_PATIENCE * door.dead_ns);
+    LS_CHECK_EQ(ls_witness_limit(w, hooks.dead_ns, LS_NS_PER_S, w->reached_ns),
+                LS_WITNESS_PATIENCE * hooks.dead_ns);
     LS_CHECK(strstr(ls_witness_text(w, ls_time_now_ns(), text, sizeof text), "others reached it"));
     atomic_store(&o->mute[0], false); /* it speaks again */
     while (w->yes > 0) {
@@ -174,7 +174,7 @@ LS_TEST(reach_asks_others_about_who_is_silent)
     kill(children[0], SIGSTOP); /* and now it hangs */
     await(r, &w->no, 2);
     LS_CHECK_EQ(w->yes, 0);
-    LS_CHECK_EQ(ls_witness_limit(w, door.dead_ns, LS_NS_PER_S, ls_time_now_ns()), door.dead_ns);
+    LS_CHECK_EQ(ls_witness_limit(w, hooks.dead_ns, LS_NS_PER_S, ls_time_now_ns()), hooks.dead_ns);
     for (int i = 0; i < CHILDREN; i++) {
         kill(children[i], SIGKILL);
         LS_CHECK_EQ(waitpid(children[i], NULL, 0), children[i]);

@@ -91,20 +91,20 @@ static void on_returned(void *context, int node)
     ls_rendezvous_tell(p->r, node, "well", 4);
 }
 
-static ls_rendezvous_door door_of(porch *p)
+static ls_rendezvous_hooks door_of(porch *p)
 {
-    return (ls_rendezvous_door){.heartbeat_ns = 20 * LS_NS_PER_MS,
-                                .suspect_ns = 500 * LS_NS_PER_S,
-                                .dead_ns = 1000 * LS_NS_PER_S,
-                                .joins = on_join,
-                                .heard = on_heard,
-                                .lost = on_lost,
-                                .looks = on_look,
-                                .idle = on_idle,
-                                .orphaned = on_orphaned,
-                                .returns = on_returns,
-                                .returned = on_returned,
-                                .context = p};
+    return (ls_rendezvous_hooks){.heartbeat_ns = 20 * LS_NS_PER_MS,
+                                 .suspect_ns = 500 * LS_NS_PER_S,
+                                 .dead_ns = 1000 * LS_NS_PER_S,
+                                 .joins = on_join,
+                                 .heard = on_heard,
+                                 .lost = on_lost,
+                                 .looks = on_look,
+                                 .idle = on_idle,
+                                 .orphaned = on_orphaned,
+                                 .returns = on_returns,
+                                 .returned = on_returned,
+                                 .context = p};
 }
 
 static void await(ls_rendezvous *r, const int *number)
@@ -119,14 +119,14 @@ static void await(ls_rendezvous *r, const int *number)
 }
 
 /* Join this host, meet, and wait until it is gone. */
-static ls_rendezvous *join_and_lose(const char *address, porch *p, const ls_rendezvous_door *door)
+static ls_rendezvous *join_and_lose(const char *address, porch *p, const ls_rendezvous_hooks *hooks)
 {
     const ls_rendezvous_args args = {
         .address = address, .secret = secret, .ranks = 1, .grace_ns = LS_NS_PER_S};
 
     ls_log_set_sink(NULL, NULL, LS_LOG_ERROR);
     LS_CHECK_OK(ls_rendezvous_open(&p->r, &args, ls_test_soon()));
-    LS_CHECK_OK(ls_rendezvous_attach(p->r, door));
+    LS_CHECK_OK(ls_rendezvous_attach(p->r, hooks));
     LS_CHECK_OK(ls_rendezvous_meet(p->r, ls_test_soon()));
     return p->r;
 }
@@ -134,8 +134,8 @@ static ls_rendezvous *join_and_lose(const char *address, porch *p, const ls_rend
 static _Noreturn void be_successor(const char *address, segment *b, bool refuses)
 {
     porch p = {.refuses = refuses};
-    const ls_rendezvous_door door = door_of(&p);
-    ls_rendezvous *r = join_and_lose(address, &p, &door);
+    const ls_rendezvous_hooks hooks = door_of(&p);
+    ls_rendezvous *r = join_and_lose(address, &p, &hooks);
     uint16_t port;
     int code;
 
@@ -163,8 +163,8 @@ static _Noreturn void be_successor(const char *address, segment *b, bool refuses
 static _Noreturn void be_follower(const char *address, segment *b, bool refused)
 {
     porch p = {.refuses = false};
-    const ls_rendezvous_door door = door_of(&p);
-    ls_rendezvous *r = join_and_lose(address, &p, &door);
+    const ls_rendezvous_hooks hooks = door_of(&p);
+    ls_rendezvous *r = join_and_lose(address, &p, &hooks);
     char successor[64];
     int code, port;
 
@@ -208,7 +208,7 @@ static void lose_host(bool refuses)
 {
     segment *b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     porch p = {.refuses = false};
-    const ls_rendezvous_door door = door_of(&p);
+    const ls_rendezvous_hooks hooks = door_of(&p);
     pid_t pids[2];
 
     LS_CHECK(b != MAP_FAILED);
@@ -220,7 +220,7 @@ static void lose_host(bool refuses)
                                                          .ranks = 1,
                                                          .generation = 1},
                                    ls_test_soon()));
-    LS_CHECK_OK(ls_rendezvous_attach(p.r, &door));
+    LS_CHECK_OK(ls_rendezvous_attach(p.r, &hooks));
     for (int i = 0; i < 2; i++) {
         pids[i] = fork();
         LS_CHECK(pids[i] >= 0);

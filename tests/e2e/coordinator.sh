@@ -13,7 +13,7 @@ losses >want
 hash=$(field summary weights_hash)
 
 # On one node the agent decides: there is no process that these faults could kill, and no log.
-export LINESHAFT_FAULT="office.heard@1=kill" LINESHAFT_STATE="$PWD/unused"
+export LINESHAFT_FAULT="coordinator.heard@1=kill" LINESHAFT_STATE="$PWD/unused"
 # shellcheck disable=SC2086
 go 0 inside 3 12:KILL:1,30:KILL:2 $SET
 unset LINESHAFT_FAULT
@@ -55,7 +55,7 @@ told both
 # At every single thing that it is told, before and after it is in its log, before and after it has said what follows from it: the first
 # view, a rank that dies and is started again, the next view, the end.
 for at in heard@2 logged@1 taken@1 told@1; do
-    export LINESHAFT_FAULT="office.$at=kill"
+    export LINESHAFT_FAULT="coordinator.$at=kill"
     # shellcheck disable=SC2086
     go 0 "${at%@*}" 3 12:KILL:1 $SET --set checkpoint.every=5
     same "${at%@*}"
@@ -80,7 +80,7 @@ assert len(steps) > 10 and len(steps) == len(set(steps)) == len(glob.glob("saves
 PY
 
 # One that dies all the time ends the job.
-export LINESHAFT_FAULT="office.heard@1=kill"
+export LINESHAFT_FAULT="coordinator.heard@1=kill"
 # shellcheck disable=SC2086
 go 10 hopeless 2 none $SET
 unset LINESHAFT_FAULT
@@ -126,5 +126,5 @@ lab calm 12:coordinator:0 30:coordinator:0
 ! grep -q '"kind":"lost"' calm.jsonl || fail "calm: $(grep incident calm.jsonl)"
 lab lost 12:kill:3 12:coordinator:0 30:coordinator:0 30:host:2
 [ "$(grep -c '"kind":"lost"' lost.jsonl)" = 2 ] || fail "lost: $(grep incident lost.jsonl)"
-export LINESHAFT_FAULT=office.taken@1=kill
+export LINESHAFT_FAULT=coordinator.taken@1=kill
 lab worst 12:kill:1 30:kill:2

@@ -1,13 +1,12 @@
-/* election.c -- see election.h.
+/* election.c -- the rules of quorum.h over sockets. A connection to another node goes through
  *
- * A connection goes through
- *
- *   CALLS -> GREETS    advance(): connected
- *   GREETS -> OPEN     advance(): the hello has passed; the message that waited is sent
- *   OPEN               from the start for who was let in by the gate
+ *   CALLS  -> GREETS    advance(): connected
+ *   GREETS -> OPEN      advance(): the hello has passed; the message that waited is sent
+ *   OPEN                from the start when the other node called (take_callers())
  *
  * and is dropped when anything fails: what it should have carried is repeated over the next one.
- * Two nodes may have called each other at the same time; then there are two, and either serves. */
+ * Two nodes may call each other at the same time; then there are two connections, and either
+ * serves. */
 #include "cluster/elect/election.h"
 
 #include <errno.h>
@@ -53,8 +52,8 @@ struct ls_election {
     ls_quorum *quorum;         /* owned */
     ls_vote_store *vote_store; /* owned */
     char path[PATH_MAX];
-    ls_election_seat *seats; /* owned */
-    int n_seats;
+    ls_election_endpoint *endpoints; /* owned */
+    int n_endpoints;
     int listen_fd, epoll_fd, timer_fd;
     uint16_t port;
     ls_acceptor *gate; /* owned */
@@ -64,76 +63,76 @@ struct ls_election {
     ls_quorum_view heard; /* of the message that is being read */
 };
 
-/* --- seats ------------------------------------------------------------------------------------ */
+/* --- endpoints -------------------------------------------------------------------------------- */
 
-const ls_election_seat *ls_election_find(const ls_election *election, uint64_t id)
+const ls_election_endpoint *ls_election_find(const ls_election *election, uint64_t id)
 {
-    for (int i = 0; i < election->n_seats && id != 0; i++)
-        if (election->seats[i].id == id)
-            return &election->seats[i];
+    for (int i = 0; i < election->n_endpoints && id != 0; i++)
+        if (election->endpoints[i].id == id)
+            return &election->endpoints[i];
     return NULL;
 }
 
-const ls_election_seat *ls_election_seats(const ls_election *election, int *n_out)
+const ls_election_endpoint *ls_election_endpoints(const ls_election *election, int *n_out)
 {
-    *n_out = election->n_seats;
-    return election->seats;
+    *n_out = election->n_endpoints;
+    return election->endpoints;
 }
 
-ls_status ls_election_learn(ls_election *election, const ls_election_seat *seats, int n)
+ls_status ls_election_learn(ls_election *election, const ls_election_endpoint *endpoints, int n)
 {
-    ls_election_seat *copy = ls_mem_array((size_t)n, sizeof *copy);
+    ls_election_endpoint *copy = ls_mem_array((size_t)n, sizeof *copy);
 
     if (!copy)
         return LS_ENOMEM;
-    memcpy(copy, seats, (size_t)n * sizeof *copy);
-    ls_mem_free(election->seats);
-    election->seats = copy;
-    election->n_seats = n;
+    memcpy(copy, endpoints, (size_t)n * sizeof *copy);
+    ls_mem_free(election->endpoints);
+    election->endpoints = copy;
+    election->n_endpoints = n;
     return LS_OK;
 }
 
-void ls_election_encode(const ls_election_seat *seats, int n, ls_str *out)
+void ls_election_encode(const ls_election_endpoint *endpoints, int n, ls_str *out)
 {
     ls_wire_codec_put(out, (uint64_t)n, 2);
     for (int i = 0; i < n; i++) {
-        ls_wire_codec_put(out, seats[i].id, 8);
-        ls_wire_codec_put(out, (uint64_t)seats[i].node, 4);
-        ls_wire_codec_put(out, (uint64_t)seats[i].workers, 2);
-        ls_wire_codec_put(out, seats[i].port, 2);
-        ls_wire_codec_put(out, seats[i].door, 2);
-        ls_wire_codec_put_text(out, seats[i].host);
-        ls_wire_codec_put_text(out, seats[i].ip);
+        ls_wire_codec_put(out, endpoints[i].id, 8);
+        ls_wire_codec_put(out, (uint64_t)endpoints[i].node, 4);
+        ls_wire_codec_put(out, (uint64_t)endpoints[i].workers, 2);
+        ls_wire_codec_put(out, endpoints[i].port, 2);
+        ls_wire_codec_put(out, endpoints[i].join_port, 2);
+        ls_wire_codec_put_text(out, endpoints[i].host);
+        ls_wire_codec_put_text(out, endpoints[i].ip);
     }
 }
 
-ls_status ls_election_decode(const void *bytes, size_t len, ls_election_seat **seats_out,
+ls_status ls_election_decode(const void *bytes, size_t len, ls_election_endpoint **endpoints_out,
                              int *n_out)
 {
     ls_wire_codec in = {.at = bytes, .left = len};
     size_t n = (size_t)ls_wire_codec_get(&in, 2);
-    ls_election_seat *seats = NULL;
+    ls_election_endpoint *endpoints = NULL;
 
     in.bad |= n < 1 || n > LS_QUORUM_NODES;
     if (!in.bad) {
-        seats = ls_mem_array(n, sizeof *seats);
-        if (!seats)
+        endpoints = ls_mem_array(n, sizeof *endpoints);
+        if (!endpoints)
             return LS_ENOMEM;
     }
     for (size_t i = 0; i < n && !in.bad; i++) {
-        seats[i].id = ls_wire_codec_get(&in, 8);
-        seats[i].node = (int)(ls_wire_codec_get(&in, 4) & INT_MAX);
-        seats[i].workers = (int)ls_wire_codec_get(&in, 2);
-        seats[i].port = (uint16_t)ls_wire_codec_get(&in, 2);
-        seats[i].door = (uint16_t)ls_wire_codec_get(&in, 2);
-        ls_wire_codec_get_text(&in, seats[i].host, sizeof seats[i].host);
-        ls_wire_codec_get_text(&in, seats[i].ip, sizeof seats[i].ip);
+        endpoints[i].id = ls_wire_codec_get(&in, 8);
+        endpoints[i].node = (int)(ls_wire_codec_get(&in, 4) & INT_MAX);
+        endpoints[i].workers = (int)ls_wire_codec_get(&in, 2);
+        endpoints[i].port = (uint16_t)ls_wire_codec_get(&in, 2);
+        endpoints[i].join_port = (uint16_t)ls_wire_codec_get(&in, 2);
+        ls_wire_codec_get_text(&in, endpoints[i].host, sizeof endpoints[i].host);
+        ls_wire_codec_get_text(&in, endpoints[i].ip, sizeof endpoints[i].ip);
     }
     if (!ls_wire_codec_done(&in)) {
-        ls_mem_free(seats);
-        return ls_fail(LS_EDATA, "a list of seats is damaged");
+        ls_mem_free(endpoints);
+        return ls_fail(LS_EDATA, "a list of endpoints is damaged");
     }
-    *seats_out = seats;
+    *endpoints_out = endpoints;
     *n_out = (int)n;
     return LS_OK;
 }
@@ -218,15 +217,16 @@ static ls_status open_link(ls_election *s, node_link *l, int fd, const ls_hello 
     return st;
 }
 
-static ls_status call(ls_election *s, node_link *l, const ls_election_seat *seat, int64_t now_ns)
+static ls_status call(ls_election *s, node_link *l, const ls_election_endpoint *endpoint,
+                      int64_t now_ns)
 {
     char text[LS_SOCK_TEXT];
     ls_sock_address to;
     ls_status st;
 
-    snprintf(text, sizeof text, strchr(seat->ip, ':') ? "[%.60s]:%d" : "%.60s:%d", seat->ip,
-             seat->port);
-    l->id = seat->id;
+    snprintf(text, sizeof text, strchr(endpoint->ip, ':') ? "[%.60s]:%d" : "%.60s:%d", endpoint->ip,
+             endpoint->port);
+    l->id = endpoint->id;
     l->until_ns = now_ns + CALL_S * LS_NS_PER_S;
     LS_TRY(st, ls_sock_resolve(text, l->until_ns, &to), out); /* numbers: at once */
     LS_TRY(st, ls_sock_connect_begin(&to, &l->fd), out);
@@ -344,12 +344,12 @@ static node_link *link_to(const ls_election *s, uint64_t id)
 static void deliver(void *context, const ls_quorum_message *message)
 {
     ls_election *s = context;
-    const ls_election_seat *seat = ls_election_find(s, message->to);
+    const ls_election_endpoint *endpoint = ls_election_find(s, message->to);
     node_link *l = link_to(s, message->to);
 
     ls_str_clear(&s->bytes);
     ls_quorum_encode_message(message, &s->bytes);
-    if (s->bytes.failed || (!l && !seat))
+    if (s->bytes.failed || (!l && !endpoint))
         return;
     if (l && l->state == OPEN) {
         if (!send_now(l, s->bytes.p, s->bytes.len))
@@ -360,7 +360,7 @@ static void deliver(void *context, const ls_quorum_message *message)
         l = add_link(s);
         if (!l)
             return;
-        if (call(s, l, seat, ls_time_now_ns()) != LS_OK) {
+        if (call(s, l, endpoint, ls_time_now_ns()) != LS_OK) {
             drop_link(s, l);
             return;
         }
@@ -498,7 +498,7 @@ void ls_election_close(ls_election *election)
         remove_vote_store(s);
     ls_vote_store_close(s->vote_store);
     ls_mem_free(s->quorum);
-    ls_mem_free(s->seats);
+    ls_mem_free(s->endpoints);
     ls_str_release(&s->bytes);
     ls_mem_free(s);
 }

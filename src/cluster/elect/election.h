@@ -1,31 +1,31 @@
-/* election.h -- the agents of a job that can lose its coordinator: the rules of quorum.h with sockets,
- * a clock and a disk.
+/* election.h -- the rules of quorum.h with sockets, a clock and a disk: the agents of a job that
+ * can lose its coordinator.
  *
- * Every node of the job has a *seat*: a number, and the ports at which it is reached. Coordinator
- * and nodes talk over connections of their own; while the coordinator lives only it calls, and who
+ * Every node of the job has an *endpoint*: a number, and the ports at which it is reached. Nodes
+ * talk over connections of their own. While the coordinator lives, only it calls; a node that
  * wants to succeed it calls the others. Messages may be lost: they are repeated.
  *
  *     the coordinator   found() begins the line of views; agree() before each further one
- *     all               attend() when the descriptor is readable; leader() says who coordinates
+ *     all               attend() when the descriptor is readable; leader() tells the coordinator
  *
  * A promise is on this machine's disk before anything that depends on it is sent: in
  * LINESHAFT_STATE or /var/tmp/lineshaft-UID, for as long as the agent runs. An agent that is
- * started again is a new node with a new number, so a promise that is lost is that of a number that
- * nobody has. One thread. */
+ * started again is a new node with a new number, so a promise that is lost is that of a number
+ * that nobody has. One thread. */
 #pragma once
 #include "cluster/member/members.h"
 #include "cluster/elect/quorum.h"
 
 LS_C_BEGIN
 
-typedef struct ls_election_seat {
+typedef struct ls_election_endpoint {
     uint64_t id;       /* its number among the votes; 0: not known yet */
     int node, workers; /* its number in the job (coordinator.h), and what it brings */
     char host[LS_MEMBERS_TEXT], ip[LS_MEMBERS_TEXT];
-    uint16_t port; /* where its election listens */
-    uint16_t door; /* where others would join it (rendezvous.h) */
-    bool away;     /* the coordinator's: it has not come to it yet */
-} ls_election_seat;
+    uint16_t port;      /* where its election listens */
+    uint16_t join_port; /* where others would join it (rendezvous.h) */
+    bool away;          /* the coordinator's: it has not come to it yet */
+} ls_election_endpoint;
 
 typedef struct ls_election_args {
     const char *ip;        /* of this node */
@@ -42,15 +42,15 @@ void ls_election_close(ls_election *election); /* takes the promise away; NULL i
 uint64_t ls_election_id(const ls_election *election);
 uint16_t ls_election_port(const ls_election *election);
 
-/* Who sits where; replaces what was known. */
-ls_status ls_election_learn(ls_election *election, const ls_election_seat *seats, int n);
-const ls_election_seat *ls_election_find(const ls_election *election,
-                                         uint64_t id); /* NULL: not known */
-const ls_election_seat *ls_election_seats(const ls_election *election, int *n_out);
+/* The endpoints of all nodes; replaces what was known. */
+ls_status ls_election_learn(ls_election *election, const ls_election_endpoint *endpoints, int n);
+const ls_election_endpoint *ls_election_find(const ls_election *election,
+                                             uint64_t id); /* NULL: not known */
+const ls_election_endpoint *ls_election_endpoints(const ls_election *election, int *n_out);
 
 /* As bytes and back. LS_EDATA: damaged. */
-void ls_election_encode(const ls_election_seat *seats, int n, ls_str *out);
-ls_status ls_election_decode(const void *bytes, size_t len, ls_election_seat **seats_out,
+void ls_election_encode(const ls_election_endpoint *endpoints, int n, ls_str *out);
+ls_status ls_election_decode(const void *bytes, size_t len, ls_election_endpoint **endpoints_out,
                              int *n_out);
 
 /* The first coordinator of a job: the nodes that it begins with, itself first. */

@@ -1,5 +1,5 @@
-/* etcd.c -- see etcd.h. 64-bit numbers are texts in its JSON, and what is zero or false is left
- * out. */
+/* etcd.c -- requests to etcd's JSON gateway and their answers. 64-bit numbers are texts in that
+ * JSON, keys and values are base64, and fields that are zero or false are left out. */
 #include "cluster/elect/etcd.h"
 
 #include <inttypes.h>

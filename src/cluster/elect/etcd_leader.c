@@ -1,7 +1,5 @@
-/* etcd_leader.c -- see etcd_leader.h.
- *
- * The thread does one thing after the other: renew the lease that it has, write the view that is
- * wanted, look for a leader. What it finds is copied under a lock when the caller asks. */
+/* etcd_leader.c -- one thread, one loop: renew the lease that it has, write the view that is
+ * wanted, look for a leader. A caller gets a copy of what the thread found last, under a lock. */
 #include "cluster/elect/etcd_leader.h"
 
 #include <inttypes.h>

@@ -1,16 +1,18 @@
-/* etcd_leader.h -- who coordinates a job, where etcd decides that (heal.quorum: etcd) instead of the
- * votes of its nodes: so of two machines the other one can go on when the first is lost.
+/* etcd_leader.h -- which node coordinates a job, where etcd decides that (heal.quorum: etcd)
+ * instead of the votes of its nodes: so of two machines the other one can go on when the first is
+ * lost.
  *
- *   lineshaft/RUN/leader   "ID", the launcher of the job (run_lease.h); or "ID#NODE", who has
- * succeeded it: under a lease of 5 s lineshaft/RUN/owner    "ID": the job that may write the run,
- * whoever of it coordinates lineshaft/RUN/view     "GENERATION ID NODE NODE ...": the last view, by
- * its coordinator
+ *   lineshaft/RUN/leader   "ID", the launcher of the job (run_lease.h); or "ID#NODE", the node that
+ *                          has succeeded it: under a lease of 5 s
+ *   lineshaft/RUN/owner    "ID": the job that may write the run, whichever node coordinates it
+ *   lineshaft/RUN/view     "GENERATION ID NODE NODE ...": the last view, by its coordinator
  *
- * A view is made by a transaction that compares leader and the view before, so one that slept makes
- * none. When the lease has run out, whoever of the last view is first to write its name there, as
- * the same owner, is the next one. Clocks decide when to try, etcd what is allowed.
+ * A transaction that compares leader and the view before makes a view, so a coordinator that
+ * slept makes none. When the lease has run out, the first node of the last view that writes its
+ * name there, for the same owner, is the next coordinator. Clocks decide when to try, etcd what
+ * is allowed.
  *
- * etcd is asked by a thread of its own; all calls here return at once. One thread calls. */
+ * A thread of its own asks etcd; all calls here return at once. One thread calls. */
 #pragma once
 #include "cluster/elect/quorum.h"
 

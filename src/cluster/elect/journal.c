@@ -1,9 +1,9 @@
-/* journal.c -- see journal.h.
+/* journal.c -- records that survive a crash.
  *
  * Only the last record can be torn, because each is synced before the next is written. So a bad
  * record with a sound one behind it is not a write that a crash has cut, but damage, and promises
- * may be lost; whoever votes must know the difference (quorum.h). Zeros, which some file systems
- * leave behind a crash, are no record: numbers begin at 1, and no record is empty. */
+ * may be lost; a node that votes must know the difference (quorum.h). Zeros, which some file
+ * systems leave behind a crash, are no record: numbers begin at 1, and no record is empty. */
 #include "cluster/elect/journal.h"
 
 #include <errno.h>

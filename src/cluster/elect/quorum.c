@@ -1,12 +1,22 @@
-/* quorum.c -- see quorum.h.
+/* quorum.c -- the rules of quorum.h; its table has the roles, and here is what takes each arrow:
  *
- * Why a new coordinator offers its view once more: that a view was accepted by some does not say
- * that it holds. Five nodes a..e, generation 1. b leads term 2, offers generation 2 = {a b c}, and
- * only b itself accepts. b leads term 3 by the votes of b, c and d, and makes generation 3 = {b c}
- * from generation 2 without asking: b and c accept, which is more than half of {b c} and of {a b
- * c}. Now d leads term 4 by a, d and e, who know of generation 1 only, and makes another generation
- * 2 = {a d e}. Two views, two halves of a job that train. So: generation 3 only after generation 2
- * holds in the term of who makes it. The model finds this with five nodes (BUG_SKIP).
+ *   FOLLOWS --ls_quorum_look(), ask_all(ASK)------> ASKS
+ *   ASKS    --count_votes(): a new term, its vote-> STANDS
+ *   STANDS  --count_votes(), lead()---------------> LEADS
+ *   any     --follow(): a later term, or a beat---> FOLLOWS
+ *
+ * A new coordinator offers the view it has once more, because a view that some accepted need not
+ * hold. Without that rule five nodes a..e make two lines of views:
+ *
+ *   term 1   a leads       generation 1 = {a b c d e} holds
+ *   term 2   b leads       offers generation 2 = {a b c}; only b itself accepts
+ *   term 3   b leads, by   makes generation 3 = {b c} from generation 2 without asking: b and c
+ *            b, c, d       accept, which is more than half of {b c} and of {a b c}
+ *   term 4   d leads, by   knows of generation 1 only, and makes another generation 2 = {a d e}
+ *            a, d, e       -> two views, two halves of a job that both train
+ *
+ * So generation 3 is made only when generation 2 holds in the term of its maker. The model finds
+ * this with five nodes (BUG_SKIP).
  *
  * Safety rests on promises alone, never on time: a coordinator that slept may send what it likes.
  * Times only decide when to try. */

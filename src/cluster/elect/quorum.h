@@ -6,8 +6,8 @@
  * generation and its nodes in order: the first is the coordinator that made it, the next ones are
  * its successors. docs/design/failover.pml has the same rules, and spin proves them.
  *
- *   a vote          One in each term, kept on disk, and only for a node whose view is not older than
- *                   one's own: by the term in which it was offered, then by its generation.
+ *   a vote          One in each term, kept on disk, and only for a node whose view is not older
+ *                   than one's own: by the term in which it was offered, then by its generation.
  *   enough          More than half of the nodes of a view; or exactly half of them with its first
  *                   one. So of two nodes the coordinator's side goes on.
  *   coordinator     Of a term: the node with the votes of enough nodes of its view, and of the view

@@ -1,8 +1,8 @@
-/* run_lease.c -- see run_lease.h.
+/* run_lease.c -- transactions of a run's owner.
  *
  * Every value holds the job's own name with random digits, so that a transaction whose answer was
- * lost can be told from one that somebody else did: when a comparison fails, the value is read, and
- * if it is what was to be written, it was written. */
+ * lost is not mistaken for somebody else's: when a comparison fails, the value is read, and if it
+ * is what was to be written, it was written. */
 #include "cluster/elect/run_lease.h"
 
 #include <inttypes.h>

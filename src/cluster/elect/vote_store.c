@@ -1,4 +1,5 @@
-/* vote_store.c -- see vote_store.h. Each record is a whole promise, so a compaction is the last one alone. */
+/* vote_store.c -- promises in a journal. Each record is a whole promise, so compaction keeps the
+ * last record alone. */
 #include "cluster/elect/vote_store.h"
 
 #include <dirent.h>

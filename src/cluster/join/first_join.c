@@ -1,8 +1,9 @@
 /* first_join.c -- how a node joins, and how all get the list of members.
  *
  * The list goes to every node, so its bytes are made once. They are sent in pieces, the next one
- * when the socket has taken the one before: a queue of whole lists for ten thousand nodes would be
- * a gigabyte here. Nobody is listened to meanwhile; who went away is noticed by the next attend. */
+ * when the socket has taken the one before: a queue of whole lists for ten thousand nodes would
+ * be a gigabyte here. The host reads nothing meanwhile; the next attend notices a node that went
+ * away. */
 #include "cluster/join/rendezvous_impl.h"
 
 #include <sys/epoll.h>
@@ -144,7 +145,7 @@ static ls_status take_view(ls_rendezvous *r, const ls_frame *frame)
             ls_fail(LS_EDATA, "the list of members of %s does not hold this node", r->address.text);
     r->met = r->peers[0].link.ahead = st == LS_OK; /* from now on all is taken that comes */
     r->names = (ls_wire_codec){.at = outline.names, .left = outline.names_len};
-    if (r->met && r->door)
+    if (r->met && r->hooks)
         ls_rendezvous_pace(r, outline.nodes);
     return st;
 }
@@ -168,7 +169,7 @@ static ls_status take_aside(ls_rendezvous *r, const ls_frame *frame, bool *got, 
     case HOLD:
         ls_log(LS_LOG_INFO, "%s has taken this node, and will call it", r->address.text);
         *waits_out = true;
-        if (r->door)
+        if (r->hooks)
             ls_rendezvous_pace(r, 0); /* the job runs: it is missed when it is silent */
         return LS_OK;
     case LIST:
@@ -179,9 +180,9 @@ static ls_status take_aside(ls_rendezvous *r, const ls_frame *frame, bool *got, 
         ls_rendezvous_take_probe(r, &r->peers[0], frame);
         return LS_OK;
     case WORD: /* a spare is told who may succeed */
-        *got = !r->door;
-        if (r->door)
-            r->door->heard(r->door->context, 0, frame->payload, frame->bytes);
+        *got = !r->hooks;
+        if (r->hooks)
+            r->hooks->heard(r->hooks->context, 0, frame->payload, frame->bytes);
         return LS_OK;
     default:
         *got = true;
@@ -339,7 +340,7 @@ static void send_place(ls_rendezvous *r, peer *p, int node)
                               (uint8_t)(node >> 24)};
 
     ls_rendezvous_send(r, p, VIEW, bytes, sizeof bytes);
-    if (r->door)
+    if (r->hooks)
         ls_rendezvous_heard(r, p);
 }
 
@@ -385,7 +386,7 @@ ls_status ls_rendezvous_spread(ls_rendezvous *r)
 
     LS_TRY(st, fd < 0 ? ls_fail_sys(LS_EIO, "cannot watch control connections") : LS_OK, out);
     LS_TRY(st, make_list(r), out);
-    if (r->door)
+    if (r->hooks)
         ls_rendezvous_pace(r, r->args.nodes);
     for (int i = 0; i < r->n_peers; i++) {
         struct epoll_event event = {.events = EPOLLOUT, .data.u32 = (uint32_t)i};

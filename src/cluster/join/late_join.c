@@ -1,6 +1,5 @@
-/* late_join.c -- the connections of a job that heals: who comes later, who goes away, signs of life.
- *
- * What follows from that is decided behind the door (recover_cluster.h, coordinator.h). */
+/* late_join.c -- the connections of a job that heals: nodes that come later, nodes that go away,
+ * signs of life. What follows from these is decided by the caller's hooks (recover_cluster.h). */
 #include "cluster/join/rendezvous_impl.h"
 
 #include <sys/timerfd.h>
@@ -23,14 +22,14 @@ void ls_rendezvous_lose(ls_rendezvous *r, ls_rendezvous_peer *p, int64_t silent_
     char why[640];
     int node = p->node;
 
-    if (r->door && r->door->orphaned && !r->args.hosts && !r->failed && r->met) {
+    if (r->hooks && r->hooks->orphaned && !r->args.hosts && !r->failed && r->met) {
         snprintf(why, sizeof why, "%.600s", ls_err_last()->text);
         ls_rendezvous_drop(p);
         ls_rendezvous_enter(r, p, LOST);
-        r->door->orphaned(r->door->context, why, silent_ns);
+        r->hooks->orphaned(r->hooks->context, why, silent_ns);
         return;
     }
-    if (!r->door || !r->args.hosts) {
+    if (!r->hooks || !r->args.hosts) {
         r->dropped = !r->args.hosts && !r->failed;
         ls_rendezvous_decide_lost(r, p);
         ls_rendezvous_drop(p);
@@ -40,18 +39,18 @@ void ls_rendezvous_lose(ls_rendezvous *r, ls_rendezvous_peer *p, int64_t silent_
     snprintf(why, sizeof why, "node %d (%s) was lost: %.300s", node, p->host, ls_err_last()->text);
     ls_rendezvous_drop(p);
     ls_rendezvous_enter(r, p, LOST);
-    r->door->lost(r->door->context, node, why, silent_ns);
+    r->hooks->lost(r->hooks->context, node, why, silent_ns);
 }
 
 static void look_at_heartbeat(ls_rendezvous *r, ls_rendezvous_peer *p, int64_t now)
 {
-    const ls_rendezvous_door *d = r->door;
+    const ls_rendezvous_hooks *d = r->hooks;
     int64_t suspect_ns = ls_max_i64(d->suspect_ns, r->heartbeat_ns * 3 / 2);
     /* Without its coordinator a node that cannot succeed it can do nothing but end: it waits
      * longer. */
-    int64_t dead_ns = r->args.hosts ? ls_witness_limit(&p->witness, d->dead_ns, suspect_ns, now)
-                      : d->heirs    ? d->dead_ns
-                                    : PATIENT * d->dead_ns;
+    int64_t dead_ns = r->args.hosts   ? ls_witness_limit(&p->witness, d->dead_ns, suspect_ns, now)
+                      : d->successors ? d->dead_ns
+                                      : PATIENT * d->dead_ns;
     int64_t silent_ns = ls_heartbeat_silent(&p->heartbeat, now);
     char text[80];
 
@@ -79,7 +78,7 @@ static void beat_slice(ls_rendezvous *r, int64_t away_ns, int64_t now)
         ls_rendezvous_peer *p = &r->peers[i];
         if (!p->linked || p->phase != JOINED)
             continue;
-        if (!r->args.hosts || r->door->heirs || r->round % r->rarely == 0)
+        if (!r->args.hosts || r->hooks->successors || r->round % r->rarely == 0)
             ls_rendezvous_send(r, p, HEARTBEAT, "", 0);
         if (r->met && away_ns <= 0)
             look_at_heartbeat(r, p, now);
@@ -109,12 +108,12 @@ void ls_rendezvous_beat(ls_rendezvous *r)
 void ls_rendezvous_pace(ls_rendezvous *r, int nodes)
 {
     int64_t crowd_ns =
-        ls_min_i64(nodes * (LS_NS_PER_S / SIGNS_PER_S), r->door->dead_ns / SIGNS_LEAST);
+        ls_min_i64(nodes * (LS_NS_PER_S / SIGNS_PER_S), r->hooks->dead_ns / SIGNS_LEAST);
 
     r->slices = r->args.hosts && nodes > CROWD ? SLICES : 1;
     r->rarely = nodes > CROWD ? PATIENT : 1;
     r->slice = 0;
-    r->heartbeat_ns = ls_max_i64(r->door->heartbeat_ns, crowd_ns);
+    r->heartbeat_ns = ls_max_i64(r->hooks->heartbeat_ns, crowd_ns);
     int64_t every_ns = r->heartbeat_ns / r->slices;
     const struct timespec every = {.tv_sec = every_ns / LS_NS_PER_S,
                                    .tv_nsec = every_ns % LS_NS_PER_S};
@@ -123,7 +122,7 @@ void ls_rendezvous_pace(ls_rendezvous *r, int nodes)
                           &(struct itimerspec){.it_value = every, .it_interval = every}, NULL);
 }
 
-ls_status ls_rendezvous_attach(ls_rendezvous *r, const ls_rendezvous_door *door)
+ls_status ls_rendezvous_attach(ls_rendezvous *r, const ls_rendezvous_hooks *hooks)
 {
     ls_status st = LS_OK;
 
@@ -132,7 +131,7 @@ ls_status ls_rendezvous_attach(ls_rendezvous *r, const ls_rendezvous_door *door)
         return ls_fail_sys(LS_EIO, "cannot make a timer for signs of life");
     LS_TRY(st, ls_rendezvous_watch(r, r->heartbeat_fd, OF_HEARTBEAT), out);
     r->next_node = r->args.nodes;
-    r->door = door; /* the first sign of life is due when the nodes have met */
+    r->hooks = hooks; /* the first sign of life is due when the nodes have met */
     if (!r->args.hosts)
         ls_rendezvous_open_probe(r);
 out:
@@ -204,7 +203,7 @@ void ls_rendezvous_admit(ls_rendezvous *r, ls_rendezvous_peer *p)
     r->next_node++;
     ls_rendezvous_heard(r, p);
     ls_rendezvous_send(r, p, HOLD, "", 0);
-    if (!r->door->joins(r->door->context, p->node, &about, why, sizeof why))
+    if (!r->hooks->joins(r->hooks->context, p->node, &about, why, sizeof why))
         ls_rendezvous_refuse(r, p, why);
 }
 
@@ -231,7 +230,7 @@ void ls_rendezvous_stop(ls_rendezvous *r, int code, const ls_err_record *why)
 /* Nodes that have no part in the job need not be waited for when it is over. */
 void ls_rendezvous_dismiss(ls_rendezvous *r)
 {
-    for (int i = 0; i < r->n_peers && r->door; i++)
-        if (r->peers[i].phase == JOINED && r->door->idle(r->door->context, r->peers[i].node))
+    for (int i = 0; i < r->n_peers && r->hooks; i++)
+        if (r->peers[i].phase == JOINED && r->hooks->idle(r->hooks->context, r->peers[i].node))
             ls_rendezvous_enter(r, &r->peers[i], GONE_WELL);
 }

@@ -1,4 +1,5 @@
-/* probe_messages.c -- who is silent is asked about: the messages of witness.h over a rendezvous.
+/* probe_messages.c -- other nodes are asked about a silent one: the messages of witness.h over a
+ * rendezvous.
  *
  *      host                       node 3                  node 7, silent
  *       |  <- REACH: my port ----- |                        |
@@ -82,10 +83,10 @@ static void take_question(ls_rendezvous *r, ls_wire_codec *in)
     uint16_t port = (uint16_t)ls_wire_codec_get(in, 2);
 
     ls_wire_codec_get_text(in, ip, sizeof ip);
-    if (!ls_wire_codec_done(in) || !r->probe || !r->door)
+    if (!ls_wire_codec_done(in) || !r->probe || !r->hooks)
         return;
     /* Who cannot ask does not know. */
-    if (ls_probe_ask(r->probe, ip, port, node, ls_time_now_ns() + r->door->suspect_ns) != LS_OK)
+    if (ls_probe_ask(r->probe, ip, port, node, ls_time_now_ns() + r->hooks->suspect_ns) != LS_OK)
         ls_log(LS_LOG_INFO, "cannot ask for node %u: %s", node, ls_err_last()->text);
 }
 

@@ -1,17 +1,17 @@
-/* rendezvous.c -- the coordinator and those who join it; the drawing is in the header.
+/* rendezvous.c -- the host and the nodes that join it; the drawing of messages is in the header.
  *
- * The coordinator's own agent is no peer of itself: its part (ranks, failure, end) is kept in the
- * same struct. A peer goes through
+ * The host's own agent is no peer of itself: its part (ranks, failure, end) is kept in the same
+ * struct. A peer goes through
  *
- *   WAITED -> JOINED    take_join(): version, job, generation and ranks are right
- *   JOINED -> WAITED    before the view is complete: it went away, another may come
- *   JOINED -> DONE      take_frame(): its ranks have ended
- *   JOINED -> LOST      after the view: it went away, which ends the job, unless it heals (door)
+ *   WAITED -> JOINED       take_join(): version, job, generation and ranks are right
+ *   JOINED -> WAITED       before all are here: it went away, and another may come
+ *   JOINED -> GONE_WELL    take_done(): its ranks have ended
+ *   JOINED -> LOST         after that: it went away, which ends the job, unless it heals (hooks)
  *
- * Nodes are numbered in the order in which they came. A failure because of a peer (LS_EPEER) is
- * reported by an agent only with its DONE: the cause itself is on its way from another node. The
- * coordinator holds such a DONE back as a suspicion, for as long as it takes to see that a node has
- * died: only when nothing better came until then, it is the failure of the job. */
+ * Nodes are numbered in the order in which they came. An agent reports a failure that blames a peer
+ * (LS_EPEER) only with its DONE, because the cause itself is on its way from another node. The host
+ * holds such a DONE back as a suspicion, for as long as it takes to notice that a node has died: if
+ * nothing better comes until then, it is the failure of the job. */
 #include "cluster/join/rendezvous_impl.h"
 
 #include <poll.h>
@@ -348,7 +348,7 @@ static ls_status take_callers(ls_rendezvous *r)
         LS_TRY(st, ls_acceptor_next(r->gate, &fd, &hello, &from), out);
         if (fd < 0)
             break;
-        peer *p = !r->met ? free_peer(r) : r->door ? ls_rendezvous_new_peer(r) : NULL;
+        peer *p = !r->met ? free_peer(r) : r->hooks ? ls_rendezvous_new_peer(r) : NULL;
         if (!p) {
             p = &r->late[r->next_late++ % LATE];
             ls_rendezvous_drop(p);
@@ -465,13 +465,13 @@ static ls_status take_frames(ls_rendezvous *r, peer *p)
         }
         if (!got)
             break;
-        if (r->door && p->phase == JOINED)
+        if (r->hooks && p->phase == JOINED)
             ls_rendezvous_heard(r, p);
         if (frame.type == HEARTBEAT)
             continue;
-        if (frame.type == WORD && r->door && p->phase == JOINED)
-            r->door->heard(r->door->context, p->node, frame.payload, frame.bytes);
-        else if (r->door && p->phase == JOINED && frame.type >= REACH && frame.type <= PROBED)
+        if (frame.type == WORD && r->hooks && p->phase == JOINED)
+            r->hooks->heard(r->hooks->context, p->node, frame.payload, frame.bytes);
+        else if (r->hooks && p->phase == JOINED && frame.type >= REACH && frame.type <= PROBED)
             ls_rendezvous_take_probe(r, p, &frame);
         else if (p >= r->late && p < r->late + LATE)
             ls_rendezvous_refuse(r, p, "the job has all of its nodes");
@@ -521,8 +521,8 @@ static ls_status take_all(ls_rendezvous *r)
         for (int i = 0; i < n; i++)
             LS_TRY(st, take_event(r, &events[i]), out);
     }
-    if (r->door && r->met && r->door->looks)
-        r->door->looks(r->door->context);
+    if (r->hooks && r->met && r->hooks->looks)
+        r->hooks->looks(r->hooks->context);
     settle_suspicion(r, false);
 out:
     return st;
@@ -715,7 +715,7 @@ ls_status ls_rendezvous_attend(ls_rendezvous *r)
 {
     ls_status st = take_all(r);
 
-    if (st == LS_OK && r->door && r->ended && r->code == 0 && !r->failed && !r->told) {
+    if (st == LS_OK && r->hooks && r->ended && r->code == 0 && !r->failed && !r->told) {
         r->told = true; /* it came too late, or was never needed */
         return ls_fail(LS_EPEER, "the job has ended");
     }

@@ -19,17 +19,18 @@
  *      |  <- DONE: code ----------- |  <------ DONE ---------------- |
  *      |  -- END: code -----------> |  ------- END ----------------> |
  *
- * Only who comes without ranks asks. One thread. Nothing is encrypted; everything is authenticated.
+ * Only a node that comes without ranks asks. One thread. Nothing is encrypted; everything is
+ * authenticated.
  *
- * With a *door* the agents of a job that heals (recover_cluster.h) talk over the same connections: who comes
- * later is let in, who goes away is reported instead of ending the job, and everybody gives a sign
- * of life (HEARTBEAT) several times a second.
+ * With hooks (ls_rendezvous_attach) the agents of a job that heals (recover_cluster.h) talk over
+ * the same connections: a node that comes later is let in, one that goes away is reported instead
+ * of ending the job, and every node gives a sign of life (HEARTBEAT) several times a second.
  *
  *      |  <- JOIN --------------- |     a newcomer of a job that runs
  *      |  -- HOLD --------------> |     wait, perhaps for long
  *      |  -- VIEW --------------> |     called: start the ranks
- *      |  <-> WORD, HEARTBEAT ------> |
- *      |  -- PROBE: do you reach  |     somebody is silent (witness.h)
+ *      |  <-> WORD, HEARTBEAT --> |     messages.h, a sign of life
+ *      |  -- PROBE: do you reach  |     a node is silent (witness.h)
  *      |     node 7? -----------> |
  *      |  <- PROBED: yes -------- |
  *      |  -- LEAVE -------------> |     sent away, and why
@@ -62,7 +63,7 @@ typedef struct ls_rendezvous_args {
 
 /* For a job that heals. All but `heard`, `looks` and `orphaned` are of the host only; node: the
  * number of a peer, 0 for who joined when the coordinator speaks. */
-typedef struct ls_rendezvous_door {
+typedef struct ls_rendezvous_hooks {
     int64_t heartbeat_ns, suspect_ns,
         dead_ns; /* signs of life; silence that is told; that is death */
     /* A newcomer; false: it is refused, and why. */
@@ -78,17 +79,17 @@ typedef struct ls_rendezvous_door {
      * known. returned: and now it can be told things. */
     bool (*returns)(void *context, int node, uint64_t id, ls_members_node *about_out);
     void (*returned)(void *context, int node);
-    bool heirs; /* who joined: another node could be the host, so this one need not be waited for */
+    bool successors; /* on a node that joined: another node could be the host */
     void *context;
-} ls_rendezvous_door;
+} ls_rendezvous_hooks;
 
 /* The host listens from now on; who joins has connected. */
 ls_status ls_rendezvous_open(ls_rendezvous **rendezvous_out, const ls_rendezvous_args *args,
                              int64_t deadline_ns);
 void ls_rendezvous_close(ls_rendezvous *rendezvous); /* NULL is allowed */
 
-/* Before the nodes meet: the job heals. door is borrowed until it is closed. */
-ls_status ls_rendezvous_attach(ls_rendezvous *rendezvous, const ls_rendezvous_door *door);
+/* Before the nodes meet: the job heals. hooks is borrowed until it is closed. */
+ls_status ls_rendezvous_attach(ls_rendezvous *rendezvous, const ls_rendezvous_hooks *hooks);
 
 /* Bytes for the other side's heard(); to a node, or from who joined to the coordinator. Who is gone
  * by now does not get them. The host: let a newcomer begin; send a node away. */
@@ -96,8 +97,8 @@ void ls_rendezvous_tell(ls_rendezvous *rendezvous, int node, const void *bytes, 
 void ls_rendezvous_call(ls_rendezvous *rendezvous, int node);
 void ls_rendezvous_expel(ls_rendezvous *rendezvous, int node, const char *why);
 
-/* Where the host is lost (rendezvous_failover.c). Before that, who joined: listen for those who would join here,
- * at the host's port if it is free. port_out: also of the host. */
+/* Where the host is lost (rendezvous_failover.c). Before that, who joined: listen for those who
+ * would join here, at the host's port if it is free. port_out: also of the host. */
 ls_status ls_rendezvous_reserve(ls_rendezvous *rendezvous, uint16_t *port_out);
 /* This node is the host now, of about so many nodes; newcomers get numbers from next_node on. */
 ls_status ls_rendezvous_take_over(ls_rendezvous *rendezvous, int nodes, int next_node);

@@ -1,8 +1,8 @@
-/* rendezvous_failover.c -- a rendezvous whose host is lost: one of those who joined becomes the host, the others
- * come back to it. Which one that is, is decided elsewhere (election.h).
+/* rendezvous_failover.c -- a rendezvous that has lost its host: one of the nodes becomes the host,
+ * the others come back to it. Which one that is, is decided elsewhere (election.h).
  *
- *     orphan: no link      take_over() -> host      a gate, no peers yet
- *                          follow()    -> joined    BACK: I am node 2; the host: door->returns()
+ *     orphan: no link      take_over() -> host      listens again, has no peers yet
+ *                          follow()    -> joined    BACK: I am node 2; the host: hooks->returns()
  *                          give_up()   -> the job ends here
  *
  * The descriptor that the agent watches stays the same. */
@@ -113,8 +113,8 @@ void ls_rendezvous_take_back(ls_rendezvous *r, ls_rendezvous_peer *p, const ls_f
         node = (int)(ls_wire_codec_get(&in, 4) & INT32_MAX);
     uint64_t id = ls_wire_codec_get(&in, 8);
 
-    if (!ls_wire_codec_done(&in) || protocol != PROTOCOL || !r->door || !r->door->returns ||
-        !r->door->returns(r->door->context, node, id, &about) ||
+    if (!ls_wire_codec_done(&in) || protocol != PROTOCOL || !r->hooks || !r->hooks->returns ||
+        !r->hooks->returns(r->hooks->context, node, id, &about) ||
         ls_rendezvous_place(r, p, node) != LS_OK) {
         ls_acceptor_refuse(r->gate, &p->from, "it comes back to a job that goes on without it");
         ls_rendezvous_drop(p); /* without a word: it joins anew */
@@ -126,7 +126,7 @@ void ls_rendezvous_take_back(ls_rendezvous *r, ls_rendezvous_peer *p, const ls_f
     memcpy(p->ip, about.ip, sizeof p->ip);
     ls_rendezvous_enter(r, p, JOINED);
     ls_rendezvous_heard(r, p);
-    r->door->returned(r->door->context, node);
+    r->hooks->returned(r->hooks->context, node);
     if (r->failed) /* it was not there when the others were told */
         ls_rendezvous_send_record(r, STOP, r->code, &r->why);
 }

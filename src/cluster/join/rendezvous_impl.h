@@ -1,4 +1,5 @@
-/* rendezvous_impl.h -- what rendezvous.c, meet.c, late_join.c, rendezvous_failover.c and reach.c share. */
+/* rendezvous_impl.h -- what rendezvous.c, first_join.c, late_join.c, rendezvous_failover.c and
+ * probe_messages.c share. */
 #pragma once
 #include "cluster/member/wire_codec.h"
 #include "cluster/join/probe.h"
@@ -44,8 +45,8 @@ enum {
     BACK
 };
 
-/* What an epoll event is of, besides a peer, which is its place in the list. Of a election's nothing
- * is done here: door->looks() attends to it. */
+/* What an epoll event is of, besides a peer, which is its place in the list. Of a election's
+ * nothing is done here: hooks->looks() attends to it. */
 enum { OF_LATE = 1 << 30, OF_GATE = OF_LATE + LATE, OF_TIMER, OF_HEARTBEAT, OF_PROBE, OF_ELECTION };
 
 typedef enum ls_rendezvous_phase { WAITED, JOINED, GONE_WELL, LOST } ls_rendezvous_phase;
@@ -84,14 +85,14 @@ struct ls_rendezvous {
     int free_from;         /* no peer before this place is free */
     int *place_of;         /* owned: the place of a node's peer, by its number; -1: none */
     int n_places;
-    const ls_rendezvous_door *door; /* borrowed; NULL: the first failure ends the job */
-    int heartbeat_fd;               /* readable when signs of life are due; -1: never */
-    int64_t heartbeat_ns;           /* how often: longer in a crowd */
-    int slices, slice;              /* peers are looked at in so many turns; whose it is */
-    int rarely, round;              /* the host gives a sign each so many rounds of them */
-    int64_t beat_ns;                /* when they were last given */
-    ls_probe *probe;                /* owned; NULL: none */
-    int next_node;                  /* number of the next newcomer */
+    const ls_rendezvous_hooks *hooks; /* borrowed; NULL: the first failure ends the job */
+    int heartbeat_fd;                 /* readable when signs of life are due; -1: never */
+    int64_t heartbeat_ns;             /* how often: longer in a crowd */
+    int slices, slice;                /* peers are looked at in so many turns; whose it is */
+    int rarely, round;                /* the host gives a sign each so many rounds of them */
+    int64_t beat_ns;                  /* when they were last given */
+    ls_probe *probe;                  /* owned; NULL: none */
+    int next_node;                    /* number of the next newcomer */
     ls_rendezvous_peer
         late[LATE]; /* came when all were there; are heard, so that they can be told */
     int next_late;
@@ -145,7 +146,7 @@ void ls_rendezvous_send_record(ls_rendezvous *rendezvous, uint16_t type, int cod
 /* The host: a gate at listen_fd, and what a host of about so many nodes needs besides. */
 ls_status ls_rendezvous_open_gate(ls_rendezvous *rendezvous, int nodes);
 
-/* --- meet.c --- */
+/* --- meet.c ----------------------------------------------------------------------------------- */
 
 /* Who joins: connect to r->address and prove the secret; and say who this is. */
 ls_status ls_rendezvous_connect(ls_rendezvous *rendezvous, int64_t deadline_ns);
@@ -160,13 +161,13 @@ ls_status ls_rendezvous_spread(ls_rendezvous *rendezvous);
 ls_status ls_rendezvous_send_list(ls_rendezvous *rendezvous, ls_rendezvous_peer *peer, int node);
 ls_status ls_rendezvous_meet_join(ls_rendezvous *rendezvous, int64_t deadline_ns);
 
-/* --- rendezvous_failover.c --- */
+/* --- rendezvous_failover.c -------------------------------------------------------------------- */
 
 /* The host: a member comes back to it. */
 void ls_rendezvous_take_back(ls_rendezvous *rendezvous, ls_rendezvous_peer *peer,
                              const ls_frame *frame);
 
-/* --- late_join.c --- */
+/* --- late_join.c ------------------------------------------------------------------------------ */
 
 /* How often signs of life are given in a job of so many nodes. */
 void ls_rendezvous_pace(ls_rendezvous *rendezvous, int nodes);
@@ -184,7 +185,7 @@ void ls_rendezvous_admit(ls_rendezvous *rendezvous, ls_rendezvous_peer *peer);
 /* Nodes that have no part in the job need not be waited for when it is over. */
 void ls_rendezvous_dismiss(ls_rendezvous *rendezvous);
 
-/* --- reach.c --- */
+/* --- reach.c ---------------------------------------------------------------------------------- */
 
 /* A peer has given a sign of life. */
 void ls_rendezvous_heard(ls_rendezvous *rendezvous, ls_rendezvous_peer *peer);

@@ -1,6 +1,6 @@
-/* config_digest.c -- see config_digest.h. Large files are compared by length and ends: reading terabytes of
- * text before a node may join would cost more than the mistake. The ranks compare a hash of all
- * tokens again when they read them (train/session/session.c). */
+/* config_digest.c -- see config_digest.h. Large files are compared by length and ends: reading
+ * terabytes of text before a node may join would cost more than the mistake. The ranks compare a
+ * hash of all tokens again when they read them (train/session/session.c). */
 #include "cluster/member/config_digest.h"
 
 #include "base/file.h"

@@ -1,11 +1,23 @@
-/* coordinator.c -- nodes above the rules of view.h; see coordinator.h.
+/* coordinator.c -- the nodes of a job, above the rules of view.h; the states of a node are in
+ * coordinator.h.
  *
- * The workers of a node stand together in the view, nodes in the order in which they were called.
- * So a newcomer is never the first rank while an old member lives, and the list of members has the
- * ranks of a node in one piece. A node that is gone leaves no place behind.
+ *   ls_coordinator_joins           -> SPARE, or CALLED for a node that the job begins with
+ *   SPARE  --call()----> CALLED    by call_spares() and call_needed()
+ *   SPARE  --forget()--> GONE      by ls_coordinator_loses()
+ *   CALLED --forget()--> GONE      the same; also expelled: refuse(), take_end(), part_cut()
  *
- * Which cause is told? Ranks see connections end before anybody knows why: what they report is a
- * suspicion, and gives way to the sentence of whoever saw the death itself. */
+ * A view goes through
+ *
+ *   whole  --give_up()---> lost    REVOKE to all nodes; workers report
+ *   lost   --announce()--> whole   when all who are alive have reported: VIEW to all nodes
+ *   whole  --regroup()---> whole   guests wait: the ranks are asked to report at the end of a step
+ *
+ * The workers of a node have neighbouring places in the view, and nodes have theirs in the order in
+ * which they were called. So a newcomer is never the first rank while an old member lives, and the
+ * list of members has the ranks of a node in one piece. A node that is gone leaves no gap.
+ *
+ * Which cause is shown? Ranks see connections end before anybody knows why. Their report is a
+ * suspicion, and gives way to the sentence of the agent that saw the death itself. */
 #include "cluster/member/coordinator_impl.h"
 
 #include "base/log.h"
@@ -254,19 +266,19 @@ bool ls_coordinator_excludes(const ls_coordinator *coordinator, const char *host
 
 /* --- losing the view -------------------------------------------------------------------------- */
 
-static void tell_all(ls_coordinator *p, const ls_messages *word)
+static void tell_all(ls_coordinator *p, const ls_messages *message)
 {
     for (int i = 0; i < p->n_nodes; i++)
         if (p->nodes[i].state == CALLED && is_here(&p->nodes[i]))
-            p->args.tell(p->args.context, p->nodes[i].id, word);
+            p->args.tell(p->args.context, p->nodes[i].id, message);
 }
 
 static void revoke(ls_coordinator *p)
 {
-    ls_messages word = {.kind = LS_MESSAGES_REVOKE};
+    ls_messages message = {.kind = LS_MESSAGES_REVOKE};
 
-    memcpy(word.why, p->cause, sizeof word.why);
-    tell_all(p, &word);
+    memcpy(message.why, p->cause, sizeof message.why);
+    tell_all(p, &message);
 }
 
 /* The view ends here. The first sure cause stays; a suspicion gives way to it. */
@@ -383,12 +395,12 @@ void ls_coordinator_restores(ls_coordinator *coordinator, const ls_view_past *pa
 void ls_coordinator_returns(ls_coordinator *coordinator, int id)
 {
     ls_coordinator *p = coordinator;
-    ls_messages word = {.kind = LS_MESSAGES_REVOKE};
+    ls_messages message = {.kind = LS_MESSAGES_REVOKE};
 
     if (p->lost_ns == 0 || !ls_coordinator_find(p, id))
         return;
-    memcpy(word.why, p->cause, sizeof word.why);
-    p->args.tell(p->args.context, id, &word);
+    memcpy(message.why, p->cause, sizeof message.why);
+    p->args.tell(p->args.context, id, &message);
 }
 
 /* A worker of the view that a coordinator before made. */
@@ -401,7 +413,7 @@ static void take_standing(ls_coordinator *p, int place, const ls_messages *w)
     ls_view_stood(&p->view, place, known ? w->stood : -1, w->out);
 }
 
-/* --- words ------------------------------------------------------------------------------------ */
+/* --- messages --------------------------------------------------------------------------------- */
 
 static void refuse(ls_coordinator *p, node *n, const char *differs, int64_t now)
 {
@@ -474,27 +486,28 @@ static void take_end(ls_coordinator *p, node *n, const ls_messages *w, int64_t n
     }
 }
 
-void ls_coordinator_takes(ls_coordinator *coordinator, int id, const ls_messages *word, int64_t now)
+void ls_coordinator_takes(ls_coordinator *coordinator, int id, const ls_messages *message,
+                          int64_t now)
 {
     ls_coordinator *p = coordinator;
     node *n = ls_coordinator_find(p, id);
 
-    if (!n || n->state != CALLED || word->worker >= n->workers)
+    if (!n || n->state != CALLED || message->worker >= n->workers)
         return;
-    int place = n->first + word->worker;
+    int place = n->first + message->worker;
     bool over =
         p->view.member[place].state == LS_VIEW_OUT || p->view.member[place].state == LS_VIEW_DONE;
     if (over || p->finished) {
         const ls_messages answer = {.kind = LS_MESSAGES_VERDICT,
-                                    .worker = word->worker,
+                                    .worker = message->worker,
                                     .verdict = p->finished ? LS_VIEW_STOP : LS_VIEW_DROP};
-        if (word->kind == LS_MESSAGES_ENDED)
+        if (message->kind == LS_MESSAGES_ENDED)
             p->args.tell(p->args.context, id, &answer);
         return;
     }
-    switch (word->kind) {
+    switch (message->kind) {
     case LS_MESSAGES_REPORT:
-        take_report(p, n, word, now);
+        take_report(p, n, message, now);
         break;
     case LS_MESSAGES_READY:
         ls_view_readies(&p->view, place);
@@ -505,10 +518,10 @@ void ls_coordinator_takes(ls_coordinator *coordinator, int id, const ls_messages
         ls_view_leaves(&p->view, place);
         break;
     case LS_MESSAGES_ENDED:
-        take_end(p, n, word, now);
+        take_end(p, n, message, now);
         break;
     case LS_MESSAGES_STANDS:
-        take_standing(p, place, word);
+        take_standing(p, place, message);
         break;
     case LS_MESSAGES_VIEW:
     case LS_MESSAGES_REVOKE:
@@ -563,16 +576,16 @@ static ls_status list_members(const ls_coordinator *p, uint64_t generation, ls_m
     return st;
 }
 
-static void tell_view(ls_coordinator *p, node *n, ls_messages *word)
+static void tell_view(ls_coordinator *p, node *n, ls_messages *message)
 {
-    word->known = n->known;
+    message->known = n->known;
     n->known = p->roster.bytes.len;
-    word->workers = n->workers;
+    message->workers = n->workers;
     for (int i = 0; i < n->workers; i++) {
-        word->rank[i] = p->view.member[n->first + i].rank;
-        word->serial[i] = p->view.member[n->first + i].report.serial;
+        message->rank[i] = p->view.member[n->first + i].rank;
+        message->serial[i] = p->view.member[n->first + i].report.serial;
     }
-    p->args.tell(p->args.context, n->id, word);
+    p->args.tell(p->args.context, n->id, message);
 }
 
 /* Whether those who decide accept the next view. Its nodes: those of whom somebody waits, and the
@@ -608,32 +621,32 @@ static void pass_on(ls_coordinator *p, int barren)
 
 static void announce(ls_coordinator *p, int64_t now)
 {
-    ls_messages word = {.kind = LS_MESSAGES_VIEW};
+    ls_messages message = {.kind = LS_MESSAGES_VIEW};
     int barren = p->view.barren;
     ls_status st;
 
     if (!all_alike(p, now) || !agreed(p))
         return;
     LS_TRY(st, ls_str_status(&p->roster.bytes), out);
-    LS_TRY(st, ls_view_next(&p->view, &word.view.plan), out);
+    LS_TRY(st, ls_view_next(&p->view, &message.view.plan), out);
     pass_on(p, barren);
-    word.roster = &p->roster;
-    LS_TRY(st, list_members(p, word.view.plan.generation, &word.members), out);
-    word.view.begun = p->view.begun;
+    message.roster = &p->roster;
+    LS_TRY(st, list_members(p, message.view.plan.generation, &message.members), out);
+    message.view.begun = p->view.begun;
     if (p->lost_ns && !p->unhealed_ns)
         p->unhealed_ns = p->lost_ns;
-    word.view.lost_ns = p->unhealed_ns ? now - p->unhealed_ns : -1;
-    word.view.noticed_ns = p->noticed_ns;
-    memcpy(word.view.cause, p->cause, sizeof word.view.cause);
+    message.view.lost_ns = p->unhealed_ns ? now - p->unhealed_ns : -1;
+    message.view.noticed_ns = p->noticed_ns;
+    memcpy(message.view.cause, p->cause, sizeof message.view.cause);
     p->lost_ns = p->noticed_ns = 0;
     p->sure = p->regroups = false;
     p->cause[0] = '\0';
     p->made_ns = now;
     for (int i = 0; i < p->n_nodes; i++)
         if (count_in(p, &p->nodes[i], LS_VIEW_IN) > 0)
-            tell_view(p, &p->nodes[i], &word);
+            tell_view(p, &p->nodes[i], &message);
 out:
-    ls_messages_release(&word);
+    ls_messages_release(&message);
     if (st != LS_OK)
         end_job(p, -1, ls_err_exit_code(st), ls_err_last());
 }
@@ -736,14 +749,14 @@ static void call_spares(ls_coordinator *p)
 /* Ask the ranks to meet those who wait. */
 static void regroup(ls_coordinator *p)
 {
-    const ls_messages word = {.kind = LS_MESSAGES_REGROUP};
+    const ls_messages message = {.kind = LS_MESSAGES_REGROUP};
     size_t n = (size_t)snprintf(p->coming, sizeof p->coming, "joined:");
 
     for (int i = 0; i < p->n_nodes; i++)
         if (count_in(p, &p->nodes[i], LS_VIEW_WAITS) > 0 && n < sizeof p->coming - 1)
             n += (size_t)snprintf(p->coming + n, sizeof p->coming - n, " %s", p->nodes[i].host);
     p->regroups = true;
-    tell_all(p, &word);
+    tell_all(p, &message);
 }
 
 /* Whether guests wait to be met, at the right time. */

@@ -1,6 +1,6 @@
-/* coordinator.h -- the coordinator's knowledge of a job that heals: its nodes, and the view over their
- * workers. No sockets, no clocks: what happens is told by calls, with the time of it; what follows
- * is told by calls back.
+/* coordinator.h -- the coordinator's knowledge of a job that heals: its nodes, and the view over
+ * their workers. No sockets, no clocks: what happens is told by calls, with the time of it; what
+ * follows is told by calls back.
  *
  *   state   of a node                               leaves it
  *   SPARE   has come, and waits to be called        looks -> CALLED; loses -> GONE
@@ -33,13 +33,13 @@ typedef struct ls_coordinator_args {
     /* Before a view is made: the generation of one of these nodes that all accept, above that of
      * the last; 0: not yet, ask again. NULL: nobody needs to be asked. */
     uint64_t (*agree)(void *context, const int *nodes, int n, uint64_t above);
-    void (*tell)(void *context, int node, const ls_messages *word);
+    void (*tell)(void *context, int node, const ls_messages *message);
     void (*call)(void *context, int node); /* a spare: start its workers */
     void (*expel)(void *context, int node, const char *why);
     /* The job must end. node: whose worker's failure it is, told by its verdict; -1: nobody's. */
     void (*stop)(void *context, int node, int code, const ls_err_record *why);
-    /* Before a view is told, when there is something new that ls_coordinator_remember() gives. NULL:
-     * nobody wants to know. */
+    /* Before a view is told, when there is something new that ls_coordinator_remember() gives.
+     * NULL: nobody wants to know. */
     void (*remember)(void *context);
     void *context;
 } ls_coordinator_args;
@@ -62,8 +62,8 @@ void ls_coordinator_has_named(ls_coordinator *coordinator);
 bool ls_coordinator_excludes(const ls_coordinator *coordinator, const char *host, int64_t now,
                              char *why, size_t cap);
 
-/* A node says something; words that make no sense are dropped. */
-void ls_coordinator_takes(ls_coordinator *coordinator, int node, const ls_messages *word,
+/* A node says something; messages that make no sense are dropped. */
+void ls_coordinator_takes(ls_coordinator *coordinator, int node, const ls_messages *message,
                           int64_t now);
 
 /* A node is gone. noticed_ns: for how long it had been gone then. */

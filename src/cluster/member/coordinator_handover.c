@@ -1,7 +1,10 @@
-/* coordinator_handover.c -- what a coordinator hands on: to the coordinator that succeeds it on another
- * machine, and to its own successor here, which must be the same in everything.
+/* coordinator_handover.c -- a coordinator's knowledge as bytes.
  *
- * Between machines times are told as ages, because clocks begin where they like. */
+ *   ls_coordinator_remember, _recall   for its successor on another machine: what cannot be asked
+ *                                      for again. Times are written as ages, because each
+ *                                      machine's clock begins elsewhere
+ *   ls_coordinator_save, _load         for the same program on this machine (coordinator_log.h):
+ *                                      all, so that the copy acts the same from then on */
 #include "cluster/member/coordinator_impl.h"
 
 #include "base/mem.h"

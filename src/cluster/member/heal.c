@@ -1,11 +1,17 @@
-/* heal.c -- a node's workers: their messages, and clocks.
+/* heal.c -- the workers of a node: their messages, and how long they may take.
+ *
+ *   state of a place   leaves it
+ *   AWAY               REPORT -> WAITS; ls_heal_ended() -> AWAY or OUT
+ *   WAITS              the coordinator's VIEW -> IN; ls_heal_ended() -> AWAY or OUT
+ *   IN                 REPORT -> WAITS; ls_heal_ended() -> AWAY or OUT; ls_heal_left() -> DONE
  *
  * The agent's loop calls in; nothing here waits. A view is revoked by breaking the memory that its
- * ranks share, which wakes all of them up whatever they wait for; they find the way to
- * ls_heal_ask() by themselves.
+ * ranks share, which fails every call that they are in; they come back to ls_heal_ask() by
+ * themselves.
  *
- * Nothing is decided here but that somebody is too late. Words to the coordinator and from it may
- * cross: a report has a number, and a view that answers an older one is not for that process. */
+ * Nothing is decided here but that a worker is too late. Messages to and from the coordinator may
+ * cross each other: so a report has a number, and a view that answers an older report is not given
+ * to the process that is there now. */
 #include "cluster/member/heal.h"
 
 #include <errno.h>
@@ -229,15 +235,15 @@ void ls_heal_stop(ls_heal *heal, const ls_err_record *why)
     heal->stops = true;
 }
 
-static void say_word(ls_heal *h, const ls_messages *word)
+static void send_message(ls_heal *h, const ls_messages *message)
 {
     int64_t now = ls_time_now_ns();
 
     if (!h->coordinator) {
-        h->args.say(h->args.say_context, word);
+        h->args.say(h->args.say_context, message);
         return;
     }
-    ls_coordinator_takes(h->coordinator, 0, word, now);
+    ls_coordinator_takes(h->coordinator, 0, message, now);
     ls_coordinator_looks(h->coordinator, now);
 }
 
@@ -246,12 +252,12 @@ void ls_heal_entrust(ls_heal *heal, const char *run_lease)
     snprintf(heal->run_lease, sizeof heal->run_lease, "%s", run_lease);
 }
 
-/* --- opening --- */
+/* --- opening ---------------------------------------------------------------------------------- */
 
-static void on_tell(void *context, int node, const ls_messages *word)
+static void on_tell(void *context, int node, const ls_messages *message)
 {
     (void)node;
-    ls_heal_hear(context, word);
+    ls_heal_hear(context, message);
 }
 
 /* The failure of a worker is shown by its verdict. */
@@ -354,7 +360,7 @@ int ls_heal_fd(const ls_heal *heal)
     return heal->fd;
 }
 
-/* --- what the agent sees --- */
+/* --- what the agent sees ---------------------------------------------------------------------- */
 
 static void accept_said(ls_heal *h, int worker, said *s);
 
@@ -395,11 +401,11 @@ static void dismiss_idle(const ls_heal *h)
 
 void ls_heal_left(ls_heal *heal, int worker)
 {
-    const ls_messages word = {.kind = LS_MESSAGES_LEFT, .worker = worker};
+    const ls_messages message = {.kind = LS_MESSAGES_LEFT, .worker = worker};
 
     heal->places[worker].pid = 0;
     heal->places[worker].state = LS_VIEW_DONE;
-    say_word(heal, &word);
+    send_message(heal, &message);
     dismiss_idle(heal);
 }
 
@@ -415,12 +421,12 @@ ls_view_verdict ls_heal_ended(ls_heal *heal, int worker, const ls_view_end *end,
 {
     ls_heal *h = heal;
     place *p = &h->places[worker];
-    ls_messages word = {.kind = LS_MESSAGES_ENDED,
-                        .worker = worker,
-                        .signal = end->signal,
-                        .code = end->signal ? 128 + end->signal : end->code,
-                        .asked = end->asked,
-                        .error = end->error != NULL};
+    ls_messages message = {.kind = LS_MESSAGES_ENDED,
+                           .worker = worker,
+                           .signal = end->signal,
+                           .code = end->signal ? 128 + end->signal : end->code,
+                           .asked = end->asked,
+                           .error = end->error != NULL};
 
     p->pid = 0;
     p->state = LS_VIEW_OUT;
@@ -429,12 +435,12 @@ ls_view_verdict ls_heal_ended(ls_heal *heal, int worker, const ls_view_end *end,
     if (h->finished)
         return LS_VIEW_STOP;
     if (end->error)
-        word.record = *end->error;
-    snprintf(word.why, sizeof word.why, "%.300s%s%s", why, *p->fault ? ", because it " : "",
+        message.record = *end->error;
+    snprintf(message.why, sizeof message.why, "%.300s%s%s", why, *p->fault ? ", because it " : "",
              p->fault);
     p->asked = true;
-    p->last = word;
-    say_word(h, &word);
+    p->last = message;
+    send_message(h, &message);
     if (!p->answered)
         return LS_VIEW_LATER;
     ls_view_verdict verdict = settle(p);
@@ -449,22 +455,22 @@ ls_view_verdict ls_heal_ended(ls_heal *heal, int worker, const ls_view_end *end,
 static void accept_said(ls_heal *h, int worker, said *s)
 {
     place *p = &h->places[worker];
-    ls_messages word = {.kind = LS_MESSAGES_READY, .worker = worker};
+    ls_messages message = {.kind = LS_MESSAGES_READY, .worker = worker};
 
     s->why[sizeof s->why - 1] = '\0';
     if (s->kind == REPORT) {
-        word.kind = LS_MESSAGES_REPORT;
-        word.report = s->report;
-        word.report.serial = ++p->serial;
-        word.config_digest = s->config_digest;
-        memcpy(word.why, s->why, sizeof word.why);
+        message.kind = LS_MESSAGES_REPORT;
+        message.report = s->report;
+        message.report.serial = ++p->serial;
+        message.config_digest = s->config_digest;
+        memcpy(message.why, s->why, sizeof message.why);
         p->state = LS_VIEW_WAITS;
         p->since_ns = 0;
-        p->last = word;
+        p->last = message;
     }
     h->begun |= s->kind == READY;
     if (s->kind == REPORT || s->kind == READY)
-        say_word(h, &word);
+        send_message(h, &message);
     if (s->kind == REPORT)
         dismiss_idle(h);
 }
@@ -510,7 +516,7 @@ static void tell(const place *p, const told *t, const ls_heal_fds *fds)
     (void)sendmsg(p->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* --- words of the coordinator ----------------------------------------------------------------- */
+/* --- messages of the coordinator -------------------------------------------------------------- */
 
 static ls_status give_view(ls_heal *h, const ls_messages *w)
 {
@@ -589,27 +595,27 @@ void ls_heal_tell(ls_heal *heal, const char *what, int64_t took_ns)
         tell(first, &t, NULL);
 }
 
-void ls_heal_hear(ls_heal *heal, const ls_messages *word)
+void ls_heal_hear(ls_heal *heal, const ls_messages *message)
 {
     ls_heal *h = heal;
 
     if (h->finished)
         return;
-    switch (word->kind) {
+    switch (message->kind) {
     case LS_MESSAGES_VIEW:
-        if (word->view.plan.generation > h->generation && give_view(h, word) != LS_OK)
+        if (message->view.plan.generation > h->generation && give_view(h, message) != LS_OK)
             ls_heal_stop(h, ls_err_last());
         break;
     case LS_MESSAGES_REVOKE:
-        give_up_view(h, word->why);
+        give_up_view(h, message->why);
         break;
     case LS_MESSAGES_REGROUP:
         regroup(h);
         break;
     case LS_MESSAGES_VERDICT:
-        if (word->worker < h->args.workers && h->places[word->worker].asked) {
-            h->places[word->worker].answered = true;
-            h->places[word->worker].verdict = word->verdict;
+        if (message->worker < h->args.workers && h->places[message->worker].asked) {
+            h->places[message->worker].answered = true;
+            h->places[message->worker].verdict = message->verdict;
         }
         break;
     case LS_MESSAGES_REPORT:
@@ -633,11 +639,11 @@ void ls_heal_restate(ls_heal *heal)
                                     .stood = p->rank,
                                     .out = p->state == LS_VIEW_OUT && !p->asked};
         const ls_messages left = {.kind = LS_MESSAGES_LEFT, .worker = i};
-        say_word(h, &stands);
+        send_message(h, &stands);
         if (p->state == LS_VIEW_DONE)
-            say_word(h, &left);
+            send_message(h, &left);
         else if (p->state == LS_VIEW_WAITS || (p->asked && !p->answered))
-            say_word(h, &p->last);
+            send_message(h, &p->last);
     }
 }
 

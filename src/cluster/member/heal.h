@@ -57,8 +57,8 @@ typedef struct ls_heal_fds {
     int segment, members;
 } ls_heal_fds;
 
-/* Report, and wait for a view, or to be dismissed. configuration digest: what must be the same on all nodes;
- * NULL: nothing. LS_EPEER: the job is ending. */
+/* Report, and wait for a view, or to be dismissed. configuration digest: what must be the same on
+ * all nodes; NULL: nothing. LS_EPEER: the job is ending. */
 ls_status ls_heal_ask(const ls_view_report *report, const ls_config_digest *config_digest,
                       ls_heal_view *view_out, ls_heal_fds *fds_out);
 
@@ -115,7 +115,7 @@ void ls_heal_close_ends(ls_heal *heal);
 int ls_heal_fd(const ls_heal *heal); /* readable: attend */
 
 /* The coordinator says something. */
-void ls_heal_hear(ls_heal *heal, const ls_messages *word);
+void ls_heal_hear(ls_heal *heal, const ls_messages *message);
 
 /* Tell the first of the ranks that are here (NOTE). The job must end: the next order says so. */
 void ls_heal_tell(ls_heal *heal, const char *what, int64_t took_ns);

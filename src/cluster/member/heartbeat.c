@@ -1,4 +1,5 @@
-/* heartbeat.c -- see heartbeat.h. */
+/* heartbeat.c -- the latest delay stays for a while and fades, so the limit grows at once and
+ * shrinks slowly. */
 #include "cluster/member/heartbeat.h"
 
 enum { FLOOR = 8, FORGET = 16, MOST = 10 };

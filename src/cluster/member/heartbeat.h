@@ -1,4 +1,4 @@
-/* heartbeat.h -- how long somebody may be silent who gives a sign of life at regular times.
+/* heartbeat.h -- how long a node may be silent that gives a sign of life at regular times.
  *
  * A busy machine is late now and then; so the limit grows with how late signs were lately: eight
  * times that, if it is more than what was asked for. */

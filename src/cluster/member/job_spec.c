@@ -1,5 +1,5 @@
-/* job_spec.c -- see job_spec.h. Words may hold any byte but 0, so they travel as they lie in memory: each
- * with its final 0, one behind the other. */
+/* job_spec.c -- see job_spec.h. Words may hold any byte but 0, so they travel as they lie in
+ * memory: each with its final 0, one behind the other. */
 #include "cluster/member/job_spec.h"
 
 #include "cluster/member/wire_codec.h"

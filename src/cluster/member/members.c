@@ -1,10 +1,11 @@
-/* members.c -- a list and its bytes.
+/* members.c -- a list of nodes and its bytes:
  *
- *   generation 8, master port 2, nodes 4, names: their length 4, and names and addresses as
- * roster.h has them; then ranks: "so many nodes have so many each", again and again (counts);
- * whether there are ports 1, and a port of 2 for each rank.
+ *   generation 8, master port 2, number of nodes 4
+ *   names: their length 4, then names and addresses as roster.h writes them
+ *   ranks: pairs (number of nodes, ranks of each), until all nodes are counted
+ *   whether there are ports 1; then a port of 2 for each rank
  *
- * 10,000 nodes are 100 KB, because neighbours have much in common. */
+ * 10,000 nodes take 100 KB, because neighbours have most of their names in common. */
 #include "cluster/member/members.h"
 
 #include <errno.h>

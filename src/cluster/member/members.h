@@ -1,4 +1,4 @@
-/* members.h -- who is in the job: its nodes in order, the ranks of each, and where they listen.
+/* members.h -- the nodes of a job in order, the ranks of each, and where they listen.
  *
  * Made by the coordinator, sent to every agent, and handed to every worker as a memory file. Ranks
  * are numbered through: node 0 has the first ones. A list is valid for one generation. */

@@ -1,11 +1,13 @@
-/* messages.c -- see messages.h. Numbers that may be negative travel as they lie in 8 bytes. */
+/* messages.c -- messages as bytes: one row of numbers for each kind, and of a view two parts,
+ * because the second is made once for all nodes. Numbers that may be negative are written as
+ * their 8 bytes. */
 #include "cluster/member/messages.h"
 
 #include "cluster/member/wire_codec.h"
 
-void ls_messages_release(ls_messages *word)
+void ls_messages_release(ls_messages *message)
 {
-    ls_members_release(&word->members);
+    ls_members_release(&message->members);
 }
 
 static void put_text(ls_str *out, const char *text)
@@ -201,9 +203,9 @@ static void get_view(ls_wire_codec *in, ls_messages *w)
     in->left = 0;
 }
 
-ls_status ls_messages_unpack(ls_messages *word, ls_roster *roster)
+ls_status ls_messages_unpack(ls_messages *message, ls_roster *roster)
 {
-    ls_messages *w = word;
+    ls_messages *w = message;
     ls_members *m = &w->members;
     ls_wire_codec in = w->list;
     run r = {.first = 0};
@@ -242,21 +244,21 @@ out:
 
 /* --- all -------------------------------------------------------------------------------------- */
 
-void ls_messages_encode(const ls_messages *word, ls_str *out)
+void ls_messages_encode(const ls_messages *message, ls_str *out)
 {
-    ls_messages_encode_own(word, out);
-    ls_messages_encode_shared(word, out);
+    ls_messages_encode_own(message, out);
+    ls_messages_encode_shared(message, out);
 }
 
-void ls_messages_encode_shared(const ls_messages *word, ls_str *out)
+void ls_messages_encode_shared(const ls_messages *message, ls_str *out)
 {
-    if (word->kind == LS_MESSAGES_VIEW)
-        put_view(out, word);
+    if (message->kind == LS_MESSAGES_VIEW)
+        put_view(out, message);
 }
 
-void ls_messages_encode_own(const ls_messages *word, ls_str *out)
+void ls_messages_encode_own(const ls_messages *message, ls_str *out)
 {
-    const ls_messages *w = word;
+    const ls_messages *w = message;
 
     ls_wire_codec_put(out, (uint64_t)w->kind, 1);
     ls_wire_codec_put(out, (uint64_t)w->worker, 2);
@@ -293,9 +295,9 @@ void ls_messages_encode_own(const ls_messages *word, ls_str *out)
     }
 }
 
-ls_status ls_messages_decode(ls_messages *word, const void *bytes, size_t len)
+ls_status ls_messages_decode(ls_messages *message, const void *bytes, size_t len)
 {
-    ls_messages *w = word;
+    ls_messages *w = message;
     ls_wire_codec in = {.at = bytes, .left = len};
 
     *w = (ls_messages){.kind = (ls_messages_kind)ls_wire_codec_get(&in, 1)};
@@ -324,5 +326,6 @@ ls_status ls_messages_decode(ls_messages *word, const void *bytes, size_t len)
         in.bad |= stood > LS_MEMBERS_RANKS;
         w->stood = in.bad ? -1 : (int)stood - 1;
     }
-    return ls_wire_codec_done(&in) ? LS_OK : ls_fail(LS_EDATA, "a word between agents is damaged");
+    return ls_wire_codec_done(&in) ? LS_OK
+                                   : ls_fail(LS_EDATA, "a message between agents is damaged");
 }

@@ -10,7 +10,7 @@
  *                         REGROUP   the ranks shall meet anew at the end of a step
  *                         VERDICT   what becomes of a worker that has ended
  *
- * Between machines words travel in frames (net/frame.h), one in each.
+ * Between machines messages travel in frames (net/frame.h), one in each.
  *
  * A view goes to all nodes at once, and there may be ten thousand: so it names its nodes by their
  * numbers in the roster (roster.h), with the end of the roster that the node does not have yet, and
@@ -68,18 +68,18 @@ typedef struct ls_messages {
     uint32_t serial[LS_MESSAGES_WORKERS]; /* and the report that this answers */
 } ls_messages;
 
-void ls_messages_release(ls_messages *word);
+void ls_messages_release(ls_messages *message);
 
-/* As bytes and back; word need not be initialised. LS_EDATA: damaged. */
-void ls_messages_encode(const ls_messages *word, ls_str *out);
-ls_status ls_messages_decode(ls_messages *word, const void *bytes, size_t len);
+/* As bytes and back; message need not be initialised. LS_EDATA: damaged. */
+void ls_messages_encode(const ls_messages *message, ls_str *out);
+ls_status ls_messages_decode(ls_messages *message, const void *bytes, size_t len);
 
 /* The same in two parts, of which the second is the same for all nodes that are told a view. */
-void ls_messages_encode_own(const ls_messages *word, ls_str *out);
-void ls_messages_encode_shared(const ls_messages *word, ls_str *out);
+void ls_messages_encode_own(const ls_messages *message, ls_str *out);
+void ls_messages_encode_shared(const ls_messages *message, ls_str *out);
 
 /* Of a VIEW that has come: learn the names, and make the list of members. LS_EDATA: it is of nodes
- * that nobody has named. Other words are left as they are. */
-ls_status ls_messages_unpack(ls_messages *word, ls_roster *roster);
+ * that nobody has named. Other messages are left as they are. */
+ls_status ls_messages_unpack(ls_messages *message, ls_roster *roster);
 
 LS_C_END

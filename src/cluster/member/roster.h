@@ -1,9 +1,9 @@
 /* roster.h -- names and addresses of the nodes that a job ever had, in the order in which they were
  * called.
  *
- * It only grows: a node that is gone stays in it, one that comes back is a new one. So a view need
- * not tell who its nodes are, but only which numbers of the roster are in it; and what a node must
- * learn is the end of the roster that it does not have yet. That end is sent as it lies here.
+ * It only grows: a node that is gone stays in it, one that comes back is a new one. So a view
+ * names its nodes by their numbers in the roster, and comes with the end of the roster that the
+ * receiving node does not have yet. That end is sent as it lies here.
  *
  * As bytes, for each node: host, then address; of each how many of its first bytes are those of the
  * node before (1), how many others follow (1), and those. */

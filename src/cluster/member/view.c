@@ -1,12 +1,22 @@
-/* view.c -- the rules of membership.
+/* view.c -- the rules of membership; the states of a worker are in view.h.
  *
- * Base step: the highest that a survivor has in its state. A step is in a state only when the sum
- * of all gradients was complete, so it is the step of the undisturbed run, and those who are behind
- * take it over; nobody rolls back.
+ *   NEW, AWAY --ls_view_reports--> WAITS --ls_view_next--> IN --ls_view_leaves--> DONE
+ *        ^                           ^                      |
+ *        |                           +---ls_view_reports----+
+ *        +--ls_view_loses, restart-- (WAITS, IN) --ls_view_loses, drop--> OUT
  *
- * When does healing make no sense? When the same would happen again: the user's mistakes (settings,
- * data, numbers that are not finite) and everything that goes wrong with a record before training
- * began; the same error twice without a step in between; three views without a step. */
+ * Every arrow goes through enter(), which keeps the number of workers in each state.
+ *
+ * The base step of a view is the highest step that a survivor has in its state. A step gets into a
+ * state only when the sum of all gradients was complete, so it is the step of the undisturbed run:
+ * ranks that are behind copy it, and nobody rolls back.
+ *
+ *     worker   0    1    2             worker 1 dies in step 12, after worker 0 has applied it
+ *     has     12    -   11      ->     base 12, source worker 0; 1 (again) and 2 copy from it
+ *
+ * Healing is given up when the same would happen again: after a mistake of the user (settings,
+ * data, numbers that are not finite) and after any error before training began; after the same
+ * error twice without a step in between; after three views without a step. */
 #include "cluster/member/view.h"
 
 #include <signal.h>

@@ -1,4 +1,4 @@
-/* view.h -- who belongs to a job, generation after generation: the rules, without processes,
+/* view.h -- the members of a job, generation after generation: the rules, without processes,
  * sockets or clocks.
  *
  * A *worker* is a place on a node; the process in it may be a new one. Those of a node stand
@@ -18,12 +18,16 @@
  * A *guest* has come to a job that runs, and has not been ready to train in a view yet: whatever
  * goes wrong with it is its own affair.
  *
- * Where ranks have a model together (rules.unit) a view has a multiple of so many, and at least one
- * of each part of the model if that is left; where each has a whole one, but needs others for its
- * sequences, those who have come farthest. Who is not needed stays in WAITS, as a spare with the
- * state it has, until ranks are lost or the work is done. Example, unit 2, parts A B of two
- * models: ranks 0 1 2 3 have A A B B; rank 2 is lost for good: ranks 0 and 3 go on, and the worker
- * that was rank 1 waits. */
+ * Where several ranks hold one model (rules.unit, the product of pp, tp, cp and ep), a view has a
+ * multiple of that many ranks. Of each part of the model it takes a rank that holds it, as long
+ * as one is left; where each rank holds a whole model and shares only sequences, it takes the
+ * ranks that have come farthest. A worker that is not needed stays in WAITS, as a spare with its
+ * state, until ranks are lost or the work is done. Example, unit 2, two models of the parts A and
+ * B:
+ *
+ *     rank    0   1   2   3
+ *     holds   A   A   B   B      rank 2 is lost for good: ranks 0 and 3 go on, and the worker that
+ *                                was rank 1 waits */
 #pragma once
 #include "base/err.h"
 

@@ -1,4 +1,4 @@
-/* wire_codec.c -- see wire_codec.h. */
+/* wire_codec.c -- little-endian, byte by byte, so that no alignment is assumed. */
 #include "cluster/member/wire_codec.h"
 
 void ls_wire_codec_put(ls_str *out, uint64_t value, int bytes)

@@ -1,4 +1,5 @@
-/* witness.c -- see witness.h. */
+/* witness.c -- counts of answers. An answer counts for the next GOOD questions, so that one lost
+ * datagram does not take it back. */
 #include "cluster/member/witness.h"
 
 enum { GOOD = 3 }; /* questions for which an answer counts */

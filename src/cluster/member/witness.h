@@ -1,4 +1,4 @@
-/* witness.h -- what other nodes say of one that is silent, before it is called dead.
+/* witness.h -- whether other nodes reach one that is silent, before it counts as dead.
  *
  * A node whose signs of life do not reach the coordinator may be dead, or only the way between the
  * two may be. So others are asked whether they reach it (probe.h), again and again while it is

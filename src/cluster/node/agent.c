@@ -19,8 +19,8 @@
  * without it. Where a coordinator elsewhere decides, the worker is held until it has.
  * on_heal() -> STOP, when healing has come to its end.
  *
- * From every state but DONE: on_news(), when the last worker has ended -> SWEEP; when the supervisor
- * was killed -> DONE.
+ * From every state but DONE: on_news(), when the last worker has ended -> SWEEP; when the
+ * supervisor was killed -> DONE.
  *
  * Whose failure was first? Deaths that are seen in the same round of the loop cannot be ordered by
  * time, and none of them is the answer to a signal that was sent in that round. A rank that says it

@@ -1,4 +1,5 @@
-/* background.c -- see background.h. */
+/* background.c -- a condition variable with a deadline: the thread sleeps until its time, a call,
+ * or the end. */
 #include "cluster/node/background.h"
 
 #include <signal.h>

@@ -1,4 +1,4 @@
-/* background.h -- a thread beside the caller that does something again and again, and waits in between.
+/* background.h -- a thread beside the caller that repeats a task, and sleeps in between.
  *
  * All signals are blocked in it: they are for the threads of the caller. */
 #pragma once

@@ -1,4 +1,4 @@
-/* launcher_env.h -- who am I: rank and world from the variables of whoever started this process.
+/* launcher_env.h -- the rank and the world of this process, from the variables of its launcher.
  *
  * Understood are lineshaft's own agent, torchrun, Open MPI, MPICH and others with PMI, PMIx, and
  * Slurm. The launcher nearest to this process counts, so ours come first and Slurm, inside of whose

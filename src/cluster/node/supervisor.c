@@ -1,9 +1,9 @@
 /* supervisor.c -- start, watch, signal, kill; nothing else, so that there is little to go wrong.
  *
- * The supervisor is a fork of the agent that never executes another program: it has all plans in its
- * memory and needs no words with the agent before it starts them. It allocates nothing and takes no
- * lock. It blocks every signal and sits in a session of its own, so that Ctrl-C reaches the agent
- * only, which decides.
+ * The supervisor is a fork of the agent that never executes another program: it has all plans in
+ * its memory and needs no words with the agent before it starts them. It allocates nothing and
+ * takes no lock. It blocks every signal and sits in a session of its own, so that Ctrl-C reaches
+ * the agent only, which decides.
  *
  * To end a tree: kill all children, reap them, and begin again with the orphans that they leave,
  * which a subreaper inherits. A round goes one generation down, so that a tree of depth d needs d
@@ -103,7 +103,7 @@ static void each_child(visit call, void *context)
         close(dir);
 }
 
-/* --- the supervisor's process --------------------------------------------------------------------- */
+/* --- the supervisor's process ----------------------------------------------------------------- */
 
 static void tell(const holder *h, const ls_supervisor_news *news)
 {

@@ -3,14 +3,16 @@
  * The agent forks a supervisor, and the supervisor starts the workers. Both are subreapers:
  *
  *     agent ── supervisor ──┬── worker 0 ── whatever it starts
- *                       └── worker 1 ── ...
+ *                           └── worker 1 ── ...
  *
  *   - the agent is killed: the supervisor sees it (pidfd) and kills everything below itself;
  *   - the supervisor is killed: the workers die with it (parent-death signal), and what they had
- * started becomes the agent's, which kills it (ls_supervisor_sweep);
- *   - a worker ends: the supervisor reaps it and says so; its children become the supervisor's.
+ *     started becomes the agent's, which kills it (ls_supervisor_sweep);
+ *   - a worker ends: the supervisor reaps it and reports it; its children become the supervisor's.
+ *
  * A process that puts itself into the background, into another session or process group does not
- * escape. Only who kills agent and supervisor at the same time can leave grandchildren behind.
+ * escape. Grandchildren are left behind only when agent and supervisor are killed at the same
+ * time.
  *
  * To be used by one thread, which must live as long as the supervisor is open. */
 #pragma once
@@ -42,8 +44,9 @@ typedef struct ls_supervisor_news {
     int left;
 } ls_supervisor_news;
 
-/* Fork the supervisor, which starts all of them at once. The plans are borrowed for this call only.
- * again: the supervisor keeps their descriptors, so that a worker that ended can be started again. */
+/* Fork the supervisor, which starts all of them at once. The plans are borrowed for this call
+ * only. again: the supervisor keeps their descriptors, so that a worker that ended can be started
+ * again. */
 ls_status ls_supervisor_open(ls_supervisor *supervisor, const ls_spawn *spawns, int count,
                              bool again);
 
@@ -56,15 +59,16 @@ void ls_supervisor_signal_one(ls_supervisor *supervisor, int worker, int signal)
 /* Send a signal to the process groups of all workers that still run. */
 void ls_supervisor_signal(ls_supervisor *supervisor, int signal);
 
-/* Kill everything below the supervisor and let it end; LS_SUPERVISOR_GONE follows within seconds. */
+/* Kill everything below the supervisor and let it end; LS_SUPERVISOR_GONE follows within seconds.
+ * */
 void ls_supervisor_finish(ls_supervisor *supervisor);
 
 /* The next news, without waiting; false when there is none yet. */
 bool ls_supervisor_next(ls_supervisor *supervisor, ls_supervisor_news *news_out);
 
-/* After LS_SUPERVISOR_LOST: kill children of this process that belong to the job: those in a session
- * that a worker's pid names, or with mark ("NAME=VALUE") in their environment. Returns how many
- * are left at the deadline. */
+/* After LS_SUPERVISOR_LOST: kill children of this process that belong to the job: those in a
+ * session that a worker's pid names, or with mark ("NAME=VALUE") in their environment. Returns
+ * how many are left at the deadline. */
 int ls_supervisor_sweep(const ls_supervisor *supervisor, const pid_t *workers, int count,
                         const char *mark, int64_t deadline_ns);
 

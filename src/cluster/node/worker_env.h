@@ -1,5 +1,5 @@
-/* worker_env.h -- the environment that a worker gets: what this process has, without the rank variables of
- * an outer launch, and what the agent adds.
+/* worker_env.h -- the environment that a worker gets: what this process has, without the rank
+ * variables of an outer launch, and what the agent adds.
  *
  * Running out of memory is sticky: ls_worker_env_status() says so. */
 #pragma once

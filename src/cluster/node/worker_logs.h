@@ -3,8 +3,8 @@
  * A thread reads the workers' pipes and writes "[3] text" to the standard output or error that it
  * came from; whole lines only, so that nothing stands inside of another worker's line. Not a byte
  * is lost: a line without its end gets one when its writer is gone; a line longer than
- * LS_WORKER_LOGS_PIECE is shown in pieces, each but the first marked "[3]+"; when the reader of our output
- * is slow, the workers wait. In the log files the bytes stand as they were written.
+ * LS_WORKER_LOGS_PIECE is shown in pieces, each but the first marked "[3]+"; when the reader of
+ * our output is slow, the workers wait. In the log files the bytes stand as they were written.
  *
  * A thread of its own, because the agent must notice a dead rank within milliseconds, also while a
  * terminal or a log file's disk is stuck. */

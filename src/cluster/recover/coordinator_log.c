@@ -1,4 +1,10 @@
-/* coordinator_log.c -- see coordinator_log.h. */
+/* coordinator_log.c -- calls to a coordinator as frames, and its calls back as frames.
+ *
+ *     JOINS 3 | TAKES 3 REPORT | LOSES 2 ...  -->  ls_coordinator_log_take()  -->  coordinator.c
+ *     TELL 0 VIEW | TELL 1 VIEW | STOP ...    <--  out, counted in n_out      <--  on_tell() ...
+ *
+ * Replaying the left side makes the right side again, byte by byte; so after a death the first
+ * n_out frames that were sent already are skipped. */
 #include "cluster/recover/coordinator_log.h"
 
 #include "base/mem.h"
@@ -100,21 +106,21 @@ static size_t begin(ls_coordinator_log *c, ls_coordinator_log_kind kind)
 }
 
 /* The large part of a view is the same for all: it goes out once. */
-static void on_tell(void *context, int node, const ls_messages *word)
+static void on_tell(void *context, int node, const ls_messages *message)
 {
     ls_coordinator_log *c = context;
-    bool shared = word->kind == LS_MESSAGES_VIEW;
+    bool shared = message->kind == LS_MESSAGES_VIEW;
 
-    if (shared && c->shared_of != word->view.plan.generation) {
-        c->shared_of = word->view.plan.generation;
+    if (shared && c->shared_of != message->view.plan.generation) {
+        c->shared_of = message->view.plan.generation;
         size_t at = begin(c, LS_COORDINATOR_LOG_SHARED);
-        ls_messages_encode_shared(word, &c->out);
+        ls_messages_encode_shared(message, &c->out);
         ls_coordinator_log_end(&c->out, at);
     }
     size_t at = begin(c, LS_COORDINATOR_LOG_TELL);
     ls_wire_codec_put(&c->out, (uint64_t)node, 4);
     ls_wire_codec_put(&c->out, shared, 1);
-    ls_messages_encode_own(word, &c->out);
+    ls_messages_encode_own(message, &c->out);
     ls_coordinator_log_end(&c->out, at);
 }
 
@@ -203,15 +209,15 @@ static void take_join(ls_coordinator_log *c, ls_wire_codec *in)
     ls_coordinator_log_end(&c->out, at);
 }
 
-static ls_status take_word(ls_coordinator_log *c, ls_wire_codec *in)
+static ls_status take_message(ls_coordinator_log *c, ls_wire_codec *in)
 {
     int node = (int)ls_wire_codec_get(in, 4);
-    ls_messages word;
-    ls_status st = ls_messages_decode(&word, in->at, in->left);
+    ls_messages message;
+    ls_status st = ls_messages_decode(&message, in->at, in->left);
 
     if (st == LS_OK)
-        ls_coordinator_takes(c->coordinator, node, &word, c->now);
-    ls_messages_release(&word);
+        ls_coordinator_takes(c->coordinator, node, &message, c->now);
+    ls_messages_release(&message);
     in->at += in->left;
     in->left = 0;
     return st;
@@ -259,14 +265,14 @@ ls_status ls_coordinator_log_take(ls_coordinator_log *coordinator_log, const voi
     c->now = (int64_t)ls_wire_codec_get(&in, 8);
     c->n_in += kind != LS_COORDINATOR_LOG_LOOK;
     switch (kind) {
-    case LS_COORDINATOR_LOG_JOINS: /* called when it is looked next: who joins must be told that first */
+    case LS_COORDINATOR_LOG_JOINS: /* its answer comes before anything that follows */
         take_join(c, &in);
         return in.bad ? ls_fail(LS_EDATA, "a frame for the coordinator is damaged") : LS_OK;
     case LS_COORDINATOR_LOG_NAMED:
         ls_coordinator_has_named(c->coordinator);
         break;
     case LS_COORDINATOR_LOG_TAKES:
-        st = take_word(c, &in);
+        st = take_message(c, &in);
         break;
     case LS_COORDINATOR_LOG_LOSES:
         take_loss(c, &in);

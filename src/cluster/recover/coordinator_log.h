@@ -1,10 +1,10 @@
-/* coordinator_log.h -- a coordinator (coordinator.h) behind a wall of bytes: what happens to it comes as frames, and
- * what follows from that goes out as frames.
+/* coordinator_log.h -- a coordinator (coordinator.h) that is called by frames, and whose calls
+ * back are frames.
  *
- * So the coordinator can be a process of its own (coordinator_process.h), and its log is the frames that it was
- * given: the same frames make the same coordinator again, and the same frames that go out, because
- * nothing else has a say in it. The time is in each frame; what the outside is asked for (whether
- * all accept a view) comes back as a frame, too.
+ * So the coordinator can be a process of its own (coordinator_process.h), and its log is the frames
+ * that it was given: the same frames make the same coordinator again, and the same frames that go
+ * out, because nothing else has a say in it. The time is in each frame. A question to the outside,
+ * whether all accept a view, is a frame that goes out, and its answer one that comes in.
  *
  *   frame     length of the rest (4), kind (1), the time (8; of what goes out: none), body
  *
@@ -24,10 +24,10 @@ typedef enum ls_coordinator_log_kind {
     LS_COORDINATOR_LOG_RESTORES,
     LS_COORDINATOR_LOG_RETURNS,
     LS_COORDINATOR_LOG_RECALLS,
-    LS_COORDINATOR_LOG_AGREED,   /* all accept the view that was asked for */
-    LS_COORDINATOR_LOG_LOOK,     /* the clock: not counted */
-    LS_COORDINATOR_LOG_EXCLUDES, /* from here: questions, which change nothing */
-    LS_COORDINATOR_LOG_BUSY, /* the nodes that have a part in a job that is over; nobody: it is not */
+    LS_COORDINATOR_LOG_AGREED,    /* all accept the view that was asked for */
+    LS_COORDINATOR_LOG_LOOK,      /* the clock: not counted */
+    LS_COORDINATOR_LOG_EXCLUDES,  /* from here: questions, which change nothing */
+    LS_COORDINATOR_LOG_BUSY,      /* the nodes that still work for a job that is over */
     LS_COORDINATOR_LOG_TELL = 32, /* from here: what goes out, counted in n_out */
     LS_COORDINATOR_LOG_SHARED,    /* the end of the TELLs behind it that have one */
     LS_COORDINATOR_LOG_CALL,

@@ -1,12 +1,13 @@
-/* coordinator_process.c -- see coordinator_process.h; the agent's side. The other one is coordinator_serve.c.
+/* coordinator_process.c -- the coordinator's process as its agent sees it; coordinator_serve.c is
+ * the other side.
  *
  *   state of the process   leaves it
  *   none                   start() -> greeted
- *   greeted                HAVE has come -> ready
- *   ready                  the end of its socket, or it was killed as too slow -> none, and start()
+ *   greeted                on_have() -> ready
+ *   ready                  the end of its socket, or killed as too slow: replace() -> none, start()
  *
- * What the kernel has of a dead process's messages is still read: only a frame that is not whole
- * was not said. */
+ * What the kernel still has of a dead process's messages is read: only a frame that is not whole
+ * was not sent. */
 #include "cluster/recover/coordinator_process.h"
 
 #include <errno.h>
@@ -50,7 +51,7 @@ struct ls_coordinator_process {
     uint64_t n_heard;
     bool waits, answered; /* for an answer */
     ls_str answer;
-    ls_str shared;   /* the end of words */
+    ls_str shared;   /* the end of messages */
     ls_str asked;    /* about which view all are asked; empty: none */
     uint64_t n_busy; /* frames when it was asked who is busy; */
     ls_str busy;     /* the answer */
@@ -115,7 +116,7 @@ static ls_status spawn(ls_coordinator_process *o, int end)
     ls_status st;
 
     ls_worker_env_init(&env);
-    ls_worker_env_set_number(&env, "LINESHAFT_FD_OFFICE", end);
+    ls_worker_env_set_number(&env, "LINESHAFT_FD_COORDINATOR", end);
     LS_TRY(st, ls_worker_env_status(&env), out);
     const ls_spawn plan = {.path = o->args.program,
                            .argv = argv,
@@ -313,7 +314,7 @@ static void tell(ls_coordinator_process *o, ls_wire_codec *in)
     if (ls_str_status(&bytes) == LS_OK)
         o->args.tell(o->args.context, node, bytes.p, bytes.len);
     else
-        ls_log(LS_LOG_ERROR, "a word to node %d is lost: %s", node, ls_err_last()->text);
+        ls_log(LS_LOG_ERROR, "a message to node %d is lost: %s", node, ls_err_last()->text);
     ls_str_release(&bytes);
 }
 
@@ -682,7 +683,7 @@ ls_status ls_coordinator_process_attend(ls_coordinator_process *coordinator_proc
     return o->hopeless.code == LS_OK ? LS_OK : ls_err_adopt(&o->hopeless);
 }
 
-/* --- the calls of a coordinator -------------------------------------------------------------------- */
+/* --- the calls of a coordinator --------------------------------------------------------------- */
 
 ls_status ls_coordinator_process_joins(ls_coordinator_process *coordinator_process, int node,
                                        const char *host, const char *ip, int workers, bool begins,
@@ -732,13 +733,13 @@ bool ls_coordinator_process_excludes(ls_coordinator_process *coordinator_process
 }
 
 void ls_coordinator_process_takes(ls_coordinator_process *coordinator_process, int node,
-                                  const ls_messages *word, int64_t now)
+                                  const void *bytes, size_t len, int64_t now)
 {
     ls_str frame;
 
     begin(&frame, LS_COORDINATOR_LOG_TAKES, now);
     ls_wire_codec_put(&frame, (uint64_t)node, 4);
-    ls_messages_encode(word, &frame);
+    ls_str_append_bytes(&frame, bytes, len);
     send_frame(coordinator_process, &frame);
 }
 

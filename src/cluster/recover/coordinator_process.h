@@ -1,32 +1,32 @@
-/* coordinator_process.h -- the coordinator (coordinator.h) as a small process of its own, which its agent starts and
- * starts again.
+/* coordinator_process.h -- the coordinator (coordinator.h) of a job of several nodes: a small
+ * process of its own, which the agent of its node starts, and starts again.
  *
- *     agent: connections, workers                          coordinator "ls-coordinator": a coordinator
- *      |  -- HELLO: rules, log, how much I have heard -->  |   replays its log
- *      |  <- HAVE: so much of what you said is in it ----- |
+ *     agent: connections, workers                          process "ls-coordinator"
+ *      |  -- HELLO: rules, log, frames I have got ------>  |   replays its log
+ *      |  <- HAVE: frames of yours that are in it -------- |
  *      |  -- what happens, numbered -------------------->  |   into the log, synced; then taken
  *      |  <- ACK, and what follows, numbered ------------- |
  *
- * The agent holds everything that others are connected to, so nobody else sees the coordinator die.
- * What it was told and has not acknowledged is told again; what it had said and was heard is not
- * said again: it counts both ways, and the same log makes the same coordinator (coordinator_log.h). So its
- * death, at any moment, changes nothing but a little time.
+ * The agent holds everything that other nodes are connected to, so nobody else sees the
+ * coordinator die. Frames that it has not acknowledged are sent again, frames that it had sent
+ * are skipped: both sides count, and the same log makes the same coordinator (coordinator_log.h).
+ * So its death, at any moment, costs a little time and changes nothing.
  *
- * One that does not answer for too long is killed, and counts as dead. Where none can be started,
- * or its log has no place, the coordinator is a part of this process, and dies with it. One
+ * A process that does not answer for too long is killed, and counts as dead. Where none can be
+ * started, or its log has no place, the coordinator is a part of the agent, and dies with it. One
  * thread. */
 #pragma once
 #include "cluster/member/coordinator.h"
 
 LS_C_BEGIN
 
-/* Calls back are made by ls_coordinator_process_attend(), and by all others where the coordinator is a part of
- * this process. */
+/* Calls back are made by ls_coordinator_process_attend(), and by all others where the coordinator
+ * is a part of this process. */
 typedef struct ls_coordinator_process_args {
     ls_coordinator_args
         rules;           /* what it decides by; of its calls back only agree, in this process */
     const char *program; /* that can be a coordinator (ls_coordinator_process_serve); NULL: none */
-    void (*tell)(void *context, int node, const void *bytes, size_t len); /* a word */
+    void (*tell)(void *context, int node, const void *bytes, size_t len); /* a message */
     void (*call)(void *context, int node);
     void (*expel)(void *context, int node, const char *why);
     void (*stop)(void *context, int node, int code, const ls_err_record *why);
@@ -54,8 +54,9 @@ ls_status ls_coordinator_process_joins(ls_coordinator_process *coordinator_proce
 void ls_coordinator_process_has_named(ls_coordinator_process *coordinator_process);
 bool ls_coordinator_process_excludes(ls_coordinator_process *coordinator_process, const char *host,
                                      int64_t now, char *why, size_t cap);
+/* bytes: a message as it is sent between nodes. A damaged one is dropped, with a warning. */
 void ls_coordinator_process_takes(ls_coordinator_process *coordinator_process, int node,
-                                  const ls_messages *word, int64_t now);
+                                  const void *bytes, size_t len, int64_t now);
 void ls_coordinator_process_loses(ls_coordinator_process *coordinator_process, int node,
                                   const char *why, int64_t noticed_ns, int64_t now);
 void ls_coordinator_process_restores(ls_coordinator_process *coordinator_process,

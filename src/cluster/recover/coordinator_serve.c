@@ -1,10 +1,11 @@
-/* coordinator_serve.c -- the coordinator's process; see coordinator_process.h.
+/* coordinator_serve.c -- the coordinator's process itself; see coordinator_process.h.
  *
- *   record of its log   'F', frames that it was given; or a piece of all that it knew: 'S', the
- * last one 'E', with which a log begins anew when it has become long
+ *   record of its log   'F'   frames that it was given
+ *                       'S'   a piece of all that it knew, with which a long log begins anew
+ *                       'E'   the last such piece
  *
- * A disk that fails does not stop it: then it acknowledges nothing, and the agent keeps what it has
- * said. */
+ * A disk that fails does not stop it: it acknowledges nothing from then on, and the agent keeps
+ * what it has sent. */
 #include "cluster/recover/coordinator_process.h"
 
 #include <errno.h>
@@ -38,7 +39,7 @@ typedef struct desk {
 
 bool ls_coordinator_process_is_wanted(void)
 {
-    return getenv("LINESHAFT_FD_OFFICE") != NULL;
+    return getenv("LINESHAFT_FD_COORDINATOR") != NULL;
 }
 
 /* --- the socket ------------------------------------------------------------------------------- */
@@ -259,18 +260,18 @@ static size_t count_frames(const ls_str *in)
 /* First into the log, then it has happened. */
 static bool take_frames(desk *d, size_t bytes)
 {
-    (void)LS_FAULT("office.heard");
+    (void)LS_FAULT("coordinator.heard");
     log_frames(d, bytes);
-    (void)LS_FAULT("office.logged");
+    (void)LS_FAULT("coordinator.logged");
     ls_status st = take_all(d->coordinator_log, d->in.p, bytes, true);
     drop_front(&d->in, bytes);
     if (d->journal)
         d->n_logged = d->coordinator_log->n_in;
-    (void)LS_FAULT("office.taken");
+    (void)LS_FAULT("coordinator.taken");
     bool sent = st == LS_OK &&
                 send_numbers(d, LS_COORDINATOR_LOG_ACK, d->n_logged, d->coordinator_log->n_in) &&
                 send_out(d);
-    (void)LS_FAULT("office.told");
+    (void)LS_FAULT("coordinator.told");
     if (sent && d->journal && ls_journal_bytes(d->journal) > LONG + 2 * d->begun)
         begin_anew(d);
     return sent;
@@ -354,7 +355,7 @@ static void ignore_signals(void)
 
 int ls_coordinator_process_serve(void)
 {
-    const char *text = getenv("LINESHAFT_FD_OFFICE");
+    const char *text = getenv("LINESHAFT_FD_COORDINATOR");
     desk d = {.fd = text ? (int)strtol(text, NULL, 10) : -1};
     bool goes_on;
 

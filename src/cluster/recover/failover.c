@@ -1,16 +1,21 @@
-/* failover.c -- a cluster recovery that loses its coordinator.
+/* failover.c -- a job of several nodes that loses its coordinator.
  *
- * While it lives, all nodes know each other's seats (election.h), and every view is accepted by enough
- * of them before it is told. When it is lost
+ * While the coordinator lives, all nodes know each other's endpoints (election.h), and enough of
+ * them accept every view before it is announced. When it is lost, a node goes through
  *
- *     the others                 their ranks have lost those of its node, and wait for a view
- *     orphaned()                 successors ask for votes, in the order of the view
- *     one is elected             take_over(): a coordinator of the last view's nodes, without the
- * lost one; the view is revoked the others hear its beat   follow(): join it as the node they were,
- * say again what their workers had said; the next view is made of those who came nobody is elected
- * check_hope(): too few are left, or the others have gone on: the job ends here
- *
- * A coordinator that hears of another one, or of too few nodes, tells nobody anything any more. */
+ *   joined     on_orphaned()    -> orphaned    its connection ended or is silent; its ranks have
+ *                                              lost those of that node, and wait for a view
+ *   orphaned   it is elected: take_over()
+ *                               -> leads       a coordinator of the last view's nodes, without the
+ *                                              lost one; the view is revoked
+ *   orphaned   another one is: follow()
+ *                               -> joined      as the node it was; it says again what its workers
+ *                                              had said
+ *   orphaned   check_hope()     -> over        too few are left, or the others went on without it
+ *   leads      all who came back have reported: the next view
+ *   leads      give_up()        -> over        it hears of a later coordinator, or of too few
+ *                                              nodes: it sends nothing any more, because its STOP
+ *                                              would end workers of a job that goes on */
 #include "cluster/recover/recover_cluster_impl.h"
 
 #include <unistd.h>
@@ -21,7 +26,7 @@
 #include "cluster/join/rendezvous_impl.h"
 #include "net/fd_limit.h"
 
-enum { HERE = 64, SEATS = 65, MEMORY = 66, REIGN = 67 }; /* above the kinds of words */
+enum { HERE = 64, ENDPOINTS = 65, MEMORY = 66, LEASE = 67 }; /* above the kinds of messages */
 enum { FOLLOW_S = 1, HOPE = 4, BACK_S = 5, STUCK_S = 10, ETCD_LEADER_S = 20 };
 
 static int64_t at_least(int64_t ns, int64_t seconds)
@@ -57,112 +62,114 @@ static ls_status open_etcd_leader(ls_recover_cluster *l, bool first)
 {
     ls_status st;
 
-    l->reign.self = ls_election_id(l->election);
-    l->reign.first = first;
-    LS_TRY(st, ls_etcd_leader_open(&l->etcd_leader, &l->reign), out);
+    l->etcd_args.self = ls_election_id(l->election);
+    l->etcd_args.first = first;
+    LS_TRY(st, ls_etcd_leader_open(&l->etcd_leader, &l->etcd_args), out);
     if (l->heal)
-        ls_heal_entrust(l->heal, l->reign.run_lease);
+        ls_heal_entrust(l->heal, l->etcd_args.run_lease);
     st = ls_rendezvous_watch(l->rendezvous, ls_etcd_leader_fd(l->etcd_leader), OF_ELECTION);
 out:
     return st;
 }
 
 /* node: -1: to all. */
-static void tell_reign(ls_recover_cluster *l, int node)
+static void tell_lease(ls_recover_cluster *l, int node)
 {
     ls_str bytes;
 
     ls_str_init(&bytes);
-    ls_wire_codec_put(&bytes, REIGN, 1);
-    ls_wire_codec_put_text(&bytes, l->reign.run_lease);
-    ls_wire_codec_put_text(&bytes, l->reign.etcd);
-    for (int i = 0; i < l->n_seats && l->etcd_leader && !bytes.failed; i++)
-        if (l->seats[i].node != l->self && (node < 0 || node == l->seats[i].node))
-            ls_rendezvous_tell(l->rendezvous, l->seats[i].node, bytes.p, bytes.len);
+    ls_wire_codec_put(&bytes, LEASE, 1);
+    ls_wire_codec_put_text(&bytes, l->etcd_args.run_lease);
+    ls_wire_codec_put_text(&bytes, l->etcd_args.etcd);
+    for (int i = 0; i < l->n_endpoints && l->etcd_leader && !bytes.failed; i++)
+        if (l->endpoints[i].node != l->self && (node < 0 || node == l->endpoints[i].node))
+            ls_rendezvous_tell(l->rendezvous, l->endpoints[i].node, bytes.p, bytes.len);
     ls_str_release(&bytes);
 }
 
-static void hear_reign(ls_recover_cluster *l, ls_wire_codec *in)
+static void hear_lease(ls_recover_cluster *l, ls_wire_codec *in)
 {
-    ls_etcd_leader_args reign = {.self = 0};
+    ls_etcd_leader_args etcd_args = {.self = 0};
 
-    ls_wire_codec_get_text(in, reign.run_lease, sizeof reign.run_lease);
-    ls_wire_codec_get_text(in, reign.etcd, sizeof reign.etcd);
+    ls_wire_codec_get_text(in, etcd_args.run_lease, sizeof etcd_args.run_lease);
+    ls_wire_codec_get_text(in, etcd_args.etcd, sizeof etcd_args.etcd);
     if (!ls_wire_codec_done(in) || l->etcd_leader || l->coordinator_process)
         return;
-    l->reign = reign;
+    l->etcd_args = etcd_args;
     if (open_etcd_leader(l, false) != LS_OK)
         ls_log(LS_LOG_WARN, "this machine cannot succeed the first one: %s", ls_err_last()->text);
 }
 
-/* --- seats ------------------------------------------------------------------------------------ */
+/* --- endpoints -------------------------------------------------------------------------------- */
 
-static ls_election_seat *seat_of(const ls_recover_cluster *l, int node)
+static ls_election_endpoint *endpoint_of(const ls_recover_cluster *l, int node)
 {
-    for (int i = 0; i < l->n_seats; i++)
-        if (l->seats[i].node == node)
-            return &l->seats[i];
+    for (int i = 0; i < l->n_endpoints; i++)
+        if (l->endpoints[i].node == node)
+            return &l->endpoints[i];
     return NULL;
 }
 
-static ls_status add_seat(ls_recover_cluster *l, const ls_election_seat *seat)
+static ls_status add_endpoint(ls_recover_cluster *l, const ls_election_endpoint *endpoint)
 {
-    if (l->n_seats >= LS_QUORUM_NODES)
+    if (l->n_endpoints >= LS_QUORUM_NODES)
         return ls_fail(LS_EUSAGE, "the job has %d nodes; more than %d cannot replace the first one",
-                       l->n_seats, LS_QUORUM_NODES);
-    if (l->n_seats == l->seats_room) {
-        int room = 2 * l->seats_room + 8;
-        ls_election_seat *seats = ls_mem_resize(l->seats, (size_t)room * sizeof *seats);
-        if (!seats)
+                       l->n_endpoints, LS_QUORUM_NODES);
+    if (l->n_endpoints == l->endpoints_room) {
+        int room = 2 * l->endpoints_room + 8;
+        ls_election_endpoint *endpoints =
+            ls_mem_resize(l->endpoints, (size_t)room * sizeof *endpoints);
+        if (!endpoints)
             return LS_ENOMEM;
-        l->seats = seats;
-        l->seats_room = room;
+        l->endpoints = endpoints;
+        l->endpoints_room = room;
     }
-    l->seats[l->n_seats++] = *seat;
+    l->endpoints[l->n_endpoints++] = *endpoint;
     l->told = false;
     return LS_OK;
 }
 
 static ls_status add_node(ls_recover_cluster *l, int node, const ls_members_node *about)
 {
-    ls_election_seat seat = {.node = node, .workers = about->ranks};
+    ls_election_endpoint endpoint = {.node = node, .workers = about->ranks};
 
-    memcpy(seat.host, about->host, sizeof seat.host);
-    memcpy(seat.ip, about->ip, sizeof seat.ip);
-    return add_seat(l, &seat);
+    memcpy(endpoint.host, about->host, sizeof endpoint.host);
+    memcpy(endpoint.ip, about->ip, sizeof endpoint.ip);
+    return add_endpoint(l, &endpoint);
 }
 
 void ls_failover_loses(ls_recover_cluster *l, int node)
 {
-    ls_election_seat *seat = l->election ? seat_of(l, node) : NULL;
+    ls_election_endpoint *endpoint = l->election ? endpoint_of(l, node) : NULL;
 
-    if (!seat)
+    if (!endpoint)
         return;
-    memmove(seat, seat + 1, (size_t)(&l->seats[--l->n_seats] - seat) * sizeof *seat);
+    memmove(endpoint, endpoint + 1,
+            (size_t)(&l->endpoints[--l->n_endpoints] - endpoint) * sizeof *endpoint);
     l->told = false;
 }
 
 /* Those whose number is known. node: -1: to all. */
-static void tell_seats(ls_recover_cluster *l, int node)
+static void tell_endpoints(ls_recover_cluster *l, int node)
 {
-    ls_election_seat *known = ls_mem_array((size_t)l->n_seats, sizeof *known);
+    ls_election_endpoint *known = ls_mem_array((size_t)l->n_endpoints, sizeof *known);
     int n = 0;
     ls_str bytes;
 
     ls_str_init(&bytes);
-    for (int i = 0; i < l->n_seats && known; i++)
-        if (l->seats[i].id != 0)
-            known[n++] = l->seats[i];
-    ls_wire_codec_put(&bytes, SEATS, 1);
+    for (int i = 0; i < l->n_endpoints && known; i++)
+        if (l->endpoints[i].id != 0)
+            known[n++] = l->endpoints[i];
+    ls_wire_codec_put(&bytes, ENDPOINTS, 1);
     if (known)
         ls_election_encode(known, n, &bytes);
     if (!known || ls_str_status(&bytes) != LS_OK ||
         (node < 0 && ls_election_learn(l->election, known, n)))
-        ls_log(LS_LOG_WARN, "the seats of the nodes are not told: %s", ls_err_last()->text);
+        ls_log(LS_LOG_WARN, "the endpoints of the nodes are not told: %s", ls_err_last()->text);
     else
-        for (int i = 0; i < l->n_seats; i++)
-            if (l->seats[i].node != l->self && (node < 0 || node == l->seats[i].node))
-                ls_rendezvous_tell(l->rendezvous, l->seats[i].node, bytes.p, bytes.len);
+        for (int i = 0; i < l->n_endpoints; i++)
+            if (l->endpoints[i].node != l->self && (node < 0 || node == l->endpoints[i].node))
+                ls_rendezvous_tell(l->rendezvous, l->endpoints[i].node, bytes.p, bytes.len);
     ls_str_release(&bytes);
     ls_mem_free(known);
 }
@@ -172,37 +179,38 @@ ls_status ls_failover_joins(ls_recover_cluster *l, int node, const ls_members_no
     ls_status st = l->election ? add_node(l, node, about) : LS_OK;
 
     if (l->election && st == LS_OK) {
-        tell_reign(l, node);
-        tell_seats(l, node);
+        tell_lease(l, node);
+        tell_endpoints(l, node);
     }
     return st;
 }
 
-static void hear_seat(ls_recover_cluster *l, int node, ls_wire_codec *in)
+static void hear_endpoint(ls_recover_cluster *l, int node, ls_wire_codec *in)
 {
-    ls_election_seat *seat = l->coordinator_process ? seat_of(l, node) : NULL;
+    ls_election_endpoint *endpoint = l->coordinator_process ? endpoint_of(l, node) : NULL;
     uint64_t id = ls_wire_codec_get(in, 8);
-    uint16_t port = (uint16_t)ls_wire_codec_get(in, 2), door = (uint16_t)ls_wire_codec_get(in, 2);
+    uint16_t port = (uint16_t)ls_wire_codec_get(in, 2),
+             join_port = (uint16_t)ls_wire_codec_get(in, 2);
 
-    if (!seat || !ls_wire_codec_done(in) || id == 0)
+    if (!endpoint || !ls_wire_codec_done(in) || id == 0)
         return;
-    seat->id = id;
-    seat->port = port;
-    seat->door = door;
+    endpoint->id = id;
+    endpoint->port = port;
+    endpoint->join_port = join_port;
     l->told = false;
 }
 
-static void hear_seats(ls_recover_cluster *l, const ls_wire_codec *in)
+static void hear_endpoints(ls_recover_cluster *l, const ls_wire_codec *in)
 {
-    ls_election_seat *seats = NULL;
+    ls_election_endpoint *endpoints = NULL;
     int n;
 
     if (l->coordinator_process)
         return;
-    if (ls_election_decode(in->at, in->left, &seats, &n) != LS_OK ||
-        ls_election_learn(l->election, seats, n) != LS_OK)
+    if (ls_election_decode(in->at, in->left, &endpoints, &n) != LS_OK ||
+        ls_election_learn(l->election, endpoints, n) != LS_OK)
         ls_log(LS_LOG_WARN, "%s", ls_err_last()->text);
-    ls_mem_free(seats);
+    ls_mem_free(endpoints);
 }
 
 bool ls_failover_hears(ls_recover_cluster *l, int node, const uint8_t *bytes, size_t len)
@@ -211,18 +219,18 @@ bool ls_failover_hears(ls_recover_cluster *l, int node, const uint8_t *bytes, si
     uint64_t kind = ls_wire_codec_get(&in, 1);
 
     l->on_trial = false;
-    if (kind < HERE || kind > REIGN)
+    if (kind < HERE || kind > LEASE)
         return false;
-    if (l->election && kind == REIGN)
-        hear_reign(l, &in);
+    if (l->election && kind == LEASE)
+        hear_lease(l, &in);
     if (l->election && kind == HERE) {
-        hear_seat(l, node, &in);
+        hear_endpoint(l, node, &in);
     } else if (kind == MEMORY && !l->coordinator_process) {
         ls_str_clear(&l->memory);
         ls_str_append_bytes(&l->memory, in.at, in.left);
     }
-    if (l->election && kind == SEATS)
-        hear_seats(l, &in);
+    if (l->election && kind == ENDPOINTS)
+        hear_endpoints(l, &in);
     return true;
 }
 
@@ -234,9 +242,9 @@ void ls_failover_remembers(void *recover_cluster, const void *bytes, size_t len)
     ls_str_init(&message);
     ls_wire_codec_put(&message, MEMORY, 1);
     ls_str_append_bytes(&message, bytes, len);
-    for (int i = 0; i < l->n_seats && l->election && !message.failed; i++)
-        if (l->seats[i].node != l->self)
-            ls_rendezvous_tell(l->rendezvous, l->seats[i].node, message.p, message.len);
+    for (int i = 0; i < l->n_endpoints && l->election && !message.failed; i++)
+        if (l->endpoints[i].node != l->self)
+            ls_rendezvous_tell(l->rendezvous, l->endpoints[i].node, message.p, message.len);
     ls_str_release(&message);
 }
 
@@ -252,13 +260,13 @@ uint64_t ls_failover_agrees(void *recover_cluster, const int *nodes, int n, uint
         return above + 1; /* too many nodes for successors: nobody needs to be asked */
     LS_BUG_IF(n > LS_QUORUM_NODES, "a view of %d nodes", n);
     for (int i = 0; i < n; i++) {
-        const ls_election_seat *seat = seat_of(l, nodes[i]);
-        if (!seat || seat->id == 0)
-            return 0; /* it is about to say where it sits */
-        ids[i] = seat->id;
+        const ls_election_endpoint *endpoint = endpoint_of(l, nodes[i]);
+        if (!endpoint || endpoint->id == 0)
+            return 0; /* its endpoint is on its way */
+        ids[i] = endpoint->id;
     }
     if (!l->told)
-        tell_seats(l, -1);
+        tell_endpoints(l, -1);
     l->told = true;
     above = above > l->floor ? above : l->floor;
     if (!l->etcd_leader && !ls_election_founded(l->election))
@@ -295,21 +303,21 @@ static void give_up(ls_recover_cluster *l)
 }
 
 /* The nodes of the last view, in its order, as the new coordinator sees them. */
-static ls_status seat_all(ls_recover_cluster *l, int64_t now)
+static ls_status add_endpoints(ls_recover_cluster *l, int64_t now)
 {
     const ls_quorum_view *v = last_view(l);
     ls_status st = LS_OK;
 
-    l->n_seats = 0;
+    l->n_endpoints = 0;
     l->told = false;
     for (int i = 0; i < v->n && st == LS_OK; i++) {
-        const ls_election_seat *seat = ls_election_find(l->election, v->member[i]);
-        if (!seat)
+        const ls_election_endpoint *endpoint = ls_election_find(l->election, v->member[i]);
+        if (!endpoint)
             continue; /* then it cannot be reached either */
-        LS_TRY(st, add_seat(l, seat), out);
-        l->seats[l->n_seats - 1].away = seat->id != ls_election_id(l->election);
-        st = ls_coordinator_process_joins(l->coordinator_process, seat->node, seat->host, seat->ip,
-                                          seat->workers, true, now);
+        LS_TRY(st, add_endpoint(l, endpoint), out);
+        l->endpoints[l->n_endpoints - 1].away = endpoint->id != ls_election_id(l->election);
+        st = ls_coordinator_process_joins(l->coordinator_process, endpoint->node, endpoint->host,
+                                          endpoint->ip, endpoint->workers, true, now);
     }
 out:
     return st;
@@ -318,18 +326,18 @@ out:
 static int next_node(const ls_recover_cluster *l)
 {
     int n, next = 0;
-    const ls_election_seat *seats = ls_election_seats(l->election, &n);
+    const ls_election_endpoint *endpoints = ls_election_endpoints(l->election, &n);
 
     for (int i = 0; i < n; i++)
-        next = seats[i].node >= next ? seats[i].node + 1 : next;
+        next = endpoints[i].node >= next ? endpoints[i].node + 1 : next;
     return next;
 }
 
 /* Of a new coordinator: the one before is lost with all its workers. */
-static void bury(ls_recover_cluster *l, const ls_election_seat *self, int64_t now)
+static void bury(ls_recover_cluster *l, const ls_election_endpoint *self, int64_t now)
 {
     const ls_quorum_view *v = last_view(l);
-    const ls_election_seat *lost =
+    const ls_election_endpoint *lost =
         ls_election_find(l->election, l->leader ? l->leader : v->member[0]);
     ls_view_past past = {.reached = -1};
     int64_t noticed_ns = l->orphan_ns ? now - l->orphan_ns + l->silent_ns : 0;
@@ -352,7 +360,7 @@ static void bury(ls_recover_cluster *l, const ls_election_seat *self, int64_t no
 
 static ls_status take_over(ls_recover_cluster *l, int64_t now)
 {
-    const ls_election_seat *self = ls_election_find(l->election, ls_election_id(l->election));
+    const ls_election_endpoint *self = ls_election_find(l->election, ls_election_id(l->election));
     ls_status st;
 
     if (!self)
@@ -360,7 +368,7 @@ static ls_status take_over(ls_recover_cluster *l, int64_t now)
     LS_TRY(st, ls_recover_cluster_open_coordinator_process(l, self->node), out);
     LS_TRY(st, ls_recover_cluster_watch_coordinator_process(l), out);
     LS_TRY(st, ls_rendezvous_take_over(l->rendezvous, last_view(l)->n, next_node(l)), out);
-    LS_TRY(st, seat_all(l, now), out);
+    LS_TRY(st, add_endpoints(l, now), out);
     if (l->memory.len > 0)
         ls_coordinator_process_recalls(l->coordinator_process, l->memory.p, l->memory.len, now);
     l->floor = last_view(l)->generation;
@@ -376,26 +384,27 @@ out:
     return st;
 }
 
-static void address_of(const ls_election_seat *seat, char *text, size_t cap)
+static void address_of(const ls_election_endpoint *endpoint, char *text, size_t cap)
 {
-    snprintf(text, cap, strchr(seat->ip, ':') ? "[%.60s]:%d" : "%.60s:%d", seat->ip, seat->door);
+    snprintf(text, cap, strchr(endpoint->ip, ':') ? "[%.60s]:%d" : "%.60s:%d", endpoint->ip,
+             endpoint->join_port);
 }
 
 static void follow(ls_recover_cluster *l, uint64_t leader, uint64_t term, int64_t now)
 {
-    const ls_election_seat *seat = ls_election_find(l->election, leader),
-                           *self = ls_election_find(l->election, ls_election_id(l->election));
+    const ls_election_endpoint *endpoint = ls_election_find(l->election, leader),
+                               *self = ls_election_find(l->election, ls_election_id(l->election));
     char address[LS_SOCK_TEXT];
 
-    if (!seat || !self)
+    if (!endpoint || !self)
         return; /* the list is on its way */
-    address_of(seat, address, sizeof address);
+    address_of(endpoint, address, sizeof address);
     if (ls_rendezvous_follow(l->rendezvous, address, self->node, self->id,
                              now + FOLLOW_S * LS_NS_PER_S) != LS_OK) {
         l->orphan_ns = l->orphan_ns ? l->orphan_ns : now;
         return;
     }
-    ls_log(LS_LOG_INFO, "node %d (%s) coordinates the job now", seat->node, seat->host);
+    ls_log(LS_LOG_INFO, "node %d (%s) coordinates the job now", endpoint->node, endpoint->host);
     l->leader = leader;
     l->term = term;
     l->orphan_ns = 0;
@@ -448,13 +457,14 @@ static void look_as_member(ls_recover_cluster *l, int64_t now)
 static bool on_returns(void *context, int node, uint64_t id, ls_members_node *about_out)
 {
     const ls_recover_cluster *l = context;
-    const ls_election_seat *seat = l->coordinator_process && l->election ? seat_of(l, node) : NULL;
+    const ls_election_endpoint *endpoint =
+        l->coordinator_process && l->election ? endpoint_of(l, node) : NULL;
 
-    if (!seat || !seat->away || seat->id != id)
+    if (!endpoint || !endpoint->away || endpoint->id != id)
         return false;
-    *about_out = (ls_members_node){.ranks = seat->workers};
-    memcpy(about_out->host, seat->host, sizeof about_out->host);
-    memcpy(about_out->ip, seat->ip, sizeof about_out->ip);
+    *about_out = (ls_members_node){.ranks = endpoint->workers};
+    memcpy(about_out->host, endpoint->host, sizeof about_out->host);
+    memcpy(about_out->ip, endpoint->ip, sizeof about_out->ip);
     return true;
 }
 
@@ -462,24 +472,25 @@ static void on_returned(void *context, int node)
 {
     ls_recover_cluster *l = context;
 
-    seat_of(l, node)->away = false;
-    tell_seats(l, node);
+    endpoint_of(l, node)->away = false;
+    tell_endpoints(l, node);
     ls_coordinator_process_returns(l->coordinator_process, node);
 }
 
 /* Nodes that do not come back are lost, too. */
 static void lose_absent(ls_recover_cluster *l, int64_t now)
 {
-    for (int i = 0; i < l->n_seats && now > l->patience_ns; i++) {
-        const ls_election_seat seat = l->seats[i];
+    for (int i = 0; i < l->n_endpoints && now > l->patience_ns; i++) {
+        const ls_election_endpoint endpoint = l->endpoints[i];
         char why[200];
-        if (!seat.away)
+        if (!endpoint.away)
             continue;
         snprintf(why, sizeof why, "node %d (%s) was lost: it did not come to the new coordinator",
-                 seat.node, seat.host);
+                 endpoint.node, endpoint.host);
         ls_log(LS_LOG_INFO, "%s", why);
-        ls_failover_loses(l, seat.node);
-        ls_coordinator_process_loses(l->coordinator_process, seat.node, why, l->args.dead_ns, now);
+        ls_failover_loses(l, endpoint.node);
+        ls_coordinator_process_loses(l->coordinator_process, endpoint.node, why, l->args.dead_ns,
+                                     now);
         i = -1;
     }
 }
@@ -487,7 +498,7 @@ static void lose_absent(ls_recover_cluster *l, int64_t now)
 static void look_as_coordinator(ls_recover_cluster *l, int64_t now)
 {
     uint64_t term, leader = leader_of(l, &term);
-    const ls_election_seat *other = ls_election_find(l->election, leader);
+    const ls_election_endpoint *other = ls_election_find(l->election, leader);
 
     if (!is_founded(l) || ls_coordinator_process_is_idle(l->coordinator_process, -1))
         return; /* not yet, or no more */
@@ -523,7 +534,7 @@ void ls_failover_looks(ls_recover_cluster *l)
     bool lives = ls_rendezvous_is_linked(l->rendezvous) &&
                  ls_election_leader(l->election, &term) == l->leader;
     ls_election_attend(l->election, lives, now);
-    l->door.heirs = has_hope(l);
+    l->hooks.successors = has_hope(l);
     if (l->coordinator_process)
         look_as_coordinator(l, now);
     else
@@ -544,24 +555,25 @@ ls_status ls_failover_open(ls_recover_cluster *l)
                                                               .suspect_ns = l->args.suspect_ns,
                                                               .dead_ns = l->args.dead_ns}),
            out);
-    l->door.orphaned = on_orphaned;
-    l->door.returns = on_returns;
-    l->door.returned = on_returned;
+    l->hooks.orphaned = on_orphaned;
+    l->hooks.returns = on_returns;
+    l->hooks.returned = on_returned;
 out:
     return st;
 }
 
-void ls_recover_cluster_refuges(const ls_recover_cluster *l, char *text_out, size_t cap)
+void ls_recover_cluster_join_list(const ls_recover_cluster *l, char *text_out, size_t cap)
 {
     int n = 0;
-    const ls_election_seat *seats = l->election ? ls_election_seats(l->election, &n) : NULL;
+    const ls_election_endpoint *endpoints =
+        l->election ? ls_election_endpoints(l->election, &n) : NULL;
     char address[LS_SOCK_TEXT];
     size_t len = 0;
 
     *text_out = '\0';
     for (int i = 0; i < n; i++) {
-        address_of(&seats[i], address, sizeof address);
-        if (seats[i].id == ls_election_id(l->election) || len + strlen(address) + 2 > cap)
+        address_of(&endpoints[i], address, sizeof address);
+        if (endpoints[i].id == ls_election_id(l->election) || len + strlen(address) + 2 > cap)
             continue;
         len += (size_t)snprintf(text_out + len, cap - len, "%s%s", len ? "," : "", address);
     }
@@ -572,14 +584,14 @@ void ls_failover_close(ls_recover_cluster *l)
     ls_etcd_leader_close(l->etcd_leader);
     l->etcd_leader = NULL;
     ls_election_close(l->election);
-    ls_mem_free(l->seats);
+    ls_mem_free(l->endpoints);
     l->election = NULL;
-    l->seats = NULL;
+    l->endpoints = NULL;
 }
 
 /* The coordinator: the nodes that the job begins with. More than can vote: it ends with this one,
  * and the others see that they have no part in any view that was agreed. */
-static ls_status seat_members(ls_recover_cluster *l)
+static ls_status list_endpoints(ls_recover_cluster *l)
 {
     const ls_members *m = ls_rendezvous_members(l->rendezvous);
     ls_status st = LS_OK;
@@ -599,25 +611,25 @@ out:
 
 ls_status ls_failover_begin(ls_recover_cluster *l)
 {
-    uint16_t door;
+    uint16_t join_port;
     ls_str bytes;
-    ls_status st = l->election && l->coordinator_process ? seat_members(l) : LS_OK;
+    ls_status st = l->election && l->coordinator_process ? list_endpoints(l) : LS_OK;
 
     if (!l->election || st != LS_OK)
         return st;
     ls_str_init(&bytes);
     LS_TRY(st, ls_rendezvous_watch(l->rendezvous, ls_election_fd(l->election), OF_ELECTION), out);
-    LS_TRY(st, ls_rendezvous_reserve(l->rendezvous, &door), out);
+    LS_TRY(st, ls_rendezvous_reserve(l->rendezvous, &join_port), out);
     ls_wire_codec_put(&bytes, HERE, 1);
     ls_wire_codec_put(&bytes, ls_election_id(l->election), 8);
     ls_wire_codec_put(&bytes, ls_election_port(l->election), 2);
-    ls_wire_codec_put(&bytes, door, 2);
+    ls_wire_codec_put(&bytes, join_port, 2);
     LS_TRY(st, ls_str_status(&bytes), out);
     if (l->coordinator_process && l->args.run_lease) {
-        snprintf(l->reign.run_lease, sizeof l->reign.run_lease, "%s", l->args.run_lease);
-        snprintf(l->reign.etcd, sizeof l->reign.etcd, "%s", l->args.etcd);
+        snprintf(l->etcd_args.run_lease, sizeof l->etcd_args.run_lease, "%s", l->args.run_lease);
+        snprintf(l->etcd_args.etcd, sizeof l->etcd_args.etcd, "%s", l->args.etcd);
         LS_TRY(st, open_etcd_leader(l, true), out);
-        tell_reign(l, -1);
+        tell_lease(l, -1);
     }
     if (l->coordinator_process)
         (void)ls_failover_hears(l, l->self, (const uint8_t *)bytes.p, bytes.len);

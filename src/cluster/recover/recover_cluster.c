@@ -1,4 +1,10 @@
-/* recover_cluster.c -- see recover_cluster.h. Nothing is decided here. */
+/* recover_cluster.c -- passes messages on between the workers of a node, the other nodes and the
+ * coordinator; decides nothing.
+ *
+ *     on the coordinator's node                          on another node
+ *     heal -> ls_recover_cluster_say -> coordinator      heal -> ls_recover_cluster_say -> host
+ *     node -> on_heard               -> coordinator      host -> on_heard               -> heal
+ *     coordinator -> on_tell         -> node, or heal */
 #include "cluster/recover/recover_cluster_impl.h"
 
 #include "base/log.h"
@@ -9,16 +15,16 @@
 /* --- the coordinator speaks ------------------------------------------------------------------- */
 
 /* To those who are here. */
-static void hear_word(ls_recover_cluster *l, const void *bytes, size_t len)
+static void take_message(ls_recover_cluster *l, const void *bytes, size_t len)
 {
-    ls_messages word;
+    ls_messages message;
 
-    if (ls_messages_decode(&word, bytes, len) != LS_OK ||
-        ls_messages_unpack(&word, &l->roster) != LS_OK)
+    if (ls_messages_decode(&message, bytes, len) != LS_OK ||
+        ls_messages_unpack(&message, &l->roster) != LS_OK)
         ls_log(LS_LOG_WARN, "%s", ls_err_last()->text);
     else if (l->heal)
-        ls_heal_hear(l->heal, &word);
-    ls_messages_release(&word);
+        ls_heal_hear(l->heal, &message);
+    ls_messages_release(&message);
 }
 
 static void on_tell(void *context, int node, const void *bytes, size_t len)
@@ -28,7 +34,7 @@ static void on_tell(void *context, int node, const void *bytes, size_t len)
     if (node != l->self)
         ls_rendezvous_tell(l->rendezvous, node, bytes, len);
     else
-        hear_word(l, bytes, len);
+        take_message(l, bytes, len);
 }
 
 static void on_call(void *context, int node)
@@ -63,7 +69,7 @@ static void on_died(void *context, const char *what, int64_t took_ns)
         ls_heal_tell(l->heal, what, took_ns);
 }
 
-/* --- the door --------------------------------------------------------------------------------- */
+/* --- the hooks -------------------------------------------------------------------------------- */
 
 static bool on_join(void *context, int node, const ls_members_node *about, char *why, size_t cap)
 {
@@ -83,22 +89,17 @@ static bool on_join(void *context, int node, const ls_members_node *about, char 
     return false;
 }
 
+/* What another node says: about failover; from the coordinator; or to it, and then as it came. */
 static void on_heard(void *context, int node, const uint8_t *bytes, size_t len)
 {
     ls_recover_cluster *l = context;
-    ls_messages word;
 
     if (ls_failover_hears(l, node, bytes, len))
         return;
-    if (!l->coordinator_process) {
-        hear_word(l, bytes, len);
-        return;
-    }
-    if (ls_messages_decode(&word, bytes, len) == LS_OK)
-        ls_coordinator_process_takes(l->coordinator_process, node, &word, ls_time_now_ns());
+    if (l->coordinator_process)
+        ls_coordinator_process_takes(l->coordinator_process, node, bytes, len, ls_time_now_ns());
     else
-        ls_log(LS_LOG_WARN, "node %d: %s", node, ls_err_last()->text);
-    ls_messages_release(&word);
+        take_message(l, bytes, len);
 }
 
 static void on_lost(void *context, int node, const char *why, int64_t silent_ns)
@@ -172,19 +173,19 @@ ls_status ls_recover_cluster_open(ls_recover_cluster **recover_cluster_out,
     l->rendezvous = rendezvous;
     ls_roster_init(&l->roster);
     ls_str_init(&l->memory);
-    l->door = (ls_rendezvous_door){.heartbeat_ns = args->heartbeat_ns,
-                                   .suspect_ns = args->suspect_ns,
-                                   .dead_ns = args->dead_ns,
-                                   .joins = on_join,
-                                   .heard = on_heard,
-                                   .lost = on_lost,
-                                   .looks = on_look,
-                                   .idle = on_idle,
-                                   .context = l};
+    l->hooks = (ls_rendezvous_hooks){.heartbeat_ns = args->heartbeat_ns,
+                                     .suspect_ns = args->suspect_ns,
+                                     .dead_ns = args->dead_ns,
+                                     .joins = on_join,
+                                     .heard = on_heard,
+                                     .lost = on_lost,
+                                     .looks = on_look,
+                                     .idle = on_idle,
+                                     .context = l};
     LS_TRY(st, ls_failover_open(l), out);
     if (hosts)
         LS_TRY(st, ls_recover_cluster_open_coordinator_process(l, 0), out);
-    LS_TRY(st, ls_rendezvous_attach(rendezvous, &l->door), out);
+    LS_TRY(st, ls_rendezvous_attach(rendezvous, &l->hooks), out);
     *recover_cluster_out = l;
 out:
     if (st != LS_OK)
@@ -233,21 +234,20 @@ ls_status ls_recover_cluster_begin(ls_recover_cluster *recover_cluster)
                : ls_rendezvous_learn(recover_cluster->rendezvous, &recover_cluster->roster);
 }
 
-void ls_recover_cluster_say(void *recover_cluster, const ls_messages *word)
+void ls_recover_cluster_say(void *recover_cluster, const ls_messages *message)
 {
     ls_recover_cluster *l = recover_cluster;
     ls_str bytes;
 
-    if (l->coordinator_process) {
-        ls_coordinator_process_takes(l->coordinator_process, l->self, word, ls_time_now_ns());
-        return;
-    }
     ls_str_init(&bytes);
-    ls_messages_encode(word, &bytes);
-    if (ls_str_status(&bytes) == LS_OK)
-        ls_rendezvous_tell(l->rendezvous, 0, bytes.p, bytes.len);
+    ls_messages_encode(message, &bytes);
+    if (ls_str_status(&bytes) != LS_OK)
+        ls_log(LS_LOG_ERROR, "a message to the coordinator is lost: %s", ls_err_last()->text);
+    else if (l->coordinator_process)
+        ls_coordinator_process_takes(l->coordinator_process, l->self, bytes.p, bytes.len,
+                                     ls_time_now_ns());
     else
-        ls_log(LS_LOG_ERROR, "a word to the coordinator is lost: %s", ls_err_last()->text);
+        ls_rendezvous_tell(l->rendezvous, 0, bytes.p, bytes.len);
     ls_str_release(&bytes);
 }
 
@@ -255,5 +255,5 @@ void ls_recover_cluster_bind(ls_recover_cluster *recover_cluster, ls_heal *heal)
 {
     recover_cluster->heal = heal;
     if (heal && recover_cluster->etcd_leader)
-        ls_heal_entrust(heal, recover_cluster->reign.run_lease);
+        ls_heal_entrust(heal, recover_cluster->etcd_args.run_lease);
 }

@@ -1,14 +1,19 @@
-/* recover_cluster.h -- the agents of several nodes that heal together.
+/* recover_cluster.h -- a job of several nodes that heals, as each of its agents sees it.
  *
  * Puts three things together that know nothing of each other: the connections between agents
- * (rendezvous.h), the coordinator (coordinator_process.h; started by the first node only), and the workers of
+ * (rendezvous.h), the coordinator (coordinator_process.h; on one node only), and the workers of
  * this node (heal.h).
  *
- *     workers <-> heal --- words ---> cluster recovery ----------> coordinator process          the first node
- *                      <------------         <----------
- *     workers <-> heal --- words ---> cluster recovery == frames ==> cluster recovery        any other
+ *     the coordinator's node            any other node
+ *     workers                           workers
+ *        |  sockets                        |  sockets
+ *     heal.c                            heal.c
+ *        |  messages                       |  messages
+ *     recover_cluster.c <== frames ==> recover_cluster.c
+ *        |  frames
+ *     coordinator_process.c -- ls-coordinator: coordinator.c, view.c
  *
- * When the first node is lost, another one starts a coordinator, and the others are joined to it
+ * When the coordinator's node is lost, another one starts a coordinator, and the others join it
  * (failover.c). One thread. */
 #pragma once
 #include "cluster/member/heal.h"
@@ -26,11 +31,11 @@ typedef struct ls_recover_cluster_args {
     int64_t patience_ns; /* see heal.h */
     int64_t heartbeat_ns, suspect_ns, dead_ns;
     bool failover; /* another node takes over when the coordinator is lost (election.h) */
-    const char *run_lease,
-        *etcd; /* the first node's, where etcd decides who does (etcd_leader.h): "ID/RUN"
-                                * and URLs, separated by blanks; NULL: the nodes vote */
-    const char *
-        program; /* that can be a coordinator (coordinator_process.h); NULL: it is a part of the agent */
+    /* The first node's, where etcd decides which one coordinates (etcd_leader.h): "ID/RUN", and
+     * URLs separated by blanks. NULL: the nodes vote. */
+    const char *run_lease, *etcd;
+    /* That can be a coordinator (coordinator_process.h); NULL: it is a part of the agent. */
+    const char *program;
 } ls_recover_cluster_args;
 
 typedef struct ls_recover_cluster ls_recover_cluster;
@@ -45,14 +50,14 @@ void ls_recover_cluster_close(ls_recover_cluster *recover_cluster); /* NULL is a
 ls_status ls_recover_cluster_begin(ls_recover_cluster *recover_cluster);
 
 /* What the workers of this node say goes to the coordinator: `say` of ls_heal_args. */
-void ls_recover_cluster_say(void *recover_cluster, const ls_messages *word);
+void ls_recover_cluster_say(void *recover_cluster, const ls_messages *message);
 
 /* Where this node may look for the job when its coordinator is gone: "10.0.0.2:7000,10.0.0.3:7000",
  * as many as fit; "" when none is known. */
-void ls_recover_cluster_refuges(const ls_recover_cluster *recover_cluster, char *text_out,
-                                size_t cap);
+void ls_recover_cluster_join_list(const ls_recover_cluster *recover_cluster, char *text_out,
+                                  size_t cap);
 
-/* And its words go to them; NULL: they are gone. */
+/* And its messages go to them; NULL: they are gone. */
 void ls_recover_cluster_bind(ls_recover_cluster *recover_cluster, ls_heal *heal);
 
 LS_C_END

@@ -10,7 +10,7 @@ LS_C_BEGIN
 struct ls_recover_cluster {
     ls_recover_cluster_args args;
     ls_rendezvous *rendezvous; /* borrowed */
-    ls_rendezvous_door door;
+    ls_rendezvous_hooks hooks;
     ls_coordinator_process
         *coordinator_process; /* owned: the coordinator; NULL: it is on another node */
     ls_roster roster;         /* the names that it has told */
@@ -18,12 +18,12 @@ struct ls_recover_cluster {
     int self;                 /* the coordinator's own number */
 
     /* --- failover.c --- */
-    ls_election *election;       /* owned; NULL: the job ends with its coordinator */
-    ls_etcd_leader *etcd_leader; /* owned; NULL: nodes vote */
-    ls_etcd_leader_args reign;   /* then: what etcd knows the job by */
-    bool founded;                /* and whether a view was made */
-    ls_election_seat *seats;     /* owned; the coordinator's: of all nodes that are here */
-    int n_seats, seats_room;
+    ls_election *election;           /* owned; NULL: the job ends with its coordinator */
+    ls_etcd_leader *etcd_leader;     /* owned; NULL: nodes vote */
+    ls_etcd_leader_args etcd_args;   /* then: what etcd knows the job by */
+    bool founded;                    /* and whether a view was made */
+    ls_election_endpoint *endpoints; /* owned; the coordinator's: of all nodes that are here */
+    int n_endpoints, endpoints_room;
     bool told;           /* all know of them */
     uint64_t floor;      /* generations up to this one are of a coordinator before */
     int64_t patience_ns; /* the new coordinator: until then nodes may come back */
