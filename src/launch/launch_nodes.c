@@ -165,7 +165,7 @@ static ls_status open_any(ls_rendezvous **r, ls_rendezvous_args how, ls_launch_n
     return st;
 }
 
-/* Join the others, and learn who they are. */
+/* Join the others, and learn their names. */
 static ls_status meet(ls_rendezvous *r, ls_launch_nodes *nodes, int64_t deadline_ns)
 {
     ls_status st = LS_OK;

@@ -4,7 +4,7 @@
  *     flags, a lab, or a launcher's tasks --> ls_launch_nodes
  *     ls_launch_nodes_run:  rendezvous -> [told] -> all are here -> [met] -> agent runs -> end
  *
- * In brackets: calls to the caller, who knows what the ranks inherit (job.c). */
+ * In brackets: calls to the caller, which knows what the ranks inherit (job.c). */
 #pragma once
 #include "cluster/recover/recover_cluster.h"
 #include "cluster/member/job_spec.h"

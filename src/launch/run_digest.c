@@ -1,5 +1,4 @@
-/* run_digest.c -- what a run looks like on this machine, for who compares machines
- * (cluster/member/config_digest.h).
+/* run_digest.c -- a run as this machine sees it, for comparison (cluster/member/config_digest.h).
  *
  * The settings go section by section, so that a refusal can say which of them differs; those of
  * the folder, the device and of healing itself may differ. Of the data the files count, not the

@@ -30,13 +30,13 @@ bool ls_task_rendezvous_is_task(void);
 int ls_task_rendezvous_local_tasks(void);
 int ls_task_rendezvous_local_task(void);
 
-/* How this task meets the others: sets listen or join, secret_fd and nodes. Who joins waits for the
- * file, nodes->wait_s at most. */
+/* How this task meets the others: sets listen or join, secret_fd and nodes. A task that joins
+ * waits for the file, nodes->wait_s at most. */
 ls_status ls_task_rendezvous_open(ls_task_rendezvous *meet, const ls_launcher_env *places,
                                   ls_launch_nodes *nodes);
 
 /* The first task listens at this address: tell the others. */
 ls_status ls_task_rendezvous_tell(ls_task_rendezvous *meet, const char *address);
 
-/* All have met, or nobody will: the file goes. Safe on a zeroed one and a second time. */
+/* All have met, or will not: the file goes. Safe on a zeroed one and a second time. */
 void ls_task_rendezvous_close(ls_task_rendezvous *meet);

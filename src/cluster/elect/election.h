@@ -69,7 +69,7 @@ void ls_election_attend(ls_election *election, bool lives, int64_t now_ns);
 /* The connection to the coordinator has ended: successors need not wait. */
 void ls_election_suspect(ls_election *election, int64_t now_ns);
 
-/* Who coordinates, in which term; 0: nobody that is known. */
+/* The node that coordinates, and in which term; 0: none that is known. */
 uint64_t ls_election_leader(const ls_election *election, uint64_t *term_out);
 
 /* The newest view that this node has accepted. */

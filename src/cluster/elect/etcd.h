@@ -1,9 +1,10 @@
 /* etcd.h -- keys that several machines agree on, kept by etcd 3.4 or later, through its JSON
  * gateway.
  *
- * Any member of the etcd cluster may be asked; one that does not answer, or has no leader, is left
- * for the next until the deadline. A transaction that was sent and not answered may have been done:
- * who repeats it must be able to tell from the values. Texts only; one thread per handle. */
+ * Any member of the etcd cluster may be asked; one that does not answer, or has no leader, is
+ * left for the next until the deadline. A transaction that was sent and not answered may have
+ * been done: a caller that repeats it must be able to tell from the values. Texts only; one
+ * thread per handle. */
 #pragma once
 #include "base/err.h"
 #include "base/str.h"
@@ -15,8 +16,8 @@ enum { LS_ETCD_URLS = LS_RUN_ETCD };
 
 typedef struct ls_etcd ls_etcd;
 
-/* urls: "http://10.0.0.1:2379"; borrowed until it is closed. Asks nobody yet. LS_EUSAGE: none, too
- * many, or no URL; or libcurl is missing. */
+/* urls: "http://10.0.0.1:2379"; borrowed until it is closed. No server is asked yet. LS_EUSAGE:
+ * none, too many, or no URL; or libcurl is missing. */
 ls_status ls_etcd_open(ls_etcd **etcd_out, const char *const *urls, int n_urls);
 void ls_etcd_close(ls_etcd *etcd); /* NULL is allowed */
 

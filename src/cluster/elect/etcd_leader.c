@@ -108,7 +108,7 @@ static ls_status fetch_view(ls_etcd_leader *r)
     return LS_OK;
 }
 
-/* Who leads by what stands there. NODE of the job; 0: the launcher, or nobody. *free_out: nobody.
+/* The leader by what stands there. NODE of the job; 0: the launcher, or nobody. *free_out: nobody.
  */
 static ls_status fetch_leader(ls_etcd_leader *r, uint64_t *leader_out, bool *free_out)
 {
@@ -166,7 +166,7 @@ out:
     return st;
 }
 
-/* Who has no part in the last view does not know the job. */
+/* A node that has no part in the last view does not know the job. */
 static bool may_lead(const ls_etcd_leader *r)
 {
     for (int i = 0; i < r->next.n; i++)

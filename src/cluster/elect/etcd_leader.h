@@ -42,8 +42,8 @@ uint64_t ls_etcd_leader_agree(ls_etcd_leader *etcd_leader, const uint64_t *membe
 /* The coordinator is lost, or is there: look for the next one, or be it; stop looking. */
 void ls_etcd_leader_seek(ls_etcd_leader *etcd_leader, bool seeks);
 
-/* Who coordinates, by its number; 0: not known; of the launcher too, while nobody has succeeded it.
- * turn_out: how often that has changed. */
+/* The node that coordinates, by its number; 0: not known; of the launcher too, while nobody has
+ * succeeded it. turn_out: how often that has changed. */
 uint64_t ls_etcd_leader_leader(ls_etcd_leader *etcd_leader, uint64_t *turn_out);
 
 /* The last view, as far as this node has read or written it. */

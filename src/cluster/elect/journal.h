@@ -4,8 +4,8 @@
  *   record    length of the payload (4), CRC32C (4), number (8), payload
  *
  * Numbers are little-endian; a record's CRC covers length, number and payload, and records are
- * numbered without a gap. An append returns when the disk has the record, so nobody may hear of
- * what is in it before. Replay stops at the first record that is torn or damaged, and says so.
+ * numbered without a gap. An append returns when the disk has the record, so nothing may be sent
+ * that depends on it before. Replay stops at the first record that is torn or damaged, and says so.
  *
  * Compaction replaces everything so far by one record: a new file beside the old one, synced,
  * renamed over it, and the folder synced; so at any moment one of the two is there, whole. After a
@@ -58,7 +58,7 @@ ls_status ls_journal_append(ls_journal *journal, const void *bytes, size_t len);
 /* Replace all records by this one. LS_EIO: the file before, or the new one, is there. */
 ls_status ls_journal_compact(ls_journal *journal, const void *bytes, size_t len);
 
-/* Bytes of the file, for who decides when to compact. */
+/* Bytes of the file, for the caller to decide when to compact. */
 int64_t ls_journal_bytes(const ls_journal *journal);
 
 LS_C_END

@@ -204,7 +204,7 @@ static void beat(ls_quorum *q, int64_t now_ns)
         q->firm_round = q->round;
         q->firm_ns = now_ns;
     }
-    for (int i = 0; i < q->n_peers; i++) /* who is only of the base has no part in this view */
+    for (int i = 0; i < q->n_peers; i++) /* nodes of the base only have no part in this view */
         if (q->peer[i].in_view && q->peer[i].id != q->promise.self)
             send_beat(q, &q->peer[i], now_ns);
 }

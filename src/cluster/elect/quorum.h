@@ -1,5 +1,5 @@
-/* quorum.h -- who may make the next view when the coordinator is lost: the rules, without sockets,
- * files or clocks.
+/* quorum.h -- which node may make the next view when the coordinator is lost: the rules, without
+ * sockets, files or clocks.
  *
  * Every node of a job has a part in this. It keeps a *promise* on disk: the highest term it has
  * heard of, its vote in it, and the newest view that it has accepted. A *view* here is a
@@ -50,7 +50,7 @@ typedef struct ls_quorum_view {
 /* What a node has on disk. */
 typedef struct ls_quorum_promise {
     uint64_t self;        /* its number */
-    uint64_t term, voted; /* 0: for nobody */
+    uint64_t term, voted; /* 0: for no node */
     ls_quorum_view view;
 } ls_quorum_promise;
 
@@ -65,7 +65,7 @@ void ls_quorum_view_copy(ls_quorum_view *to, const ls_quorum_view *from);
 bool ls_quorum_enough(const bool *in, int n);
 
 typedef enum ls_quorum_kind {
-    LS_QUORUM_BEAT = 1, /* the coordinator lives; with a view for who does not have it */
+    LS_QUORUM_BEAT = 1, /* the coordinator lives; with a view for a node that lacks it */
     LS_QUORUM_ACK,      /* and the answer: what I have on disk */
     LS_QUORUM_ASK,      /* would you vote for me? */
     LS_QUORUM_VOTE,     /* vote for me */
@@ -81,7 +81,7 @@ typedef struct ls_quorum_message {
     uint64_t round;             /* of a BEAT, and of its ACK */
     int64_t age_ns;             /* of a BEAT: since enough nodes confirmed the coordinator */
     bool yes, trial;            /* of an ANSWER; trial: to an ASK */
-    uint64_t leader;            /* whom the sender takes for the coordinator; 0: nobody */
+    uint64_t leader;            /* the coordinator, as far as the sender knows; 0: none */
     const ls_quorum_view *view; /* of a BEAT, or NULL; borrowed during the call */
 } ls_quorum_message;
 

@@ -247,9 +247,9 @@ const char *ls_run_lease_id(const ls_run_lease *run_lease)
     return run_lease->id;
 }
 
-/* --- who writes ------------------------------------------------------------------------------- */
+/* --- the rank that commits -------------------------------------------------------------------- */
 
-/* Who the owner is, if it is not this job: LS_EBUSY. */
+/* LS_EBUSY: the owner is another job, and which. */
 static ls_status check_owner(const ls_run_lease_use *u, int64_t deadline_ns)
 {
     char key[KEY];

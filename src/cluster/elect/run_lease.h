@@ -1,10 +1,10 @@
 /* run_lease.h -- a job's right to write its run, kept in etcd: of several jobs of the same run, one
  * has it, and one that lost it cannot commit any more.
  *
- *   lineshaft/RUN/leader       who has it, under a lease of 5 s that its launcher renews, or the
+ *   lineshaft/RUN/leader       its holder, under a lease of 5 s that its launcher renews, or the
  *                              machine that has succeeded that one (etcd_leader.h)
- *   lineshaft/RUN/owner        who had it last; stays when the lease has run out
- *   lineshaft/RUN/generation   "NUMBER OWNER": raised by compare-and-swap by who writes checkpoints
+ *   lineshaft/RUN/owner        its last holder; stays when the lease has run out
+ *   lineshaft/RUN/generation   "NUMBER OWNER": raised by compare-and-swap by the rank that commits
  *   lineshaft/RUN/committed    "STEP NUMBER OWNER": the last commit token
  *
  * A job gets it when there is no leader, and is the owner from then on. When etcd could not be

@@ -18,7 +18,7 @@
 
 typedef ls_rendezvous_peer peer;
 
-/* --- who joins -------------------------------------------------------------------------------- */
+/* --- a node that joins ------------------------------------------------------------------------ */
 
 static const char *host_name(const ls_rendezvous *r, char *host, size_t cap)
 {
@@ -179,7 +179,7 @@ static ls_status take_aside(ls_rendezvous *r, const ls_frame *frame, bool *got, 
     case PROBE:
         ls_rendezvous_take_probe(r, &r->peers[0], frame);
         return LS_OK;
-    case WORD: /* a spare is told who may succeed */
+    case WORD: /* a spare hears of the endpoints */
         *got = !r->hooks;
         if (r->hooks)
             r->hooks->heard(r->hooks->context, 0, frame->payload, frame->bytes);
@@ -190,7 +190,7 @@ static ls_status take_aside(ls_rendezvous *r, const ls_frame *frame, bool *got, 
     }
 }
 
-/* The coordinator's next word to who joins, which is of this type or a refusal. */
+/* The host's next message to a node that joins: of this type, or a refusal. */
 static ls_status hear(ls_rendezvous *r, uint16_t type, ls_frame *frame_out, int64_t deadline_ns)
 {
     ls_status st = LS_OK;
@@ -246,7 +246,7 @@ ls_status ls_rendezvous_ask(ls_rendezvous *r, ls_job_spec *work, int64_t deadlin
 
     if (st != LS_OK)
         return st;
-    ls_str_append_bytes(&r->work, frame.payload, frame.bytes); /* for who may ask it one day */
+    ls_str_append_bytes(&r->work, frame.payload, frame.bytes); /* it may be the host one day */
     st = ls_str_status(&r->work);
     r->args.work = &r->work;
     return st == LS_OK ? ls_job_spec_decode(work, frame.payload, frame.bytes) : st;
@@ -359,7 +359,7 @@ static bool spread_to(ls_rendezvous *r, peer *p)
     return true;
 }
 
-/* Those who did not take all of it at once, in an epoll of their own. */
+/* The peers that did not take all of it at once, in an epoll of their own. */
 static void spread_slowly(ls_rendezvous *r, int fd, int left)
 {
     int64_t until_ns = ls_time_now_ns() + LIST_S * LS_NS_PER_S;
@@ -375,7 +375,7 @@ static void spread_slowly(ls_rendezvous *r, int fd, int left)
             epoll_ctl(fd, EPOLL_CTL_DEL, p->link.fd, NULL);
             left--;
         }
-        ls_rendezvous_beat(r); /* those who have it wait */
+        ls_rendezvous_beat(r); /* peers that have it wait */
     }
 }
 

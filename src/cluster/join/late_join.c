@@ -9,7 +9,7 @@
 #include "base/time.h"
 
 enum { PATIENT = 4 };             /* times that a coordinator may be silent longer */
-enum { CROWD = 256, SLICES = 8 }; /* more peers than this are looked at in so many turns */
+enum { CROWD = 256, SLICES = 8 }; /* more peers than CROWD are looked at in SLICES turns */
 
 /* A node of a crowd gives fewer signs of life: a coordinator shall not have to take more than so
  * many a second, as long as so many come before a node counts as dead. It gives still fewer itself
@@ -138,7 +138,7 @@ out:
     return st;
 }
 
-/* A place for somebody who comes when the job runs; NULL: there is none. */
+/* A place for a node that comes while the job runs; NULL: there is none. */
 ls_rendezvous_peer *ls_rendezvous_new_peer(ls_rendezvous *r)
 {
     for (int i = 0; i < r->n_peers; i++)

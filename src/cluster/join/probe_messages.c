@@ -85,7 +85,7 @@ static void take_question(ls_rendezvous *r, ls_wire_codec *in)
     ls_wire_codec_get_text(in, ip, sizeof ip);
     if (!ls_wire_codec_done(in) || !r->probe || !r->hooks)
         return;
-    /* Who cannot ask does not know. */
+    /* A node that cannot ask does not know. */
     if (ls_probe_ask(r->probe, ip, port, node, ls_time_now_ns() + r->hooks->suspect_ns) != LS_OK)
         ls_log(LS_LOG_INFO, "cannot ask for node %u: %s", node, ls_err_last()->text);
 }

@@ -208,7 +208,7 @@ static void suspect(ls_rendezvous *r, int code, bool told)
     (void)timerfd_settime(r->timer_fd, 0, &at, NULL);
 }
 
-/* `over`: nobody is left who could say more. */
+/* over: no node is left that could say more. */
 static void settle_suspicion(ls_rendezvous *r, bool over)
 {
     uint64_t times;
@@ -503,13 +503,13 @@ static ls_status take_event(ls_rendezvous *r, const struct epoll_event *event)
     if (token == OF_HEARTBEAT || token == OF_PROBE)
         ls_rendezvous_attend_probe(r);
     if (!p || !p->linked)
-        return LS_OK; /* nobody, or somebody who is gone by now */
+        return LS_OK; /* no peer, or one that is gone by now */
     if (event->events & EPOLLOUT)
         ls_rendezvous_flush(r, p);
     return take_frames(r, p);
 }
 
-/* What has come: of those only who said something, which the kernel knows. */
+/* What has come: only of peers that sent something, which the kernel knows. */
 static ls_status take_all(ls_rendezvous *r)
 {
     struct epoll_event events[BITE];

@@ -59,7 +59,7 @@ typedef struct ls_rendezvous_peer {
     size_t list_at; /* bytes of the list of members that were sent */
     ls_sock_address from;
     char host[LS_MEMBERS_TEXT], ip[LS_MEMBERS_TEXT];
-    uint16_t probe_port; /* where it answers who asks whether it is there; 0: nowhere */
+    uint16_t probe_port; /* where it answers probes; 0: nowhere */
     int ranks, node;
     uint16_t *ports;        /* owned */
     ls_heartbeat heartbeat; /* of a job that heals */
@@ -71,9 +71,9 @@ struct ls_rendezvous {
     char version[VERSION];
     ls_sock_address address; /* of the coordinator */
     char ip[LS_MEMBERS_TEXT];
-    ls_members members;  /* who joined: made of the list when first asked for */
+    ls_members members;  /* on a node that joined: made of the list when first asked for */
     ls_str list;         /* its bytes, as they are sent to everybody */
-    ls_wire_codec names; /* who joined: the names in it */
+    ls_wire_codec names; /* on a node that joined: the names in it */
     int node;
     bool met;
     int epoll_fd;
@@ -88,8 +88,8 @@ struct ls_rendezvous {
     const ls_rendezvous_hooks *hooks; /* borrowed; NULL: the first failure ends the job */
     int heartbeat_fd;                 /* readable when signs of life are due; -1: never */
     int64_t heartbeat_ns;             /* how often: longer in a crowd */
-    int slices, slice;                /* peers are looked at in so many turns; whose it is */
-    int rarely, round;                /* the host gives a sign each so many rounds of them */
+    int slices, slice;                /* turns in which peers are looked at; the present one */
+    int rarely, round;                /* the host gives a sign every rarely rounds */
     int64_t beat_ns;                  /* when they were last given */
     ls_probe *probe;                  /* owned; NULL: none */
     int next_node;                    /* number of the next newcomer */
@@ -99,11 +99,11 @@ struct ls_rendezvous {
     bool failed, told; /* a failure is known; the caller knows it, too */
     int code;          /* of the job: that of the first failure */
     ls_err_record why;
-    bool ended;     /* who joined has heard END */
-    bool dropped;   /* who joined: the coordinator is gone, or has given this node up */
+    bool ended;     /* on a node that joined: it has heard END */
+    bool dropped;   /* on a node that joined: the host is gone, or has given it up */
     bool suspected; /* the host: a node failed because of another one, which did not say why yet */
     bool suspect_told; /* the caller knows it already */
-    ls_str work;       /* who joined: what it was told to run */
+    ls_str work;       /* on a node that joined: what to run */
     int suspect_code;
     ls_err_record suspect_why;
     int64_t suspect_ns; /* until then */
@@ -139,16 +139,16 @@ void ls_rendezvous_refuse(ls_rendezvous *rendezvous, ls_rendezvous_peer *peer, c
 void ls_rendezvous_decide(ls_rendezvous *rendezvous, int code, const ls_err_record *why, bool told);
 void ls_rendezvous_decide_lost(ls_rendezvous *rendezvous, const ls_rendezvous_peer *peer);
 
-/* To all who have joined. */
+/* To all peers that have joined. */
 void ls_rendezvous_send_record(ls_rendezvous *rendezvous, uint16_t type, int code,
                                const ls_err_record *why);
 
-/* The host: a gate at listen_fd, and what a host of about so many nodes needs besides. */
+/* The host: accept at listen_fd, and what a host of about this many nodes needs besides. */
 ls_status ls_rendezvous_open_gate(ls_rendezvous *rendezvous, int nodes);
 
 /* --- meet.c ----------------------------------------------------------------------------------- */
 
-/* Who joins: connect to r->address and prove the secret; and say who this is. */
+/* A node that joins: connect to r->address, prove the secret, name itself. */
 ls_status ls_rendezvous_connect(ls_rendezvous *rendezvous, int64_t deadline_ns);
 ls_status ls_rendezvous_call_in(ls_rendezvous *rendezvous, int64_t deadline_ns);
 ls_status ls_rendezvous_check_ranks(int ranks);
@@ -169,7 +169,7 @@ void ls_rendezvous_take_back(ls_rendezvous *rendezvous, ls_rendezvous_peer *peer
 
 /* --- late_join.c ------------------------------------------------------------------------------ */
 
-/* How often signs of life are given in a job of so many nodes. */
+/* How often signs of life are given in a job of this many nodes. */
 void ls_rendezvous_pace(ls_rendezvous *rendezvous, int nodes);
 
 /* A peer went away, or was silent for so long: the thread's last record says why. */
@@ -178,7 +178,7 @@ void ls_rendezvous_lose(ls_rendezvous *rendezvous, ls_rendezvous_peer *peer, int
 /* Give signs of life, and look for those of others, when it is time. */
 void ls_rendezvous_beat(ls_rendezvous *rendezvous);
 
-/* A place for somebody who comes when the job runs; NULL: there is none. Who has joined then. */
+/* A place for a node that comes while the job runs; NULL: there is none. The peers that came so. */
 ls_rendezvous_peer *ls_rendezvous_new_peer(ls_rendezvous *rendezvous);
 void ls_rendezvous_admit(ls_rendezvous *rendezvous, ls_rendezvous_peer *peer);
 
@@ -190,7 +190,7 @@ void ls_rendezvous_dismiss(ls_rendezvous *rendezvous);
 /* A peer has given a sign of life. */
 void ls_rendezvous_heard(ls_rendezvous *rendezvous, ls_rendezvous_peer *peer);
 
-/* Where this node answers who asks whether it is there. It goes on without, where it cannot. */
+/* Where this node answers probes. It goes on without, where it cannot. */
 void ls_rendezvous_open_probe(ls_rendezvous *rendezvous);
 
 /* Tell the coordinator where that is. */

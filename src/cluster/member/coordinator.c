@@ -9,7 +9,7 @@
  * A view goes through
  *
  *   whole  --give_up()---> lost    REVOKE to all nodes; workers report
- *   lost   --announce()--> whole   when all who are alive have reported: VIEW to all nodes
+ *   lost   --announce()--> whole   when all that are alive have reported: VIEW to all nodes
  *   whole  --regroup()---> whole   guests wait: the ranks are asked to report at the end of a step
  *
  * The workers of a node have neighbouring places in the view, and nodes have theirs in the order in
@@ -293,7 +293,7 @@ static void give_up(ls_coordinator *p, const char *why, bool sure, int64_t notic
     p->sure = sure;
     p->noticed_ns = now - p->lost_ns;
     snprintf(p->cause, sizeof p->cause, "%s", p->regroups && !sure ? p->coming : why);
-    if (sure || !p->regroups) /* who meets anew comes by itself */
+    if (sure || !p->regroups) /* ranks that meet anew come by themselves */
         revoke(p);
 }
 
@@ -314,7 +314,7 @@ static void end_too_few(ls_coordinator *p, const char *why)
     end_job(p, -1, ls_err_exit_code(LS_EPEER), ls_err_last());
 }
 
-/* Places of a node that is gone. Those who have done their work stay: by them it is known that the
+/* Places of a node that is gone. Workers that have done their work stay: they show that the
  * job is over. */
 static void forget(ls_coordinator *p, node *n)
 {
@@ -336,7 +336,7 @@ static void forget(ls_coordinator *p, node *n)
     p->gone += !keeps;
 }
 
-/* Nodes that wait take the places of those who are lost, when the run needs them. */
+/* Nodes that wait take the places of lost ones, when the run needs them. */
 static void call_needed(ls_coordinator *p, const node *lost)
 {
     int left = ls_view_alive(&p->view) - living(p, lost), nodes = count_nodes(p) - 1;
@@ -471,7 +471,7 @@ static void take_end(ls_coordinator *p, node *n, const ls_messages *w, int64_t n
                 "%d of the %d ranks that have a model together (mesh.pp, tp, ep) or share "
                 "sequences (mesh.cp) are left: the run cannot go on without the one that is lost",
                 ls_view_alive(&p->view), p->view.rules.unit);
-        ls_fail(w->error ? w->record.code : LS_EFAIL, "%s", w->why); /* it says who */
+        ls_fail(w->error ? w->record.code : LS_EFAIL, "%s", w->why); /* it names the rank */
         ls_err_hint("%s", w->error ? w->record.hint : "");
         end_job(p, id, w->code, ls_err_last());
         return;
@@ -588,8 +588,8 @@ static void tell_view(ls_coordinator *p, node *n, ls_messages *message)
     p->args.tell(p->args.context, n->id, message);
 }
 
-/* Whether those who decide accept the next view. Its nodes: those of whom somebody waits, and the
- * coordinator's own. */
+/* Whether the nodes that decide accept the next view. Its nodes: those of which a worker waits,
+ * and the coordinator's own. */
 static bool agreed(ls_coordinator *p)
 {
     int n = 0;
@@ -661,7 +661,7 @@ static bool has_room(const ls_coordinator *p)
  *
  * Both are heard by the coordinator, but a rank of one has waited in vain for a connection to a
  * rank of the other: a cable, a firewall, a route in one direction. The next view would end in the
- * same way. So one of them goes: who is named most often; of two the one that came later; never the
+ * same way. So one of them goes: the one that is named most often; of two the later one; never the
  * coordinator's own node. Before the first step it is told as a mistake instead. */
 
 static node *node_of(ls_coordinator *p, int place)
@@ -746,7 +746,7 @@ static void call_spares(ls_coordinator *p)
             call(p, &p->nodes[i], false);
 }
 
-/* Ask the ranks to meet those who wait. */
+/* Ask the ranks to meet the guests that wait. */
 static void regroup(ls_coordinator *p)
 {
     const ls_messages message = {.kind = LS_MESSAGES_REGROUP};

@@ -1,6 +1,6 @@
 /* coordinator.h -- the coordinator's knowledge of a job that heals: its nodes, and the view over
- * their workers. No sockets, no clocks: what happens is told by calls, with the time of it; what
- * follows is told by calls back.
+ * their workers. No sockets, no clocks: what happens comes in by calls, with its time; what follows
+ * goes out by calls back.
  *
  *   state   of a node                               leaves it
  *   SPARE   has come, and waits to be called        looks -> CALLED; loses -> GONE
@@ -9,9 +9,9 @@
  *   GONE    is lost, refused or in quarantine       (a host that comes back is a new node)
  *
  * The nodes that a job begins with are CALLED from the start, and its first view waits for all
- * their workers. Who comes later is a spare first, and called when there are fewer nodes than
- * max_nodes. Its workers are guests (view.h): when all of them have reported, and the last view is
- * old enough, the ranks are asked to meet anew at the end of a step.
+ * their workers. A node that comes later is a spare first, and called when there are fewer nodes
+ * than max_nodes. Its workers are guests (view.h): when all of them have reported, and the last
+ * view is old enough, the ranks are asked to meet anew at the end of a step.
  *
  * What it knows follows from the calls and their times alone: a coordinator whose log has them is
  * the same again after its death (coordinator_log.h). */
@@ -31,15 +31,15 @@ typedef struct ls_coordinator_args {
     int64_t cool_ns;      /* for how long; longer each time */
     int self;             /* the coordinator's own node */
     /* Before a view is made: the generation of one of these nodes that all accept, above that of
-     * the last; 0: not yet, ask again. NULL: nobody needs to be asked. */
+     * the last; 0: not yet, ask again. NULL: no node needs to be asked. */
     uint64_t (*agree)(void *context, const int *nodes, int n, uint64_t above);
     void (*tell)(void *context, int node, const ls_messages *message);
     void (*call)(void *context, int node); /* a spare: start its workers */
     void (*expel)(void *context, int node, const char *why);
-    /* The job must end. node: whose worker's failure it is, told by its verdict; -1: nobody's. */
+    /* The job must end. node: of the worker that failed, which its verdict tells; -1: none. */
     void (*stop)(void *context, int node, int code, const ls_err_record *why);
     /* Before a view is told, when there is something new that ls_coordinator_remember() gives.
-     * NULL: nobody wants to know. */
+     * NULL: not wanted. */
     void (*remember)(void *context);
     void *context;
 } ls_coordinator_args;

@@ -147,7 +147,7 @@ void ls_coordinator_save(const ls_coordinator *coordinator, ls_str *out)
     append(out, p->roster.bytes.p, p->roster.bytes.len, 1);
 }
 
-/* A piece of so many bytes; NULL: they are not there. */
+/* A piece of this many bytes; NULL: they are not there. */
 static const void *piece(ls_wire_codec *in, size_t count, size_t size)
 {
     const void *at = in->at;

@@ -12,7 +12,7 @@ typedef struct node {
     int first, workers; /* its places in the view, when called */
     char host[LS_MEMBERS_TEXT], ip[LS_MEMBERS_TEXT];
     bool begins;
-    bool lost;    /* gone, and kept for the places of those who have done their work */
+    bool lost;    /* gone, and kept for the places of workers that have done their work */
     int entry;    /* in the roster, when called */
     size_t known; /* bytes of the roster that it has */
     ls_config_digest config_digest;
@@ -39,9 +39,9 @@ struct ls_coordinator {
     int n_hosts;
     ls_config_digest config_digest; /* of the first view */
     int64_t lost_ns;                /* since when the view is given up; 0: it is whole */
-    int64_t unhealed_ns; /* since when nobody trains, over views that came to nothing; 0: not so */
-    int64_t noticed_ns;  /* how long it took to know why */
-    bool sure;           /* the cause is known */
+    int64_t unhealed_ns;            /* since when no rank trains, over failed views; 0: one does */
+    int64_t noticed_ns;             /* how long it took to know why */
+    bool sure;                      /* the cause is known */
     char cause[LS_MESSAGES_TEXT];
     int64_t made_ns; /* when the last view was made */
     bool regroups;   /* the ranks were asked to meet anew, because of */

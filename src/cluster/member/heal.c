@@ -206,7 +206,7 @@ typedef struct place { /* of a worker */
     ls_view_state state;
     uint32_t serial;         /* of its last report; a process that ended takes it along */
     ls_view_verdict verdict; /* on its end */
-    bool asked, answered;    /* who decides was asked for it; and has said it since */
+    bool asked, answered;    /* the coordinator was asked for it; and has answered */
     int rank;                /* in the last view; -1: none */
     ls_messages last;        /* its last REPORT or ENDED */
     said early;              /* a report of a process that we have not heard of yet; kind 0: none */
@@ -380,8 +380,8 @@ void ls_heal_started(ls_heal *heal, int worker, pid_t pid)
 
 static void tell(const place *p, const told *t, const ls_heal_fds *fds);
 
-/* The work is done, and nobody here trains any longer: those who wait were not needed, or are there
- * again for somebody who died when all had finished. */
+/* The work is done, and no worker here trains any longer: those that wait were not needed, or were
+ * started for one that died when all had finished. */
 static void dismiss_idle(const ls_heal *h)
 {
     const told t = {.kind = DISMISS};
@@ -512,7 +512,7 @@ static void tell(const place *p, const told *t, const ls_heal_fds *fds)
         c->cmsg_len = CMSG_LEN(sizeof *fds);
         memcpy(CMSG_DATA(c), fds, sizeof *fds);
     }
-    /* Who does not get it does not come, and is found to be late. */
+    /* A worker that does not get it does not come, and is found to be late. */
     (void)sendmsg(p->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
@@ -578,7 +578,7 @@ static void regroup(const ls_heal *h)
             tell(&h->places[i], &t, NULL);
 }
 
-/* The one who writes what happened is the first of those here, if it is here at all. */
+/* The rank that writes events is the first of those here, if it is on this node at all. */
 void ls_heal_tell(ls_heal *heal, const char *what, int64_t took_ns)
 {
     const place *first = NULL;
@@ -699,7 +699,7 @@ static int64_t limit_of(const ls_heal *h, place *p)
     return p->state == LS_VIEW_AWAY ? ls_max_i64(patience, START_S * LS_NS_PER_S) : 0;
 }
 
-/* The first who has been away for too long; -1: nobody. */
+/* The first worker that has been away for too long; -1: none. */
 static int too_late(ls_heal *h)
 {
     int64_t now = ls_time_now_ns();

@@ -1,11 +1,11 @@
 /* heal.h -- workers of a node that go on when others die: what they and their agent tell each
  * other.
  *
- *     worker -> agent    REPORT   who I am, what state I have; I wait for a view
+ *     worker -> agent    REPORT   my pid, the state I have; I wait for a view
  *                        READY    I am ready to train in this view
- *     agent -> worker    VIEW     generation, rank, ranks, base step, who has it; with it the
+ *     agent -> worker    VIEW     generation, rank, ranks, base step, its source; with it the
  *                                 memory that the ranks of this node share, and the list of members
- *                        REGROUP  meet the others anew when a step has ended: somebody has come
+ *                        REGROUP  meet the others anew when a step has ended: guests wait
  *                        DISMISS  the others have done the work, and it was not needed: end well
  *                        END      the job is ending: do not wait
  *                        NOTE     something happened that the ranks did not notice
@@ -36,7 +36,7 @@ enum { LS_HEAL_CAUSE = LS_MESSAGES_TEXT, LS_HEAL_RUN_LEASE = 512 };
 
 /* A view as a worker gets it. */
 typedef struct ls_heal_view {
-    ls_view_plan plan; /* generation 0: there is no view, nobody heals */
+    ls_view_plan plan; /* generation 0: there is no view, the job does not heal */
     int rank;
     int local_rank, local_ranks; /* of those on this node */
     bool begun;                  /* some view has trained: this is no start of the job */
@@ -79,9 +79,9 @@ typedef struct ls_heal ls_heal;
 typedef struct ls_heal_args {
     int workers;
     int64_t patience_ns;
-    /* The memory of so many ranks of this node; fd_out stays the caller's until the next call. */
+    /* The memory of this many ranks of this node; fd_out stays the caller's until the next call. */
     ls_status (*make)(void *context, uint64_t generation, int ranks, int *fd_out);
-    /* Break that memory: nobody may wait in it any longer. */
+    /* Break that memory: every call in it fails. */
     void (*revoke)(void *context, const char *why);
     void *context;
     /* With several nodes: send a message to the coordinator, whose messages come by ls_heal_hear(),
@@ -128,8 +128,8 @@ void ls_heal_restate(ls_heal *heal);
 
 ls_view_past ls_heal_recall(const ls_heal *heal); /* what this node knows of the last view */
 
-/* A process runs in this place; a process has ended, for this reason. LS_VIEW_LATER: who decides
- * has been asked, and an order follows. */
+/* A process runs in this place; a process has ended, for this reason. LS_VIEW_LATER: the
+ * coordinator has been asked, and an order follows. */
 void ls_heal_started(ls_heal *heal, int worker, pid_t pid);
 ls_view_verdict ls_heal_ended(ls_heal *heal, int worker, const ls_view_end *end, const char *why);
 void ls_heal_left(ls_heal *heal, int worker); /* ended well */
@@ -140,7 +140,7 @@ void ls_heal_left(ls_heal *heal, int worker); /* ended well */
 enum { LS_HEAL_LOOK_MS = 500 };
 ls_heal_order ls_heal_attend(ls_heal *heal);
 
-/* The job is ending: nobody waits for a view any longer. */
+/* The job is ending: workers that wait for a view get END. */
 void ls_heal_finish(ls_heal *heal);
 
 LS_C_END

@@ -16,7 +16,7 @@ typedef struct ls_heartbeat {
 /* A sign has come; they are given every every_ns. */
 void ls_heartbeat_heard(ls_heartbeat *heartbeat, int64_t every_ns, int64_t now);
 
-/* Who listens was away itself for so long: nobody is to blame for that. */
+/* The listener itself was away for this long, which counts as no silence. */
 void ls_heartbeat_forgive(ls_heartbeat *heartbeat, int64_t away_ns);
 
 /* For how long there was no sign; 0: there never was one. */

@@ -11,7 +11,7 @@ enum { LS_JOB_SPEC_WORDS = 256, LS_JOB_SPEC_BYTES = 128 << 10 };
 typedef struct ls_job_spec_heal {
     uint32_t patience_ms; /* 0: it does not heal */
     uint32_t heartbeat_ms, suspect_ms, dead_ms;
-    /* For who may coordinate it one day. */
+    /* For an agent that may coordinate the job one day. */
     uint32_t failover, restarts, least, unit;
     uint32_t min_nodes, max_nodes, grow_wait_ms, quarantine, cool_ms;
 } ls_job_spec_heal;

@@ -5,8 +5,8 @@
  *                         LEFT      it has ended well
  *                         ENDED     it has ended otherwise: how
  *                         STANDS    to a new coordinator: what the worker was under the one before
- *   coordinator -> node   VIEW      generation, who is in it, and which rank each worker has
- *                         REVOKE    the view is given up: nobody may wait in it any longer
+ *   coordinator -> node   VIEW      generation, its members, and which rank each worker has
+ *                         REVOKE    the view is given up: every call in it must fail
  *                         REGROUP   the ranks shall meet anew at the end of a step
  *                         VERDICT   what becomes of a worker that has ended
  *
@@ -36,12 +36,12 @@ typedef enum ls_messages_kind {
     LS_MESSAGES_STANDS
 } ls_messages_kind;
 
-/* What a view tells besides who is in it. */
+/* What a view tells besides its members. */
 typedef struct ls_messages_view {
     ls_view_plan plan;
     bool begun;         /* some view has trained: this is no start of the job */
     int64_t lost_ns;    /* how long ago the view before was given up; -1: it was not */
-    int64_t noticed_ns; /* how long it took to know that somebody was lost */
+    int64_t noticed_ns; /* how long it took to notice the loss */
     char cause[LS_MESSAGES_TEXT];
 } ls_messages_view;
 
@@ -57,7 +57,7 @@ typedef struct ls_messages {
     ls_view_verdict verdict;        /* VERDICT */
     ls_messages_view view;          /* VIEW */
     ls_members members;             /* VIEW; owned */
-    const ls_roster *roster;        /* VIEW, who tells it: of the members; borrowed */
+    const ls_roster *roster;        /* VIEW, as it is sent: of the members; borrowed */
     size_t known;                   /* and its bytes that the node has */
     ls_wire_codec names, list;      /* VIEW, as it came: until unpacked; borrowed from the bytes */
     ls_view_past past;              /* STANDS: what its node knows of the last view, */
@@ -79,7 +79,7 @@ void ls_messages_encode_own(const ls_messages *message, ls_str *out);
 void ls_messages_encode_shared(const ls_messages *message, ls_str *out);
 
 /* Of a VIEW that has come: learn the names, and make the list of members. LS_EDATA: it is of nodes
- * that nobody has named. Other messages are left as they are. */
+ * that have not been named. Other messages are left as they are. */
 ls_status ls_messages_unpack(ls_messages *message, ls_roster *roster);
 
 LS_C_END

@@ -293,7 +293,7 @@ static void find_base(const ls_view *v, ls_view_plan *plan)
         plan->met--; /* what it did last may not have been finished */
 }
 
-/* The most steps that a state of those who wait has. */
+/* The most steps in a state of a worker that waits. */
 static int64_t farthest(const ls_view *v)
 {
     int64_t most = -1;
@@ -304,8 +304,8 @@ static int64_t farthest(const ls_view *v)
     return most;
 }
 
-/* More of them, in order, as many as are left: those who have a whole state of so many steps; -1:
- * anybody. Returns how many are left then. */
+/* More of them, in order, as many as are left: those that have a whole state of this many steps;
+ * -1: anybody. Returns how many are left then. */
 static int pick_more(ls_view *v, int left, int64_t have)
 {
     for (int i = 0; i < v->workers && left > 0; i++) {
@@ -326,9 +326,9 @@ static ls_status too_few(const ls_view *v)
     return LS_EFAIL;
 }
 
-/* Who of those that wait will be in the next view: as many as make whole models, of each part alike
- * as far as they have it, then who has come farthest, then the others in order. The first view has
- * all, whose number the ranks judge by themselves. */
+/* Which of the workers that wait will be in the next view: as many as make whole models, the same
+ * number of each part as far as there are, then those that have come farthest, then the others in
+ * order. The first view has all, whose number the ranks judge by themselves. */
 static ls_status pick(ls_view *v)
 {
     int unit = unit_of(v), left = v->count[LS_VIEW_WAITS];
@@ -360,7 +360,7 @@ ls_status ls_view_next(ls_view *view, ls_view_plan *plan_out)
     ls_view *v = view;
     ls_status st = check_progress(v);
 
-    LS_BUG_IF(!ls_view_complete(v), "a view of some of those who are alive");
+    LS_BUG_IF(!ls_view_complete(v), "a view of some of the living workers");
     if (st == LS_OK)
         st = pick(v);
     if (st != LS_OK)

@@ -3,11 +3,11 @@
  *
  * A *worker* is a place on a node; the process in it may be a new one. Those of a node stand
  * together, in the order in which the nodes came. A *view* is a generation with the workers that
- * are in it, numbered as ranks. A view is made when everybody who is alive waits for one; it ends
+ * are in it, numbered as ranks. A view is made when every living worker waits for one; it ends
  * when one of its workers dies, or reports that it has lost the others.
  *
  *   state   of a worker                              leaves it
- *   NEW     its process begins, nobody waits for it  reports -> WAITS; loses -> OUT
+ *   NEW     its process begins, no view waits for it  reports -> WAITS; loses -> OUT
  *   AWAY    its process begins                       reports -> WAITS; loses -> AWAY or OUT
  *   WAITS   has reported, and waits for a view       next -> IN; loses -> AWAY or OUT
  *   IN      has been given the view                  reports -> WAITS; loses -> AWAY or OUT;
@@ -95,7 +95,7 @@ typedef struct ls_view_end {
     int signal;                 /* that killed it, or 0 */
     int code;                   /* otherwise: its exit code */
     const ls_err_record *error; /* the record that it sent; NULL: none */
-    bool asked;                 /* the user has asked the job to stop: nobody is started again */
+    bool asked;                 /* the user has asked the job to stop: no worker is started again */
     bool gone;                  /* with its node: it cannot be started again */
 } ls_view_end;
 
@@ -103,15 +103,15 @@ typedef enum ls_view_verdict {
     LS_VIEW_STOP,    /* the job must end */
     LS_VIEW_RESTART, /* start it again */
     LS_VIEW_DROP,    /* go on without it */
-    LS_VIEW_LATER    /* who decides has been asked */
+    LS_VIEW_LATER    /* the coordinator has been asked */
 } ls_view_verdict;
 
 /* A view as it is announced. */
 typedef struct ls_view_plan {
     uint64_t generation;
     int ranks;
-    int64_t reached;     /* the most steps that somebody saw done; -1: none */
-    int64_t base;        /* steps that are in a state; -1: nobody has a whole one */
+    int64_t reached;     /* the most steps that a rank saw done; -1: none */
+    int64_t base;        /* steps that are in a state; -1: no rank has a whole one */
     int source;          /* a rank that has them; -1: none */
     bool spread;         /* some rank has not */
     int64_t met;         /* the step after which all did what falls due */
@@ -131,7 +131,7 @@ typedef struct ls_view_past {
 ls_status ls_view_init(ls_view *view, int workers, ls_view_rules rules);
 void ls_view_release(ls_view *view);
 
-/* Make room for so many workers in all. */
+/* Make room for this many workers in all. */
 ls_status ls_view_reserve(ls_view *view, int workers);
 
 /* More workers, for whom there is room, behind all others: the first of them. They are guests,
@@ -150,7 +150,7 @@ void ls_view_readies(ls_view *view, int worker); /* it is ready to train */
 void ls_view_leaves(ls_view *view, int worker);
 ls_view_verdict ls_view_loses(ls_view *view, int worker, const ls_view_end *end);
 
-/* Whether everybody who is alive waits for a view, and somebody does. */
+/* Whether every living worker waits for a view, and at least one does. */
 bool ls_view_complete(const ls_view *view);
 
 /* Workers that are in a view, wait for one or will; and whether guests wait for one, and no other
@@ -160,8 +160,8 @@ int ls_view_least(const ls_view *view); /* the ranks that must be left */
 bool ls_view_is_short(const ls_view *view);
 bool ls_view_has_guests(const ls_view *view);
 
-/* Make the next view of those who wait. LS_ENORETRY: the job must not go on, and why: three views
- * without a new step, or an error that came twice at the same step. */
+/* Make the next view of the workers that wait. LS_ENORETRY: the job must not go on, and why:
+ * three views without a new step, or an error that came twice at the same step. */
 ls_status ls_view_next(ls_view *view, ls_view_plan *plan_out);
 
 LS_C_END

@@ -2,8 +2,8 @@
  *
  * A node whose signs of life do not reach the coordinator may be dead, or only the way between the
  * two may be. So others are asked whether they reach it (probe.h), again and again while it is
- * silent. One that somebody reaches is waited for twice as long: its ranks may be training on, but
- * nobody knows, and if they are not, all others wait for them. Rules and numbers only; rendezvous.h
+ * silent. One that a witness reaches is waited for twice as long: its ranks may be training on. Not
+ * longer, because if they are not, all others wait for them. Rules and numbers only; rendezvous.h
  * carries the messages. */
 #pragma once
 #include "base/err.h"
@@ -11,11 +11,11 @@
 LS_C_BEGIN
 
 enum { LS_WITNESS_ASKED = 2 };    /* nodes that are asked at a time */
-enum { LS_WITNESS_PATIENCE = 2 }; /* times that who is reached may be silent longer */
+enum { LS_WITNESS_PATIENCE = 2 }; /* times that a node that is reached may be silent longer */
 
 typedef struct ls_witness {
     int64_t asked_ns;   /* when others were asked last; 0: not since its last sign of life */
-    int64_t reached_ns; /* when somebody reached it last; 0: nobody */
+    int64_t reached_ns; /* when a witness reached it last; 0: never */
     int yes, no;        /* answers since its last sign of life */
 } ls_witness;
 

@@ -50,7 +50,7 @@
 
 enum {
     SETTLE_MS = 1000, /* on a busy machine the one that is blamed may die much later */
-    TWICE_MS = 500,   /* who signals a whole group or session may do so twice */
+    TWICE_MS = 500,   /* a signal to a group or session may come twice */
     KILL_S = 10,
     SWEEP_S = 15,
     RANK_FILES = 6,
@@ -455,7 +455,7 @@ static bool left(const job *j, const worker *w)
     return j->args->saves && w->code == ls_err_exit_code(LS_EUNSAVED);
 }
 
-/* Ended as somebody does who was told to. */
+/* Ended as a worker does that was asked to. */
 static bool ended_as_told(const job *j, const worker *w)
 {
     if (w->code == 0 || w->when == STOP || w->when == KILL || w->when == SWEEP)
@@ -629,7 +629,7 @@ static void on_news(job *j)
     }
 }
 
-/* The same request once more, by who signals the group and its leader, is not a second one. */
+/* A signal to the group and to its leader is one request, not two. */
 static bool is_echo(const job *j)
 {
     return j->args->saves && j->asked_ns > 0 &&
@@ -671,7 +671,7 @@ static void on_outside(job *j)
     }
 }
 
-/* Those who heal may need somebody killed, or come to the end of their wisdom. */
+/* Healing may need a worker killed, settle one that ended, or give up. */
 static void on_heal(job *j)
 {
     ls_heal_order order = {.task = LS_HEAL_NOTHING};
@@ -694,7 +694,7 @@ static void on_heal(job *j)
         }
     } while (order.task != LS_HEAL_NOTHING);
     answer_failures(j);
-    end_all(j); /* whom the verdict was waited for, or who waited for it when the job was ended */
+    end_all(j); /* also a worker that was held when the job was ended */
 }
 
 static void on_time(job *j)
@@ -754,7 +754,7 @@ static void run(job *j)
         poll(p, LS_COUNT(p), poll_ms(j));
         j->round++;
         j->before = j->state;
-        /* A record comes before the end of who sent it. */
+        /* A record comes before the end of its sender. */
         take_causes(j);
         if (p[1].revents & POLLHUP) /* nobody can send any more: it would be ready for ever */
             close_fd(&j->cause_fds[0]);

@@ -83,10 +83,10 @@ typedef struct ls_agent_args {
                           * the exit code of LS_EUNSAVED when they could not */
     ls_agent_hook hook;  /* NULL: none */
     void *context;
-    /* Somebody outside has a say (rendezvous.h): attend() is called when watch_fd is readable, and
+    /* Another node has a say (rendezvous.h): attend() is called when watch_fd is readable, and
      * returns LS_OK or the reason to end the job; with LS_EINTR it is ended as by a signal. */
     int watch_fd;
-    ls_status (*attend)(void *context); /* NULL: nobody */
+    ls_status (*attend)(void *context); /* NULL: none */
     ls_heal *heal; /* a worker that dies may be replaced (heal.h), borrowed; NULL: ends the job */
 } ls_agent_args;
 
@@ -95,14 +95,14 @@ typedef struct ls_agent_result {
                           * that was without saving */
     ls_err_record cause; /* the first failure as a sentence; when stopped on request, what the
                           * first worker said of it; code LS_OK: all went well */
-    int worker;          /* whose failure it was; -1: nobody's here */
+    int worker;          /* that failed; -1: none here */
     char label[32];      /* of that worker */
     int others;          /* workers that failed after it or had to be stopped */
     bool stopped;        /* they were told to end; otherwise they failed by themselves */
     int killed;          /* of these, those that did not end within the grace time */
     int left;            /* processes that could not be killed */
     bool unread;         /* set by the caller: a worker ended because nobody reads its results */
-    char note[512];      /* one more line for who shows it, set by who knows more than the agent */
+    char note[512];      /* one more line to show, set by a caller that knows more */
     char last_lines[LS_WORKER_LOGS_TAIL + 1]; /* of that worker's standard error, or output */
 } ls_agent_result;
 

@@ -2,7 +2,7 @@
  *
  * Understood are lineshaft's own agent, torchrun, Open MPI, MPICH and others with PMI, PMIx, and
  * Slurm. The launcher nearest to this process counts, so ours come first and Slurm, inside of whose
- * jobs all others run, last. A process that nobody launched is alone: rank 0 of 1.
+ * jobs all others run, last. A process without a launcher is alone: rank 0 of 1.
  *
  * Slurm's variables also exist where there is no task of a step: in a batch script and in the shell
  * of an allocation. There a process is alone, whatever SLURM_NTASKS says. */
@@ -26,7 +26,7 @@ typedef struct ls_launcher_env {
 /* LS_EUSAGE when the variables contradict each other or hold no numbers; both are named. */
 ls_status ls_launcher_env_find(ls_launcher_env *places);
 
-/* The same without lineshaft's own agent: who started the agent. */
+/* The same without lineshaft's own agent: the launcher that started the agent. */
 ls_status ls_launcher_env_find_outer(ls_launcher_env *places);
 
 /* The names in one of Slurm's lists, "h[1-3,07],gpu2" as "h1 h2 h3 h07 gpu2" with a '\0' behind

@@ -374,7 +374,7 @@ void ls_coordinator_log_close(ls_coordinator_log *coordinator_log)
     ls_mem_free(coordinator_log);
 }
 
-/* What all are told of a view is told once more behind this, here as well as by who loads it: both
+/* The shared part of a view is sent once more behind this, here as well as by the copy: both
  * must count alike. */
 void ls_coordinator_log_save(ls_coordinator_log *coordinator_log, ls_str *out)
 {

@@ -73,7 +73,7 @@ typedef struct ls_coordinator_log {
     int64_t now;               /* of the frame that is being taken */
 } ls_coordinator_log;
 
-/* args: the calls back are not made; agree: NULL: nobody is asked. */
+/* args: the calls back are not made; agree: NULL: no node is asked. */
 ls_status ls_coordinator_log_open(ls_coordinator_log **coordinator_log_out,
                                   const ls_coordinator_args *args);
 void ls_coordinator_log_close(ls_coordinator_log *coordinator_log); /* NULL is allowed */

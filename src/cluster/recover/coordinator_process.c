@@ -53,7 +53,7 @@ struct ls_coordinator_process {
     ls_str answer;
     ls_str shared;   /* the end of messages */
     ls_str asked;    /* about which view all are asked; empty: none */
-    uint64_t n_busy; /* frames when it was asked who is busy; */
+    uint64_t n_busy; /* frames when it was asked which nodes are busy; */
     ls_str busy;     /* the answer */
     uint64_t n_said; /* frames in all */
     bool over;       /* the job is */
@@ -789,7 +789,7 @@ void ls_coordinator_process_returns(ls_coordinator_process *coordinator_process,
     send_frame(coordinator_process, &frame);
 }
 
-/* Who is busy does not change while nothing happens: it is asked once for all nodes. */
+/* Busy nodes stay so while nothing happens: one question is for all nodes. */
 bool ls_coordinator_process_is_idle(ls_coordinator_process *coordinator_process, int node)
 {
     ls_coordinator_process *o = coordinator_process;

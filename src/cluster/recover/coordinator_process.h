@@ -31,7 +31,7 @@ typedef struct ls_coordinator_process_args {
     void (*expel)(void *context, int node, const char *why);
     void (*stop)(void *context, int node, int code, const ls_err_record *why);
     void (*remember)(void *context, const void *bytes, size_t len); /* for successors */
-    /* It had died, and is there again after this time; NULL: nobody wants to know. */
+    /* It had died, and is there again after this time; NULL: not wanted. */
     void (*died)(void *context, const char *what, int64_t took_ns);
     void *context;
 } ls_coordinator_process_args;

@@ -344,7 +344,7 @@ out:
     return st;
 }
 
-/* Signals are the agent's business: who stops a job may send them to everybody. */
+/* Signals are the agent's business: a user that stops a job may signal all of its processes. */
 static void ignore_signals(void)
 {
     static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE};

@@ -12,7 +12,7 @@
  *                               -> joined      as the node it was; it says again what its workers
  *                                              had said
  *   orphaned   check_hope()     -> over        too few are left, or the others went on without it
- *   leads      all who came back have reported: the next view
+ *   leads      all that came back have reported: the next view
  *   leads      give_up()        -> over        it hears of a later coordinator, or of too few
  *                                              nodes: it sends nothing any more, because its STOP
  *                                              would end workers of a job that goes on */
@@ -34,8 +34,7 @@ static int64_t at_least(int64_t ns, int64_t seconds)
     return ls_max_i64(ns, seconds * LS_NS_PER_S);
 }
 
-/* --- who decides: the votes of the nodes, or etcd ------------------------------------------------
- */
+/* --- the votes of the nodes decide, or etcd --------------------------------------------------- */
 
 static const ls_quorum_view *last_view(const ls_recover_cluster *l)
 {
@@ -516,9 +515,10 @@ static void look_as_coordinator(ls_recover_cluster *l, int64_t now)
         ls_fail(LS_EPEER, l->etcd_leader
                               ? "etcd does not answer this node, and a view is needed"
                               : "this node has lost more than half of the nodes of the job");
-    ls_err_hint(l->etcd_leader
-                    ? "Another machine of the job goes on, if it reaches etcd."
-                    : "Those who are more than half go on; the run folder has what they do.");
+    ls_err_hint(
+        l->etcd_leader
+            ? "Another machine of the job goes on, if it reaches etcd."
+            : "The side with more than half of the nodes goes on; the run folder has its events.");
     give_up(l);
 }
 
@@ -602,7 +602,7 @@ static ls_status list_endpoints(ls_recover_cluster *l)
         ls_failover_close(l);
         return LS_OK;
     }
-    LS_TRY(st, ls_fd_limit_make(m->nodes, "those who may succeed the first node"), out);
+    LS_TRY(st, ls_fd_limit_make(m->nodes, "nodes that may succeed the first one"), out);
     for (int i = 0; i < m->nodes && st == LS_OK; i++)
         st = add_node(l, i, &m->node[i]);
 out:

@@ -14,7 +14,7 @@
 
 /* --- the coordinator speaks ------------------------------------------------------------------- */
 
-/* To those who are here. */
+/* To the workers of this node. */
 static void take_message(ls_recover_cluster *l, const void *bytes, size_t len)
 {
     ls_messages message;

@@ -31,7 +31,7 @@ struct ls_recover_cluster {
     uint64_t leader, term; /* others: whom they have joined, in which term; 0: not known yet */
     bool on_trial;         /* they came back to it, and have heard nothing yet */
     bool refused;          /* it did not know them */
-    int64_t orphan_ns;     /* since when they have nobody; 0: they have */
+    int64_t orphan_ns;     /* since when they have no coordinator; 0: they have one */
     int64_t silent_ns;     /* how long it had been silent then */
     char why[300];         /* and why it is gone */
     ls_str memory;         /* what the coordinator has learned (coordinator.h), as it told last */
@@ -43,7 +43,7 @@ ls_status ls_recover_cluster_open_coordinator_process(ls_recover_cluster *recove
                                                       int self);
 ls_status ls_recover_cluster_watch_coordinator_process(ls_recover_cluster *recover_cluster);
 
-/* All of these do nothing where nobody can succeed the coordinator. */
+/* All of these do nothing where no node can succeed the coordinator. */
 ls_status ls_failover_open(ls_recover_cluster *recover_cluster);
 void ls_failover_close(ls_recover_cluster *recover_cluster);
 ls_status ls_failover_begin(ls_recover_cluster *recover_cluster); /* the nodes have met */
@@ -51,7 +51,7 @@ void ls_failover_looks(ls_recover_cluster *recover_cluster);      /* at messages
 /* Bytes from another node; false: they are a word (messages.h). */
 bool ls_failover_hears(ls_recover_cluster *recover_cluster, int node, const uint8_t *bytes,
                        size_t len);
-/* The coordinator: a newcomer (LS_EUSAGE: there are too many), a node that is lost, and who must
+/* The coordinator: a newcomer (LS_EUSAGE: there are too many), a node that is lost, and which must
  * agree to the next view (coordinator.h). */
 ls_status ls_failover_joins(ls_recover_cluster *recover_cluster, int node,
                             const ls_members_node *about);
