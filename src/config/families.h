@@ -26,7 +26,7 @@ typedef struct ls_family_keys {
  *
  * A family with fused projections is the exception: here q, k and v (gate and up) are parameters of
  * their own, which lie side by side in memory as the fused tensor does, and only folders know that
- * one (hf/fused.h). */
+ * one (hf/hf_fused.h). */
 typedef struct ls_family_names {
     const char *prefix, *embedding, *blocks, *final_norm;
     const char *positions;     /* learned ones; NULL: they are rotary */

@@ -1,6 +1,7 @@
 /* hf_export.c -- a model becomes a Hugging Face folder.
  *
- * Parameters keep their names and memory order, so writing is rounding and copying; with LoRA the
+ * Parameters keep their names and memory order, so writing is rounding and copying; neighbours that
+ * the family stores as one tensor are written as one (hf_fused.h). With LoRA the
  * small matrices are added to the weights first, or written alone as a PEFT adapter. Tensors go
  * into files in the model's order until a file is full. Then the folder is opened like anybody
  * else's, its logits are compared with those of the model in memory, and only then it gets its
@@ -19,6 +20,7 @@
 #include "hf/hf_convert.h"
 #include "data/chat/chat.h"
 #include "hf/hf_copy.h"
+#include "hf/hf_fused.h"
 
 typedef struct job {
     const ls_hf_export_args *args;
@@ -38,7 +40,20 @@ static bool wanted(const job *j, const ls_param *p)
     return p->lora == j->args->adapter;
 }
 
-static ls_status check_fits(const ls_param *p, const float *x, const uint16_t *narrow, int64_t n)
+/* A tensor to be written. */
+typedef struct piece {
+    char name[LS_PARAM_NAME + 32];
+    const float *x;
+    int ndim;
+    int64_t shape[2];
+} piece;
+
+static int64_t elements(const piece *p)
+{
+    return p->shape[0] * (p->ndim > 1 ? p->shape[1] : 1);
+}
+
+static ls_status check_fits(const piece *p, const float *x, const uint16_t *narrow, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         if ((narrow[i] & 0x7fff) == 0x7c00 && isfinite(x[i])) {
@@ -50,20 +65,21 @@ static ls_status check_fits(const ls_param *p, const float *x, const uint16_t *n
     return LS_OK;
 }
 
-static ls_status put_param(const job *j, ls_safetensors_writer *w, const ls_param *p)
+static ls_status put_piece(const job *j, ls_safetensors_writer *w, const piece *p)
 {
     enum { PIECE = 65536 };
-    const float *x = j->r.w + p->first;
+    const float *x = p->x;
+    int64_t count = elements(p);
     ls_dtype type = j->report.type;
     ls_status st = LS_OK;
 
     if (type == LS_F32)
-        return ls_safetensors_put(w, x, p->count * (int64_t)sizeof *x);
+        return ls_safetensors_put(w, x, count * (int64_t)sizeof *x);
     uint16_t *narrow = ls_mem_array(PIECE, sizeof *narrow);
     if (!narrow)
         return LS_ENOMEM;
-    for (int64_t k = 0; k < p->count && st == LS_OK; k += PIECE) {
-        int64_t n = ls_min_i64(PIECE, p->count - k);
+    for (int64_t k = 0; k < count && st == LS_OK; k += PIECE) {
+        int64_t n = ls_min_i64(PIECE, count - k);
         ls_hf_convert_narrow(type, x + k, n, narrow);
         if (type == LS_F16)
             LS_TRY(st, check_fits(p, x + k, narrow, n), out);
@@ -74,54 +90,80 @@ out:
     return st;
 }
 
-/* One file with the wanted parameters first .. end-1. */
-static ls_status write_file(job *j, const char *name, const char *prefix, int first, int end)
+/* One file. */
+static ls_status write_file(job *j, const char *name, const piece *pieces, int n)
 {
-    char path[PATH_MAX + 64], (*names)[LS_PARAM_NAME + 32] = NULL;
+    char path[PATH_MAX + 64];
     ls_safetensors_writer w = {.fd = -1};
-    ls_safetensors_item *items = ls_mem_array((size_t)(end - first) + 1, sizeof *items);
-    int n = 0;
+    ls_safetensors_item *items = ls_mem_array((size_t)n + 1, sizeof *items);
     ls_status st = LS_ENOMEM;
 
-    names = ls_mem_array((size_t)(end - first) + 1, sizeof *names);
-    if (!items || !names)
+    if (!items)
         goto out;
     snprintf(path, sizeof path, "%s/%s", j->stage.path, name);
-    for (int i = first; i < end; i++) {
-        const ls_param *p = &j->r.model.params[i];
-        if (!wanted(j, p))
-            continue;
-        snprintf(names[n], sizeof names[n], "%s%s", prefix, p->name);
-        items[n] = (ls_safetensors_item){.name = names[n],
+    for (int i = 0; i < n; i++)
+        items[i] = (ls_safetensors_item){.name = pieces[i].name,
                                          .type = j->report.type,
-                                         .ndim = p->ndim,
-                                         .shape = {p->shape[0], p->shape[1]},
-                                         .bytes = p};
-        n++;
-    }
+                                         .ndim = pieces[i].ndim,
+                                         .shape = {pieces[i].shape[0], pieces[i].shape[1]},
+                                         .bytes = &pieces[i]};
     LS_TRY(st, ls_safetensors_create(&w, path, items, n), out);
     for (int i = 0; i < n; i++)
-        LS_TRY(st, put_param(j, &w, items[i].bytes), out);
+        LS_TRY(st, put_piece(j, &w, items[i].bytes), out);
     j->report.bytes += w.end;
     j->report.files++;
     st = ls_safetensors_finish(&w);
 out:
     ls_safetensors_abandon(&w);
     ls_mem_free(items);
-    ls_mem_free(names);
     return st;
 }
 
-/* The parameter after the last one that fits into the file that begins with first. */
-static int file_end(const job *j, int first)
+/* The tensor that begins with parameter i; returns how many parameters it holds. */
+static int piece_of(const job *j, int i, piece *to)
+{
+    const ls_param *p = &j->r.model.params[i];
+    char name[LS_PARAM_NAME];
+    int part, n = ls_hf_fused_name(j->r.model.shape.family, p->name, name, &part);
+
+    *to = (piece){.x = j->r.w + p->first, .ndim = p->ndim, .shape = {p->shape[0], p->shape[1]}};
+    snprintf(to->name, sizeof to->name, "%s", name);
+    for (int k = 1; k < n; k++)
+        to->shape[0] += p[k].shape[0];
+    LS_BUG_IF(part != 0 || p[n - 1].first + p[n - 1].count != p->first + elements(to),
+              "the parts of \"%s\" do not lie side by side", name);
+    return n;
+}
+
+/* All tensors of the base model, in its order. *pieces_out is owned by the caller. */
+static ls_status base_pieces(const job *j, piece **pieces_out, int *n_out)
+{
+    const ls_model *m = &j->r.model;
+    piece *pieces = ls_mem_array((size_t)m->n_params, sizeof *pieces);
+    int n = 0;
+
+    if (!pieces)
+        return LS_ENOMEM;
+    for (int i = 0; i < m->n_params;) {
+        if (m->params[i].lora)
+            i++;
+        else
+            i += piece_of(j, i, &pieces[n++]);
+    }
+    *pieces_out = pieces;
+    *n_out = n;
+    return LS_OK;
+}
+
+/* The tensor after the last one that fits into the file that begins with first. */
+static int file_end(const job *j, const piece *pieces, int n, int first)
 {
     int64_t bytes = 0, width = ls_dtype_bytes(j->report.type);
     int i = first;
 
-    for (; i < j->r.model.n_params; i++) {
-        const ls_param *p = &j->r.model.params[i];
-        int64_t more = wanted(j, p) ? p->count * width : 0;
-        if (bytes && j->args->shard && bytes + more > j->args->shard && more)
+    for (; i < n; i++) {
+        int64_t more = elements(&pieces[i]) * width;
+        if (bytes && j->args->shard && bytes + more > j->args->shard)
             break;
         bytes += more;
     }
@@ -133,7 +175,7 @@ static void shard_name(int k, int files, char *out, size_t cap)
     snprintf(out, cap, "model-%05d-of-%05d.safetensors", k + 1, files);
 }
 
-static ls_status write_index(job *j, int files)
+static ls_status write_index(job *j, const piece *pieces, int n, int files)
 {
     int64_t bytes = 0;
     char path[PATH_MAX + 64], name[64];
@@ -142,9 +184,8 @@ static ls_status write_index(job *j, int files)
     ls_status st;
 
     ls_str_init(&text);
-    for (int i = 0; i < j->r.model.n_params; i++)
-        if (wanted(j, &j->r.model.params[i]))
-            bytes += j->r.model.params[i].count * ls_dtype_bytes(j->report.type);
+    for (int i = 0; i < n; i++)
+        bytes += elements(&pieces[i]) * ls_dtype_bytes(j->report.type);
     ls_json_begin_lines(&json, &text, 2);
     ls_json_open(&json, '{');
     ls_json_key(&json, "metadata");
@@ -155,11 +196,10 @@ static ls_status write_index(job *j, int files)
     ls_json_key(&json, "weight_map");
     ls_json_open(&json, '{');
     for (int k = 0, first = 0; k < files; k++) {
-        int end = file_end(j, first);
+        int end = file_end(j, pieces, n, first);
         shard_name(k, files, name, sizeof name);
         for (int i = first; i < end; i++)
-            if (wanted(j, &j->r.model.params[i]))
-                ls_json_put_str(&json, j->r.model.params[i].name, name);
+            ls_json_put_str(&json, pieces[i].name, name);
         first = end;
     }
     ls_json_close(&json);
@@ -173,35 +213,32 @@ out:
     return st;
 }
 
-/* Whether parameters from i on hold nothing to be written. */
-static bool nothing_left(const job *j, int i)
-{
-    for (; i < j->r.model.n_params; i++)
-        if (wanted(j, &j->r.model.params[i]))
-            return false;
-    return true;
-}
-
 static ls_status write_weights(job *j)
 {
-    int files = 0, first = 0;
+    int files = 0, first = 0, n;
+    piece *pieces;
     char name[64];
-    ls_status st = LS_OK;
+    ls_status st = base_pieces(j, &pieces, &n);
 
-    while (!nothing_left(j, first)) {
-        first = file_end(j, first);
-        files++;
+    if (st != LS_OK)
+        return st;
+    for (; first < n; files++)
+        first = file_end(j, pieces, n, first);
+    if (files <= 1) {
+        st = write_file(j, "model.safetensors", pieces, n);
+        goto out;
     }
-    if (files <= 1)
-        return write_file(j, "model.safetensors", "", 0, j->r.model.n_params);
     first = 0;
-    for (int k = 0; k < files && st == LS_OK; k++) {
-        int end = file_end(j, first);
+    for (int k = 0; k < files; k++) {
+        int end = file_end(j, pieces, n, first);
         shard_name(k, files, name, sizeof name);
-        st = write_file(j, name, "", first, end);
+        LS_TRY(st, write_file(j, name, pieces + first, end - first), out);
         first = end;
     }
-    return st == LS_OK ? write_index(j, files) : st;
+    st = write_index(j, pieces, n, files);
+out:
+    ls_mem_free(pieces);
+    return st;
 }
 
 /* --- the small files -------------------------------------------------------------------------- */
@@ -349,25 +386,71 @@ static bool module_of(const ls_param *p, char *out, size_t cap)
     return true;
 }
 
+/* The module of a small matrix as a folder calls it. Returns how many parts that has. */
+static int module_in_folder(const job *j, const ls_param *p, char module_out[LS_PARAM_NAME])
+{
+    char module[64];
+    int part;
+
+    if (!module_of(p, module, sizeof module))
+        return 0;
+    return ls_hf_fused_name(j->r.model.shape.family, module, module_out, &part);
+}
+
+/* How many parts of parameter i's module are adapted, in its block; 0: it is none, or was counted
+ * with one before it. */
+static int count_module(const job *j, int i, char module_out[LS_PARAM_NAME])
+{
+    const ls_param *all = j->r.model.params;
+    char other[LS_PARAM_NAME];
+    int n = 1;
+
+    if (module_in_folder(j, &all[i], module_out) == 0)
+        return 0;
+    for (int k = 0; k < j->r.model.n_params; k++) {
+        if (k == i || module_in_folder(j, &all[k], other) == 0 || strcmp(other, module_out) != 0)
+            continue;
+        if (k < i)
+            return 0;
+        n += all[k].unit == all[i].unit;
+    }
+    return n;
+}
+
 static void put_targets(const job *j, ls_json *json)
 {
-    char module[64], other[64];
+    char module[LS_PARAM_NAME];
 
     ls_json_key(json, "target_modules");
     ls_json_open(json, '[');
-    for (int i = 0; i < j->r.model.n_params; i++) {
-        bool seen = false;
-        if (!module_of(&j->r.model.params[i], module, sizeof module))
-            continue;
-        for (int k = 0; k < i && !seen; k++)
-            seen = module_of(&j->r.model.params[k], other, sizeof other) && !strcmp(module, other);
-        if (!seen)
+    for (int i = 0; i < j->r.model.n_params; i++)
+        if (count_module(j, i, module))
             ls_json_str(json, module);
-    }
     ls_json_close(json);
 }
 
-static ls_status write_adapter(job *j)
+/* Adapters that were joined have a rank and an alpha of their own. */
+static void put_pattern(const job *j, ls_json *json, const char *key, double each)
+{
+    char module[LS_PARAM_NAME];
+    bool any = false;
+
+    for (int i = 0; i < j->r.model.n_params; i++) {
+        int n = count_module(j, i, module);
+        if (n < 2)
+            continue;
+        if (!any) {
+            ls_json_key(json, key);
+            ls_json_open(json, '{');
+        }
+        any = true;
+        ls_json_put_num(json, module, n * each);
+    }
+    if (any)
+        ls_json_close(json);
+}
+
+static ls_status write_adapter_config(job *j)
 {
     const ls_run *run = ls_hf_folder_run(j->folder);
     ls_json json;
@@ -385,6 +468,8 @@ static ls_status write_adapter(job *j)
     ls_json_put_num(&json, "lora_alpha", run->lora.alpha);
     ls_json_put_num(&json, "lora_dropout", 0);
     put_targets(j, &json);
+    put_pattern(j, &json, "rank_pattern", (double)run->lora.rank);
+    put_pattern(j, &json, "alpha_pattern", run->lora.alpha);
     ls_json_put_bool(&json, "fan_in_fan_out", ls_families_row(run->model.family)->in_out);
     ls_json_put_str(&json, "bias", "none");
     ls_json_put_bool(&json, "inference_mode", true);
@@ -393,13 +478,55 @@ static ls_status write_adapter(job *j)
     ls_json_put_bool(&json, "use_dora", false);
     ls_json_close(&json);
     ls_str_append_char(&text, '\n');
-    LS_TRY(st, write_text(j, "adapter_config.json", &text), out);
-    LS_TRY(st,
-           write_file(j, "adapter_model.safetensors", "base_model.model.", 0, j->r.model.n_params),
-           out);
-out:
+    st = write_text(j, "adapter_config.json", &text);
     ls_str_release(&text);
     return st;
+}
+
+static piece matrix_of(const char *module, const char *which, const float *x, int64_t rows,
+                       int64_t cols)
+{
+    piece p = {.x = x, .ndim = 2, .shape = {rows, cols}};
+
+    snprintf(p.name, sizeof p.name, "base_model.model.%s%s", module, which);
+    return p;
+}
+
+/* The small matrices: those of modules that a folder has too, then those that were joined. */
+static ls_status write_adapter_weights(job *j)
+{
+    const ls_model *m = &j->r.model;
+    ls_hf_fused_adapter *fused = NULL;
+    char module[LS_PARAM_NAME];
+    int n = 0, n_fused = 0, part;
+    piece *pieces = ls_mem_array((size_t)m->n_params, sizeof *pieces);
+    ls_status st = LS_ENOMEM;
+
+    if (!pieces)
+        goto out;
+    LS_TRY(st, ls_hf_fused_adapters(m, j->r.w, &fused, &n_fused), out);
+    for (int i = 0; i < m->n_params; i++) {
+        const ls_param *p = &m->params[i];
+        if (p->lora && ls_hf_fused_name(m->shape.family, p->name, module, &part) == 1)
+            pieces[n++] = matrix_of(p->name, "", j->r.w + p->first, p->shape[0], p->shape[1]);
+    }
+    for (int i = 0; i < n_fused; i++) {
+        const ls_hf_fused_adapter *f = &fused[i];
+        pieces[n++] = matrix_of(f->module, ".lora_A.weight", f->a, f->rank, f->K);
+        pieces[n++] = matrix_of(f->module, ".lora_B.weight", f->b, f->N, f->rank);
+    }
+    st = write_file(j, "adapter_model.safetensors", pieces, n);
+out:
+    ls_hf_fused_adapters_free(fused, n_fused);
+    ls_mem_free(pieces);
+    return st;
+}
+
+static ls_status write_adapter(job *j)
+{
+    ls_status st = write_adapter_config(j);
+
+    return st == LS_OK ? write_adapter_weights(j) : st;
 }
 
 /* --- the whole -------------------------------------------------------------------------------- */

@@ -17,6 +17,7 @@
 #include "config/runfile.h"
 #include "hf/hf_convert.h"
 #include "hf/hf_folder_impl.h"
+#include "hf/hf_fused.h"
 
 /* --- the run that describes the model --------------------------------------------------------- */
 
@@ -224,6 +225,7 @@ void ls_hf_folder_close(ls_hf_folder *f)
         ls_safetensors_close(&f->files[i]);
     ls_mem_free(f->files);
     ls_mem_free(f->tensors);
+    ls_mem_free(f->parts);
     ls_ckpt_free(f->ckpt);
     ls_ckpt_close(f->store);
     if (f->has_run)
@@ -362,9 +364,13 @@ static int find_row(const ls_ckpt *ckpt, const char *name)
 
 static void check_param(const ls_hf_folder *f, const ls_param *p, offences *o)
 {
+    char name[LS_PARAM_NAME];
+    int part;
+
     if (!ls_hf_folder_has(f, p)) {
-        if (!p->lora)
-            offend(o, "the tensor \"%s\" is missing", p->name);
+        ls_hf_fused_name(f->run.model.family, p->name, name, &part);
+        if (!p->lora && (part == 0 || !f->hf))
+            offend(o, "the tensor \"%s\" is missing", f->hf ? name : p->name);
         return;
     }
     if (!f->hf) {

@@ -24,6 +24,7 @@ struct ls_hf_folder {
     int n_files;
     ls_hf_folder_tensor *tensors; /* owned; sorted by name */
     int n_tensors;
+    struct ls_hf_folder_part *parts; /* owned: of fused tensors (hf_fused.c); NULL: none */
     bool bare; /* names lack the prefix of the family: "h.0..." for "transformer.h.0..." */
 
     /* ours */

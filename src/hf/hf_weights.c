@@ -15,6 +15,7 @@
 #include "base/mem.h"
 #include "config/families.h"
 #include "hf/hf_convert.h"
+#include "hf/hf_fused.h"
 
 enum { INDEX_BYTES = 1 << 26, FILES_MOST = 4096 };
 
@@ -205,6 +206,10 @@ static ls_status list_tensors(ls_hf_folder *f)
     for (int k = 0; k < f->n_files; k++)
         for (int i = 0; i < f->files[k].count; i++)
             f->tensors[f->n_tensors++] = (ls_hf_folder_tensor){&f->files[k].entries[i], k};
+    ls_status st = ls_hf_fused_split(f);
+    if (st != LS_OK)
+        return st;
+    n = f->n_tensors;
     qsort(f->tensors, (size_t)n, sizeof *f->tensors, by_name);
     const char *prefix = family_prefix(f);
     f->bare = true;

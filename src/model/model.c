@@ -417,6 +417,7 @@ static void set_nowhere(ls_block_params *p)
 /* What can have small matrices, by the names that targets are given by. */
 typedef struct lora_site {
     const char *module, *name; /* "self_attn", "q_proj"; NULL: the model has no such layer */
+    const char *fused;         /* "qkv_proj": a folder's name for it and others, or NULL */
     int64_t K, N, first;
     int parts;      /* of its outputs, as in ls_param_box */
     bool by_inputs; /* that is how the layer is divided; else by outputs */
@@ -429,25 +430,32 @@ static void lora_sites(const ls_model_shape *s, lora_site sites[LS_ADAPTERS])
     bool parted = n->qkv[1] != NULL;
 
     memset(sites, 0, LS_ADAPTERS * sizeof *sites);
-    sites[LS_ADAPTER_Q] =
-        (lora_site){n->attention, n->qkv[0], C, parted ? A : 3 * A, 0, parted ? 1 : 3, false};
-    sites[LS_ADAPTER_K] = (lora_site){n->attention, n->qkv[1], C, Akv, A, 1, false};
-    sites[LS_ADAPTER_V] = (lora_site){n->attention, n->qkv[2], C, Akv, A + Akv, 1, false};
-    sites[LS_ADAPTER_O] = (lora_site){n->attention, n->proj, A, C, 0, 1, true};
+    sites[LS_ADAPTER_Q] = (lora_site){n->attention,       n->qkv[0], n->fused_qkv,   C,
+                                      parted ? A : 3 * A, 0,         parted ? 1 : 3, false};
+    sites[LS_ADAPTER_K] = (lora_site){n->attention, n->qkv[1], n->fused_qkv, C, Akv, A, 1, false};
+    sites[LS_ADAPTER_V] =
+        (lora_site){n->attention, n->qkv[2], n->fused_qkv, C, Akv, A + Akv, 1, false};
+    sites[LS_ADAPTER_O] = (lora_site){n->attention, n->proj, NULL, A, C, 0, 1, true};
     if (s->E > 0) /* experts have none */
         return;
-    sites[LS_ADAPTER_GATE] = (lora_site){n->mlp, n->fc[0], C, F, 0, 1, false};
-    sites[LS_ADAPTER_UP] = (lora_site){n->mlp, n->fc[1], C, F, F, 1, false};
-    sites[LS_ADAPTER_DOWN] = (lora_site){n->mlp, n->out, F, C, 0, 1, true};
+    sites[LS_ADAPTER_GATE] = (lora_site){n->mlp, n->fc[0], n->fused_fc, C, F, 0, 1, false};
+    sites[LS_ADAPTER_UP] = (lora_site){n->mlp, n->fc[1], n->fused_fc, C, F, F, 1, false};
+    sites[LS_ADAPTER_DOWN] = (lora_site){n->mlp, n->out, NULL, F, C, 0, 1, true};
+}
+
+static bool names_layer(const char *target, const char *module, const char *name)
+{
+    size_t n = strlen(module);
+
+    return name &&
+           (strcmp(target, name) == 0 || (strncmp(target, module, n) == 0 && target[n] == '.' &&
+                                          strcmp(target + n + 1, name) == 0));
 }
 
 static bool names_site(const char *target, const lora_site *site)
 {
-    size_t n = site->name ? strlen(site->module) : 0;
-
-    return site->name && (strcmp(target, site->name) == 0 ||
-                          (strncmp(target, site->module, n) == 0 && target[n] == '.' &&
-                           strcmp(target + n + 1, site->name) == 0));
+    return site->name && (names_layer(target, site->module, site->name) ||
+                          names_layer(target, site->module, site->fused));
 }
 
 static bool is_target(const ls_run *run, const lora_site *site)
