@@ -1,8 +1,8 @@
-/* compressed.c -- see compressed.h. By the thread that trains; what it started moves while it computes.
+/* compressed.c -- gradients that are compressed between nodes: plan of the messages, then the exchange.
  *
- * Who sends what to whom is arithmetic on the mesh, so that every rank knows the size of every
- * message. A piece is what rank s has for owner r: s's chunk of the bucket, cut with r's part. Two
- * nodes of two ranks, a bucket of 16 elements, parts of 4:
+ * The size and the place of every message are arithmetic on the mesh, so every rank knows all of
+ * them. A piece is what rank s has for owner r: s's chunk of the bucket, cut with r's part. Two nodes
+ * of two ranks, a bucket of 16 elements, parts of 4:
  *
  *     elements     0   4   8   12
  *     parts        0000111122223333
@@ -10,10 +10,18 @@
  *                  [rank 2][rank 3]          of the second
  *     pieces       to 2 and 3, from rank 1: 8-11 and 12-15, packed; to 1, from rank 0: 4-7, plain
  *
- * Collectives of a communicator are started in the same order on all ranks, but where a bucket is
- * depends on a rank's own clock. So each of its ways has a communicator of its own: the sum inside
- * a node (where one has several ranks), the pieces to the owners, the gather of their sums. Whether
- * a bucket can go on is asked whenever another one comes, and waited for at the end only. */
+ * Error feedback, worked out: an element's gradient is 1.00 in every step, and the codec only knows
+ * multiples of 0.75. Without it 0.75 would arrive each time.
+ *
+ *     step       1      2      3      4
+ *     packs     1.00   1.25   0.75   1.00      gradient + residual
+ *     arrives   0.75   1.50   0.75   0.75      1.00 in the mean of three steps
+ *     residual  0.25  -0.25   0.00   0.25
+ *
+ * Collectives of a communicator are started in the same order on all ranks, but how far a bucket is
+ * depends on a rank's own clock. So each of the three ways has a communicator of its own: the sum
+ * inside a node (where a node has several ranks), the pieces to the owners, the gather of their sums.
+ * Whether a bucket can go on is asked whenever another one comes, and waited for at the end only. */
 #include "parallel/compressed.h"
 
 #include "base/mem.h"
@@ -28,7 +36,7 @@ typedef struct range {
 typedef struct piece {
     range of;
     int64_t at;       /* bytes, in the buffer of the bucket */
-    int64_t residual; /* where what it owes begins; -1: plain */
+    int64_t residual; /* where its residuals begin; -1: plain */
 } piece;
 
 /* One bucket. */
@@ -36,13 +44,13 @@ typedef struct bucket {
     range all, own;          /* elements; own: this rank's part */
     int64_t sends, receives; /* where its bytes begin in the buffers */
     int64_t gathers, slot;   /* the same for gathers, and bytes of each rank's slot there */
-    int64_t residual;        /* where what the own part owes begins */
+    int64_t residual;        /* where the residuals of the own part begin */
     piece *to, *from;        /* of each rank; owned by the first bucket */
     int64_t *in_counts, *out_counts;
     ls_comm_request request;
 } bucket;
 
-/* What opening takes: bytes of buffers, floats of debts. */
+/* What opening takes: bytes of buffers, floats of residuals. */
 typedef struct layout {
     int64_t sends, receives, gathers, residual, residual_sum;
 } layout;
@@ -215,11 +223,12 @@ static ls_status open_memory(ls_compressed *x)
         const char *what;
         bool wanted;
         void *at;
-    } rows[] = {{.bytes = x->size.sends, .what = "squeezed gradients to send", .wanted = true},
-                {.bytes = x->size.receives, .what = "squeezed gradients to add", .wanted = true},
-                {.bytes = x->size.residual * size, .what = "debts of gradients", .wanted = true},
-                {.bytes = x->size.gathers, .what = "squeezed sums", .wanted = x->args.spread},
-                {.bytes = x->size.residual_sum * size, .what = "debts", .wanted = x->args.spread}};
+    } rows[] = {
+        {.bytes = x->size.sends, .what = "compressed gradients to send", .wanted = true},
+        {.bytes = x->size.receives, .what = "compressed gradients to add", .wanted = true},
+        {.bytes = x->size.residual * size, .what = "residuals of gradients", .wanted = true},
+        {.bytes = x->size.gathers, .what = "compressed sums", .wanted = x->args.spread},
+        {.bytes = x->size.residual_sum * size, .what = "residuals", .wanted = x->args.spread}};
     ls_status st = LS_OK;
 
     for (size_t i = 0; i < LS_COUNT(rows) && st == LS_OK; i++)
@@ -275,9 +284,9 @@ out:
     return st;
 }
 
-void ls_compressed_close(ls_compressed *narrow)
+void ls_compressed_close(ls_compressed *compressed)
 {
-    ls_compressed *x = narrow;
+    ls_compressed *x = compressed;
 
     if (!x)
         return;
@@ -361,7 +370,7 @@ static ls_status spread(ls_compressed *x, bucket *k, const float *gradient)
                          &k->request);
 }
 
-/* What has arrived goes on: node sums to their owners, owners' sums to everybody. */
+/* What has arrived goes on: node sums to their owners, owners' sums to all ranks. */
 static ls_status go_on(ls_compressed *x, float *gradient)
 {
     ls_status st = LS_OK;
@@ -386,9 +395,9 @@ out:
     return st;
 }
 
-ls_status ls_compressed_start(ls_compressed *narrow, int b, float *gradient)
+ls_status ls_compressed_start(ls_compressed *compressed, int b, float *gradient)
 {
-    ls_compressed *x = narrow;
+    ls_compressed *x = compressed;
     bucket *k = &x->of[b];
     ls_status st = LS_OK;
 
@@ -421,9 +430,9 @@ static ls_status unpack(ls_compressed *x, int b, float *gradient)
     return st;
 }
 
-ls_status ls_compressed_end(ls_compressed *narrow, float *gradient, int64_t deadline_ns)
+ls_status ls_compressed_end(ls_compressed *compressed, float *gradient, int64_t deadline_ns)
 {
-    ls_compressed *x = narrow;
+    ls_compressed *x = compressed;
     ls_status st = LS_OK;
 
     while (x->sent < x->started) { /* only where a node has several ranks */
@@ -447,9 +456,9 @@ out:
     return st;
 }
 
-int64_t ls_compressed_sent(const ls_compressed *narrow)
+int64_t ls_compressed_sent(const ls_compressed *compressed)
 {
-    const ls_compressed *x = narrow;
+    const ls_compressed *x = compressed;
     int me = x->args.mesh.rank, n = x->args.mesh.ranks;
     int64_t bytes = 0;
 
@@ -462,20 +471,19 @@ int64_t ls_compressed_sent(const ls_compressed *narrow)
     return bytes;
 }
 
-/* --- debts --------------------------------------------------------------------------------------
- * A rank's debts lie side by side: bucket by bucket, the elements of its chunk that other nodes
+/* --- residuals ---------------------------------------------------------------------------------
+ * A rank's residuals lie side by side: bucket by bucket, the elements of its chunk that other nodes
  * own. These are runs of elements, two in a bucket at most where the ranks of a node follow each
- * other.
- */
+ * other. */
 
 typedef struct feedbacks {
     const ls_compressed_args *args;
     int rank, bucket, owner; /* owner: the next part to look at */
     range run;               /* elements */
-    int64_t at;              /* where it lies among the rank's debts */
+    int64_t at;              /* where it lies among the rank's residuals */
 } feedbacks;
 
-/* The first run of a rank's debts, and the one after another; false past the last. */
+/* The first run of a rank's residuals, and the one after another; false past the last. */
 static bool next_run(feedbacks *d)
 {
     const ls_compressed_args *a = d->args;
@@ -526,7 +534,7 @@ static ls_status carry(const ls_compressed *x, int giver, int taker, int64_t cou
                        deadline_ns);
 }
 
-/* Which way debts go, and rank 0's vectors. */
+/* Which way residuals go, and rank 0's vectors. */
 typedef struct move {
     const float *dealt; /* from here, or */
     float *collected;   /* to here; both are NULL on other ranks */
@@ -573,19 +581,19 @@ out:
     return st;
 }
 
-ls_status ls_compressed_collect(ls_compressed *narrow, float *feedback, int64_t deadline_ns)
+ls_status ls_compressed_collect(ls_compressed *compressed, float *feedback, int64_t deadline_ns)
 {
-    const ls_compressed_args *a = &narrow->args;
+    const ls_compressed_args *a = &compressed->args;
 
-    if (feedback) /* a node owes nothing to itself */
+    if (feedback) /* a node has no residual for itself */
         memset(feedback, 0, (size_t)(ls_compressed_vectors(a) * a->trained) * sizeof *feedback);
     return move_feedbacks(
-        narrow, &(move){.collected = feedback, .collects = true, .deadline_ns = deadline_ns});
+        compressed, &(move){.collected = feedback, .collects = true, .deadline_ns = deadline_ns});
 }
 
-ls_status ls_compressed_deal(ls_compressed *narrow, const float *feedback, int64_t deadline_ns)
+ls_status ls_compressed_deal(ls_compressed *compressed, const float *feedback, int64_t deadline_ns)
 {
-    return move_feedbacks(narrow, &(move){.dealt = feedback, .deadline_ns = deadline_ns});
+    return move_feedbacks(compressed, &(move){.dealt = feedback, .deadline_ns = deadline_ns});
 }
 
 void ls_compressed_settle(const ls_compressed_args *args, float *feedback)

@@ -11,11 +11,11 @@
  *       s' ~~~>  s'         spread: the owner packs its sum; all unpack it, the owner too,
  *                           so that every rank has the same bits
  *
- * What packing takes away is owed: by the rank that packed, to the next step (error feedback). A
- * rank owes for what it sends to other nodes, an owner for the sum that it spreads. Nothing is
- * owed inside a node.
+ * What packing takes away is the residual: the rank that packed adds it to the same elements in the
+ * next step (error feedback). A rank has residuals of what it sends to other nodes, an owner of the
+ * sum that it spreads. Inside a node there are none.
  *
- * What is owed is part of the run's state. As a whole it is a vector over all trained elements for
+ * Residuals are part of the run's state. As a whole they are a vector over all trained elements for
  * each node, and with spread one more, of the owners; these do not depend on ranks or buckets. */
 #pragma once
 #include "comm/comm.h"
@@ -34,33 +34,33 @@ typedef struct ls_compressed_args {
     bool spread; /* sums go to all ranks; otherwise each owner has its part */
 } ls_compressed_args;
 
-/* Bytes that opening takes, of the arguments without a communicator too; how many vectors the debt
- * is. */
+/* Bytes that opening takes, of the arguments without a communicator too; how many vectors the
+ * residuals are. */
 int64_t ls_compressed_bytes(const ls_compressed_args *args);
 int ls_compressed_vectors(const ls_compressed_args *args);
 
 /* By all ranks, which meet for it where a node has several. */
 ls_status ls_compressed_open(ls_compressed **narrow_out, const ls_compressed_args *args,
                              int64_t deadline_ns);
-void ls_compressed_close(ls_compressed *narrow); /* NULL is allowed */
+void ls_compressed_close(ls_compressed *compressed); /* NULL is allowed */
 
 /* A bucket of the gradient is complete: send it on its way; does not wait. All ranks start the same
  * buckets in the same order, each once. The gradient (all trained elements) belongs to the exchange
  * until ls_compressed_end(), which waits for all of it. LS_EDATA: what came is damaged. */
-ls_status ls_compressed_start(ls_compressed *narrow, int bucket, float *gradient);
-ls_status ls_compressed_end(ls_compressed *narrow, float *gradient, int64_t deadline_ns);
+ls_status ls_compressed_start(ls_compressed *compressed, int bucket, float *gradient);
+ls_status ls_compressed_end(ls_compressed *compressed, float *gradient, int64_t deadline_ns);
 
 /* Bytes that this rank gives the transport for other nodes in a step, without headers: pieces of
  * sums, and what it spreads by a ring. */
-int64_t ls_compressed_sent(const ls_compressed *narrow);
+int64_t ls_compressed_sent(const ls_compressed *compressed);
 
-/* What is owed, to and from rank 0's `debt` (vectors x trained elements; NULL elsewhere). By all
+/* Residuals, to and from rank 0's `feedback` (vectors x trained elements; NULL elsewhere). By all
  * ranks, between steps. */
-ls_status ls_compressed_collect(ls_compressed *narrow, float *feedback, int64_t deadline_ns);
-ls_status ls_compressed_deal(ls_compressed *narrow, const float *feedback, int64_t deadline_ns);
+ls_status ls_compressed_collect(ls_compressed *compressed, float *feedback, int64_t deadline_ns);
+ls_status ls_compressed_deal(ls_compressed *compressed, const float *feedback, int64_t deadline_ns);
 
-/* Before dealing what another mesh owed: elements that a node would owe itself go to the next node,
- * so that nothing of the sum over all vectors is lost. Leaves what this mesh owed as it is. */
+/* Before dealing residuals of another mesh: elements that a node would have for itself go to the next
+ * node, so that the sum over all vectors stays. Leaves residuals of this mesh as they are. */
 void ls_compressed_settle(const ls_compressed_args *args, float *feedback);
 
 LS_C_END

@@ -1,6 +1,16 @@
-/* dp.c -- see dp.h: what an exchange needs, opening it, and what is told outside of a step's sums
- * (dp_sum.c). All calls come from the thread that trains; what it started moves while it computes,
- * by the communicator's own thread. */
+/* dp.c -- the exchange of data-parallel ranks: how it is opened, and everything but a step's sums.
+ *
+ * One thread trains and makes all calls here. A communicator's own thread moves what was started,
+ * while the trainer computes. What a bucket goes through in a step, ZeRO 1, two ranks, fast mode:
+ *
+ *     backward      bucket 2 complete      bucket 1            bucket 0
+ *     dp_sum.c      reduce-scatter 2 ...   ... 1 ...           ... 0     each owner has its sums
+ *     update                                                   own parts of 0 1 2
+ *     here          gather 0, 1, 2: the next forward waits for a bucket when it reads it
+ *
+ * A bucket is small enough to start early, and large enough that the latency of its messages does
+ * not count: ls_dp_bucket_blocks() takes the smallest size with which the predicted time of all of
+ * them is at most a tenth above that of one message (comm/cost.h). */
 #include "parallel/dp_impl.h"
 
 #include "base/mem.h"
@@ -59,12 +69,12 @@ static int64_t page_bytes(int64_t floats)
     return ls_round_up(ls_max_i64(1, floats * (int64_t)sizeof(float)), 4096);
 }
 
-static bool is_narrow(const ls_dp_args *args)
+static bool is_compressed(const ls_dp_args *args)
 {
     return args->codec.kind != LS_CODEC_NONE && !args->ordered && args->mesh.nodes > 1;
 }
 
-static ls_compressed_args narrow_args(const ls_dp_args *args)
+static ls_compressed_args compressed_args(const ls_dp_args *args)
 {
     return (ls_compressed_args){.comm = args->comm,
                                 .mesh = args->mesh,
@@ -84,7 +94,7 @@ int64_t ls_dp_own_elements(const ls_dp_args *args)
 int64_t ls_dp_sum_elements(const ls_dp_args *args)
 {
     return ls_mesh_shard_groups(&args->mesh) > 1
-               ? ls_dp_own_elements(args) /* twins exchange padding too */
+               ? ls_dp_own_elements(args) /* shard replicas exchange padding too */
                : ls_mesh_own(&args->mesh, args->trained, args->mesh.rank);
 }
 
@@ -120,9 +130,9 @@ int64_t ls_dp_bytes(const ls_dp_args *args)
     int64_t tied = ls_dp_tied_before(args, ls_mesh_buckets(&args->mesh, args->trained));
     int ranks = ls_mesh_ranks(&args->mesh);
 
-    if (is_narrow(args)) {
-        ls_compressed_args narrow = narrow_args(args);
-        return ls_compressed_bytes(&narrow);
+    if (is_compressed(args)) {
+        ls_compressed_args compressed = compressed_args(args);
+        return ls_compressed_bytes(&compressed);
     }
     if (!args->ordered)
         return 0;
@@ -169,18 +179,18 @@ int64_t ls_dp_bucket_blocks(const ls_comm *comm, const ls_mesh *mesh, int64_t tr
     return blocks;
 }
 
-/* The turn of a rank: which piece of a bucket is its own. */
-static int turn_of(const ls_mesh *mesh, int rank)
+/* Which piece of a bucket is the own one of a rank. */
+static int piece_rank_of(const ls_mesh *mesh, int rank)
 {
     return ls_mesh_shard_rank(mesh, rank) * ls_mesh_shard_groups(mesh) +
            ls_mesh_shard_group(mesh, rank);
 }
 
-/* Leaves of each rank, to where its turn is. */
+/* Leaves of each rank, by piece ranks. */
 static void set_runs(ls_dp *x, const ls_ordered_run *runs)
 {
     for (int r = 0; r < x->args.mesh.ranks; r++)
-        x->runs[turn_of(&x->args.mesh, r)] = runs[r];
+        x->runs[piece_rank_of(&x->args.mesh, r)] = runs[r];
 }
 
 static void fill_tables(ls_dp *x)
@@ -197,9 +207,9 @@ static void fill_tables(ls_dp *x)
     for (int b = 0; b < x->buckets; b++)
         for (int r = 0; r < n; r++) {
             ls_mesh_part piece = ls_mesh_piece_of(&a->mesh, a->trained, b, r);
-            int turn = turn_of(&a->mesh, r);
-            x->counts[b * n + turn] = piece.count;
-            x->counts[(x->buckets + b) * n + turn] = ls_dp_tied_in(a, piece);
+            int at = piece_rank_of(&a->mesh, r);
+            x->counts[b * n + at] = piece.count;
+            x->counts[(x->buckets + b) * n + at] = ls_dp_tied_in(a, piece);
             if (ls_mesh_shard_group(&a->mesh, r) == 0)
                 group[b * shard + ls_mesh_shard_rank(&a->mesh, r)] =
                     ls_mesh_part_of(&a->mesh, a->trained, b, r).count;
@@ -213,7 +223,7 @@ static ls_status open_sum(ls_dp *x, const int64_t *counts, const int *merges, ls
     const ls_dp_args *a = &x->args;
 
     if (ls_dp_parted(a))
-        return ls_ordered_feed_open(feed, &(ls_ordered_feed_args){.comm = x->page_reuse,
+        return ls_ordered_feed_open(feed, &(ls_ordered_feed_args){.comm = x->piece_comm,
                                                                   .runs = x->runs,
                                                                   .leaves = a->leaves,
                                                                   .counts = counts,
@@ -222,7 +232,7 @@ static ls_status open_sum(ls_dp *x, const int64_t *counts, const int *merges, ls
                                                                   .rounds = a->rounds,
                                                                   .merges = merges,
                                                                   .type = LS_F32});
-    return ls_ordered_sum_open(sum, &(ls_ordered_sum_args){.comm = x->page_reuse,
+    return ls_ordered_sum_open(sum, &(ls_ordered_sum_args){.comm = x->piece_comm,
                                                            .runs = x->runs,
                                                            .leaves = a->leaves,
                                                            .counts = counts,
@@ -231,7 +241,7 @@ static ls_status open_sum(ls_dp *x, const int64_t *counts, const int *merges, ls
                                                            .roots = a->roots});
 }
 
-/* args.merges, by turns. */
+/* args.merges, by piece ranks. */
 static ls_status turn_merges(const ls_dp *x, int **merges_out)
 {
     const ls_dp_args *a = &x->args;
@@ -242,31 +252,31 @@ static ls_status turn_merges(const ls_dp *x, int **merges_out)
         return ls_fail(LS_ENOMEM, "no memory for a table of %d ranks", n);
     for (int k = 0; k < a->rounds && a->merges; k++)
         for (int r = 0; r < n; r++)
-            merges[k * n + turn_of(&a->mesh, r)] = a->merges[k * n + r];
+            merges[k * n + piece_rank_of(&a->mesh, r)] = a->merges[k * n + r];
     *merges_out = merges;
     return LS_OK;
 }
 
-/* A communicator of ranks that have something in common, in the order of their turns. */
+/* A communicator of ranks that have something in common, in the order of their pieces. */
 static ls_status open_some(ls_dp *x, bool by_seat, bool by_group, ls_comm **comm_out)
 {
     const ls_mesh *mesh = &x->args.mesh;
     int n = mesh->ranks, count = 0, me = mesh->rank;
-    int *by_turn = ls_mem_array(2 * (size_t)n, sizeof *by_turn), *list = by_turn + n;
+    int *by_piece = ls_mem_array(2 * (size_t)n, sizeof *by_piece), *list = by_piece + n;
     ls_status st;
 
-    if (!by_turn)
+    if (!by_piece)
         return ls_fail(LS_ENOMEM, "no memory for a table of %d ranks", n);
     for (int r = 0; r < n; r++)
-        by_turn[turn_of(mesh, r)] = r;
+        by_piece[piece_rank_of(mesh, r)] = r;
     for (int i = 0; i < n; i++) {
-        int r = by_turn[i];
+        int r = by_piece[i];
         if ((!by_seat || ls_mesh_shard_rank(mesh, r) == ls_mesh_shard_rank(mesh, me)) &&
             (!by_group || ls_mesh_shard_group(mesh, r) == ls_mesh_shard_group(mesh, me)))
             list[count++] = r;
     }
     st = ls_comm_sub(x->args.comm, list, count, ls_dp_deadline(), comm_out);
-    ls_mem_free(by_turn);
+    ls_mem_free(by_piece);
     return st;
 }
 
@@ -274,15 +284,15 @@ static ls_status open_comms(ls_dp *x)
 {
     ls_status st = LS_OK;
 
-    x->turn = turn_of(&x->args.mesh, x->args.mesh.rank);
+    x->piece_rank = piece_rank_of(&x->args.mesh, x->args.mesh.rank);
     if (ls_mesh_shard_groups(&x->args.mesh) == 1) {
-        x->group = x->page_reuse = x->args.comm;
+        x->group = x->piece_comm = x->args.comm;
         return LS_OK;
     }
     LS_TRY(st, open_some(x, false, true, &x->group), out);
     LS_TRY(st, open_some(x, true, false, &x->shard_replicas), out);
     if (x->args.ordered)
-        LS_TRY(st, open_some(x, false, false, &x->page_reuse), out);
+        LS_TRY(st, open_some(x, false, false, &x->piece_comm), out);
 out:
     return st;
 }
@@ -296,9 +306,9 @@ static ls_status open_sums(ls_dp *x)
 
     LS_TRY(st, open_comms(x), out);
     fill_tables(x);
-    if (is_narrow(a)) {
-        ls_compressed_args narrow = narrow_args(a);
-        return ls_compressed_open(&x->narrow, &narrow, ls_dp_deadline());
+    if (is_compressed(a)) {
+        ls_compressed_args compressed = compressed_args(a);
+        return ls_compressed_open(&x->compressed, &compressed, ls_dp_deadline());
     }
     if (!a->ordered)
         return LS_OK;
@@ -346,14 +356,14 @@ void ls_dp_close(ls_dp *dp)
 
     if (!x)
         return;
-    ls_compressed_close(x->narrow);
+    ls_compressed_close(x->compressed);
     ls_ordered_sum_close(x->sum);
     ls_ordered_sum_close(x->tied);
     ls_ordered_feed_close(x->feed);
     ls_ordered_feed_close(x->tied_feed);
     ls_comm_free(x->args.comm, x->tied_sum);
     if (x->group != x->args.comm) {
-        ls_comm_close(x->page_reuse);
+        ls_comm_close(x->piece_comm);
         ls_comm_close(x->shard_replicas);
         ls_comm_close(x->group);
     }
@@ -484,23 +494,23 @@ out:
 
 int ls_dp_residuals(const ls_dp_args *args)
 {
-    ls_compressed_args narrow = narrow_args(args);
+    ls_compressed_args compressed = compressed_args(args);
 
-    return is_narrow(args) ? ls_compressed_vectors(&narrow) : 0;
+    return is_compressed(args) ? ls_compressed_vectors(&compressed) : 0;
 }
 
 ls_status ls_dp_collect_residuals(ls_dp *dp, float *feedbacks)
 {
-    return ls_compressed_collect(dp->narrow, feedbacks, ls_dp_deadline());
+    return ls_compressed_collect(dp->compressed, feedbacks, ls_dp_deadline());
 }
 
 ls_status ls_dp_deal_residuals(ls_dp *dp, float *feedbacks)
 {
-    ls_compressed_args narrow = narrow_args(&dp->args);
+    ls_compressed_args compressed = compressed_args(&dp->args);
 
     if (feedbacks)
-        ls_compressed_settle(&narrow, feedbacks);
-    return ls_compressed_deal(dp->narrow, feedbacks, ls_dp_deadline());
+        ls_compressed_settle(&compressed, feedbacks);
+    return ls_compressed_deal(dp->compressed, feedbacks, ls_dp_deadline());
 }
 
 static ls_status add_up(ls_comm *comm, ls_dtype type, void *numbers, int64_t n)

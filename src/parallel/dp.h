@@ -1,22 +1,22 @@
-/* dp.h -- what data-parallel ranks tell each other in a step.
+/* dp.h -- what data-parallel ranks exchange in a step.
  *
- *   sum      gradients of all ranks -> each owner has the sum of its parts (zero 0: everybody all)
+ *   sum      gradients of all ranks -> each owner has the sum of its parts (ZeRO 0: every rank has all)
  *   gather   each owner's parts -> the whole, on every rank (the new weights)
  *   numbers  a few numbers of each rank -> their sums, on every rank (losses, requests to stop)
  *
  * A sum is begun bucket by bucket (mesh.h), from the last bucket to the first, which is the order
- * in which backward completes them; buckets travel while backward goes on, and are waited for at
+ * in which backward completes them; buckets are on their way while backward goes on, and are waited for at
  * the end. In ordered mode a rank brings the roots of its leaves' tree, and the sum has the bits of
  * one process (comm/ordered_sum.h). A tied embedding's second gradient lies behind the others, is
- * complete first and travels first; its sum is added by the owner. In fast mode a rank brings one
+ * complete first and leaves first; its sum is added by the owner. In fast mode a rank brings one
  * buffer, and the sum is made in place.
  *
  * With shard groups (mesh.h) sums go to the owners inside the group (fast) and from there to the
- * twins of the other groups; in ordered mode roots go to the one rank of all that sums a piece, and
- * it gives the piece to its twins. Gathers and fetches stay inside the group.
+ * ranks of other groups that own the same part; in ordered mode roots go to the one rank of all that
+ * sums a piece, and it gives the piece to them. Gathers and fetches stay inside the group.
  *
- *     fast, ranks 0 1 | 2 3      reduce-scatter in (0 1), (2 3); all-reduce of parts in (0 2), (1
- * 3) ordered                    roots of all to 0 2 1 3, a piece each; all-gather in (0 2), (1 3)
+ *     ranks 0 1 | 2 3    fast       reduce-scatter in (0 1), (2 3); all-reduce of parts in (0 2), (1 3)
+ *                        ordered    roots of all to 0 2 1 3, a piece each; all-gather in (0 2), (1 3)
  *
  * Buffers that others read come from ls_dp_alloc(): nothing is copied on one machine. They
  * have room for padding, because parts are equal (mesh.h). */
@@ -64,14 +64,14 @@ ls_status ls_dp_open(ls_dp **dp_out, const ls_dp_args *args);
 void ls_dp_close(ls_dp *dp); /* NULL is allowed */
 const ls_dp_args *ls_dp_about(const ls_dp *dp);
 
-/* The ranks that divide buckets with this one: all, or its shard group, by seats. */
+/* The ranks that divide buckets with this one: all, or its shard group, by shard ranks. */
 ls_comm *ls_dp_group(const ls_dp *dp);
 
 /* The buckets, and the own part of each. */
 int ls_dp_buckets(const ls_dp *dp);
 ls_mesh_part ls_dp_own(const ls_dp *dp, int bucket);
 
-/* mesh.bucket for a run that asks for buckets of so many bytes, or for LS_RUN_AUTO: the smallest
+/* mesh.bucket for a run that asks for buckets of `bytes`, or for LS_RUN_AUTO: the smallest
  * ones with which the predicted time of the exchange is at most a tenth above that of one bucket.
  * The same on all ranks. */
 int64_t ls_dp_bucket_blocks(const ls_comm *comm, const ls_mesh *mesh, int64_t trained,
@@ -97,7 +97,7 @@ ls_status ls_dp_sum_end(ls_dp *dp, float *const *buffers);
  * same `from`s; a rank without a call in the round leaves the window alone. */
 void ls_dp_round(ls_dp *dp, int round, ls_window *window, float *own);
 
-/* The same where the gradient of a call is in nobody's reach (train/step/host_stage_zero.c): a round is a
+/* The same where no other rank reaches the gradient of a call (train/step/host_stage_zero.c): a round is a
  * list of legs, the second gradient of each bucket that has one, then the buckets, from last to
  * first. Each is brought to a place in the host's memory, then started; leg i needs place i %
  * LS_DP_AHEAD, which is free when leg i - LS_DP_AHEAD has ended. They start in order, and
@@ -136,9 +136,9 @@ ls_status ls_dp_fetch_to(ls_dp *dp, int bucket, ls_dtype type, const void *own, 
 ls_status ls_dp_collect(ls_dp *dp, const float *part, float *whole);
 ls_status ls_dp_deal(ls_dp *dp, const float *whole, float *part);
 
-/* What a compressed exchange owes to the next step, as vectors of `trained` elements on rank 0 (NULL
+/* The residuals of a compressed exchange, which it adds in the next step, as vectors of `trained` elements on rank 0 (NULL
  * elsewhere): how many there are, 0 when nothing is compressed; all of it to rank 0; and back, also
- * what another mesh owed, nothing of which is lost. */
+ * the residuals of another mesh, whose sum is kept. */
 int ls_dp_residuals(const ls_dp_args *args);
 ls_status ls_dp_collect_residuals(ls_dp *dp, float *feedbacks);
 ls_status ls_dp_deal_residuals(ls_dp *dp, float *feedbacks);
@@ -147,10 +147,10 @@ ls_status ls_dp_deal_residuals(ls_dp *dp, float *feedbacks);
 ls_status ls_dp_numbers(ls_dp *dp, ls_dtype type, void *numbers, int64_t n);
 
 /* fp32 numbers of which each is known to one rank of a shard group, and 0 on the others, to all: of
- * twins, which know the same, one counts. */
+ * ranks that own the same part one counts. */
 ls_status ls_dp_share(ls_dp *dp, float *numbers, int64_t n);
 
-/* One rank's bytes to everybody. */
+/* One rank's bytes to all ranks. */
 ls_status ls_dp_tell(ls_dp *dp, int from, void *bytes, int64_t n);
 
 LS_C_END

@@ -16,29 +16,31 @@ typedef struct ls_dp_flight {
     int bucket;
     bool tied;    /* of the second gradient */
     int place;    /* where there are places: which of them */
-    bool arrived; /* fast: and was seen to be, so that nobody waits for it again */
+    bool arrived; /* fast: it was seen to have arrived: no wait is needed */
 } ls_dp_flight;
 
 struct ls_dp {
     ls_dp_args args;
     int buckets;
-    /* Owned where there are shard groups, otherwise that of the arguments, and no twins. */
-    ls_comm *group, *shard_replicas; /* this rank's group, by seats; its twins, by groups */
-    ls_comm *page_reuse;   /* all ranks, in the order of their pieces: by seats, then by groups */
-    int turn;              /* this one's place there */
-    ls_ordered_sum *sum;   /* of `trained` elements, a part for each bucket; NULL in fast mode */
-    ls_ordered_sum *tied;  /* of the second gradient; NULL: none */
-    float *tied_sum;       /* owned: of the own part of it */
-    ls_compressed *narrow; /* sums in fast mode, where nodes compress them; NULL: they do not */
+    /* Owned where there are shard groups; otherwise `group` is that of the arguments, the other NULL. */
+    ls_comm *group;          /* this rank's shard group, by shard ranks */
+    ls_comm *shard_replicas; /* ranks that own the same parts, one of each group, by groups */
+    ls_comm
+        *piece_comm; /* all ranks, in the order of their pieces: by shard ranks, then by groups */
+    int piece_rank;  /* this one's rank there */
+    ls_ordered_sum *sum;  /* of `trained` elements, a part for each bucket; NULL in fast mode */
+    ls_ordered_sum *tied; /* of the second gradient; NULL: none */
+    float *tied_sum;      /* owned: of the own part of it */
+    ls_compressed *compressed; /* sums in fast mode, where nodes compress them; NULL: they do not */
     int64_t *counts; /* owned: [buckets][ranks] elements of pieces, as many of the second gradient,
-                      * by turns; then [buckets][ranks of a group] elements of parts, and zeros */
-    ls_ordered_run *runs;                      /* owned: leaves of each rank, by turns */
+                      * by piece ranks; then [buckets][ranks of a group] elements of parts, and zeros */
+    ls_ordered_run *runs;                      /* owned: leaves of each rank, by piece ranks */
     ls_comm_request requests[LS_MESH_BUCKETS]; /* of each bucket: fast sums */
     ls_dp_flight up[2 * LS_MESH_BUCKETS];      /* sums of this step, in the order of their start */
     int started, ended;                        /* of those */
     int next;                                  /* the next bucket to start; -1: all are */
     ls_comm_request fetches[LS_MESH_BUCKETS];  /* and gathers */
-    ls_comm_request shares[LS_MESH_BUCKETS];   /* of own parts with the twins */
+    ls_comm_request shares[LS_MESH_BUCKETS];   /* of own parts with shard_replicas */
     bool shared[LS_MESH_BUCKETS];              /* such a one is on its way */
     ls_ordered_feed *feed, *tied_feed;         /* instead of sum and tied with zero 2 and 3 */
     ls_window *window;    /* borrowed, as the next two: of this round; NULL: there are places */
@@ -52,13 +54,13 @@ static inline int64_t ls_dp_deadline(void)
     return ls_time_now_ns() + LS_DP_WAIT_S * LS_NS_PER_S;
 }
 
-/* Whether nobody keeps a whole gradient. */
+/* Whether ranks keep only the sums of their own parts, no whole gradient. */
 static inline bool ls_dp_parted(const ls_dp_args *args)
 {
     return args->mesh.zero >= 2;
 }
 
-/* Whether a second gradient is summed apart. */
+/* Whether the second gradient of a tied embedding has a sum of its own. */
 static inline bool ls_dp_has_tied(const ls_dp_args *args)
 {
     return args->ordered && args->tied_count > 0;

@@ -1,12 +1,22 @@
-/* dp_sum.c -- see dp.h: sums of gradients, bucket by bucket, and what brings parts together.
+/* dp_sum.c -- sums of gradients, bucket by bucket, and what brings parts back together.
  *
- *   sum_from   the second gradient of all buckets, then the buckets from last to first
- *   sum_end    each in the order of its start: wait, combine, tie, share with the twins;
- *              zero 0 ordered: start its gather
+ *   sum_from   start the second gradient of all buckets, then the buckets from last to first
+ *   sum_end    each in the order of its start: wait; combine; add the second gradient; with shard
+ *              groups share the sum with the ranks that own the same part; ZeRO 0 ordered: start its
+ *              gather
  *
- * Starts come in the same order on all ranks, as collectives must; hence a gather is started only
- * when all sums were, although its bucket may have arrived long before. Twins have a communicator
- * of their own: what arrived is shared with them at once, in the same order on all of them. */
+ * Worked example: 4 leaves with gradients g0..g3, two ranks, one bucket of parts A and B.
+ *
+ *     fast       rank 0 has g0+g1, rank 1 has g2+g3. Reduce-scatter: rank 0 gets A of both, rank 1 B.
+ *     ordered    rank 0's root is the node (g0 g1) of the tree, rank 1's (g2 g3). Each owner gets its
+ *                part of all roots and adds them along the tree: ((g0+g1)+(g2+g3)), whoever ran what.
+ *     3 ranks    rank 0 has the node (g0 g1), rank 1 g2, rank 2 g3: the owner adds (g2+g3) first. The
+ *                bits are those of one process.
+ *
+ * Starts come in the same order on all ranks, as collectives must. Hence a gather starts only when
+ * all sums were started, although its bucket may have arrived long before. Ranks that own the same
+ * part have a communicator of their own: what arrived is shared with them at once, in the same order
+ * on all of them. */
 #include "parallel/dp_impl.h"
 
 #include "kernel/combine.h"
@@ -53,7 +63,7 @@ static void tie(ls_dp *x, float *sums, int bucket)
     ls_combine_two(LS_F32, first, x->tied_sum + ls_dp_tied_before(a, bucket), first, n);
 }
 
-/* The own part of a bucket, which is complete in this group (fast) or of which each twin has a
+/* The own part of a bucket, which is complete in this group (fast) or of which each owner has a
  * piece (ordered): the sum of all groups, on each of them. */
 static ls_status start_share(ls_dp *x, float *const *buffers, int bucket)
 {
@@ -166,13 +176,13 @@ static ls_status start_ordered(ls_dp *x, float *const *buffers, ls_dp_flight f)
     if (ls_dp_parted(a))
         return ls_ordered_feed_start(f.tied ? x->tied_feed : x->feed, f.bucket, x->round,
                                      made_at(x, buffers, f));
-    int n = ls_ordered_roots(x->runs[x->turn], a->leaves, nodes);
+    int n = ls_ordered_roots(x->runs[x->piece_rank], a->leaves, nodes);
     for (int i = 0; i < n; i++)
         roots[i] = buffers[i] + first;
     return ls_ordered_sum_start(f.tied ? x->tied : x->sum, f.bucket, roots);
 }
 
-/* In place, in the group; what everybody needs as a whole is summed everywhere at once. */
+/* In place, in the group; with ZeRO 0 all ranks get the whole sum at once. */
 static ls_status start_fast(ls_dp *x, float *const *buffers, ls_dp_flight f)
 {
     int b = f.bucket;
@@ -189,7 +199,7 @@ static ls_status start_fast(ls_dp *x, float *const *buffers, ls_dp_flight f)
                          &x->requests[b]);
 }
 
-/* Sums that may be on their way at a time: a communicator has so many flights. */
+/* Sums that may be on their way at a time: a communicator has LS_COMM_FLIGHTS of them. */
 static int room(const ls_dp *x)
 {
     if (ls_dp_parted(&x->args))
@@ -197,7 +207,7 @@ static int room(const ls_dp *x)
     return LS_COMM_REQUESTS / (x->sum ? (int)ls_max_i64(1, ls_ordered_sum_requests(x->sum)) : 1);
 }
 
-/* With twins, what has arrived in the group goes on to them while backward goes on too. */
+/* With shard groups what has arrived in this one goes on to the others while backward goes on. */
 static ls_status pass_on(ls_dp *x, float *const *buffers)
 {
     ls_status st = LS_OK;
@@ -225,7 +235,7 @@ static ls_status start_flight(ls_dp *x, float *const *buffers, ls_dp_flight f)
     f.place = x->started % LS_DP_AHEAD;
     x->up[x->started++] = f;
     st = x->args.ordered ? start_ordered(x, buffers, f)
-         : x->narrow     ? ls_compressed_start(x->narrow, f.bucket, buffers[0])
+         : x->compressed ? ls_compressed_start(x->compressed, f.bucket, buffers[0])
                          : start_fast(x, buffers, f);
 out:
     return st;
@@ -347,9 +357,9 @@ ls_status ls_dp_sum_end(ls_dp *dp, float *const *buffers)
     bool spread = a->ordered && a->mesh.zero == 0;
     ls_status st = LS_OK;
 
-    if (x->narrow)
-        LS_TRY(st, ls_compressed_end(x->narrow, buffers[0], ls_dp_deadline()), out);
-    for (int i = 0; i < x->started && !x->narrow; i++) {
+    if (x->compressed)
+        LS_TRY(st, ls_compressed_end(x->compressed, buffers[0], ls_dp_deadline()), out);
+    for (int i = 0; i < x->started && !x->compressed; i++) {
         ls_dp_flight f = x->up[i];
         if (i >= x->ended)
             LS_TRY(st, end_flight(x, buffers, f), out);

@@ -1,8 +1,8 @@
-/* local_sgd.c -- the exchange of replicas, see local_sgd.h.
+/* local_sgd.c -- the exchange of weights between workers that train by themselves.
  *
  * Weights are cut into equal parts of whole blocks (LS_CODEC_BLOCK), one for each rank, the last
- * ones shorter. Packed, a part is a run of bytes of one size; before it stand the tokens of who
- * sends it. Three ranks, difference d of each:
+ * ones shorter. Packed, a part is a run of bytes of one size; before it stands the sender's number of
+ * tokens. Three ranks, difference d of each:
  *
  *   rank 0   [d0 a|d0 b|d0 c] --.            .-->  a = mean of a0 a1 a2 --.           .--> [a|b|c]
  *   rank 1   [d1 a|d1 b|d1 c] --+-all_to_all-+-->  b                    --+-all_gather+--> [a|b|c]
@@ -10,6 +10,9 @@
  *
  * So a rank sends its packed weights twice, but for its own part, however many ranks there are. The
  * mean is summed in the order of ranks and rounded once more: equal ranks, equal bits.
+ *
+ * Worked example, one weight, outer lr 1, momentum 0: common 2.0; own 1.7 after 300 tokens and 2.1
+ * after 100. Differences 0.3 and -0.1, mean 0.3 * 3/4 - 0.1 * 1/4 = 0.2: the common weight is 1.8.
  *
  *   idle --begin--> sending --poll, end (all has come)--> telling --end--> idle */
 #include "parallel/local_sgd.h"
@@ -20,7 +23,7 @@
 enum {
     HEAD = 16,        /* bytes before a part: tokens, fp64; parts stay aligned for the collective */
     TASK_BLOCKS = 16, /* blocks of a task for the pool */
-    WAIT_S = 24 * 3600, /* replicas may drift apart; one that died is noticed at once */
+    WAIT_S = 24 * 3600, /* a worker may be far behind; one that died is noticed at once */
     OPEN_S = 600
 };
 
@@ -35,7 +38,7 @@ struct ls_local_sgd {
     float *momentum;
     float *mark;    /* own weights at begin; NULL: not delayed */
     char *out;      /* what is sent: parts of all ranks, then their means */
-    char *in;       /* what comes: everybody's of the own part */
+    char *in;       /* what comes: all workers' differences of the own part */
     double *shares; /* of the mean, by rank */
     phase phase;
     ls_comm_request request;
@@ -272,7 +275,7 @@ ls_status ls_local_sgd_begin(ls_local_sgd *local, const float *own, double token
     return st;
 }
 
-/* Everybody's share of the mean; equal ones where nobody has learned from anything. */
+/* Each worker's share of the mean; equal shares where no worker has learned from any token. */
 static void find_shares(ls_local_sgd *x)
 {
     double all = 0;
@@ -285,7 +288,7 @@ static void find_shares(ls_local_sgd *x)
         x->shares[r] = all > 0 ? x->shares[r] / all : 1.0 / x->args.ranks;
 }
 
-/* All differences of the own part are here: their mean to everybody. */
+/* All differences of the own part are here: send their mean to all. */
 static ls_status tell(ls_local_sgd *x)
 {
     int64_t first = ls_min_i64(x->args.count, x->rank * x->each);

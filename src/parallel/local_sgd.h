@@ -1,16 +1,16 @@
-/* local_sgd.h -- replicas that train apart and agree now and then (sync: local; DiLoCo,
+/* local_sgd.h -- workers that train by themselves and exchange weights now and then (sync: local; DiLoCo,
  * arXiv:2311.08105).
  *
- * Every rank has the weights that were common last, and its own. Now and then:
+ * Every worker has the last common weights, and its own. Now and then:
  *
  *   begin   common - own, packed (kernel/codec.h), starts on its way to the owners of its parts
- *   poll    moves that on without waiting: an owner that has heard all makes the mean, weighted by
- *           tokens, packs it again and sends it to everybody
- *   end     waits for the means. Everybody unpacks the same bytes and takes them as the gradient of
- *           an outer step with Nesterov momentum, so that the common weights have the same bits on
- *           all ranks. The own ones become these, and keep what they have learned since begin.
+ *   poll    moves that on without waiting: an owner that has received all differences makes their
+ *           mean, weighted by tokens, packs it again and sends it to all workers
+ *   end     waits for the means. All workers unpack the same bytes and take them as the gradient of an
+ *           outer step with Nesterov momentum, so that the common weights have the same bits
+ *           everywhere. The own weights become these, and keep what they learned since begin.
  *
- * Between begin and end the rank may train on; it makes no other call here than poll. All ranks
+ * Between begin and end the worker may train on; it makes no other call here than poll. All workers
  * begin and end equally often; a communicator of its own keeps the order of other calls free. */
 #pragma once
 #include "base/pool.h"
@@ -47,13 +47,12 @@ const ls_local_sgd_args *ls_local_sgd_about(const ls_local_sgd *local);
 float *ls_local_sgd_common(const ls_local_sgd *local);
 float *ls_local_sgd_momentum(const ls_local_sgd *local);
 
-/* Of delayed ones: `count` elements that nobody uses between end and begin. */
+/* With `delayed`: `count` elements that are free between end and begin. */
 float *ls_local_sgd_spare(const ls_local_sgd *local);
 
 /* own: this rank's weights. tokens: what they have learned from since the last exchange. */
 ls_status ls_local_sgd_begin(ls_local_sgd *local, const float *own, double tokens);
-ls_status
-ls_local_sgd_poll(ls_local_sgd *local); /* also where nothing has begun: who died is noticed */
+ls_status ls_local_sgd_poll(ls_local_sgd *local); /* also before begin: a dead worker is noticed */
 ls_status ls_local_sgd_end(ls_local_sgd *local, float *own);
 bool ls_local_sgd_begun(const ls_local_sgd *local);
 

@@ -1,12 +1,21 @@
-/* mp_group.c -- the moves of a split model, and of ranks that share sequences, as collectives.
+/* mp_group.c -- how tensors move between the ranks of a model-parallel group.
+ *
+ * A linear layer y = x W of 2 ranks, W cut by columns and the next layer's U by rows:
+ *
+ *     rank 0    x W0 = y0     y0 U0 = z0 --.
+ *                                          +-- sum: z = z0 + z1 on both: one move for two layers
+ *     rank 1    x W1 = y1     y1 U1 = z1 --'
+ *
+ *     moves     sum (tp), gather and scatter of rows (mesh.sp), shift to the next rank (cp),
+ *               deal rows to the ranks of their experts, and back (ep)
  *
  * Between nodes a move that was started goes on while the rank computes. Inside a node it would be
  * the cores that compute which move the bytes: nothing to hide behind, and handing it over costs
  * more than it saves; so it is done at once. A shift is two messages, which are always started: a
  * rank that waited for its neighbours in turn would wait for all of them.
  *
- * Sums of what is copied are many small vectors, far apart: they are packed into one buffer, as
- * many as fit, and travel together.
+ * Gradients of what several ranks have are many small vectors, scattered over the model: as many as
+ * fit are packed into one buffer, and one collective sums them.
  *
  * On a device with a memory of its own every move passes through the host's (staging.h): what is
  * started is copied out in the order of the stream, and exchanged when it is waited for, while the
@@ -111,7 +120,7 @@ static int start_shift(ls_mp_group *t, ls_stream *stream, const ls_collectives_a
     return number;
 }
 
-/* Also after a failure: the memory must be nobody else's when this returns. A communicator that is
+/* Also after a failure: no other thread may use the memory when this returns. A communicator that is
  * broken answers at once. */
 static void wait_for(ls_mp_group *t, ls_stream *stream, int number)
 {
@@ -188,7 +197,7 @@ ls_status ls_mp_group_stage(ls_mp_group *tensor, ls_stream *stream, int64_t byte
     t->collectives.discrete =
         false; /* one half of a product would wait for the copy of the other */
     t->packed_locked = ls_device_host_lock(ls_stream_device(stream), t->packed, packed,
-                                           "small sums of a team") == LS_OK;
+                                           "small sums of a model-parallel group") == LS_OK;
     if (!t->packed_locked)
         ls_err_clear(); /* copies of it are right, too */
     return LS_OK;
@@ -416,10 +425,10 @@ ls_status ls_mp_group_open(ls_mp_group **tensor_out, ls_comm *comm, int copies)
                                        .deal = deal_out,
                                        .alloc = alloc,
                                        .free = free_memory}};
-    LS_TRY(
-        st,
-        ls_comm_alloc(comm, PACKED * (int64_t)sizeof *t->packed, "small sums of a team", &memory),
-        out);
+    LS_TRY(st,
+           ls_comm_alloc(comm, PACKED * (int64_t)sizeof *t->packed,
+                         "small sums of a model-parallel group", &memory),
+           out);
     t->packed = memory;
     LS_TRY(st, open_shared(t, copies), out);
     *tensor_out = t;

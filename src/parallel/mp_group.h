@@ -1,13 +1,13 @@
-/* mp_group.h -- ranks that have one model together (mesh.tp, mesh.ep): how their tensors meet.
+/* mp_group.h -- a model-parallel group: ranks that hold one model between them, or its sequences.
  *
- * A rank computes with its part of every matrix, so tensors cross between ranks inside of each
- * call: parts of sums are added, and with mesh.sp rows are gathered that the others have.
- * With mesh.ep ranks have experts each, and give each other the rows of tokens that chose them.
- * This fills the table that the model asks (model/collectives.h) with a communicator of the team, and
- * adds up once in a step what several ranks have a part of each (norms; keys and values that ranks
- * share).
+ * Inside of each call tensors cross between ranks. With mesh.tp a rank computes with its slice of
+ * every matrix: parts of sums are added, and with mesh.sp rows that the others have are gathered. With
+ * mesh.ep ranks have some of the experts each and exchange rows of tokens. With mesh.cp they exchange
+ * keys and values. This fills the table that the model calls (model/collectives.h) with a communicator
+ * of the group, and adds up once in a step the gradients of what several ranks have whole (norms; keys
+ * and values that ranks share).
  *
- * Sums have the same bits on all ranks, so that what they have alike stays alike. */
+ * Sums have the same bits on all ranks, so what several ranks have stays equal. */
 #pragma once
 #include "base/err.h"
 #include "comm/comm.h"
@@ -17,7 +17,7 @@ LS_C_BEGIN
 
 typedef struct ls_mp_group ls_mp_group;
 
-/* All ranks of comm, which is borrowed, have the model together. copies: ranks side by side that
+/* All ranks of comm, which is borrowed, form the group. copies: ranks side by side that
  * share a key/value head (ls_model_split), 1 where none do. */
 ls_status ls_mp_group_open(ls_mp_group **tensor_out, ls_comm *comm, int copies);
 void ls_mp_group_close(ls_mp_group *tensor); /* NULL is allowed */
@@ -28,7 +28,7 @@ ls_comm *ls_mp_group_comm(const ls_mp_group *tensor); /* that it was opened with
 const ls_collectives *ls_mp_group_collectives(const ls_mp_group *tensor);
 
 /* From now on tensors lie in the memory of the stream's device, which no other rank reaches: moves
- * of at most so many bytes (ls_collectives_place) pass through the host's, and memory that is asked for
+ * of at most `bytes` (ls_collectives_place) pass through the host's, and memory that is asked for
  * is the device's. Before anything is asked for; undone when all of it was freed. */
 ls_status ls_mp_group_stage(ls_mp_group *tensor, ls_stream *stream, int64_t bytes);
 void ls_mp_group_unstage(ls_mp_group *tensor); /* NULL is allowed, and one that is not staged */
@@ -43,7 +43,7 @@ int64_t ls_mp_group_stage_bytes(int64_t bytes);
 ls_status ls_mp_group_sum(ls_mp_group *tensor, float *x, const ls_collectives_span *spans, int n,
                           ls_comm *divided);
 
-/* The same of elements that do not lie at their places: they are copied by whoever has them, n from
+/* The same of elements that do not lie at their places: each rank copies those that it has, n from
  * the first on to packed, zeros for what is not here, or back from there. */
 typedef struct ls_mp_group_keeper {
     void (*copy)(void *context, int64_t first, int64_t n, float *packed, bool back);
@@ -52,7 +52,7 @@ typedef struct ls_mp_group_keeper {
 ls_status ls_mp_group_sum_kept(ls_mp_group *tensor, const ls_mp_group_keeper *keeper,
                                const ls_collectives_span *spans, int n, ls_comm *divided);
 
-/* Bytes that a rank of so many sends in it to the others that have these elements, by rings. */
+/* Bytes that a rank of `ranks` sends in it to the others that have these elements, by ring algorithms. */
 int64_t ls_mp_group_sum_sent(const ls_collectives_span *spans, int n, int ranks);
 
 /* What opening takes, for the ledger. */

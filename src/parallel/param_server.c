@@ -1,5 +1,5 @@
-/* param_server.c -- opening, and the worker's side of param_server.h. Three ranks, two of which serve; rank 1 works on
- * step s:
+/* param_server.c -- opening, and the worker's side: pulls and pushes. The server's is in
+ * param_server_thread.c. Three ranks, two of which serve; rank 1 works on step s:
  *
  *   rank 1                         server 0 (rank 0)          server 1 (its own thread)
  *   touch rows 5 9
@@ -10,8 +10,9 @@
  *
  * A request is a head and what belongs to it, each a message of its own, so that dense elements go
  * straight from the gradients and into the weights. Requests to some servers at a time are under
- * way, in the same order on all workers: a server that waits for a worker to take its answer waits
- * for one that waits for a server before it, and the first one waits for nobody. */
+ * way, in the same order on all workers. So there is no deadlock: a server waits for a worker to take
+ * its answer, that worker waits for a server earlier in the order, and the first server waits for
+ * none. */
 #include "parallel/param_server_impl.h"
 
 #include <errno.h>
@@ -21,11 +22,11 @@
 enum {
     WINDOW = 4,   /* servers that are asked at a time */
     MESSAGES = 4, /* of a request, at most; as many of its answer */
-    LATER_S = 60, /* so much longer waits who does not know whom it waits for */
+    LATER_S = 60, /* a rank that cannot name the one it waits for waits this much longer */
     OPEN_S = 600
 };
 
-_Static_assert(sizeof(ls_param_server_head) == 64, "no gaps that nobody has written");
+_Static_assert(sizeof(ls_param_server_head) == 64, "no gaps, whose bytes would be undefined");
 
 /* Messages of this worker that are under way. */
 typedef struct flights {
@@ -191,7 +192,7 @@ out:
     return st;
 }
 
-/* The thread has ended, or is made to: who waits for this server must hear of it. */
+/* The thread has ended, or is made to: ranks that wait for this server must learn of it. */
 static void end_thread(ls_param_server *x)
 {
     if (!x->started || x->joined)

@@ -2,15 +2,15 @@
  *
  * Every rank is a worker; the first mesh.servers of them also serve: each keeps a part of the
  * weights and whatever the optimizer needs for it, and has a thread that answers the workers. So
- * nobody waits for another worker's computation, unless it ran too far ahead of it.
+ * no worker waits for another one's computation, unless it ran too far ahead of it.
  *
  *   touch   which rows of the table (an embedding that only its tokens read) the worker's batch has
  *   pull    weights from all servers, of the table only the rows that were touched, or everything.
- *           A server answers who asks for step s when every worker has pushed s - staleness steps
+ *           A server answers a pull for step s when every worker has pushed s - staleness steps
  *   push    the gradient to all servers, of the table only the rows that were touched
  *
  * With staleness 0 a server adds up the pushes of a step, in the order of ranks, makes one update
- * when it has all of them, and tells everybody the result: the same bits in every run with as many
+ * when it has all of them, and sends the result to all: the same bits in every run with as many
  * ranks. Otherwise each push is an update of its own, in the order of arrival.
  *
  * What an update does is the caller's (ls_param_server_args.update), in the thread of the server. A rank that
@@ -26,8 +26,8 @@ typedef struct ls_param_server ls_param_server;
 
 /* An update of the own part of the weights. */
 typedef struct ls_param_server_update {
-    int64_t step;      /* of who pushed, from 0 */
-    int worker;        /* who did; -1: all of them, and the gradient is their sum */
+    int64_t step;      /* of the worker that pushed, from 0 */
+    int worker;        /* that pushed; -1: all of them, and the gradient is their sum */
     double share;      /* of the step's targets that the gradient comes from */
     double scale;      /* that the gradient is to be multiplied by; 1 of all workers */
     const float *grad; /* of the part, without a gap */
@@ -95,7 +95,7 @@ typedef struct ls_param_server_push {
 ls_status ls_param_server_push_step(ls_param_server *ps, const ls_param_server_push *push,
                                     ls_param_server_result *result_out);
 
-/* Between the two no update is made here: for who reads what updates change. */
+/* Between the two no update is made here: a caller may read what updates change. */
 void ls_param_server_hold(ls_param_server *ps);
 void ls_param_server_release(ls_param_server *ps);
 

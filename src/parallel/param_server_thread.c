@@ -1,14 +1,19 @@
-/* param_server_thread.c -- the thread that keeps a part of the weights, see param_server.h.
+/* param_server_thread.c -- the server's side: the thread that keeps a part of the weights.
  *
- * It listens to all workers at a time, and does one thing at a time: nobody else touches the part,
+ * It listens to all workers at a time, and does one thing at a time: no other thread touches the part,
  * and an answer has left before the next update changes it. A worker is, to this server,
  *
  *   listening --look_around--> heard --handle (when it may be)--> listening
  *                                 '----handle (it has ended)----> gone
  *
  * What was heard may have to wait: a pull until no other worker is too far behind, a push of a step
- * that all make together until those of lower ranks were added. Whoever has waited too long names
- * the worker that it waits for, and ends the run. */
+ * that all make together until those of lower ranks were added. A server that has waited too long
+ * names the worker that it waits for, and ends the run.
+ *
+ * Worked example, staleness 1: a pull for step s needs s - 1 pushes of every worker. Worker 0 has
+ * pushed steps 0 and 1, workers 1 and 2 have pushed step 0. Worker 0's pull for step 2 needs one push
+ * of each, and is answered. It pushes step 2 and pulls for step 3: that needs two pushes of each, and
+ * waits for workers 1 and 2. */
 #include "parallel/param_server_impl.h"
 
 #include "kernel/combine.h"
@@ -109,7 +114,7 @@ static ls_status send_to(ls_param_server *x, int r, ls_dtype type, const void *f
 {
     if (n == 0)
         return LS_OK;
-    pthread_mutex_lock(&x->lock); /* who has the answer may ask how much was sent */
+    pthread_mutex_lock(&x->lock); /* the rank that gets the answer may ask how much was sent */
     x->counts.answer_bytes += n * ls_dtype_bytes(type);
     pthread_mutex_unlock(&x->lock);
     return pass(x->down,
@@ -145,7 +150,7 @@ static ls_status check_head(const ls_param_server *x, int r, const ls_param_serv
         (!push || head->step == x->workers[r].pushed))
         return LS_OK;
     return ls_fail(LS_EDATA,
-                   "rank %d sent request %d of step %lld with %d rows, which nobody makes", r,
+                   "rank %d sent request %d of step %lld with %d rows, which no worker makes", r,
                    (int)head->kind, (long long)head->step, (int)head->ids);
 }
 
@@ -292,7 +297,7 @@ out:
 /* --- pulls -------------------------------------------------------------------------------------
  */
 
-/* Who has made the fewest steps. */
+/* The worker that has made the fewest steps. */
 static int slowest(const ls_param_server *x)
 {
     int who = 0;
@@ -388,7 +393,7 @@ out:
 /* --- the thread --------------------------------------------------------------------------------
  */
 
-/* Whether somebody has waited for a worker's push for too long. */
+/* Whether a worker's push is overdue: another one has waited for it for too long. */
 static ls_status overdue(const ls_param_server *x, int64_t since_ns, int worker)
 {
     if (ls_time_now_ns() - since_ns < x->args.wait_s * LS_NS_PER_S)

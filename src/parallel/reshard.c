@@ -1,7 +1,13 @@
-/* reshard.c -- see reshard.h.
+/* reshard.c -- one all-to-all for each bucket of the new mesh.
  *
- * What a rank sends to another one in a round lies in the order of seats, and of elements in each;
- * both sides walk through the same overlaps. What it keeps is copied without a message. */
+ * What a rank sends to another one lies in the order of seats, and of elements in each; both sides
+ * walk through the same overlaps, so no message says what it contains. What a rank keeps is copied
+ * without a message. A rank needs memory for one bucket at a time beside its new parts.
+ *
+ *     seat      0 0 0 0 1 1 1 1        rank 0 has seat 0, rank 2 has seat 1
+ *     owner     0 0 0 1 1 1 2 2
+ *     rank 0    keeps 0 1 2            sends 3 to rank 1
+ *     rank 2    keeps 6 7              sends 4 5 to rank 1, which unpacks 3, then 4 5 */
 #include "parallel/reshard.h"
 
 #include <string.h>

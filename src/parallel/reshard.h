@@ -1,9 +1,10 @@
-/* reshard.h -- what ranks had divided, to ranks that divide it otherwise.
+/* reshard.h -- moves an array that ranks divide from the parts of one mesh to those of another.
  *
- * An array of all trained elements lies in pieces: those of each seat (mesh.h) of an earlier mesh,
- * packed, at a rank that has them now. It is moved to the parts that the ranks of a new mesh own.
- * Every rank knows both ways to cut, so nobody asks; only what changes its place travels, each
- * element to each rank that owns it, bucket by bucket of the new mesh.
+ * After a loss other ranks, or fewer, divide the state. The array of all trained elements lies in the
+ * parts of an earlier mesh: those of each seat (the shard ranks of that mesh), packed, on a rank that
+ * has them now. It moves to the parts that the ranks of the new mesh own. Every rank knows both cuts,
+ * so no rank asks another one; only elements that change their rank are sent, to each rank that owns
+ * them, bucket by bucket of the new mesh.
  *
  *     8 elements, cut by 2 seats, now by 3 (blocks of 1)
  *

@@ -1,9 +1,12 @@
-/* staging.c -- see staging.h.
+/* staging.c -- places in host memory, and the order of their readers and writers.
+ *
+ *     stream    copy a in | mark            copy b out (waits for nothing)      copy c in | mark
+ *     host               wait for the mark; exchange; queue "copy b out"  ...  wait; exchange
  *
  * A place is written by copies and by communicators. A copy into it is queued behind the copy that
- * last read it, and the host waits for the former before a communicator writes: so both take turns
- * without more waiting. Whoever lets a communicator write without such a copy marks the place and
- * waits for the mark first. */
+ * last read it, and the host waits for the former before a communicator writes: so both alternate
+ * without more waiting. A caller that lets a communicator write without such a copy marks the place
+ * and waits for the mark first. */
 #include "parallel/staging.h"
 
 #include "base/log.h"

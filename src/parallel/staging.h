@@ -18,7 +18,7 @@ LS_C_BEGIN
 
 typedef struct ls_staging ls_staging;
 
-/* So many places of so many bytes each, in memory that the ranks of comm reach where it lies. Both
+/* `places` of `bytes` each, in memory that the ranks of comm reach where it lies. Both
  * are borrowed until it is closed. */
 ls_status ls_staging_open(ls_staging **staging_out, ls_comm *comm, ls_stream *stream, int places,
                           int64_t bytes, const char *what);

@@ -526,7 +526,7 @@ static void predict_exchange(const ls_memory_args *args, const ls_calls *calls,
     const int64_t size = sizeof(float);
 
     add(ledger, "exchange",
-        ls_dp_residuals(dp) ? "squeezed gradients on their way, and what is owed"
+        ls_dp_residuals(dp) ? "compressed gradients on their way, and residuals"
                             : "gradients of other ranks, on their way",
         ls_dp_bytes(dp));
     if (args->discrete)
@@ -536,7 +536,7 @@ static void predict_exchange(const ls_memory_args *args, const ls_calls *calls,
                 : calls->buffers *
                       ls_round_up(ls_memory_grad_elements(args->model, calls, dp) * size, 4096));
     if (ls_dp_residuals(dp) && dp->mesh.rank == 0)
-        add(ledger, "debts", "what all nodes owe, for a checkpoint",
+        add(ledger, "residuals", "of all nodes, for a checkpoint",
             ls_round_up(ls_dp_residuals(dp) * args->model->trained * size, 4096));
 }
 
