@@ -1,4 +1,10 @@
-/* error_feedback.c -- see error_feedback.h. */
+/* error_feedback.c -- residuals between ranks, checkpoints and other meshes.
+ *
+ * Worked example: two nodes saved vectors r0 and r1, and owners rs. Resumed on
+ *
+ *     two nodes               r0 to node 0, r1 to node 1, rs to the owners: the same bits
+ *     three nodes             (r0 + r1) divided among the nodes that send each element, rs to the owners
+ *     one node, uncompressed  r0 + r1 + rs added to the first gradient                                */
 #include "train/save/error_feedback.h"
 
 #include "base/log.h"
@@ -29,7 +35,7 @@ static void forget(ls_session *s)
 /* In host memory: the host adds them up, and a checkpoint is written from it. */
 static ls_status alloc_feedbacks(ls_session *s, int64_t bytes, void **memory_out)
 {
-    static const char what[] = "debts of all nodes";
+    static const char what[] = "residuals of all nodes";
 
     return s->discrete ? ls_device_host_alloc(s->device, bytes, what, memory_out)
                        : ls_device_alloc(s->device, bytes, what, memory_out);
@@ -46,7 +52,8 @@ ls_status ls_error_feedback_open(ls_session *session)
         return LS_OK;
     s->feedback.kinds = ls_mem_array((size_t)n, sizeof *s->feedback.kinds);
     if (!s->feedback.kinds)
-        return ls_fail(LS_ENOMEM, "no memory for the names of what %d nodes owe", s->mesh.nodes);
+        return ls_fail(LS_ENOMEM, "no memory for the names of the residuals of %d nodes",
+                       s->mesh.nodes);
     LS_TRY(st, alloc_feedbacks(s, n * s->model.trained * (int64_t)sizeof(float), &memory), out);
     s->feedback.vectors = memory;
     forget(s);
@@ -88,7 +95,7 @@ ls_status ls_error_feedback_collect(ls_session *session)
 /* --- taking up ----------------------------------------------------------------------------------
  */
 
-/* The vectors of a checkpoint: of how many nodes, and whether owners owed. */
+/* The vectors of a checkpoint: of how many nodes, and whether owners had some. */
 static void count_vectors(const ls_ckpt *ckpt, int *nodes_out, bool *sum_out)
 {
     *nodes_out = 0;
@@ -109,7 +116,7 @@ static ls_status load_vector(const ls_session *s, const ls_ckpt *ckpt, const cha
     ls_status st;
 
     if (!rows)
-        return ls_fail(LS_ENOMEM, "no memory to read what is owed");
+        return ls_fail(LS_ENOMEM, "no memory to read residuals");
     st = ls_ckpt_load(ckpt, rows, ls_save_rows(&s->model, kind, to, rows));
     ls_mem_free(rows);
     return st;
@@ -159,11 +166,12 @@ static ls_status load_unpaid(ls_session *s, const ls_ckpt *ckpt, int nodes, bool
     ls_status st;
 
     if (!two)
-        return ls_fail(LS_ENOMEM, "no memory for what an earlier exchange owed");
+        return ls_fail(LS_ENOMEM, "no memory for residuals of an earlier exchange");
     s->feedback.unpaid = two;
     st = load_sum(s, ckpt, nodes + sum, nodes, two, two + s->model.trained);
     if (st == LS_OK)
-        ls_log(LS_LOG_INFO, "what %d nodes owed is added to the gradient of the next step", nodes);
+        ls_log(LS_LOG_INFO, "residuals of %d nodes are added to the gradient of the next step",
+               nodes);
     return st;
 }
 
@@ -181,8 +189,8 @@ ls_status ls_error_feedback_load(ls_session *session, int64_t step)
         goto out;
     st = s->feedback.vectors ? load_feedbacks(s, ckpt, nodes, sum)
                              : load_unpaid(s, ckpt, nodes, sum);
-    if (st == LS_EDATA) { /* weights and moments are whole: what is owed is the lesser part */
-        ls_log(LS_LOG_WARN, "what was owed at step %lld is dropped: %s", (long long)step,
+    if (st == LS_EDATA) { /* weights and moments are whole: residuals are the lesser part */
+        ls_log(LS_LOG_WARN, "residuals of step %lld are dropped: %s", (long long)step,
                ls_err_last()->text);
         if (s->feedback.vectors)
             forget(s);

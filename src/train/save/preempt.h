@@ -1,6 +1,6 @@
 /* preempt.h -- the last save of a run that was asked to stop, and the record of one that is done.
  *
- * Who asks may give a time (args.stop_by): then the state is saved only if a save, as long as the
+ * The stop may come with a time (args.stop_by): then the state is saved only if a save, as long as the
  * slowest of this process so far, ends before it; otherwise the checkpoint before is left as it is,
  * and the run says so. Without an earlier save it is tried: a process that is killed in the middle
  * of it leaves the checkpoint before whole, too. */
@@ -20,7 +20,7 @@ ls_status ls_preempt_done(const ls_session *session); /* right after the summary
 void ls_preempt_undone(const ls_session *session);
 
 /* Whether this run was finished by an earlier process: the record is there, of the same settings,
- * and the checkpoint of it is whole, every byte. summary_out gets the event as it was told then. */
+ * and the checkpoint of it is whole, every byte. summary_out gets the event as it was emitted then. */
 ls_status ls_preempt_finished(const ls_run *run, bool *finished_out, ls_str *summary_out);
 
 LS_C_END

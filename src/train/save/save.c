@@ -1,11 +1,17 @@
-/* save.c -- when a session saves, and who writes.
+/* save.c -- when a session saves, and which rank writes.
  *
- * A background save first copies the flat buffers to the snapshot, and the writer reads only that.
- * The copy is made while the next forward and backward run, by the writer's thread, or by the
- * device where it has a memory of its own; the update waits for it (ls_save_copied). Only what must
- * be collected from ranks, or belongs to replicas, is copied at once. Of several ranks each writes
- * and reads its parts (sharded_save.c); where some do not see the folder, and of replicas, the first one
- * does, and the functions that fetch and send are called by all (save_state.c). */
+ * A background save first copies the flat buffers to the snapshot, and the writer reads only that:
+ *
+ *     step s          forward  backward  update | save begins
+ *     step s + 1      forward  backward         | update: waits until the copy is made
+ *                     copy of the state ......
+ *     steps after             hash, write objects, commit ............................ | event
+ *
+ * The writer's thread copies, or the device where it has memory of its own; the update waits for it
+ * (ls_save_copied). Only what must be collected from ranks, or changes beside steps (sync: local), is
+ * copied at once. Of several ranks each writes and reads its parts (sharded_save.c). Where some do
+ * not see the folder, and with sync: local, the first rank writes all, and the functions that collect
+ * and deal out are called by all ranks (save_snapshot.c). */
 #include "train/save/save_impl.h"
 #include "train/save/signing.h"
 
@@ -190,7 +196,7 @@ void ls_save_tidy(const ls_session *s, int64_t step)
 }
 
 /* A background save ended, well or badly. */
-static void tell_ended(ls_session *s, ls_status st, const ls_ckpt_saved *saved)
+static void report_ended(ls_session *s, ls_status st, const ls_ckpt_saved *saved)
 {
     int64_t step = s->save.writing_step;
 
@@ -201,7 +207,7 @@ static void tell_ended(ls_session *s, ls_status st, const ls_ckpt_saved *saved)
         ls_save_unsaved(s, step);
 }
 
-/* prompt: not for an answer of etcd that does not come at once. */
+/* prompt: do not wait for an answer of etcd that does not come at once. */
 static ls_status await_save(ls_session *s, bool prompt)
 {
     int64_t until_ns = ls_time_now_ns() + WRITER_WAIT_S * LS_NS_PER_S;
@@ -221,7 +227,7 @@ static ls_status await_save(ls_session *s, bool prompt)
                           : ls_ckpt_writer_wait(s->save.writer, until_ns, &done, &saved);
     if (!done)
         return st;
-    tell_ended(s, st, &saved);
+    report_ended(s, st, &saved);
     return LS_OK;
 }
 
@@ -262,7 +268,7 @@ out:
     return st;
 }
 
-/* Whether the first rank saves now: where others have parts of the state they must know. */
+/* Whether the first rank saves now: ranks that have parts of the state must know. */
 static ls_status agree_to_save(ls_session *s, bool *saves)
 {
     bool together = ls_mesh_divides(&s->mesh) || ls_error_feedback_vectors(s) > 0;
@@ -329,8 +335,8 @@ ls_status ls_save_copied(ls_session *session)
     return st;
 }
 
-/* The present state, whose snapshot is there and free: copied while the caller goes on, where
- * nobody else has a part in it. */
+/* The present state, whose snapshot is there and free: copied while the caller goes on, where no other
+ * rank has a part of it. */
 static ls_status begin_alone(ls_session *s)
 {
     ls_status st = LS_OK;
@@ -399,7 +405,7 @@ ls_status ls_save_poll(ls_session *session)
         return LS_OK;
     ls_status st = ls_ckpt_writer_poll(session->save.writer, &done, &saved);
     if (done)
-        tell_ended(session, st, &saved);
+        report_ended(session, st, &saved);
     return LS_OK;
 }
 

@@ -1,25 +1,25 @@
-/* sharded_save.c -- see sharded_save.h.
+/* sharded_save.c -- every rank writes its part of a checkpoint; the first rank commits.
  *
  * The way of a save, on every rank:
  *
- *   IDLE --begin--> WRITING   the writer's thread copies this rank's parts, while the next forward
- *                             and backward run; hashes them; writes their objects
- *   WRITING --poll--> IDLE    every step each rank says how far it is; when all have ended, the
+ *   IDLE --begin--> WRITING   the writer's thread copies this rank's parts while the next forward
+ *                             and backward run, hashes them and writes their objects
+ *   WRITING --poll--> IDLE    in every step each rank says how far it is; when all have ended, the
  *                             reports go to the first rank, whose thread commits: COMMITTING there
- *   COMMITTING --poll--> IDLE first rank only: told as an event
+ *   COMMITTING --poll--> IDLE first rank only: an event reports the checkpoint
  *
- * Ranges. 2 ranks, zero 1: the weights w are the same on both, each writes half of them; the
- * moments m of bucket 0 and 1 are divided, and each writes its own:
+ * Ranges. 2 ranks, ZeRO 1: the weights w are the same on both, each writes half of them; the moments
+ * m of bucket 0 and 1 are divided, and each writes its own:
  *
  *     w   0 0 0 0 0 0 0 0 1 1 1 1 1 1 1 1
  *     m   0 0 0 0 1 1 1 1 0 0 0 0 1 1 1 1
  *
- * In a pipeline each rank writes a part of its layers, with teams of its part of the tensors; what
- * several have alike they share (layout/ckpt_ranges.h). A range is cut at the borders of tensors and
- * rows, and becomes boxes of whole tensors (tensor_boxes.h). What the ranks of a plane have in common is
- * hashed by a second rank too, another one in each save: silent corruption that would go to disk
- * shows as different hashes, and nothing is committed. */
-#include "train/save/sharded_save.h"
+ * In a pipeline each rank writes a part of its layers, with mesh.tp of its slice of the tensors; what
+ * several ranks have they share (layout/ckpt_ranges.h). A range is cut at the borders of tensors and
+ * rows, and becomes boxes of whole tensors (tensor_boxes.h). What the ranks of a mesh slice have in
+ * common a second rank hashes too, another one in each save: corruption that would go to disk shows
+ * as two different hashes, and nothing is committed. */
+#include "train/save/sharded_save_impl.h"
 
 #include <limits.h>
 #include "base/fault.h"
@@ -29,8 +29,6 @@
 #include "layout/ckpt_ranges.h"
 #include "train/save/tensor_boxes.h"
 #include "train/save/error_feedback.h"
-#include "train/step/pipeline.h"
-#include "train/save/save_impl.h"
 #include "train/save/signing.h"
 #include "train/session/model_groups.h"
 #include "train/save/commit_token.h"
@@ -40,37 +38,10 @@ _Static_assert((int)LS_CKPT_RANGES_LARGE == (int)LS_CKPT_DIRECT &&
                    (int)LS_CKPT_RANGES_READ_BACK == (int)LS_CKPT_READ_BACK,
                "the ledger has the buffers of a save");
 
-enum { KINDS = LS_SAVE_KINDS, SEEN_WAIT_S = 70 }; /* longer than NFS remembers a folder: 60 s */
-
-typedef enum phase { IDLE, WRITING, COMMITTING } phase;
-
-struct ls_sharded_save {
-    ls_ckpt_store *store; /* owned by ranks but the first, which has the session's */
-    ls_ckpt_writer *writer;
-    ls_ckpt_part *live, *copies; /* owned: what it writes, in the state and in the memory */
-    int n;
-    ls_ckpt_part *wants; /* owned: what it reads, in the state */
-    int n_wants;
-    ls_ckpt_part *shard_replicas; /* owned: in the own state, what another rank writes */
-    int n_shard_replicas;
-    void *memory; /* owned: copies of what it writes */
-    phase phase;
-    ls_ckpt_info info;
-    int64_t saves; /* begun so far */
-    int64_t begun_ns;
-    bool running; /* the own part, on the writer's thread */
-    bool failed;  /* it came to nothing, for this reason: */
-    ls_err_record why;
-    ls_str report, seen; /* of the own part; of the other's */
-    char *texts;         /* owned, first rank: reports of all */
-    ls_ckpt_report *reports;
-    int n_reports;
-};
-
 /* --- which parts --------------------------------------------------------------------------------
  */
 
-/* Debts have been collected on the first rank, in memory of their own. */
+/* Residuals have been collected on the first rank, in memory of their own. */
 static int add_feedbacks(const ls_session *s, ls_ckpt_part *parts)
 {
     for (int i = 0; i < s->feedback.n_rows; i++) {
@@ -112,7 +83,7 @@ ls_status ls_sharded_save_open(ls_session *session)
         return LS_ENOMEM;
     ls_str_init(&p->report);
     ls_str_init(&p->seen);
-    /* The first rank has made the folder; nobody looks for it before. */
+    /* The first rank has made the folder; no other rank looks for it before. */
     LS_TRY(st, ls_dp_tell(s->dp, 0, &(char){0}, 1), out);
     snprintf(dir, sizeof dir, "%s/checkpoints", s->run->out);
     p->store = s->save.store;
@@ -154,150 +125,6 @@ void ls_sharded_save_close(ls_session *session)
     ls_mem_free(p->reports);
     ls_mem_free(p);
     s->save.sharded = NULL;
-}
-
-/* --- loading ------------------------------------------------------------------------------------
- */
-
-/* The own parts of the checkpoint that the first rank has found. Its names may take a while to be
- * seen here. */
-static ls_status load_own(ls_session *s, int64_t step)
-{
-    const struct ls_sharded_save *p = s->save.sharded;
-    ls_ckpt *ckpt = NULL;
-    ls_status st;
-
-    LS_TRY(st, ls_ckpt_await(p->store, step, ls_time_now_ns() + SEEN_WAIT_S * LS_NS_PER_S, &ckpt),
-           out);
-    LS_TRY(st, ls_ckpt_load_parts(ckpt, p->wants, p->n_wants, &s->loaded.read), out);
-out:
-    ls_ckpt_free(ckpt);
-    return st;
-}
-
-/* A sentence of one rank, to all of them, as their own record. */
-static ls_status tell_reason(ls_session *s, int rank, ls_status code)
-{
-    char text[sizeof ls_err_last()->text] = "", both[sizeof text];
-    ls_status st;
-
-    if (s->mesh.rank == rank)
-        memcpy(text, ls_err_last()->text, sizeof text);
-    st = ls_dp_tell(s->dp, rank, text, sizeof text);
-    if (st != LS_OK || s->mesh.rank == rank)
-        return st == LS_OK ? code : st;
-    text[sizeof text - 1] = '\0';
-    if (rank > 0)
-        snprintf(both, sizeof both, "rank %d: %.*s", rank, (int)sizeof both - 32, text);
-    return ls_fail(code, "%s", rank > 0 ? both : text);
-}
-
-/* The first rank whose number is this one; -1: none. */
-static int who(const double *numbers, int ranks, double number)
-{
-    for (int r = 0; r < ranks; r++)
-        if (numbers[r] == number)
-            return r;
-    return -1;
-}
-
-/* All ranks read their parts of a step. *damaged_out: one of them could not; the record says why.
- */
-static ls_status load_together(ls_session *s, int64_t step, bool *damaged_out)
-{
-    int ranks = s->mesh.ranks;
-    double *states = ls_mem_array(2 * (size_t)ranks, sizeof *states);
-    ls_status st = LS_OK, own = states ? load_own(s, step) : LS_ENOMEM;
-
-    LS_TRY(st, states ? LS_OK : LS_ENOMEM, out);
-    states[s->mesh.rank] = own == LS_OK ? 0 : own == LS_EDATA || own == LS_EIO ? 1 : 2;
-    states[ranks + s->mesh.rank] = own == LS_OK ? (double)s->loaded.read.bytes : 0;
-    LS_TRY(st, ls_dp_numbers(s->dp, LS_F64, states, 2 * ranks), out);
-    s->loaded.most_bytes = 0;
-    for (int r = 0; r < ranks; r++)
-        s->loaded.most_bytes = ls_max_i64(s->loaded.most_bytes, (int64_t)states[ranks + r]);
-    int worst = who(states, ranks, 2);
-    *damaged_out = worst < 0 && who(states, ranks, 1) >= 0;
-    if (worst < 0)
-        worst = who(states, ranks, 1);
-    if (worst >= 0)
-        st = tell_reason(s, worst, s->mesh.rank == worst ? own : LS_EDATA);
-out:
-    ls_mem_free(states);
-    return st;
-}
-
-/* What each has read of what all ranks of its plane have in common. */
-static ls_status gather_common(ls_session *s)
-{
-    const ls_mesh *mesh_slice = ls_model_groups_replicas(s);
-    void *arrays[KINDS];
-    ls_status st = LS_OK;
-
-    ls_save_live(s, arrays);
-    for (int k = 0; k < ls_optim_kinds(s->run); k++) {
-        if (s->mesh.pp > 1)
-            LS_TRY(st, ls_pipeline_complete(s->step, arrays[k]), out);
-        if (ls_ckpt_ranges_divided(mesh_slice, k) || ls_mesh_ranks(mesh_slice) < 2)
-            continue;
-        LS_TRY(
-            st,
-            ls_comm_run(ls_model_groups_replica_comm(s),
-                        &(ls_coll){.kind = LS_COLL_ALL_GATHER,
-                                   .type = LS_F32,
-                                   .count = ls_ckpt_ranges_array(s->run, &s->model, mesh_slice, k),
-                                   .in = arrays[k],
-                                   .out = arrays[k]},
-                        ls_time_now_ns() + LS_SAVE_WAIT_S * LS_NS_PER_S),
-            out);
-    }
-out:
-    return st;
-}
-
-/* The first rank's next candidate: its step, -1 when there is none. */
-static ls_status next_step(ls_session *s, ls_ckpt_search *search, const ls_ckpt **ckpt_out,
-                           int64_t *step_out)
-{
-    ls_status st = LS_OK;
-
-    *step_out = -1;
-    if (search) {
-        st = ls_ckpt_search_next(search, ckpt_out);
-        if (st == LS_OK && *ckpt_out)
-            *step_out = ls_ckpt_about(*ckpt_out)->step;
-    }
-    return st == LS_OK ? ls_dp_tell(s->dp, 0, step_out, sizeof *step_out) : st;
-}
-
-ls_status ls_sharded_save_load(ls_session *session, ls_ckpt_info *info_out, bool *found_out)
-{
-    ls_session *s = session;
-    ls_ckpt_search *search = NULL;
-    const ls_ckpt *ckpt = NULL;
-    int64_t step = 0;
-    ls_status st = LS_OK;
-
-    *found_out = false;
-    if (s->mesh.rank == 0)
-        LS_TRY(st, ls_ckpt_search_open(&search, s->save.store), out);
-    for (bool damaged = true; damaged;) {
-        LS_TRY(st, next_step(s, search, &ckpt, &step), out);
-        if (step < 0)
-            goto out;
-        st = load_together(s, step, &damaged);
-        if (st != LS_OK && !damaged)
-            goto out;
-        if (damaged && search)
-            LS_TRY(st, ls_ckpt_search_reject(search, ls_err_last()->text), out);
-    }
-    LS_TRY(st, gather_common(s), out);
-    if (search)
-        LS_TRY(st, ls_ckpt_search_take(search, info_out), out);
-    *found_out = true;
-out:
-    ls_ckpt_search_close(search);
-    return st;
 }
 
 /* --- saving -------------------------------------------------------------------------------------
@@ -379,7 +206,7 @@ static ls_status commit(void *context, ls_ckpt_saved *saved_out)
     struct ls_sharded_save *p = s->save.sharded;
     int64_t begun_ns = ls_time_now_ns();
     ls_status st = ls_ckpt_commit(s->save.store, &p->info, p->reports, p->n_reports,
-                                  begun_ns + SEEN_WAIT_S * LS_NS_PER_S, saved_out);
+                                  begun_ns + LS_SHARDED_SAVE_SEEN_S * LS_NS_PER_S, saved_out);
 
     if (st == LS_OK) {
         saved_out->seconds = (double)(ls_time_now_ns() - p->begun_ns) / 1e9;
@@ -394,7 +221,7 @@ static void own_begun(struct ls_sharded_save *p, ls_status st)
     p->failed = st != LS_OK;
     if (p->failed)
         p->why = *ls_err_last();
-    p->phase = WRITING;
+    p->phase = LS_SHARDED_SAVE_WRITING;
 }
 
 static ls_status prepare(ls_session *s)
@@ -503,8 +330,8 @@ static ls_status join(ls_session *s, bool wait, bool *all_out, bool *failed_out)
         numbers[2 * ranks + me] = (double)p->seen.len;
     }
     LS_TRY(st, ls_dp_numbers(s->dp, LS_F64, numbers, 3 * ranks), out);
-    int bad = who(numbers, ranks, 2);
-    if (who(numbers, ranks, 0) >= 0)
+    int bad = ls_sharded_save_find(numbers, ranks, 2);
+    if (ls_sharded_save_find(numbers, ranks, 0) >= 0)
         goto out;
     *all_out = bad < 0;
     *failed_out = bad >= 0;
@@ -514,7 +341,7 @@ static ls_status join(ls_session *s, bool wait, bool *all_out, bool *failed_out)
     }
     if (bad == me)
         (void)ls_err_adopt(&p->why);
-    st = tell_reason(s, bad, LS_EIO);
+    st = ls_sharded_save_share_reason(s, bad, LS_EIO);
     if (st == LS_EIO)
         st = LS_OK; /* told, and in this thread's record */
 out:
@@ -539,7 +366,7 @@ static void poll_commit(ls_session *s, patience how)
 
     if (!done)
         return;
-    p->phase = IDLE;
+    p->phase = LS_SHARDED_SAVE_IDLE;
     if (st == LS_OK)
         ls_save_saved(s, p->info.step, &saved);
     else
@@ -552,22 +379,22 @@ static ls_status poll_save(ls_session *s, patience how)
     bool all = false, failed = false, first = s->mesh.rank == 0;
     ls_status st = LS_OK;
 
-    if (p->phase == WRITING) {
+    if (p->phase == LS_SHARDED_SAVE_WRITING) {
         LS_TRY(st, join(s, how != GLANCE, &all, &failed), out);
         if (all || failed)
-            p->phase = IDLE;
+            p->phase = LS_SHARDED_SAVE_IDLE;
         if (failed && first)
             ls_save_unsaved(s, p->info.step);
         if (all && first) {
             const ls_ckpt_job job = {.step = p->info.step, .work = commit, .context = s};
-            p->phase = COMMITTING;
+            p->phase = LS_SHARDED_SAVE_COMMITTING;
             if (ls_ckpt_writer_run(p->writer, &job, 0) != LS_OK) {
-                p->phase = IDLE;
+                p->phase = LS_SHARDED_SAVE_IDLE;
                 ls_save_unsaved(s, p->info.step);
             }
         }
     }
-    if (p->phase == COMMITTING)
+    if (p->phase == LS_SHARDED_SAVE_COMMITTING)
         poll_commit(s, how);
 out:
     return st;
@@ -580,13 +407,13 @@ ls_status ls_sharded_save_poll(ls_session *session)
 
 bool ls_sharded_save_busy(const ls_session *session)
 {
-    return session->save.sharded->phase != IDLE;
+    return session->save.sharded->phase != LS_SHARDED_SAVE_IDLE;
 }
 
 /* Nobody has a save under way. */
 static ls_status all_idle(ls_session *s, bool *idle_out)
 {
-    double busy = s->save.sharded->phase != IDLE || LS_FAULT("train.writer_wait");
+    double busy = s->save.sharded->phase != LS_SHARDED_SAVE_IDLE || LS_FAULT("train.writer_wait");
     ls_status st = ls_dp_numbers(s->dp, LS_F64, &busy, 1);
 
     *idle_out = busy == 0;
@@ -598,7 +425,7 @@ static void make_room(ls_session *s)
 {
     int64_t bytes = 0;
 
-    for (int k = 0; k < KINDS; k++)
+    for (int k = 0; k < LS_SAVE_KINDS; k++)
         bytes += ls_save_elements(s, k) * (int64_t)sizeof(float);
     if (ls_ckpt_make_room(s->save.store, bytes) != LS_OK)
         ls_log(LS_LOG_WARN, "cannot remove leftovers: %s", ls_err_last()->text);
@@ -612,7 +439,7 @@ ls_status ls_sharded_save_begin(ls_session *session)
     ls_status st = LS_OK;
 
     LS_TRY(st, poll_save(s, PROMPT), out);
-    if (s->mesh.rank == 0 && p->phase == IDLE)
+    if (s->mesh.rank == 0 && p->phase == LS_SHARDED_SAVE_IDLE)
         make_room(s);
     LS_TRY(st, all_idle(s, &idle), out);
     if (!idle) {
@@ -680,7 +507,7 @@ ls_status ls_sharded_save_final(ls_session *session)
     s->save.waited_ns = 0; /* no step comes after it */
     p->running = false;
     own_begun(p, save_now(s));
-    p->phase = IDLE;
+    p->phase = LS_SHARDED_SAVE_IDLE;
     LS_TRY(st, join(s, true, &all, &failed), out);
     if (failed) {
         st = ls_err_last()->code;

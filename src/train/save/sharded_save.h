@@ -1,7 +1,7 @@
 /* sharded_save.h -- checkpoints that all ranks write together.
  *
- * Each rank writes what only it has (ZeRO's parts, layers of a pipeline, a team's part of tensors),
- * and its share of what others have too (layout/ckpt_ranges.h). The first rank commits when the reports
+ * Each rank writes what only it has (ZeRO's parts, layers of a pipeline, a slice of tensors), and its
+ * share of what others have too (layout/ckpt_ranges.h). The first rank commits when the reports
  * of all have come (checkpoint/ckpt.h). Every function here is called by all ranks, at the same
  * place of a run. */
 #pragma once

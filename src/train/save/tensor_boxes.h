@@ -7,14 +7,14 @@
 
 LS_C_BEGIN
 
-/* What this rank reads, or writes, in its live state; with room for so many more behind it.
+/* What this rank reads, or writes, in its live state; with room for `more` parts behind it.
  * *parts_out is owned by the caller (ls_mem_free). */
 ls_status ls_tensor_boxes_read(const ls_session *session, ls_ckpt_part **parts_out, int *n_out);
 ls_status ls_tensor_boxes_written(const ls_session *session, int more, ls_ckpt_part **parts_out,
                                   int *n_out);
 
-/* What another rank writes and this one has too, in the live state of this one: those of another
- * one in each turn; none where nobody has the same. */
+/* What another rank writes and this one has too, in the live state of this one: those of another rank
+ * in each turn; none where no rank has the same. */
 ls_status ls_tensor_boxes_replicas(const ls_session *session, int64_t turn,
                                    ls_ckpt_part **parts_out, int *n_out);
 

@@ -162,7 +162,7 @@ typedef struct ls_session_save {
     int64_t generation;   /* of this group of ranks among those that have written here */
 } ls_session_save;
 
-/* The state that the writer reads, and how it gets there (save/save_state.c). */
+/* The state that the writer reads, and how it gets there (save/save_snapshot.c). */
 typedef struct ls_session_snapshot {
     bool staged;     /* the whole state is in no rank's own memory, because it is on a GPU or ranks
                         * have parts: it is saved and loaded through the snapshot */

@@ -1,27 +1,24 @@
-/* save_state.c -- the state of a session as tensors of a checkpoint, and back.
+/* save_snapshot.c -- the state of a session as tensors of a checkpoint, and the copy that is written.
  *
- * Three tensors per parameter: "param", "adam.m", "adam.v", each pointing into the flat buffers;
- * where the optimizer keeps one moment two, as "param" and "muon.m" (ls_optim_kind_name()). Where the state as a whole is in nobody's
- * own memory (staged), all reading and writing goes through the snapshot: what is saved is fetched
- * first, from the device or from the ranks that have parts of it, and what is loaded is sent after.
- * Where each rank writes its parts (sharded_save.c), only whole weights are fetched so, for text samples
- * and the hash of the run.
+ * Three tensors for each parameter: "param", "adam.m", "adam.v", each pointing into the flat buffers;
+ * where the optimizer keeps one moment two, as "param" and "muon.m" (ls_optim_kind_name()). A save in
+ * the background reads a copy, the snapshot, so that training can go on:
  *
- * The data cursor is the number of samples used, the one integer that the data order needs. */
+ *     CPU, one rank       state --copy by threads, beside the next forward and backward--> snapshot
+ *     GPU, one rank       state --copy by the device, likewise--> snapshot in host memory
+ *     first rank saves    parts of all ranks --collected at once--> snapshot of the first rank
+ *
+ * Where the whole state is in no rank's own memory (staged: a GPU, or ranks that have parts), loading
+ * goes through the snapshot too, the other way round. Where each rank writes its parts
+ * (sharded_save.c), only whole weights are collected so, for text samples and the hash of the run. */
 #include "train/save/save_impl.h"
 
 #include "base/fault.h"
 #include "base/mem.h"
-#include "config/explain.h"
-#include "config/ramp.h"
-#include "config/runfile.h"
 #include "optim/optim.h"
 #include "layout/ckpt_ranges.h"
-#include "train/save/error_feedback.h"
 #include "train/session/sync.h"
-#include "train/save/sharded_save.h"
 #include "train/session/session_impl.h"
-#include "train/save/signing.h"
 #include "train/session/model_groups.h"
 
 enum { KINDS = LS_SAVE_KINDS, WRITER_WAIT_S = LS_SAVE_WAIT_S, COPIERS = 4 };
@@ -103,8 +100,8 @@ static int64_t kept_bytes(const ls_session *s, int kind)
     return ls_memory_snapshot_bytes(s->run, ls_model_groups_whole(s), &s->mesh, s->discrete, kind);
 }
 
-/* Apart it is made for the first save or load: to lock its pages takes a while, for which the first
- * step should not wait. */
+/* With a GPU it is made for the first save or load: to lock its pages takes a while, and the first
+ * step should not wait for that. */
 ls_status ls_save_open_snapshot(ls_session *s)
 {
     static const char what[] = "checkpoint snapshot";
@@ -149,7 +146,7 @@ bool ls_save_divided(const ls_session *s, int kind)
     return ls_ckpt_ranges_divided(&s->mesh, kind);
 }
 
-/* Pages of moments on disk that were touched by others than a step. */
+/* Give back pages of moments on disk that something other than a step has touched. */
 static void rest(ls_session *s)
 {
     for (int k = 0; k < KINDS; k++)
@@ -272,8 +269,7 @@ ls_status ls_save_copy_here(void *context)
     return ls_fault_pass(LS_FAULT_AT_SAVE_COPY);
 }
 
-/* Staged: what was loaded into the snapshot, to the device. Parts go to their ranks later. */
-static ls_status send_loaded(ls_session *s)
+ls_status ls_save_send_loaded(ls_session *s)
 {
     void *arrays[KINDS];
 
@@ -286,31 +282,15 @@ static ls_status send_loaded(ls_session *s)
     return ls_stream_sync(s->stream, ls_time_now_ns() + 600 * LS_NS_PER_S);
 }
 
-/* Where a resumed run stands. */
-typedef struct place {
-    int64_t step, newest, saved;
-    double loss, val_loss;
-    ls_loss_scaler scaler;
-} place;
-
-ls_status ls_save_share(ls_session *session)
+ls_status ls_save_deal_snapshot(ls_session *s)
 {
-    ls_session *s = session;
     void *arrays[KINDS];
-    place p = {s->step_number,   s->save.newest_step,  s->save.saved_step,
-               s->progress.loss, s->progress.val_loss, s->scaler};
-    ls_status st;
+    ls_status st = LS_OK;
+
+    bool loaded = s->step_number > 0 && !s->save.sharded; /* else each has read its own */
 
     ls_save_live(s, arrays);
-    LS_TRY(st, ls_dp_tell(s->dp, 0, &p, sizeof p), out);
-    s->step_number = p.step;
-    s->save.newest_step = p.newest;
-    s->save.saved_step = p.saved;
-    s->progress.loss = p.loss;
-    s->progress.val_loss = p.val_loss;
-    s->scaler = p.scaler;
-    int kinds =
-        p.step > 0 && !s->save.sharded ? ls_optim_kinds(s->run) : 0; /* else each has its own */
+    int kinds = loaded ? ls_optim_kinds(s->run) : 0;
     for (int k = 0; k < kinds; k++)
         if (ls_save_divided(s, k))
             LS_TRY(st,
@@ -327,132 +307,7 @@ out:
     return st;
 }
 
-/* The run that made the checkpoint must agree with this one on everything that decides the bits. */
-static ls_status check_same_run(const ls_session *s, const ls_ckpt_info *info)
-{
-    ls_run before;
-    ls_str diff;
-    const ls_runfile_source source = {.text = info->config,
-                                      .len = strlen(info->config),
-                                      .text_name = "checkpoint",
-                                      .no_environment = true,
-                                      .no_files = true};
-    ls_status st = ls_runfile_load(&before, &source);
-
-    if (st != LS_OK)
-        return st;
-    ls_str_init(&diff);
-    int differ = ls_explain_diff(&before, s->run, &diff);
-    if (differ < 0) {
-        st = LS_ENOMEM;
-    } else if (differ > 0) {
-        st = ls_fail(LS_EUSAGE,
-                     "the checkpoint in \"%s\" was made with other settings (then -> now):\n%.*s",
-                     s->run->out, (int)diff.len - 1, diff.p); /* without the last line end */
-        ls_err_hint("Restore them, choose another out: folder, or start anew with --fresh (earlier "
-                    "checkpoints are put aside, not removed).");
-    } else if (info->extra[0] && strncmp(info->extra, s->data.hash, strlen(s->data.hash)) != 0) {
-        st = ls_fail(LS_EDATA,
-                     "the checkpoint in \"%s\" was trained on other text: its files have changed",
-                     s->run->out);
-        ls_err_hint("Restore them, choose another out: folder, or start anew with --fresh (earlier "
-                    "checkpoints are put aside, not removed).");
-    }
-    ls_str_release(&diff);
-    ls_runfile_release(&before);
-    return st;
-}
-
-ls_status ls_save_newest_step(const ls_ckpt_store *store, int64_t *step_out)
-{
-    int64_t *steps;
-    int n;
-    ls_status st = ls_ckpt_steps(store, &steps, &n);
-
-    if (st != LS_OK)
-        return st;
-    *step_out = n ? steps[n - 1] : -1;
-    ls_mem_free(steps);
-    return LS_OK;
-}
-
-/* Settings first: tensors of another shape would give a poorer message. */
-static ls_status check_newest(const ls_session *s, bool *found_out)
-{
-    ls_ckpt *newest = NULL;
-    ls_str passed; /* damaged ones: told by the load */
-    ls_status st = LS_OK;
-
-    ls_str_init(&passed);
-    LS_TRY(st, ls_ckpt_find(s->save.store, -1, &newest, &passed), out);
-    *found_out = newest != NULL;
-    if (newest)
-        st = check_same_run(s, ls_ckpt_about(newest));
-out:
-    ls_str_release(&passed);
-    ls_ckpt_free(newest);
-    return st;
-}
-
-/* The newest checkpoint to where the state is, or, where the first rank loads for others, to its
- * snapshot. */
-static ls_status load(ls_session *s, ls_ckpt_info *info_out, bool *found_out)
-{
-    ls_status st = LS_OK;
-
-    if (s->save.sharded)
-        return ls_sharded_save_load(s, info_out, found_out);
-    if (s->snapshot.staged)
-        LS_TRY(st, ls_save_open_snapshot(s), out);
-    LS_TRY(st,
-           ls_ckpt_load_newest(s->save.store, s->snapshot.live_rows, s->snapshot.n_rows, info_out,
-                               found_out),
-           out);
-    s->loaded.read = ls_ckpt_last_read(s->save.store);
-    s->loaded.most_bytes = s->loaded.read.bytes;
-    if (*found_out)
-        st = send_loaded(s);
-out:
-    return st;
-}
-
-ls_status ls_save_resume(ls_session *session)
-{
-    ls_session *s = session;
-    ls_ckpt_info info;
-    bool first = s->mesh.rank == 0, found = false;
-    ls_status st = LS_OK;
-
-    if (!first && !s->save.sharded)
-        return LS_OK;
-    ls_err_doing("looking for a checkpoint to resume from");
-    if (first)
-        LS_TRY(st, check_newest(s, &found), out);
-    if (found || s->save.sharded)
-        LS_TRY(st, load(s, &info, &found), out);
-    if (!found || !first)
-        goto out;
-    if (info.cursor != ls_ramp_samples(s->run, info.step)) {
-        st = ls_fail(LS_EDATA, "the checkpoint of step %lld stands at sample %lld, expected %lld",
-                     (long long)info.step, (long long)info.cursor,
-                     (long long)ls_ramp_samples(s->run, info.step));
-        goto out;
-    }
-    ls_signing_tell(s->run, &info);
-    LS_TRY(st, ls_loss_scaler_read(&s->scaler, info.extra), out);
-    LS_TRY(st, ls_error_feedback_load(s, info.step), out);
-    LS_TRY(st, ls_save_newest_step(s->save.store, &s->save.newest_step), out);
-    s->step_number = info.step;
-    s->save.saved_step = info.step;
-    s->progress.loss = info.loss;
-    s->progress.val_loss = info.val_loss;
-out:
-    ls_err_done();
-    return st;
-}
-
-/* The weights alone to the snapshot, once nobody writes from it; by all ranks where they have
- * parts. */
+/* The weights alone to the snapshot, once no save reads it; by all ranks where they have parts. */
 static ls_status take_weights(ls_session *s)
 {
     ls_status st = LS_OK;
