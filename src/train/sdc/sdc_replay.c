@@ -264,7 +264,7 @@ out:
     return st;
 }
 
-/* ls_step_between(): by all ranks. */
+/* ls_step_ask(LS_STEP_SUMMED), on all ranks. */
 static ls_status check(void *context)
 {
     ls_session *s = context;
@@ -315,7 +315,7 @@ ls_status ls_sdc_replay_begin(ls_session *session)
         return LS_OK;
     if (a->drawn.owner == s->mesh.rank)
         ls_step_hash_leaf(s->step, a->drawn.first);
-    ls_step_between(s->step, check, s);
+    ls_step_ask(s->step, LS_STEP_SUMMED, check, s);
     return LS_OK;
 }
 

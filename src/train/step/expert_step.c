@@ -1,21 +1,25 @@
-/* expert_step.c -- the gradients of a step where ranks have experts each (mesh.ep).
+/* expert_step.c -- ranks that hold different experts (mesh.ep).
  *
- *   4 ranks, mesh.ep: 2       ranks   0 1   2 3     tokens to experts and back, in every layer
- *                                     |_____|       gradients of the same experts: once in a step
- *                                       |_____|
- *                                     |_|_|_|       gradients of everything else
+ *     4 ranks, mesh.ep: 2      ranks   0   1   2   3
+ *     experts of a layer               a   b   a   b
  *
- * Ranks that divide experts compute in rounds, one call of each of them, since calls meet in every
- * layer. Who has no call left in a round serves those of the others. Gradients are then summed with
- * the ranks that have the same experts; experts are complete with that, since all tokens of those
- * who divide them have reached them. Of everything else each of these has a part, which are summed
- * before the norm (model_groups.c). With ZeRO the ranks that have the same experts divide the sum of all
- * that they have; those who divide experts sum the same elements then, and no others, and divide
- * their update once more (layout/expert_zero.h). With ZeRO 2 and 3 every round is summed (step.c), so all
- * ranks have as many.
+ *     in every layer          tokens   0 <-> 1 2 <-> 3     to the rank with their expert, and back
+ *     once a step             experts  0 <-----> 2         sum of a's gradients; of b's: 1 and 3
+ *                             others   all four            sum of the gradients of all else
  *
- * With a pipeline (mesh.pp) a round is a micro-batch: lines that divide experts have as many, some
- * of which are empty (pipeline.c). With teams (mesh.tp) all of it is done by each place of them. */
+ * Ranks that divide experts exchange tokens in every layer, so they compute in rounds, one call
+ * each. A rank that has no call left in a round serves the tokens of the others with its experts.
+ *
+ * The exchange then sums gradients over the ranks that hold the same experts (replicas). Experts
+ * are complete with that, since all tokens of this group of ranks have reached them. Of everything
+ * else each rank of the group still has a share; these are added before the norm (model_groups.c).
+ *
+ * With ZeRO replicas divide the sum. The ranks that divide experts sum the same elements then, and
+ * divide the update of what is no expert once more (layout/expert_zero.h). With ZeRO 2 and 3 every
+ * round is summed (zero_step.c).
+ *
+ * With a pipeline (mesh.pp) a round is a micro-batch, and some are empty (pipeline.c). With mesh.tp
+ * each tensor-parallel rank does all of this with the ranks of its own place. */
 #include "base/fault.h"
 #include "base/mem.h"
 #include "layout/expert_zero.h"
@@ -34,71 +38,88 @@ void ls_step_expert_split(ls_step *step, const ls_ordered_run *runs)
     s->ep_group.rounds = (most + s->now.group - 1) / s->now.group;
 }
 
-/* With ZeRO 1 and 2 new weights may still be on their way: a call asks for them as it goes, this
- * waits; with 3 it asks too, since all ranks fetch the same. */
-void ls_step_expert_serve(ls_step *step, bool backward,
-                          void (*complete)(void *context, int64_t from))
+static ls_status split(ls_step *s, const ls_ordered_run *runs)
 {
-    bool shards = ls_step_shards(step);
+    ls_step_expert_split(s, runs);
+    return LS_OK;
+}
 
-    if (!shards && step->status == LS_OK && (step->status = ls_step_settle(step)) != LS_OK)
-        step->why = *ls_err_last();
-    const ls_pass_call call = {.w = ls_step_read(step),
-                               .grad = step->grads[0],
+/* With ZeRO 1 and 2 new weights may still be on their way: a call asks for them unit by unit, this
+ * waits for all; with 3 it asks too, since all ranks fetch the same. ready: its gradients are
+ * waited for, as those of a call. */
+void ls_step_expert_serve(ls_step *s, bool backward, bool ready)
+{
+    bool shards = ls_step_shards(s);
+
+    if (!shards && s->status == LS_OK)
+        ls_step_record(s, ls_step_settle(s));
+    const ls_pass_call call = {.w = ls_step_read(s),
+                               .grad = s->grads[0],
                                .accumulate = true,
                                .leaves = 1,
                                .need = shards ? ls_step_need : NULL,
-                               .complete = complete,
-                               .context = step};
+                               .complete = ready ? ls_step_bucket_ready : NULL,
+                               .context = s};
 
-    ls_pass_serve(step->pass, &call, backward);
+    ls_pass_serve(s->pass, &call, backward);
 }
 
-/* One call, or none, of this rank. */
+static void idle(ls_step *s)
+{
+    ls_step_expert_serve(s, false, false);
+}
+
+static void empty_round(ls_step *s, const ls_pass_call *call, ls_step_clock *clock)
+{
+    ls_step_expert_serve(s, false, false);
+    ls_step_lap(s, clock, LS_TIME_FORWARD);
+    ls_step_expert_serve(s, true, call->complete != NULL);
+    ls_step_lap(s, clock, LS_TIME_BACKWARD);
+}
+
+static int64_t rounds(const ls_step *s)
+{
+    return s->ep_group.rounds;
+}
+
+/* One call of this rank. */
 static void one_round(ls_step *s, const ls_step_part *p, ls_step_state *host_state,
                       ls_step_clock *clock)
 {
     ls_pass_call call = ls_step_call(s, p, 0);
 
-    if (p->count > 0)
-        ls_step_forward(s, p, &call, host_state);
-    else
-        ls_step_expert_serve(s, false, NULL);
+    ls_step_forward(s, p, &call, host_state);
     ls_step_lap(s, clock, LS_TIME_FORWARD);
     (void)ls_fault_at(LS_FAULT_AT_BACKWARD);
-    if (p->count > 0)
-        ls_pass_backward(s->pass, &call);
-    else
-        ls_step_expert_serve(s, true, NULL);
+    ls_pass_backward(s->pass, &call);
     ls_step_lap(s, clock, LS_TIME_BACKWARD);
 }
 
-ls_status ls_step_expert_gradients(ls_step *step, ls_step_state *host_state, ls_step_clock *clock)
+/* Gradients of all rounds, which are exchanged at the end: experts get some in every round. */
+static ls_status gradients(ls_step *s, ls_step_state *host_state, ls_step_clock *clock)
 {
-    ls_step *s = step;
-    float *buffers[1] = {s->grads[0]};
+    const ls_step_exchange *exchange = s->exchange;
     ls_step_part p = {.count = 0};
     ls_status st = LS_OK;
 
     if (s->now.own == 0) /* experts add to it */
         s->args.kernels->fill(s->args.stream,
-                              &(ls_fill){.x = buffers[0], .n = s->args.model->trained});
+                              &(ls_fill){.x = s->grads[0], .n = s->args.model->trained});
     for (int64_t round = 0; round < s->ep_group.rounds; round++) {
         LS_TRY(st, ls_comm_check(ls_step_group(s)), out);
-        if (round >= s->now.calls || !ls_step_next(s, &p))
-            p.count = 0;
-        one_round(s, &p, host_state, clock);
+        if (round < s->now.calls && ls_step_next(s, &p))
+            one_round(s, &p, host_state, clock);
+        else
+            empty_round(s, &(ls_pass_call){.complete = NULL}, clock);
         LS_TRY(st, ls_step_trouble(s), out);
     }
     LS_TRY(st, ls_fault_pass(LS_FAULT_AT_REDUCE), out);
-    if (ls_step_host_stages(s)) {
-        ls_step_host_stage_begin(s, s->args.model->trained);
-        ls_step_host_stage_from(s, 0, 1);
-        LS_TRY(st, ls_step_host_stage_sum(s, clock), out);
-    } else if (s->args.dp) {
-        LS_TRY(st, ls_dp_sum_from(s->args.dp, buffers, 0), out);
-        LS_TRY(st, ls_dp_sum_end(s->args.dp, buffers), out);
-    }
+    s->last.begun = true;
+    if (exchange->begin)
+        exchange->begin(s, s->args.model->trained);
+    if (exchange->ready)
+        LS_TRY(st, exchange->ready(s, 0), out);
+    LS_TRY(st, exchange->sum(s, clock), out);
     ls_step_clock_lap(clock, LS_TIME_EXCHANGE);
 out:
     return st;
@@ -113,12 +134,11 @@ static const ls_mesh *replicas_of(const ls_step *s)
     return s->args.dp ? &ls_dp_about(s->args.dp)->mesh : &alone;
 }
 
-ls_status ls_step_open_expert(ls_step *step)
+static ls_status plan(ls_step *s)
 {
-    ls_step *s = step;
     const ls_mesh *replicas = replicas_of(s);
 
-    if (!s->args.ep_group || !ls_expert_zero_divides(s->args.run, s->args.model, replicas))
+    if (!ls_expert_zero_divides(s->args.run, s->args.model, replicas))
         return LS_OK;
     s->ep_group.n_parts = ls_expert_zero_parts(s->args.model, replicas, replicas->rank, NULL);
     s->ep_group.parts = ls_mem_array((size_t)s->ep_group.n_parts, sizeof *s->ep_group.parts);
@@ -128,7 +148,7 @@ ls_status ls_step_open_expert(ls_step *step)
     return LS_OK;
 }
 
-/* The parts of one equal, to their places on the first or from there. */
+/* The parts of one replica, to their places on the first one or from there. */
 static ls_status carry_rank(ls_step *s, int rank, float *moments, float *mesh_slice, bool back)
 {
     const ls_mesh *replicas = replicas_of(s);
@@ -168,8 +188,9 @@ static void copy_host(void *context, int64_t first, int64_t n, float *packed, bo
     memcpy(back ? x : packed, back ? packed : x, (size_t)n * sizeof *x);
 }
 
-/* Where equals are first, those that divide experts have all of the others' parts each, but of what
- * is no expert some elements only: they make it whole together. */
+/* The first of the replicas gets the parts of the others: whole experts, but of everything else
+ * the elements that this rank and its replicas update. The ranks that divide experts add up the
+ * rest. */
 static ls_status carry_all(ls_step *s, float *moments, float *mesh_slice, bool back)
 {
     const ls_model *model = s->args.model;
@@ -190,7 +211,7 @@ static ls_status carry_all(ls_step *s, float *moments, float *mesh_slice, bool b
     return st;
 }
 
-/* On a device with a memory of its own moments pass through the host's. */
+/* On a device with a memory of its own moments pass through host memory. */
 ls_status ls_step_expert_carry(ls_step *step, float *moments, float *mesh_slice, bool back)
 {
     ls_step *s = step;
@@ -213,3 +234,89 @@ out:
     ls_device_host_free(device, memory, bytes);
     return st;
 }
+
+static int parts(const ls_step *s, ls_mesh_part *parts_out)
+{
+    return ls_step_divides(s) ? ls_step_zero_parts(s, parts_out)
+                              : ls_step_dense_parts(s, parts_out);
+}
+
+/* First what this rank has updated to the ranks that divide experts with it, then, with ZeRO, the
+ * parts of all replicas. */
+static ls_status spread(ls_step *s, ls_step_clock *clock)
+{
+    ls_status st = LS_OK;
+
+    if (s->ep_group.parts) {
+        ls_step_clock_lap(clock, LS_TIME_OPTIMIZER);
+        LS_TRY(st, ls_step_expert_spread(s), out);
+        ls_step_clock_lap(clock, LS_TIME_EXCHANGE);
+    }
+    if (ls_step_divides(s))
+        st = ls_step_zero_spread(s, clock);
+out:
+    return st;
+}
+
+static ls_status complete(ls_step *s)
+{
+    ls_status st = LS_OK;
+
+    if (s->ep_group.parts)
+        LS_TRY(st, ls_step_expert_spread(s), out);
+    if (ls_step_divides(s))
+        st = ls_step_zero_complete(s);
+out:
+    return st;
+}
+
+static bool fits(const ls_step_args *args)
+{
+    return args->batch_dp != NULL;
+}
+
+static bool fits_zero(const ls_step_args *args)
+{
+    return args->batch_dp && args->dp && ls_dp_about(args->dp)->mesh.zero >= 2;
+}
+
+/* The norm is that of model_groups.c, since the ranks that divide experts share a model. */
+const ls_step_mode ls_step_mode_expert = {.name = "expert",
+                                          .fits = fits,
+                                          .plan = plan,
+                                          .parts = parts,
+                                          .memory = ls_step_memory,
+                                          .split = split,
+                                          .gradients = gradients,
+                                          .gradient = ls_step_dense_gradient,
+                                          .spread = spread,
+                                          .rounds = rounds,
+                                          .forward = ls_step_dense_forward,
+                                          .idle = idle,
+                                          .put = ls_step_dense_put,
+                                          .renew = ls_step_dense_renew,
+                                          .complete = complete,
+                                          .collect = ls_step_dense_collect,
+                                          .deal = ls_step_dense_deal,
+                                          .keep = ls_step_keep_state};
+
+const ls_step_mode ls_step_mode_expert_zero = {.name = "expert, ZeRO 2, 3",
+                                               .fits = fits_zero,
+                                               .plan = plan,
+                                               .parts = parts,
+                                               .memory = ls_step_memory,
+                                               .split = split,
+                                               .gradients = ls_step_zero_gradients,
+                                               .ready = ls_step_zero_ready,
+                                               .gradient = ls_step_zero_gradient,
+                                               .spread = spread,
+                                               .rounds = ls_step_zero_rounds,
+                                               .forward = ls_step_dense_forward,
+                                               .idle = idle,
+                                               .empty_round = empty_round,
+                                               .put = ls_step_zero_put,
+                                               .renew = ls_step_zero_renew,
+                                               .complete = complete,
+                                               .collect = ls_step_dense_collect,
+                                               .deal = ls_step_dense_deal,
+                                               .keep = ls_step_keep_state};

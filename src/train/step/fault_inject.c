@@ -1,7 +1,8 @@
 /* fault_inject.c -- what a drill's plan does to numbers (ls_step_fault, base/fault.h).
  *
- * One bit of the middle element of a tensor: as a worn cell of memory would, of one rank only. What
- * belongs to others too (mesh.zero) is left alone: it would be overwritten, or is not here. */
+ * One bit of the middle element of a tensor changes on one rank, as a worn memory cell would do it.
+ * A tensor that ranks divide (mesh.zero) is refused: another rank's copy would overwrite the bit,
+ * or the element is not here. */
 #include "train/step/step_impl.h"
 
 #include "base/fault.h"

@@ -1,4 +1,12 @@
-/* find_nonfinite.c -- where NaN or Inf first appeared in a step that was not finite (ls_step_find_nonfinite). */
+/* find_nonfinite.c -- where NaN or Inf first appeared in a step that was not finite.
+ *
+ * The search follows the order in which a step makes numbers, and the first find ends it:
+ *
+ *     weights, first to last -> outputs of forward, as they are made -> gradients, last to first
+ *
+ * Forward runs again for that. Each rank searches its own calls and its own parts of the arrays,
+ * and notes how far it came, as one number that grows from 0 to 3. Ranks then compare these: all of
+ * them report the find of the rank that stopped earliest, so all give the same message. */
 #include "train/step/pipeline.h"
 
 #include <math.h>
@@ -27,7 +35,7 @@ static ls_status find_bad(ls_step *s, const void *x, ls_dtype type, int64_t n, i
                           float *value_out)
 {
     int64_t size = ls_dtype_bytes(type);
-    void *block = s->look;
+    void *block = s->search.block;
     ls_status st = LS_OK;
 
     *index_out = -1;
@@ -53,8 +61,9 @@ static ls_status found(const char *what, const char *name, int64_t index, float 
                    name, isnan(value) ? "NaN" : "Inf", (long long)index, (long long)number + 1);
 }
 
-/* Look at one tensor; LS_ENUMERIC, saying so, when it holds a number that is not one. */
-static ls_status accuse(ls_step *s, const char *what, const ls_pass_tensor *t, int64_t number)
+/* LS_ENUMERIC, with its name, when a tensor holds a number that is not finite. */
+static ls_status search_tensor(ls_step *s, const char *what, const ls_pass_tensor *t,
+                               int64_t number)
 {
     int64_t index;
     float value;
@@ -63,71 +72,64 @@ static ls_status accuse(ls_step *s, const char *what, const ls_pass_tensor *t, i
     return st == LS_OK && index >= 0 ? found(what, t->name, index, value, number) : st;
 }
 
-/* Look at what forward has computed since the last time, unless something was found. */
-static void look_at_made(void *context, int ready)
+/* ls_pass_call.made: search what forward has computed since the last time. */
+static void search_made(void *context, int ready)
 {
     ls_step *s = context;
     ls_pass_tensor t;
 
-    for (; s->blame.looked < ready && s->blame.status == LS_OK; s->blame.looked++)
-        if (ls_pass_computed(s->pass, s->blame.call, s->blame.looked, &t))
-            s->blame.status = accuse(s, "output", &t, s->blame.number);
+    for (; s->search.looked < ready && s->search.status == LS_OK; s->search.looked++)
+        if (ls_pass_computed(s->pass, s->search.call, s->search.looked, &t))
+            s->search.status = search_tensor(s, "output", &t, s->search.number);
 }
 
-/* Whether all ranks go through all calls, whatever they find: with zero 3 they need each other's
- * weights, in a line each other's streams, in a team each other's sums, in a ring keys. */
+/* Whether all ranks go through all calls, whatever they find: with ZeRO 3 they need each other's
+ * weights, in a pipeline each other's outputs, with mesh.tp and mesh.ep sums, with mesh.cp keys. */
 static bool goes_on(const ls_step *s)
 {
     return ls_step_shards(s) || s->pipeline || ls_step_has_mp_group(s) || s->args.cp_group;
 }
 
-/* Run each call's forward again and look at what it computes, in order. */
-static ls_status accuse_forward(ls_step *s, int64_t number)
+/* Forward of each call again, and a search of what it computes, in order. */
+static ls_status search_forward(ls_step *s, int64_t number)
 {
     ls_step_state host_state = ls_step_numbers(s, number, 0);
-    int64_t rounds = ls_step_shards(s)  ? ls_dp_about(s->args.dp)->rounds
-                     : s->pipeline      ? ls_pipeline_rounds(s)
-                     : ls_step_is_ep(s) ? s->ep_group.rounds
-                                        : s->args.calls.calls;
+    int64_t rounds = s->mode->rounds(s);
     ls_step_part p = {.count = 0};
 
-    s->blame.number = number;
-    s->blame.status = LS_OK;
-    for (int64_t i = 0; i < rounds && (s->blame.status == LS_OK || goes_on(s)); i++) {
+    s->search.number = number;
+    s->search.status = LS_OK;
+    for (int64_t i = 0; i < rounds && (s->search.status == LS_OK || goes_on(s)); i++) {
         if (i >= s->now.calls || !ls_step_next(s, &p)) {
             ls_step_idle(s);
             continue;
         }
         ls_pass_call call = ls_step_call(s, &p, 0);
-        call.made = look_at_made;
-        s->blame.call = &call;
-        s->blame.looked = 0;
-        if (!s->pipeline) {
-            ls_step_forward(s, &p, &call, &host_state);
-            continue;
-        }
+        call.made = search_made;
+        s->search.call = &call;
+        s->search.looked = 0;
         ls_step_set_numbers(s, &p, &host_state);
         ls_step_send_numbers(s, p.number);
-        ls_status st = ls_pipeline_forward(s, &call);
+        ls_status st = s->mode->forward(s, &call);
         if (st != LS_OK)
             return st;
     }
-    return s->blame.status;
+    return s->search.status;
 }
 
 /* The same for a parameter: its weight or its gradient, which begins at x. */
-static ls_status accuse_param(ls_step *s, const char *what, const ls_param *p, const float *x,
+static ls_status search_param(ls_step *s, const char *what, const ls_param *p, const float *x,
                               int64_t number)
 {
     ls_pass_tensor t = {.x = x, .type = LS_F32, .n = p->count};
 
     snprintf(t.name, sizeof t.name, "%s", p->name);
-    return accuse(s, what, &t, number);
+    return search_tensor(s, what, &t, number);
 }
 
 /* The same for n elements of a parameter from one on, which lie at x; share_out: how much of it
  * lies before what was found. */
-static ls_status accuse_piece(ls_step *s, const char *what, const ls_param *p, int64_t from,
+static ls_status search_piece(ls_step *s, const char *what, const ls_param *p, int64_t from,
                               int64_t n, const float *x, int64_t number, double *share_out)
 {
     int64_t index;
@@ -140,8 +142,8 @@ static ls_status accuse_piece(ls_step *s, const char *what, const ls_param *p, i
     return found(what, p->name, from + index, value, number);
 }
 
-/* The weights that a rank of a line has of a parameter. */
-static ls_status accuse_kept(ls_step *s, const char *what, const ls_param *p, int64_t number,
+/* The weights that a rank of a pipeline has of a parameter. */
+static ls_status search_kept(ls_step *s, const char *what, const ls_param *p, int64_t number,
                              double *share_out)
 {
     ls_stage_plan_range kept[LS_STAGE_PLAN_BUCKETS + 1];
@@ -152,14 +154,14 @@ static ls_status accuse_kept(ls_step *s, const char *what, const ls_param *p, in
         ls_stage_plan_range r =
             ls_stage_plan_common(kept[i], (ls_stage_plan_range){p->first, p->count});
         if (r.count > 0)
-            st = accuse_piece(s, what, p, r.first - p->first, r.count,
+            st = search_piece(s, what, p, r.first - p->first, r.count,
                               (const float *)s->state_memory[0] + r.first, number, share_out);
     }
     return st;
 }
 
-/* What this rank has the sums of, of a parameter, packed, or in a line at its place. */
-static ls_status accuse_parts(ls_step *s, const char *what, const ls_param *p, const float *packed,
+/* The part of a parameter whose sums this rank has: packed, or in a pipeline at their own place. */
+static ls_status search_parts(ls_step *s, const char *what, const ls_param *p, const float *packed,
                               int64_t number, double *share_out)
 {
     ls_status st = LS_OK;
@@ -170,18 +172,17 @@ static ls_status accuse_parts(ls_step *s, const char *what, const ls_param *p, c
         int64_t high = ls_min_i64(p->trained + p->count, own.first + own.count);
         if (low >= high)
             continue;
-        const float *x = packed ? packed + own.packed : ls_pipeline_gradient(s, own.first);
-        st = accuse_piece(s, what, p, low - p->trained, high - low, x + low - own.first, number,
+        const float *x = packed ? packed + own.packed : ls_step_own_gradient(s, own);
+        st = search_piece(s, what, p, low - p->trained, high - low, x + low - own.first, number,
                           share_out);
     }
     return st;
 }
 
-/* Each rank has looked at its own leaves and at its own part of the sum; saw: how early in the
- * order below it found something. The earliest speaks for all, so that all say the same. */
-static ls_status agree_on_blame(ls_step *s, double saw)
+/* The message of the rank that stopped earliest, on all ranks. saw: how far this one came. */
+static ls_status agree_on_find(ls_step *s, double saw)
 {
-    int ranks = ls_dp_about(s->args.dp)->mesh.ranks, who = 0;
+    int ranks = ls_dp_about(s->args.dp)->mesh.ranks, first = 0;
     double *all = ls_mem_array((size_t)ranks, sizeof *all);
     ls_err_record record = *ls_err_last();
     ls_status st = LS_OK;
@@ -191,17 +192,17 @@ static ls_status agree_on_blame(ls_step *s, double saw)
     all[ls_dp_about(s->args.dp)->mesh.rank] = saw;
     LS_TRY(st, ls_dp_numbers(s->args.dp, LS_F64, all, ranks), out);
     for (int r = 1; r < ranks; r++)
-        who = all[r] < all[who] ? r : who;
-    LS_TRY(st, ls_dp_tell(s->args.dp, who, record.text, sizeof record.text), out);
+        first = all[r] < all[first] ? r : first;
+    LS_TRY(st, ls_dp_tell(s->args.dp, first, record.text, sizeof record.text), out);
     st = ls_err_adopt(&record);
 out:
     ls_mem_free(all);
     return st;
 }
 
-/* The parameters in turn, first to last or last to first: the step's weights or gradients. saw
- * grows by how far it came, up to 1 when nothing was found. */
-static ls_status accuse_params(ls_step *s, bool gradients, int64_t number, double *saw)
+/* The weights or the gradients, parameter by parameter. saw grows by how far the search came, by 1
+ * when nothing was found. */
+static ls_status search_params(ls_step *s, bool gradients, int64_t number, double *saw)
 {
     const ls_model *model = s->args.model;
     bool parts = s->pipeline || (gradients ? ls_step_parts(s) : ls_step_shards(s));
@@ -215,11 +216,11 @@ static ls_status accuse_params(ls_step *s, bool gradients, int64_t number, doubl
         if (gradients && p->trained < 0)
             continue;
         if (s->pipeline && !gradients)
-            st = accuse_kept(s, what, p, number, &share);
+            st = search_kept(s, what, p, number, &share);
         else if (parts)
-            st = accuse_parts(s, what, p, x, number, &share);
+            st = search_parts(s, what, p, x, number, &share);
         else
-            st = accuse_param(s, what, p, x + (gradients ? p->trained : p->first), number);
+            st = search_param(s, what, p, x + (gradients ? p->trained : p->first), number);
         if (st != LS_OK && parts)
             *saw += ((double)k + share) / (double)model->n_params;
     }
@@ -227,8 +228,6 @@ static ls_status accuse_params(ls_step *s, bool gradients, int64_t number, doubl
     return st;
 }
 
-/* Where it began: a weight, else the first output of the forward pass, else the first gradient of
- * the backward pass, which walks the parameters from last to first. */
 ls_status ls_step_find_nonfinite(ls_step *step, int64_t number)
 {
     double saw = 0;
@@ -236,13 +235,13 @@ ls_status ls_step_find_nonfinite(ls_step *step, int64_t number)
 
     if (st != LS_OK)
         return st;
-    step->look = ls_mem_array(LS_NORM_BLOCK, sizeof *step->look);
-    if (!step->look)
+    step->search.block = ls_mem_array(LS_NORM_BLOCK, sizeof *step->search.block);
+    if (!step->search.block)
         return LS_ENOMEM;
-    st = accuse_params(step, false, number, &saw);
+    st = search_params(step, false, number, &saw);
     if (st == LS_OK || goes_on(step)) {
         ls_err_record before = *ls_err_last();
-        ls_status then = accuse_forward(step, number);
+        ls_status then = search_forward(step, number);
         if (st == LS_OK) {
             st = then;
             saw += st == LS_OK;
@@ -251,16 +250,16 @@ ls_status ls_step_find_nonfinite(ls_step *step, int64_t number)
         }
     }
     if (st == LS_OK)
-        st = accuse_params(step, true, number, &saw);
+        st = search_params(step, true, number, &saw);
     if (st == LS_OK)
         st = ls_fail(LS_ENUMERIC, "the gradient of step %lld is too large for its norm",
                      (long long)number + 1);
     if (st == LS_ENUMERIC)
         ls_err_hint("Lower train.lr or lengthen train.warmup; train.nonfinite: skip drops such "
                     "steps.");
-    ls_mem_free(step->look);
-    step->look = NULL;
+    ls_mem_free(step->search.block);
+    step->search.block = NULL;
     if (st == LS_ENUMERIC && ls_step_has_mp_group(step))
         st = ls_step_group_blame(step, &saw);
-    return st == LS_ENUMERIC && step->args.dp ? agree_on_blame(step, saw) : st;
+    return st == LS_ENUMERIC && step->args.dp ? agree_on_find(step, saw) : st;
 }

@@ -2,26 +2,27 @@
  *
  * Where a model is small for its GPU, the host needs longer to queue a step than the device to do
  * it. The work of all calls is then recorded once and replayed. It reads and writes fixed
- * addresses; what differs from step to step lies there before: tokens in device memory, the numbers
- * of each call in locked host memory, from which a recorded copy fetches them.
+ * addresses; what differs from step to step is put there before: tokens in device memory, the
+ * numbers of each call in locked host memory, from which a recorded copy fetches them.
  *
- * With other ranks a recording ends wherever gradients leave (host_stage.c), so a step is a list of
- * segments, each but the last followed by a departure:
+ * With other ranks a recording ends wherever gradients go to the host (host_stage.c), so a step is
+ * a list of segments, and after each but the last some elements leave:
  *
  *   alone        [ all calls ]
  *   with others  [ calls ... head ] from 900 [ blocks 3, 2 ] from 400 [ blocks 1, 0 ] from 0 [ ]
  *
  *   wanted -> ready    recorded, in a step whose calls have run before
  *   ready -> wanted    the batch is cut into other calls
- *   wanted -> off      recording failed, which is said once
- *   ready -> off       auto: of the first steps, queued and replayed in turn, those were no slower
+ *   wanted -> off      recording failed; one warning
+ *   ready -> off       auto: the first steps are queued and replayed in turn; replay is no faster
  *
- * Ranks that have a model together, or share sequences, exchange tensors in every layer, by the
- * host: their steps are not recorded.
+ * Ranks that share a model or sequences exchange tensors in every layer, which the host does: their
+ * steps are not recorded.
  *
- * While recording each segment is launched as soon as it is complete. When one fails, the step's
- * gradients are computed again from the beginning, one row after the other: nothing of them has
- * left this process yet. Bits are the same either way: no algorithm is chosen while recording. */
+ * While recording, each segment is launched as soon as it is complete. When one fails, the
+ * gradients of the step are computed again from the beginning, kernel by kernel: nothing of them
+ * has left this process yet. Bits are the same either way: no algorithm is chosen while
+ * recording. */
 #include "train/step/step_impl.h"
 
 #include "base/log.h"
@@ -121,7 +122,7 @@ void ls_step_replay_resume(ls_step *s)
     s->replay.recording = s->replay.status == LS_OK;
 }
 
-static void tell(const ls_step *s)
+static void report(const ls_step *s)
 {
     ls_log(LS_LOG_INFO, "forward and backward are replayed: %d recorded graph%s", s->replay.n,
            s->replay.n == 1 ? "" : "s");
@@ -133,7 +134,7 @@ bool ls_step_replay_end(ls_step *s)
     if (s->replay.status == LS_OK) {
         s->replay.state = LS_REPLAY_READY;
         if (s->replay.trials == 0)
-            tell(s);
+            report(s);
         return true;
     }
     ls_log(LS_LOG_WARN, "steps are not replayed: %s; their work is queued row by row",
@@ -175,7 +176,7 @@ void ls_step_replay_judge(ls_step *s)
     if (--s->replay.trials > 0)
         return;
     if (best[1] < best[0] / 100 * WORTH) {
-        tell(s);
+        report(s);
         return;
     }
     drop(s);

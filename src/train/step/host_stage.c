@@ -1,33 +1,30 @@
 /* host_stage.c -- what ranks exchange where the device has a memory of its own.
  *
- * No other rank can reach that memory, so what goes to others passes through host memory that all
- * ranks of a machine share and that is locked for copies: one buffer for each gradient buffer.
+ * No other rank can reach that memory, so gradients, weights and numbers pass through host memory
+ * that all ranks of a machine share and that is locked for copies: one buffer for each gradient
+ * buffer.
  *
  *   stream     ... layer 2 | layer 1 | layer 0                      | sums, norm, update
  *   side             copy of bucket 2 | of bucket 1 | of bucket 0
- *   host       queues all of that, then bucket by bucket: wait, start its sum; the end of all sums
- *   others                         bucket 2 ...      bucket 1 ...    bucket 0
+ *   host       queues all of that; then bucket by bucket: waits, starts its sum; waits for all
+ *   other ranks                    bucket 2 ...      bucket 1 ...    bucket 0
  *
- * Nothing on the device waits for another rank: the host does, asleep between two looks, and queues
- * what follows when it is there. So ranks that share a card cannot hold each other up.
+ * A leg is one such copy: elements 900 .. 1199, then 400 .. 899, then 0 .. 399 of 1200.
+ *
+ * Nothing on the device waits for another rank. The host waits, asleep between two looks, and
+ * queues the next work when the data is there. So ranks that share a card cannot hold each other
+ * up.
  *
  * A buffer is written by copies or by the communicator. Copies of a step's gradients wait for the
- * stream, so they come after all that reads the buffer for the step before; whoever lets the
- * communicator write without such a copy waits for the stream first.
- *
- * On a device whose memory is the host's all this is the call of parallel/dp.h alone. */
-#include "train/step/pipeline.h"
+ * stream, so they come after everything that reads the buffer for the step before. A function that
+ * lets the communicator write without such a copy waits for the stream first. */
+#include "train/step/step_impl.h"
 
 #include "base/log.h"
 
 static ls_device *device_of(const ls_step *s)
 {
     return ls_stream_device(s->args.stream);
-}
-
-static ls_status settle(ls_step *s)
-{
-    return ls_stream_sync(s->args.stream, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S);
 }
 
 /* --- opening ---------------------------------------------------------------------------------- */
@@ -55,8 +52,6 @@ ls_status ls_step_open_host_stage(ls_step *s, int64_t elements)
 {
     ls_status st = LS_OK;
 
-    if (!ls_step_host_stages(s))
-        return LS_OK;
     s->host_stage.elements = elements;
     for (int i = 0; i < (ls_step_parts(s) ? 1 : s->args.calls.buffers); i++)
         LS_TRY(st, open_buffer(s, i), out);
@@ -93,7 +88,7 @@ static int complete_buckets(const ls_step *s, int64_t from)
     return n;
 }
 
-void ls_step_host_stage_begin(ls_step *s, int64_t elements)
+static void begin(ls_step *s, int64_t elements)
 {
     s->host_stage.n = 0;
     s->host_stage.buckets = -1;
@@ -122,7 +117,14 @@ void ls_step_host_stage_from(ls_step *s, int64_t from, int buffers)
         ls_step_replay_resume(s);
 }
 
-/* What went wrong on the device is said by its stream, which knows the rows. */
+/* The roots of the last call are not merged: the copy takes them. */
+static ls_status ready(ls_step *s, int64_t from)
+{
+    ls_step_host_stage_from(s, from, (int)ls_max_i64(1, s->last.top - s->last.merges));
+    return LS_OK;
+}
+
+/* The error of a failed kernel is that of the stream, which knows its name. */
 static ls_status await_leg(ls_step *s, int i)
 {
     ls_status st = ls_event_sync(s->host_stage.legs[i].arrived,
@@ -132,7 +134,7 @@ static ls_status await_leg(ls_step *s, int i)
     if (st == LS_EDEADLINE)
         return st;
     if (st != LS_OK || last || ls_stream_failed(s->args.stream)) {
-        ls_status why = settle(s);
+        ls_status why = ls_step_await(s);
         st = why != LS_OK ? why : st;
     }
     if (st == LS_OK && ls_stream_failed(s->args.side))
@@ -150,7 +152,7 @@ static void bring_back(ls_step *s)
     }
 }
 
-ls_status ls_step_host_stage_sum(ls_step *s, ls_step_clock *clock)
+static ls_status sum(ls_step *s, ls_step_clock *clock)
 {
     float *const *buffers = s->host_stage.buffers;
     ls_status st = LS_OK;
@@ -161,8 +163,8 @@ ls_status ls_step_host_stage_sum(ls_step *s, ls_step_clock *clock)
         LS_TRY(st, ls_dp_sum_from(s->args.dp, buffers, s->host_stage.legs[i].from), out);
         ls_step_clock_lap(clock, LS_TIME_EXCHANGE);
     }
-    if (s->host_stage.n == 0) { /* no call has begun it */
-        LS_TRY(st, settle(s), out);
+    if (s->host_stage.n == 0) { /* this rank has no call */
+        LS_TRY(st, ls_step_await(s), out);
         if (!s->now.ordered)
             memset(buffers[0], 0, (size_t)s->args.model->trained * sizeof(float));
         LS_TRY(st, ls_dp_sum_from(s->args.dp, buffers, 0), out);
@@ -173,8 +175,7 @@ out:
     return st;
 }
 
-/* --- numbers, weights, moments -----------------------------------------------------------------
- */
+/* --- numbers, weights, moments ---------------------------------------------------------------- */
 
 /* From the device to the first buffer, which is then the communicator's. */
 static ls_status take_out(ls_step *s, const void *from, int64_t bytes)
@@ -182,16 +183,14 @@ static ls_status take_out(ls_step *s, const void *from, int64_t bytes)
     LS_BUG_IF(bytes > s->host_stage.elements * (int64_t)sizeof(float), "%lld bytes do not fit",
               (long long)bytes);
     ls_stream_copy_out(s->args.stream, s->host_stage.buffers[0], from, bytes);
-    return settle(s);
+    return ls_step_await(s);
 }
 
-ls_status ls_step_share(ls_step *s, float *numbers, int64_t n)
+ls_status ls_step_host_share(ls_step *s, float *numbers, int64_t n)
 {
     int64_t bytes = n * (int64_t)sizeof *numbers;
-    ls_status st = LS_OK;
+    ls_status st;
 
-    if (!ls_step_host_stages(s))
-        return ls_dp_share(s->args.dp, numbers, n);
     LS_TRY(st, take_out(s, numbers, bytes), out);
     LS_TRY(st, ls_dp_share(s->args.dp, s->host_stage.buffers[0], n), out);
     ls_stream_copy_in(s->args.stream, numbers, s->host_stage.buffers[0], bytes);
@@ -199,51 +198,51 @@ out:
     return st;
 }
 
-ls_status ls_step_gather(ls_step *s, float *whole)
+static ls_status gather(ls_step *s, float *whole)
 {
     float *here = s->host_stage.buffers[0];
     const int64_t size = sizeof *whole;
-    ls_status st = LS_OK;
+    ls_status st;
 
-    if (!ls_step_host_stages(s))
-        return ls_dp_gather(s->args.dp, whole);
-    if (s->host_zero)
-        return ls_step_host_zero_gather(s, whole);
     for (int b = 0; b < ls_dp_buckets(s->args.dp); b++) {
         ls_mesh_part own = ls_dp_own(s->args.dp, b);
         ls_stream_copy_out(s->args.stream, here + own.first, whole + own.first, own.count * size);
     }
-    LS_TRY(st, settle(s), out);
+    LS_TRY(st, ls_step_await(s), out);
     LS_TRY(st, ls_dp_gather(s->args.dp, here), out);
     ls_stream_copy_in(s->args.stream, whole, here, s->args.model->trained * size);
 out:
     return st;
 }
 
-ls_status ls_step_tell(ls_step *step, int from, void *memory, int64_t bytes)
+ls_status ls_step_host_spread(ls_step *s)
 {
-    ls_step *s = step;
+    ls_status st = ls_step_gather(s, s->state_memory[0]);
+
+    return st == LS_OK ? ls_step_weights_changed(s) : st;
+}
+
+ls_status ls_step_host_tell(ls_step *s, int from, void *memory, int64_t bytes)
+{
     int64_t most = s->host_stage.elements * (int64_t)sizeof(float);
-    bool teller = ls_dp_about(s->args.dp)->mesh.rank == from;
+    bool sends = ls_dp_about(s->args.dp)->mesh.rank == from;
     ls_status st = LS_OK;
 
-    if (!ls_step_host_stages(s))
-        return ls_dp_tell(s->args.dp, from, memory, bytes);
     for (int64_t done = 0; done < bytes; done += most) {
         int64_t n = ls_min_i64(most, bytes - done);
         char *at = (char *)memory + done;
-        LS_TRY(st, teller ? take_out(s, at, n) : settle(s), out);
+        LS_TRY(st, sends ? take_out(s, at, n) : ls_step_await(s), out);
         LS_TRY(st, ls_dp_tell(s->args.dp, from, s->host_stage.buffers[0], n), out);
-        if (!teller)
+        if (!sends)
             ls_stream_copy_in(s->args.stream, at, s->host_stage.buffers[0], n);
     }
-    st = settle(s);
+    st = ls_step_await(s);
 out:
     return st;
 }
 
-/* Of an array of the own parts, as equals divide it: more than the moments where ranks divide
- * experts, too. */
+/* Of an array of the parts that replicas divide: more than the moments where ranks divide experts,
+ * too. */
 static int64_t own_bytes(const ls_step *s)
 {
     const ls_dp_args *a = ls_dp_about(s->args.dp);
@@ -251,44 +250,35 @@ static int64_t own_bytes(const ls_step *s)
     return ls_mesh_own(&a->mesh, a->trained, a->mesh.rank) * (int64_t)sizeof(float);
 }
 
-ls_status ls_step_slice_collect(ls_step *step, const float *part, float *whole)
+ls_status ls_step_host_collect(ls_step *s, const float *part, float *whole)
 {
-    ls_status st = LS_OK;
+    ls_status st;
 
-    if (step->pipeline)
-        return ls_pipeline_collect(step, part, whole);
-    if (!ls_step_host_stages(step))
-        return ls_dp_collect(step->args.dp, part, whole);
-    LS_TRY(st, take_out(step, part, own_bytes(step)), out);
-    st = ls_dp_collect(step->args.dp, step->host_stage.buffers[0], whole);
+    LS_TRY(st, take_out(s, part, own_bytes(s)), out);
+    st = ls_dp_collect(s->args.dp, s->host_stage.buffers[0], whole);
 out:
     return st;
 }
 
-ls_status ls_step_slice_deal(ls_step *step, const float *whole, float *part)
+ls_status ls_step_host_deal(ls_step *s, const float *whole, float *part)
 {
-    ls_status st = LS_OK;
+    ls_status st;
 
-    if (step->pipeline)
-        return ls_pipeline_deal(step, whole, part);
-    if (!ls_step_host_stages(step))
-        return ls_dp_deal(step->args.dp, whole, part);
-    LS_TRY(st, settle(step), out);
-    LS_TRY(st, ls_dp_deal(step->args.dp, whole, step->host_stage.buffers[0]), out);
-    ls_stream_copy_in(step->args.stream, part, step->host_stage.buffers[0], own_bytes(step));
-    st = settle(step);
+    LS_TRY(st, ls_step_await(s), out);
+    LS_TRY(st, ls_dp_deal(s->args.dp, whole, s->host_stage.buffers[0]), out);
+    ls_stream_copy_in(s->args.stream, part, s->host_stage.buffers[0], own_bytes(s));
+    st = ls_step_await(s);
 out:
     return st;
 }
 
-ls_status ls_step_collect(ls_step *step, const float *part, float *whole)
-{
-    return ls_step_has_mp_group(step) ? ls_step_group_collect(step, part, whole)
-                                      : ls_step_slice_collect(step, part, whole);
-}
-
-ls_status ls_step_deal(ls_step *step, const float *whole, float *part)
-{
-    return ls_step_has_mp_group(step) ? ls_step_group_deal(step, whole, part)
-                                      : ls_step_slice_deal(step, whole, part);
-}
+const ls_step_exchange ls_step_exchange_host_stage = {.open = ls_step_open_host_stage,
+                                                      .begin = begin,
+                                                      .ready = ready,
+                                                      .sum = sum,
+                                                      .spread = ls_step_host_spread,
+                                                      .share = ls_step_host_share,
+                                                      .gather = gather,
+                                                      .tell = ls_step_host_tell,
+                                                      .collect = ls_step_host_collect,
+                                                      .deal = ls_step_host_deal};

@@ -1,22 +1,22 @@
 /* host_stage_zero.c -- ZeRO 2 and 3 where the device has a memory of its own.
  *
- * Gradients of a call and, with ZeRO 3, weights lie in windows of the device whose pages take turns
- * (layout/page_reuse.h). What goes to other ranks passes through places in the host's memory
- * (parallel/staging.h), one for each bucket on its way. Sums of the own parts are made there, too,
- * and come to the device when the last round is over.
+ * The gradient of a call and, with ZeRO 3, the weights lie in windows of the device whose pages are
+ * used again for other buckets (layout/page_reuse.h). What goes to other ranks passes through places
+ * in host memory (parallel/staging.h), one for each bucket on its way. The sums of the own parts
+ * are made in host memory, too, and are copied to the device after the last round.
  *
- *   stream   backward of 3 | copy of its buckets, zeros | backward of 2 | copy ...
- *   host     queues that; when 2 is queued, waits for 3's copies and starts their sums
- *   others                                                 3's buckets ...
+ *   stream       backward of 3 | copy of its buckets, zeros | backward of 2 | copy ...
+ *   host         queues that; when 2 is queued, waits for 3's copies and starts their sums
+ *   other ranks                                                3's buckets ...
  *
- * A copy waits in a list until the next unit is queued, so that the device has something to do
- * while the host waits for it. Everything is in the order of one stream: a page of the window is
- * written for another bucket behind the copy that took the last one away. Gaps between tensors stay
- * zeros, because what was copied is cleared.
+ * A copy waits in a list until the next unit is queued, so that the device has work while the host
+ * waits for the copy. One stream orders everything: a page of the window is written for another
+ * bucket behind the copy that took the last one away. Gaps between tensors stay zeros, because what
+ * was copied is cleared.
  *
- * Weights: the own parts lie in the host's memory as well, where other ranks read them, and are
- * renewed there when they have changed; a bucket that has come is copied to the window when its
- * unit is about to be queued, behind what reads the one before. */
+ * Weights: the own parts lie in host memory as well, where other ranks read them, and are copied
+ * there again when they have changed. A bucket that has arrived is copied to the window when its
+ * unit is about to be queued, behind the kernels that read the bucket before it. */
 #include "train/step/step_impl.h"
 
 #include "base/log.h"
@@ -87,9 +87,8 @@ out:
     return st;
 }
 
-ls_status ls_step_open_host_zero(ls_step *step)
+static ls_status open_parts(ls_step *s, int64_t elements)
 {
-    ls_step *s = step;
     const ls_dp_args *dp = ls_dp_about(s->args.dp);
     int64_t page = ls_device_describe(device_of(s)).window_page;
     ls_page_reuse page_reuse = ls_page_reuse_gradient(s->args.model, &dp->mesh, dp->ordered, page);
@@ -97,6 +96,7 @@ ls_status ls_step_open_host_zero(ls_step *step)
     void *memory;
     ls_status st;
 
+    (void)elements; /* the window is as large as the pages that are used at a time */
     LS_TRY(st, x ? LS_OK : LS_ENOMEM, out);
     LS_TRY(st, open_window(s, &s->grad_window, &page_reuse, "gradients"), out);
     s->grads[0] = s->grad_window.base;
@@ -141,12 +141,12 @@ void ls_step_close_host_zero(ls_step *step)
 
 /* --- gradients -------------------------------------------------------------------------------- */
 
-void ls_step_host_zero_round(ls_step *step, int round)
+static void begin_round(ls_step *s, int round)
 {
-    struct ls_step_host_zero *x = step->host_zero;
+    struct ls_step_host_zero *x = s->host_zero;
 
     x->queued = x->begun = 0;
-    ls_dp_round_of_places(step->args.dp, round, x->places, step->host_stage.buffers[0]);
+    ls_dp_round_of_places(s->args.dp, round, x->places, s->host_stage.buffers[0]);
 }
 
 /* Legs whose copy is queued, up to a number: when it is there, their sum is started. */
@@ -163,9 +163,8 @@ out:
     return st;
 }
 
-ls_status ls_step_host_zero_from(ls_step *step, int64_t from)
+static ls_status ready(ls_step *s, int64_t from)
 {
-    ls_step *s = step;
     struct ls_step_host_zero *x = s->host_zero;
     int legs = ls_dp_legs(s->args.dp);
     ls_status st;
@@ -187,12 +186,12 @@ out:
     return st;
 }
 
-ls_status ls_step_host_zero_end(ls_step *step)
+static ls_status end_round(ls_step *s)
 {
     ls_status st;
 
-    LS_TRY(st, begin_until(step, step->host_zero->queued), out);
-    st = ls_dp_sum_end(step->args.dp, NULL);
+    LS_TRY(st, begin_until(s, s->host_zero->queued), out);
+    st = ls_dp_sum_end(s->args.dp, NULL);
 out:
     return st;
 }
@@ -238,24 +237,24 @@ static ls_status gathered(ls_step *s, int b, float *whole)
     return st;
 }
 
-ls_status ls_step_host_zero_gather(ls_step *step, float *whole)
+static ls_status gather(ls_step *s, float *whole)
 {
-    int n = ls_dp_buckets(step->args.dp);
+    int n = ls_dp_buckets(s->args.dp);
     ls_status st = LS_OK;
 
     for (int b = 0; b <= n; b++) { /* one is on its way while the next is copied */
         if (b < n)
-            LS_TRY(st, gather_from(step, b, whole), out);
+            LS_TRY(st, gather_from(s, b, whole), out);
         if (b > 0)
-            LS_TRY(st, gathered(step, b - 1, whole), out);
+            LS_TRY(st, gathered(s, b - 1, whole), out);
     }
 out:
     return st;
 }
 
-void ls_step_host_zero_changed(ls_step *step)
+static void changed(ls_step *s)
 {
-    step->host_zero->stale = true;
+    s->host_zero->stale = true;
 }
 
 /* The own weights, where others read them. */
@@ -272,9 +271,8 @@ static ls_status renew(ls_step *s)
     return ls_step_await(s);
 }
 
-ls_status ls_step_host_zero_fetch(ls_step *step, int bucket)
+static ls_status fetch(ls_step *s, int bucket)
 {
-    ls_step *s = step;
     struct ls_step_host_zero *x = s->host_zero;
     ls_mesh_part own = ls_dp_own(s->args.dp, bucket);
     int place = 0;
@@ -295,9 +293,8 @@ out:
     return st;
 }
 
-ls_status ls_step_host_zero_fetched(ls_step *step, int bucket, bool wanted)
+static ls_status fetched(ls_step *s, int bucket, bool wanted)
 {
-    ls_step *s = step;
     struct ls_step_host_zero *x = s->host_zero;
     const ls_dp_args *a = ls_dp_about(s->args.dp);
     ls_mesh_part all = ls_mesh_bucket(&a->mesh, a->trained, bucket);
@@ -316,3 +313,18 @@ ls_status ls_step_host_zero_fetched(ls_step *step, int bucket, bool wanted)
     }
     return st;
 }
+
+const ls_step_exchange ls_step_exchange_host_zero = {.open_parts = open_parts,
+                                                     .ready = ready,
+                                                     .round = begin_round,
+                                                     .end_round = end_round,
+                                                     .bring = ls_step_host_zero_bring,
+                                                     .spread = ls_step_host_spread,
+                                                     .fetch = fetch,
+                                                     .fetched = fetched,
+                                                     .changed = changed,
+                                                     .share = ls_step_host_share,
+                                                     .gather = gather,
+                                                     .tell = ls_step_host_tell,
+                                                     .collect = ls_step_host_collect,
+                                                     .deal = ls_step_host_deal};

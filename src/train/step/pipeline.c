@@ -1,31 +1,34 @@
-/* pipeline.c -- a step of a pipeline: this rank's column of the table, operation by operation.
+/* pipeline.c -- a step of a pipeline (mesh.pp): this stage rank's column of the schedule, operation
+ * by operation (layout/pp_schedule.h).
  *
- *   RECV      is begun at its place in the table or earlier, when a buffer is free; whoever needs
- *             what comes waits for it
- *   FORWARD   of a micro-batch through a chunk, into a slot of the chunk's activations
- *   SEND      is begun at its place, and waited for when its buffer is needed again
- *   BACKWARD  the gradient of the stream is made in the buffer in which it came; gradients of
- *             weights are summed along the tree over leaves, chunk by chunk (pipeline_sum.c)
- *   INPUT     the first half of a backward (pass.h), after which the gradient of the stream can go
- *   WEIGHT    the second; activations and the stream from the post before are kept until then
+ *   RECV      begins at its place in the table, or earlier when a buffer is free; the operation
+ *             that needs the data waits for it
+ *   FORWARD   of a micro-batch through a chunk of layers, into a slot of the chunk's activations
+ *   SEND      begins at its place, and is waited for when its buffer is needed again
+ *   BACKWARD  makes the gradient of the input in the buffer in which that of the output came; the
+ *             gradients of weights are summed along the tree over leaves (pipeline_sum.c)
+ *   INPUT     the first half of a backward (pass.h), after which that gradient can leave
+ *   WEIGHT    the second half; activations and the input are kept until then
  *
- * 2 posts, one line, 1F1B, 3 micro-batches (< and > are begun, [ ] is waited for):
+ * 2 stage ranks, one pipeline, 1F1B, 3 micro-batches. < and > begin a receive and a send, [ ]
+ * waits:
  *
- *   post 0   F0 >  F1 >         [B0] B0  F2 >  [B1] B1  [B2] B2
- *   post 1     <  [F0] F0 B0 >  [F1] F1 B1 >  [F2] F2 B2 >
+ *   rank 0   F0 >  F1 >         [B0] B0  F2 >  [B1] B1  [B2] B2
+ *   rank 1     <  [F0] F0 B0 >  [F1] F1 B1 >  [F2] F2 B2 >
  *
- * Order. A channel (one rank to another) has one order of messages, in which both ends begin them:
- * that of the table. The proof of the table holds where a send blocks at its place until it is
- * taken; here sends block later or never, and receives are begun earlier or, beyond LS_PIPELINE_POSTED,
- * when they are needed. Micro-batches go backward in ascending order in every chunk, so that its
- * stack of gradients is that of a process alone (layout/calls.h), and so are the bits.
+ *   F0 > carries the output of rank 0's layers for micro-batch 0; B0 > carries its gradient back.
  *
- * When the last backward of a chunk is done its sum over lines begins, the last chunk first. With
- * ZeRO 2 and 3 gradients leave in every backward, and with ZeRO 3 weights come in every operation
- * (pipeline_zero.c).
+ * Order. The messages from one rank to another have one order, in which both ends begin them: that
+ * of the table. The proof that a table is free of deadlock assumes that a send blocks at its place
+ * until it is received. Here sends block later or never, and receives begin earlier or, beyond
+ * LS_PIPELINE_POSTED, when they are needed. Micro-batches go backward in ascending order in every
+ * chunk, so that its stack of gradients is that of a process alone (layout/calls.h), and so are the
+ * bits.
  *
- * On a device with a memory of its own messages pass through the host's (pipeline_host_stage.c): a send is
- * begun when its copy is there, after the next piece of work was queued. */
+ * After the last backward of a chunk its sum over pipelines begins, the last chunk first. With ZeRO
+ * 2 and 3 gradients are summed in every backward, and with ZeRO 3 weights come in every operation
+ * (pipeline_zero.c). On a device with a memory of its own messages pass through host memory
+ * (pipeline_host_stage.c). */
 #include "train/step/pipeline_impl.h"
 
 #include "base/fault.h"
@@ -60,8 +63,7 @@ static int64_t count_of(const ls_step *s, int micro, bool back)
     return back ? stream * ls_pass_border(s->args.model) : stream;
 }
 
-/* --- messages ---------------------------------------------------------------------------------
- */
+/* --- messages --------------------------------------------------------------------------------- */
 
 static ls_status await_send(ls_pipeline *x, uint64_t number)
 {
@@ -77,7 +79,7 @@ static ls_status await_send(ls_pipeline *x, uint64_t number)
                : ls_comm_wait(x->pipeline_comm, x->sends[at].request, ls_pipeline_deadline());
 }
 
-/* place: where it passes through the host, if it does. */
+/* place: where it passes through host memory, if it does. */
 static ls_status start_send(ls_step *s, const ls_pp_schedule_op *op, const void *from, int place,
                             uint64_t *number_out)
 {
@@ -140,7 +142,7 @@ static ls_status free_gradient(ls_pipeline *x, bool wait, int *buffer_out)
         if (!done)
             return LS_OK;
         if (x->sends[at].number == x->gradient[first].sent)
-            x->sends[at].number = 0; /* nobody waits for it again */
+            x->sends[at].number = 0; /* it is not waited for again */
     }
     LS_TRY(st, await_send(x, x->gradient[first].sent), out);
     x->gradient[first] = (ls_pipeline_buffer){.used = false};
@@ -161,7 +163,7 @@ static int place_at(const ls_pipeline *x, int buffer, bool back)
 }
 
 /* Begin a receive; must: its place in the table has come. */
-static ls_status pp_rank(ls_step *s, const ls_pp_schedule_op *op, bool must, bool *posted_out)
+static ls_status begin_receive(ls_step *s, const ls_pp_schedule_op *op, bool must, bool *posted_out)
 {
     ls_pipeline *x = s->pipeline;
     ls_pipeline_item *item = item_of(x, op);
@@ -204,7 +206,7 @@ out:
 }
 
 /* The receives up to operation `until`, then some of those that follow while there is room. */
-static ls_status pp_rank_receives(ls_step *s, int until)
+static ls_status begin_receives(ls_step *s, int until)
 {
     ls_pipeline *x = s->pipeline;
     int end = x->plan.table.first[x->plan.pp_rank + 1];
@@ -216,11 +218,12 @@ static ls_status pp_rank_receives(ls_step *s, int until)
         bool must = x->next_recv <= until;
         if (op->what != LS_PP_SCHEDULE_RECV)
             continue;
-        /* The last post takes buffers for gradients by itself too: the table's suffice then. */
+        /* In the last stage backward takes buffers for gradients too: those of the table
+         * suffice. */
         if (!must &&
             (x->posted >= LS_PIPELINE_EARLY || (op->back && ls_stage_plan_is_last(&x->plan))))
             break;
-        LS_TRY(st, pp_rank(s, op, must, &posted), out);
+        LS_TRY(st, begin_receive(s, op, must, &posted), out);
     }
 out:
     return st;
@@ -237,7 +240,7 @@ static int receive_of(const ls_pipeline *x, int from, const ls_pp_schedule_op *o
     return from;
 }
 
-/* What operation i computes with has come. */
+/* Wait for the input of operation i. */
 static ls_status await_input(ls_step *s, int i, bool back, ls_step_clock *clock)
 {
     ls_pipeline *x = s->pipeline;
@@ -245,8 +248,8 @@ static ls_status await_input(ls_step *s, int i, bool back, ls_step_clock *clock)
     const ls_pipeline_item *item = item_of(x, op);
     ls_status st;
 
-    LS_TRY(st, pp_rank_receives(s, receive_of(x, i, op, back)), out);
-    LS_TRY(st, ls_pipeline_begin_sends(x), out); /* or who is waited for may wait for them */
+    LS_TRY(st, begin_receives(s, receive_of(x, i, op, back)), out);
+    LS_TRY(st, ls_pipeline_begin_sends(x), out); /* the rank that sends may wait for them */
     LS_TRY(st, ls_comm_wait(x->pipeline_comm, item->in[back], ls_pipeline_deadline()), out);
     x->posted--;
     int buffer = back ? item->gradient : item->stream;
@@ -261,8 +264,8 @@ out:
 /* --- work -------------------------------------------------------------------------------------
  */
 
-/* Whether this line has nothing in a micro-batch, in which others that divide experts with it have
- * something. It is sent and received as others are, with nothing in it. */
+/* Whether this pipeline has no sequences in a micro-batch, in which others that divide experts, or
+ * gradients, with it have some. It is sent and received as others are, with nothing in it. */
 static bool is_empty(const ls_pipeline *x, const ls_pp_schedule_op *op)
 {
     return x->parts[op->micro].count == 0;
@@ -291,7 +294,7 @@ static ls_pass_call call_of(ls_step *s, const ls_pp_schedule_op *op)
         call.grad = (float *)(void *)x->flow.windows[item->late].base;
         call.tied = (float *)(void *)x->flow.head.base;
         call.accumulate = false;
-        call.complete = late ? NULL : ls_pipeline_give;
+        call.complete = late ? NULL : ls_step_bucket_ready;
     }
     return call;
 }
@@ -307,8 +310,8 @@ static int free_of(bool *used)
     return i;
 }
 
-/* An operation with an empty micro-batch: as experts of others, which all belong to the first half
- * of a backward, or as one of the lines. */
+/* An operation with an empty micro-batch: this rank's experts serve the other pipelines, in forward
+ * and in the first half of backward, or it takes part in their exchanges. */
 static void serve(ls_step *s, const ls_pp_schedule_op *op, const ls_pass_call *call)
 {
     if (ls_step_is_ep(s) && op->what != LS_PP_SCHEDULE_WEIGHT)
@@ -326,7 +329,7 @@ static ls_status forward(ls_step *s, int i, ls_step_state *host_state, ls_step_c
 
     if (stage_of(x, op->chunk) > 0)
         LS_TRY(st, await_input(s, i, false, clock), out);
-    LS_TRY(st, pp_rank_receives(s, -1), out); /* they come while this rank computes */
+    LS_TRY(st, begin_receives(s, -1), out); /* they come while this rank computes */
     item->slot = free_of(x->slots + op->chunk * x->most);
     ls_pass_call call = call_of(s, op);
     ls_pipeline_fetch_begin(s, op->chunk, op->what);
@@ -342,7 +345,7 @@ out:
 }
 
 /* All gradients of a micro-batch are made. */
-static ls_status drop(ls_step *s, const ls_pp_schedule_op *op)
+static ls_status finish(ls_step *s, const ls_pp_schedule_op *op)
 {
     ls_pipeline *x = s->pipeline;
     const ls_pipeline_item *item = item_of(x, op);
@@ -368,7 +371,7 @@ static ls_status backward(ls_step *s, int i, ls_step_clock *clock)
         LS_TRY(st, await_input(s, i, true, clock), out);
         LS_TRY(st, await_send(x, item->sent), out);
     }
-    LS_TRY(st, pp_rank_receives(s, -1), out);
+    LS_TRY(st, begin_receives(s, -1), out);
     if (half)
         item->late = free_of(x->late + op->chunk * x->most);
     ls_pass_call call = call_of(s, op);
@@ -390,20 +393,20 @@ static ls_status backward(ls_step *s, int i, ls_step_clock *clock)
     if (stage_of(x, op->chunk) == 0)
         x->gradient[item->gradient] = (ls_pipeline_buffer){.used = false};
     if (!half)
-        st = drop(s, op);
+        st = finish(s, op);
 out:
     return st;
 }
 
-/* The second half of a backward: nobody waits for it, and it waits for nobody. */
-static ls_status weigh(ls_step *s, int i, ls_step_clock *clock)
+/* The second half of a backward: no rank waits for it, and it waits for none. */
+static ls_status backward_second(ls_step *s, int i, ls_step_clock *clock)
 {
     ls_pipeline *x = s->pipeline;
     const ls_pp_schedule_op *op = &x->plan.table.ops[i];
     ls_pass_call call = call_of(s, op);
     ls_status st;
 
-    LS_TRY(st, pp_rank_receives(s, -1), out);
+    LS_TRY(st, begin_receives(s, -1), out);
     LS_TRY(st, ls_pipeline_give_begin(s, op, call.late), out);
     ls_pipeline_fetch_begin(s, op->chunk, op->what);
     if (is_empty(x, op)) {
@@ -413,18 +416,18 @@ static ls_status weigh(ls_step *s, int i, ls_step_clock *clock)
         ls_pass_backward_second(s->pass, &call);
     }
     if (ls_pipeline_is_parted(x))
-        ls_pipeline_give(s, 0);
+        ls_step_bucket_ready(s, 0);
     ls_step_lap(s, clock, LS_TIME_BACKWARD);
     LS_TRY(st, ls_pipeline_fetch_end(s), out);
     ls_pipeline_merge(s, op);
     ls_step_clock_lap(clock, LS_TIME_REDUCE);
     x->late[op->chunk * x->most + call.late] = false;
-    st = drop(s, op);
+    st = finish(s, op);
 out:
     return st;
 }
 
-static ls_status pass_on(ls_step *s, const ls_pp_schedule_op *op)
+static ls_status send(ls_step *s, const ls_pp_schedule_op *op)
 {
     ls_pipeline *x = s->pipeline;
     ls_pipeline_item *item = item_of(x, op);
@@ -450,11 +453,11 @@ static ls_status operate(ls_step *s, int i, ls_step_state *host_state, ls_step_c
     case LS_PP_SCHEDULE_INPUT:
         return backward(s, i, clock);
     case LS_PP_SCHEDULE_WEIGHT:
-        return weigh(s, i, clock);
+        return backward_second(s, i, clock);
     case LS_PP_SCHEDULE_SEND:
-        return pass_on(s, op);
+        return send(s, op);
     case LS_PP_SCHEDULE_RECV:
-        return x->posted < LS_PIPELINE_POSTED ? pp_rank_receives(s, i) : LS_OK;
+        return x->posted < LS_PIPELINE_POSTED ? begin_receives(s, i) : LS_OK;
     }
     return LS_OK;
 }
@@ -482,12 +485,12 @@ static void begin_step(ls_step *s)
     x->host_stage.n_waiting = 0;
 }
 
-/* A line without leaves brings nothing, but for what its experts do for others. */
-static void bring_nothing(ls_step *s)
+/* A pipeline without leaves: zeros in place of gradients, to which its experts may add. */
+static void clear_gradients(ls_step *s)
 {
     ls_pipeline *x = s->pipeline;
 
-    if (ls_pipeline_is_parted(x)) /* what it brings is empty as it is */
+    if (ls_pipeline_is_parted(x)) /* the windows are zeros already */
         return;
     for (int c = 0; c < x->plan.chunks && !s->now.ordered; c++)
         s->args.kernels->fill(
@@ -498,9 +501,8 @@ static void bring_nothing(ls_step *s)
                               &(ls_fill){.x = ls_pipeline_head(x, 0), .n = x->plan.tied.count});
 }
 
-ls_status ls_pipeline_gradients(ls_step *step, ls_step_state *host_state, ls_step_clock *clock)
+static ls_status gradients(ls_step *s, ls_step_state *host_state, ls_step_clock *clock)
 {
-    ls_step *s = step;
     ls_pipeline *x = s->pipeline;
     const ls_pp_schedule *table = &x->plan.table;
     int end = ls_pipeline_micros(s) > 0 ? table->first[x->plan.pp_rank + 1] : 0;
@@ -508,7 +510,7 @@ ls_status ls_pipeline_gradients(ls_step *step, ls_step_state *host_state, ls_ste
 
     begin_step(s);
     if (s->now.calls == 0)
-        bring_nothing(s);
+        clear_gradients(s);
     if (ls_pipeline_micros(s) == 0)
         LS_TRY(st, ls_pipeline_start_sums(s), out);
     for (int i = table->first[x->plan.pp_rank]; i < end; i++) {
@@ -527,10 +529,9 @@ out:
     return st;
 }
 
-/* --- without gradients ------------------------------------------------------------------------
- */
+/* --- without gradients ------------------------------------------------------------------------ */
 
-/* A stream from the post before, or to the one behind. */
+/* The stream from the stage before, or to the stage behind. */
 static ls_status move(ls_step *s, const ls_pass_call *call, ls_coll_kind kind, void *stream)
 {
     const ls_pipeline *x = s->pipeline;
@@ -545,16 +546,15 @@ static ls_status move(ls_step *s, const ls_pass_call *call, ls_coll_kind kind, v
                                       .peer = (x->plan.pp_rank + by) % pp_ranks});
 }
 
-ls_status ls_pipeline_forward(ls_step *step, const ls_pass_call *call)
+static ls_status forward_all(ls_step *s, const ls_pass_call *call)
 {
-    ls_step *s = step;
     ls_pipeline *x = s->pipeline;
     ls_status st = LS_OK;
 
     for (int c = 0; c < x->plan.chunks; c++) {
         ls_pass_call part = *call;
         s->pass = x->passes[c];
-        s->blame.looked = 0; /* of this chunk */
+        s->search.looked = 0; /* of this chunk */
         part.slot = 0;
         if (stage_of(x, c) > 0) {
             part.in = x->streams;
@@ -576,7 +576,7 @@ out:
     return st;
 }
 
-void ls_pipeline_serve(ls_step *step)
+static void idle(ls_step *step)
 {
     const ls_pass_call call = {.w = ls_step_read(step),
                                .leaves = 1,
@@ -589,18 +589,13 @@ void ls_pipeline_serve(ls_step *step)
             ls_pass_serve(step->pipeline->passes[c], &call, false);
         else
             ls_pipeline_walk(step, c, LS_PP_SCHEDULE_FORWARD);
-        (void)ls_pipeline_fetch_end(step); /* trouble stays until it is asked for */
+        (void)ls_pipeline_fetch_end(step); /* ls_step_trouble() returns its error later */
     }
 }
 
 int64_t ls_pipeline_rounds(const ls_step *step)
 {
     return ls_pipeline_micros(step);
-}
-
-bool ls_pipeline_has_losses(const ls_step *step)
-{
-    return !step->pipeline || ls_stage_plan_is_last(&step->pipeline->plan);
 }
 
 int64_t ls_pipeline_sent(const ls_step *step)
@@ -612,3 +607,39 @@ int64_t ls_pipeline_across(const ls_step *step)
 {
     return step->pipeline->flow.sent_bytes;
 }
+
+static ls_status spread(ls_step *s, ls_step_clock *clock)
+{
+    ls_status st;
+
+    ls_step_clock_lap(clock, LS_TIME_OPTIMIZER);
+    st = ls_pipeline_spread_weights(s);
+    ls_step_clock_lap(clock, LS_TIME_EXCHANGE);
+    return st;
+}
+
+static bool fits(const ls_step_args *args)
+{
+    return args->dp && ls_mesh_pp(&ls_dp_about(args->dp)->mesh) > 1;
+}
+
+const ls_step_mode ls_step_mode_pipeline = {.name = "pipeline",
+                                            .fits = fits,
+                                            .plan = ls_pipeline_plan_step,
+                                            .parts = ls_pipeline_parts,
+                                            .memory = ls_pipeline_memory,
+                                            .split = ls_pipeline_split,
+                                            .gradients = gradients,
+                                            .ready = ls_pipeline_ready,
+                                            .gradient = ls_pipeline_gradient,
+                                            .norm = ls_pipeline_norm,
+                                            .spread = spread,
+                                            .rounds = ls_pipeline_rounds,
+                                            .forward = forward_all,
+                                            .idle = idle,
+                                            .put = ls_pipeline_put,
+                                            .renew = ls_pipeline_renew,
+                                            .complete = ls_pipeline_spread_weights,
+                                            .collect = ls_pipeline_collect,
+                                            .deal = ls_pipeline_deal,
+                                            .keep = ls_pipeline_keep};

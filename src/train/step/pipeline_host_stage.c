@@ -1,15 +1,15 @@
 /* pipeline_host_stage.c -- a pipeline on a device with a memory of its own.
  *
- * The state lies in windows of the device (device.h), of which the parts of the own layers are
- * backed. What goes to other ranks passes through host memory (parallel/staging.h):
+ * The state lies in windows of the device (device.h), of which the parts of the own layers have
+ * memory. What goes to other ranks passes through host memory (parallel/staging.h):
  *
- *   stream    F0 | copy of its end | F1 | copy ...            | B0 ...
- *   host      queues F0, its copy, F1; waits for the copy, begins the send; queues a copy of F1 ...
- *   others                              F0's stream ...
+ *   stream       F0 | copy of its output | F1 | copy ...            | B0 ...
+ *   host         queues F0, its copy, F1; waits for the copy, begins the send; queues F1's copy ...
+ *   other ranks                              F0's output ...
  *
- * A send is begun after the next piece of work was queued, so that the device has something to do
- * while the host waits for the copy. Messages of a channel keep their order: sends wait in one
- * list, and whoever waits for anything begins them first.
+ * A send begins after the next piece of work was queued, so that the device has work while the host
+ * waits for the copy. Messages from one rank to another keep their order: sends wait in one list,
+ * and a function that waits for anything begins them first.
  *
  * A place is received into when the copy that last read it is done, which its mark tells. */
 #include "train/step/pipeline_impl.h"
@@ -81,7 +81,7 @@ out:
     return st;
 }
 
-ls_status ls_pipeline_open_travel(ls_step *step)
+ls_status ls_pipeline_open_host_stage(ls_step *step)
 {
     ls_step *s = step;
     ls_pipeline *x = s->pipeline;
@@ -109,7 +109,7 @@ out:
     return st;
 }
 
-void ls_pipeline_close_travel(ls_step *step)
+void ls_pipeline_close_host_stage(ls_step *step)
 {
     ls_pipeline *x = step->pipeline;
 
@@ -184,9 +184,9 @@ out:
     return st;
 }
 
-/* --- sums over lines -------------------------------------------------------------------------- */
+/* --- sums over pipelines ---------------------------------------------------------------------- */
 
-/* The elements of sum i: of a chunk, or of the head's part of a tied gradient. */
+/* The elements of sum i: of a chunk, or of the head's gradient of a tied embedding. */
 static ls_stage_plan_range summed(const ls_pipeline *x, int i)
 {
     return i < x->plan.chunks ? x->plan.chunk[i].own : (ls_stage_plan_range){0, x->plan.tied.count};
@@ -208,7 +208,7 @@ void ls_pipeline_take_sum(ls_step *step, int i)
                            summed(x, i).count * (int64_t)sizeof(float));
 }
 
-ls_status ls_pipeline_sum_there(ls_step *step, int i)
+ls_status ls_pipeline_sum_on_host(ls_step *step, int i)
 {
     return ls_dp_sum_from(step->pipeline->sums[i], step->pipeline->host_stage.sums[i], 0);
 }

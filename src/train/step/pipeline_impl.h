@@ -1,5 +1,7 @@
-/* pipeline_impl.h -- what pipeline.c (a step), pipeline_state.c (what a rank has), pipeline_zero.c (what lines
- * divide of it) and pipeline_host_stage.c (where the device has a memory of its own) share. */
+/* pipeline_impl.h -- what the files of a pipeline share: pipeline.c (the operations of a step),
+ * pipeline_open.c (what a rank has), pipeline_state.c (weights and moments as a whole),
+ * pipeline_sum.c (sums of gradients, the norm), pipeline_tied.c (a tied embedding), pipeline_zero.c
+ * (ZeRO 2 and 3) and pipeline_host_stage.c (a device with a memory of its own). */
 #pragma once
 #include "comm/ordered_feed.h"
 #include "parallel/staging.h"
@@ -10,7 +12,7 @@ LS_C_BEGIN
 enum {
     LS_PIPELINE_WAIT_S = 600,
     LS_PIPELINE_SENDS = 32,  /* on their way at a time */
-    LS_PIPELINE_EARLY = 8,   /* receives that wait for their content: more are not begun early, */
+    LS_PIPELINE_EARLY = 8,   /* receives that are begun: more are not begun early, */
     LS_PIPELINE_POSTED = 64, /* and more than this only when they are needed */
 };
 
@@ -37,15 +39,15 @@ typedef struct ls_pipeline_flight {
 struct ls_pipeline {
     ls_stage_plan plan;
     ls_mesh mesh;
-    ls_comm *pipeline_comm; /* owned, as all that follows: the ranks of the line, by posts */
-    ls_comm *stage_comm;    /* those of the post, by lines; NULL: there is one line */
+    ls_comm *pipeline_comm; /* owned, as all that follows: the ranks of this pipeline, by stage */
+    ls_comm *stage_comm;    /* those of this stage, by pipeline; NULL: there is one pipeline */
     ls_pass *passes[LS_STAGE_PLAN_CHUNKS];
     ls_packed_weights *packs[LS_STAGE_PLAN_CHUNKS]; /* NULL: none */
-    ls_dp *sums[LS_STAGE_PLAN_CHUNKS + 1]; /* across: of each chunk; of the head's part of a tied
-                                      * gradient; NULL: there is one line, or no such part */
+    ls_dp *sums[LS_STAGE_PLAN_CHUNKS + 1]; /* over pipelines: one a chunk, then that of the head's
+                                            * gradient of a tied embedding; NULL: not needed */
     ls_window state[3], copy;              /* weights and moments; the weights in 16 bits */
     ls_window grads[LS_STAGE_PLAN_CHUNKS][LS_ORDERED_ROOTS];
-    ls_window head[LS_ORDERED_ROOTS]; /* the head's part of a tied gradient */
+    ls_window head[LS_ORDERED_ROOTS]; /* the head's gradient of a tied embedding */
     void *memory;                     /* the next three: */
     char *streams, *gradients;
     float *edges; /* norm blocks that several ranks update elements of */
@@ -66,50 +68,53 @@ struct ls_pipeline {
     uint64_t sends_begun;
     int next_recv; /* operations before this one have no receive that is not begun */
     int posted;    /* receives that were begun and not waited for */
-    int top
-        [LS_STAGE_PLAN_CHUNKS]; /* of each stack of gradients: of all, or of what a first half makes;
-                              */
-    int late_top[LS_STAGE_PLAN_CHUNKS]; /* of what a second half makes (pipeline_sum.c) */
+    int top[LS_STAGE_PLAN_CHUNKS]; /* of each stack of gradients: all, or those of a first half */
+    int late_top[LS_STAGE_PLAN_CHUNKS]; /* those of a second half (pipeline_sum.c) */
     int left[LS_STAGE_PLAN_CHUNKS];     /* micro-batches whose backward is still to come */
-    int next_sum;                       /* the chunk whose sum across is begun next; -1: all are */
+    int next_sum; /* the chunk whose sum over pipelines begins next; -1: all have begun */
     int64_t sent_bytes;
-    bool copied; /* the last post has the weights of a tied embedding */
+    bool copied; /* the last stage has the weights of a tied embedding */
     struct {
-        ls_ordered_feed
-            *feeds[LS_STAGE_PLAN_CHUNKS + 1]; /* owned, ordered mode: of each chunk; of the
-                                                     * head's part of a tied gradient */
+        ls_ordered_feed *feeds[LS_STAGE_PLAN_CHUNKS + 1]; /* owned, ordered mode: as sums */
         ls_window *windows; /* owned: gradients of a micro-batch, by the indices of the model */
         int n;              /* of them: as many micro-batches are between halves of a backward */
-        ls_window head;     /* the same of the head's part of a tied one */
+        ls_window head;     /* the same of the head's gradient */
         ls_pipeline_flight up[LS_STAGE_PLAN_AHEAD];
         int64_t started, ended;   /* of those */
         int chunk, round, place;  /* the backward at hand: a micro-batch, and its window */
-        int next;                 /* the bucket that leaves next; -1: all have left */
-        bool half, tied, empty;   /* first half of one; the head leaves first; nobody's */
-        int64_t sent_bytes, most; /* to other lines, with weights; for tests: held at most */
-    } flow;                       /* zero 2 and 3 (pipeline_zero.c) */
+        int next;                 /* the bucket that is summed next; -1: all are */
+        bool half, tied, empty;   /* a first half; the head's gradient comes first; no sequences */
+        int64_t sent_bytes, most; /* to other pipelines, with weights; for tests: held at most */
+    } flow;                       /* ZeRO 2 and 3: gradients that leave (pipeline_zero.c) */
     struct {
         int chunk;              /* that is read */
         bool back;              /* from its end */
         uint64_t coming, there; /* buckets */
         ls_comm_request requests[64];
         int64_t most; /* for tests: held at most */
-    } fetch;          /* zero 3 */
+    } fetch;          /* ZeRO 3: weights that come (pipeline_zero.c) */
     struct {
         ls_staging *messages; /* a place for each stream, each gradient, each slot of each chunk;
-                               * NULL: other posts reach what lies here */
+                               * NULL: other ranks reach the memory itself */
         ls_staging *pieces;   /* of collectives of any size */
         int first_slot[LS_STAGE_PLAN_CHUNKS]; /* the first place of its slots */
         struct {
             ls_coll coll;
             int place, send;          /* which of `sends` */
-        } waiting[LS_PIPELINE_SENDS]; /* sends that are begun when they have come to the host */
+        } waiting[LS_PIPELINE_SENDS]; /* sends whose copy to the host is queued */
         int n_waiting;
-        float *sums[LS_STAGE_PLAN_CHUNKS + 1]
-                   [LS_ORDERED_ROOTS]; /* host, as `sums`: buffer by buffer */
+        float
+            *sums[LS_STAGE_PLAN_CHUNKS + 1][LS_ORDERED_ROOTS]; /* host, as sums: buffer by buffer */
         bool locked[LS_STAGE_PLAN_CHUNKS + 1][LS_ORDERED_ROOTS];
     } host_stage; /* where the device has a memory of its own (pipeline_host_stage.c) */
 };
+
+/* The window of an array of the state that begins there. */
+static inline ls_window ls_pipeline_window(const ls_model *model, void *base)
+{
+    return (ls_window){.base = (char *)base,
+                       .bytes = ls_round_up(model->flat * (int64_t)sizeof(float), LS_WINDOW_PAGE)};
+}
 
 static inline int64_t ls_pipeline_deadline(void)
 {
@@ -127,15 +132,14 @@ static inline bool ls_pipeline_is_tied(const ls_pipeline *x)
            (ls_stage_plan_is_first(&x->plan) || ls_stage_plan_is_last(&x->plan));
 }
 
-/* Lines divide gradients, bucket by bucket; and weights. */
+/* Pipelines divide gradients, bucket by bucket (ZeRO 2), and weights (3). */
 static inline bool ls_pipeline_is_parted(const ls_pipeline *x)
 {
     return x->plan.zero >= 2;
 }
 
-/* Micro-batches of a step. Some may be empty, behind the others: where lines divide gradients, they
- * meet in every one; where ranks divide experts, this rank's experts serve those of other lines.
- */
+/* Micro-batches of a step. The last ones may be empty: where pipelines divide gradients they meet
+ * in every one, and where ranks divide experts this rank's experts serve the other pipelines. */
 static inline int64_t ls_pipeline_micros(const ls_step *s)
 {
     return ls_pipeline_is_parted(s->pipeline) ? s->pipeline->most
@@ -149,7 +153,7 @@ static inline bool ls_pipeline_reads_late(const ls_step *s)
     return s->pipeline->plan.zero == 3 && s->args.run->train.recompute != LS_RECOMPUTE_NONE;
 }
 
-/* The gradients of a chunk, by the indices of the whole model; the head's part of a tied one. */
+/* The gradients of a chunk, by the indices of the whole model; the head's of a tied embedding. */
 static inline float *ls_pipeline_grad(const ls_pipeline *x, int chunk, int buffer)
 {
     return (float *)(void *)x->grads[chunk][buffer].base;
@@ -159,10 +163,52 @@ static inline float *ls_pipeline_head(const ls_pipeline *x, int buffer)
     return (float *)(void *)x->head[buffer].base;
 }
 
+/* --- pipeline_open.c -------------------------------------------------------------------------- */
+
+/* Functions of the row (step_mode.h). */
+ls_status ls_pipeline_plan_step(ls_step *step);
+ls_status ls_pipeline_memory(ls_step *step);
+ls_status ls_pipeline_split(ls_step *step, const ls_ordered_run *runs);
+ls_status ls_pipeline_keep(ls_step *step, void *kept_out[3]);
+void ls_pipeline_close(ls_step *step);
+
+/* --- pipeline_state.c ------------------------------------------------------------------------- */
+
+/* Functions of the row. */
+int ls_pipeline_parts(const ls_step *step, ls_mesh_part *parts_out);
+float *ls_pipeline_gradient(const ls_step *step, int64_t element);
+void ls_pipeline_put(ls_step *step, int64_t first, int64_t count, const float *values);
+void ls_pipeline_renew(ls_step *step);
+ls_status ls_pipeline_spread_weights(ls_step *step);
+ls_status ls_pipeline_deal(ls_step *step, const float *whole, float *array);
+
+/* One range from a rank to another; other ranks do nothing. host: which end is the host's memory,
+ * on a device with a memory of its own. */
+typedef enum ls_host_side { LS_HOST_NEITHER, LS_HOST_SOURCE, LS_HOST_TARGET } ls_host_side;
+ls_status ls_pipeline_carry(const ls_step *step, int from, int to, const float *source,
+                            float *target, int64_t count, ls_host_side host);
+
+/* --- pipeline_sum.c --------------------------------------------------------------------------- */
+
 /* Sums of a chunk's stack, after an operation has put the gradients of a micro-batch on it. */
 void ls_pipeline_merge(ls_step *step, const ls_pp_schedule_op *op);
 
-/* --- a device with a memory of its own (pipeline_host_stage.c) ---------------------------------------- */
+/* Sums over pipelines of the chunks that are done, in the order in which all ranks of a stage begin
+ * them; and their end: all sums are in the first buffers, those of a tied embedding added. */
+ls_status ls_pipeline_start_sums(ls_step *step);
+ls_status ls_pipeline_end_sums(ls_step *step);
+
+ls_status ls_pipeline_norm(ls_step *step, const ls_norm2 *whole);
+
+/* --- pipeline_tied.c -------------------------------------------------------------------------- */
+
+/* The head's gradient to the first stage, and added to the embedding's as far as this rank updates
+ * it; and the new weights from the first stage to the copy in the last. The bytes that this rank
+ * sends are added to *sent. */
+ls_status ls_pipeline_tie(ls_step *step);
+ls_status ls_pipeline_copy_tied(const ls_step *step, int64_t *sent);
+
+/* --- pipeline_host_stage.c: a device with a memory of its own --------------------------------- */
 
 /* Windows of the state: in host memory, or on the device; there the part that is to be used must be
  * backed. */
@@ -173,8 +219,8 @@ ls_status ls_pipeline_back_window(const ls_step *step, const ls_window *window,
 void ls_pipeline_close_window(const ls_step *step, ls_window *window);
 
 /* What messages, collectives and sums pass through; nothing where ranks reach the memory. */
-ls_status ls_pipeline_open_travel(ls_step *step);
-void ls_pipeline_close_travel(ls_step *step);
+ls_status ls_pipeline_open_host_stage(ls_step *step);
+void ls_pipeline_close_host_stage(ls_step *step);
 
 /* A collective of memory in which rows work: a sum, a broadcast, a message. */
 ls_status ls_pipeline_run(const ls_step *step, ls_comm *comm, const ls_coll *coll);
@@ -193,46 +239,40 @@ static inline int ls_pipeline_slot_place(const ls_pipeline *x, int chunk, int sl
     return x->host_stage.first_slot[chunk] + slot;
 }
 
-/* Where a message is received: a place that nothing reads any more. Then from there to the device.
- */
+/* Where a message is received: a place that nothing reads any more. Then from there to the
+ * device. */
 ls_status ls_pipeline_room(ls_pipeline *pipeline, int place, void **memory_out);
 void ls_pipeline_arrived(ls_pipeline *pipeline, int place, void *to, int64_t bytes);
 
-/* A send of memory of the device, in its place among the others; and begin all of them, when they
- * have come to the host. */
+/* Queue a send of memory of the device behind the others; and begin all of them, when their copies
+ * are in host memory. */
 void ls_pipeline_send_later(ls_pipeline *pipeline, const ls_coll *coll, int place, int send);
 ls_status ls_pipeline_begin_sends(ls_pipeline *pipeline);
 
-/* Sum i across: what it is made of, on its way to the host; begin it there; and back. */
+/* Sum i over pipelines: its gradients on their way to the host; begin it there; and back. */
 void ls_pipeline_take_sum(ls_step *step, int i);
-ls_status ls_pipeline_sum_there(ls_step *step, int i);
+ls_status ls_pipeline_sum_on_host(ls_step *step, int i);
 ls_status ls_pipeline_bring_sum(ls_step *step, int i);
 
-/* Sums across, of the chunks that are done, in the order in which all ranks of a post begin them;
- * and their end: all sums are in the first buffers, those of a tied gradient added. */
-ls_status ls_pipeline_start_sums(ls_step *step);
-ls_status ls_pipeline_end_sums(ls_step *step);
-
-/* --- what lines divide (pipeline_zero.c); nothing is done where they divide less ------------------
- */
+/* --- pipeline_zero.c: ZeRO 2 and 3; otherwise nothing is done --------------------------------- */
 
 ls_status ls_pipeline_open_parts(ls_step *step);
 void ls_pipeline_close_parts(ls_step *step);
 
-/* Gradients. Before a backward, or a half of one, whose gradients go to this window: what the one
- * before has left behind has arrived. While it goes on (ls_pass_call.complete): what is complete
- * leaves. And the end of the last one: all sums are in the first buffers. */
+/* Gradients. give_begin: before a backward, or a half of one, whose gradients go to this window:
+ * the buckets of the one before have been summed; ready: the row's function; give_end: after the
+ * last one: all sums are in the first buffers. */
 ls_status ls_pipeline_give_begin(ls_step *step, const ls_pp_schedule_op *op, int place);
-void ls_pipeline_give(void *context, int64_t from);
+void ls_pipeline_ready(ls_step *step, int64_t from);
 ls_status ls_pipeline_give_end(ls_step *step);
 
-/* Weights. Before an operation with a chunk; while it goes on (ls_pass_call.need); after it, with
- * the trouble that there was in it. */
+/* Weights. Before an operation with a chunk; during it (ls_pass_call.need); after it, with the
+ * error of an exchange inside of it. */
 void ls_pipeline_fetch_begin(ls_step *step, int chunk, ls_pp_schedule_what what);
 void ls_pipeline_need(void *context, int64_t unit);
 ls_status ls_pipeline_fetch_end(ls_step *step);
 
-/* What an operation tells and asks for, of a micro-batch that is empty here. */
+/* The exchanges of an operation, for a micro-batch that is empty here. */
 void ls_pipeline_walk(ls_step *step, int chunk, ls_pp_schedule_what what);
 
 LS_C_END

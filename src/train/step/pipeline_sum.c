@@ -1,20 +1,35 @@
-/* pipeline_sum.c -- a chunk's gradients of several micro-batches, summed along the tree over leaves.
+/* pipeline_sum.c -- a pipeline's gradients are summed: over micro-batches, over pipelines, and
+ * their squares over stages.
  *
- * A stack of buffers, a binary counter (layout/calls.h): the gradient of a micro-batch is made on top
- * of it, and the top ones are added while they are halves of one node of the tree. Micro-batches
- * come in ascending order, so the sums are those of a process alone.
+ *                     pipeline 0      pipeline 1
+ *     stage rank 0    chunk 0, 2  <-> chunk 0, 2     stage_comm: sums of gradients, chunk by chunk
+ *                         |               |
+ *     stage rank 1    chunk 1, 3  <-> chunk 1, 3     pipeline_comm: squares for the norm
  *
- * Where backward is cut into halves (pass.h), the second lags behind the first by some
+ * Over micro-batches. A stack of buffers is a binary counter (layout/calls.h): the gradient of a
+ * micro-batch is made on top of it, and the top two are added while they are halves of one node of
+ * the tree over leaves. Micro-batches come in ascending order, so the sums are those of a process
+ * alone.
+ *
+ * Where backward is cut into halves (pass.h), the second half lags behind the first by some
  * micro-batches. Both keep the order, each of its own elements, and no element belongs to both: so
- * there are two counters over the same buffers, and nothing is kept twice. Late elements lie
- * between the others, tensor by tensor:
+ * there are two counters over the same buffers, and nothing is kept twice. Elements of the second
+ * half lie between the others, tensor by tensor:
  *
  *     3 micro-batches, the second half lags by 1       first half   second half
  *     I0, I1                                           {0+1}        {}
  *     W0                                               {0+1}        {0}
  *     I2                                               {0+1} {2}    {0}
- *     W1                                               {0+1} {2}    {0+1} */
+ *     W1                                               {0+1} {2}    {0+1}
+ *
+ * The norm is the tree over fixed blocks of the whole gradient. A block that one rank updates alone
+ * is squared by that rank. A block that a border between ranks cuts (an edge) is put together on
+ * every rank, by a sum with zeros, which changes no bit, and squared by all of them. */
 #include "train/step/pipeline_impl.h"
+
+#include "base/fault.h"
+
+/* --- over micro-batches ----------------------------------------------------------------------- */
 
 /* The top buffer into the one below, of elements of the whole model. */
 static void add_top(const ls_step *s, int chunk, int top, int64_t first, int64_t end)
@@ -29,8 +44,8 @@ static void add_top(const ls_step *s, int chunk, int top, int64_t first, int64_t
                                        .n = end - first});
 }
 
-/* The same of the elements that one half makes, from border to border between the halves; what lies
- * between tensors belongs to nobody. */
+/* The same of the elements that one half makes, from border to border between the halves; the gaps
+ * between tensors belong to neither. */
 static void add_half(const ls_step *s, int chunk, int top, bool late)
 {
     const ls_model *model = s->args.model;
@@ -51,7 +66,7 @@ static void add_half(const ls_step *s, int chunk, int top, bool late)
     add_top(s, chunk, top, first, end);
 }
 
-/* The head's part of a tied gradient: always of a first half. */
+/* The head's gradient of a tied embedding: always of a first half. */
 static void add_head(const ls_step *s, int top)
 {
     float *below = ls_pipeline_head(s->pipeline, top - 2);
@@ -70,7 +85,7 @@ void ls_pipeline_merge(ls_step *step, const ls_pp_schedule_op *op)
     bool late = op->what == LS_PP_SCHEDULE_WEIGHT;
     int *top = late ? &x->late_top[op->chunk] : &x->top[op->chunk];
 
-    if (!step->now.ordered || ls_pipeline_is_parted(x)) /* then owners have the stacks */
+    if (!step->now.ordered || ls_pipeline_is_parted(x)) /* then the owners have the stacks */
         return;
     ++*top;
     for (int n = ls_calls_merges(&step->now, p->first, p->count); n > 0; n--, --*top) {
@@ -81,4 +96,173 @@ void ls_pipeline_merge(ls_step *step, const ls_pp_schedule_op *op)
         if (!late && ls_pipeline_is_last_stage(x, op->chunk) && x->plan.tied.count > 0)
             add_head(step, *top);
     }
+}
+
+/* --- over pipelines --------------------------------------------------------------------------- */
+
+/* The gradients of sum i, buffer by buffer, from its first element on. */
+static void buffers_of(const ls_step *s, int i, float *buffers[LS_ORDERED_ROOTS])
+{
+    const ls_pipeline *x = s->pipeline;
+
+    for (int b = 0; b < s->args.calls.buffers; b++)
+        buffers[b] = i < x->plan.chunks ? ls_pipeline_grad(x, i, b) + x->plan.chunk[i].own.first
+                                        : ls_pipeline_head(x, b);
+}
+
+static ls_status start_sum(ls_step *s, int i)
+{
+    float *buffers[LS_ORDERED_ROOTS];
+
+    if (!s->pipeline->sums[i])
+        return LS_OK;
+    if (s->pipeline->host_stage.messages) { /* it begins when all of them are in host memory */
+        ls_pipeline_take_sum(s, i);
+        return LS_OK;
+    }
+    buffers_of(s, i, buffers);
+    return ls_dp_sum_from(s->pipeline->sums[i], buffers, 0);
+}
+
+static ls_status end_sum(ls_step *s, int i)
+{
+    float *buffers[LS_ORDERED_ROOTS];
+
+    if (!s->pipeline->sums[i])
+        return LS_OK;
+    if (s->pipeline->host_stage.messages)
+        return ls_pipeline_bring_sum(s, i);
+    buffers_of(s, i, buffers);
+    return ls_dp_sum_end(s->pipeline->sums[i], buffers);
+}
+
+/* On a device with a memory of its own: begin all sums, whose gradients are on their way to the
+ * host, in the same order on all ranks. */
+static ls_status begin_on_host(ls_step *s)
+{
+    ls_pipeline *x = s->pipeline;
+    ls_status st = LS_OK;
+
+    if (!x->host_stage.messages || !x->stage_comm)
+        return LS_OK;
+    LS_TRY(st, ls_step_await(s), out);
+    for (int i = x->plan.chunks; i >= 0; i--)
+        if (x->sums[i])
+            LS_TRY(st, ls_pipeline_sum_on_host(s, i), out);
+out:
+    return st;
+}
+
+ls_status ls_pipeline_start_sums(ls_step *step)
+{
+    ls_pipeline *x = step->pipeline;
+    ls_status st = LS_OK;
+
+    if (ls_pipeline_is_parted(x)) /* they are summed with every micro-batch */
+        return LS_OK;
+    for (; x->next_sum >= 0 && x->left[x->next_sum] == 0; x->next_sum--) {
+        if (x->next_sum == x->plan.chunks - 1)
+            LS_TRY(st, start_sum(step, x->plan.chunks), out);
+        LS_TRY(st, start_sum(step, x->next_sum), out);
+    }
+out:
+    return st;
+}
+
+ls_status ls_pipeline_end_sums(ls_step *step)
+{
+    ls_pipeline *x = step->pipeline;
+    ls_status st = LS_OK;
+
+    LS_TRY(st, ls_fault_pass(LS_FAULT_AT_REDUCE), out);
+    LS_TRY(st, ls_pipeline_give_end(step), out);
+    LS_TRY(st, begin_on_host(step), out);
+    LS_TRY(st, end_sum(step, x->plan.chunks), out);
+    for (int c = x->plan.chunks - 1; c >= 0; c--)
+        LS_TRY(st, end_sum(step, c), out);
+    if (ls_pipeline_is_tied(x))
+        st = ls_pipeline_tie(step);
+out:
+    return st;
+}
+
+/* --- the norm --------------------------------------------------------------------------------- */
+
+/* Over the ranks that have the rest: the pipeline, or, where pipelines divide it, all ranks. */
+static ls_status add_up(const ls_step *s, float *numbers, int64_t n)
+{
+    const ls_pipeline *x = s->pipeline;
+
+    return ls_pipeline_run(
+        s, x->plan.divides ? ls_dp_about(s->args.dp)->comm : x->pipeline_comm,
+        &(ls_coll){
+            .kind = LS_COLL_ALL_REDUCE, .type = LS_F32, .count = n, .in = numbers, .out = numbers});
+}
+
+/* Squares of the blocks that lie in a part that this rank updates. */
+static void square_own(ls_step *s, const ls_norm2 *whole, ls_mesh_part own)
+{
+    int64_t end = own.first + own.count;
+    int64_t first = ls_round_up(own.first, LS_NORM_BLOCK);
+    ls_norm2 blocks = *whole;
+
+    if (end < whole->n)
+        end = end / LS_NORM_BLOCK * LS_NORM_BLOCK;
+    if (first >= end)
+        return;
+    blocks.part = LS_NORM_SQUARES;
+    blocks.x = ls_pipeline_gradient(s, own.first) + first - own.first;
+    blocks.partials = whole->partials + first / LS_NORM_BLOCK;
+    blocks.n = end - first;
+    s->args.kernels->norm2(s->args.stream, &blocks);
+}
+
+/* The own elements of the edges, and zeros where others have theirs. */
+static void bring_edges(const ls_step *s)
+{
+    const ls_pipeline *x = s->pipeline;
+
+    s->args.kernels->fill(s->args.stream,
+                          &(ls_fill){.x = x->edges, .n = x->edge_count * LS_NORM_BLOCK});
+    for (int64_t i = 0; i < x->edge_count; i++)
+        for (int k = 0; k < ls_step_sums(s); k++) {
+            ls_mesh_part part = ls_step_sum(s, k);
+            ls_stage_plan_range block = {x->edge_blocks[i] * LS_NORM_BLOCK, LS_NORM_BLOCK};
+            ls_stage_plan_range own =
+                ls_stage_plan_common(block, (ls_stage_plan_range){part.first, part.count});
+            if (own.count > 0)
+                ls_stream_copy(
+                    s->args.stream, x->edges + i * LS_NORM_BLOCK + own.first - block.first,
+                    ls_pipeline_gradient(s, own.first), own.count * (int64_t)sizeof *x->edges);
+        }
+}
+
+ls_status ls_pipeline_norm(ls_step *step, const ls_norm2 *whole)
+{
+    ls_step *s = step;
+    ls_pipeline *x = s->pipeline;
+    int64_t blocks = (whole->n + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
+    ls_norm2 join = *whole, edge = *whole;
+    ls_status st = LS_OK;
+
+    s->args.kernels->fill(s->args.stream, &(ls_fill){.x = whole->partials, .n = blocks});
+    for (int i = 0; i < ls_step_sums(s); i++)
+        square_own(s, whole, ls_step_sum(s, i));
+    LS_TRY(st, add_up(s, whole->partials, blocks), out);
+    if (x->edge_count > 0) {
+        bring_edges(s);
+        LS_TRY(st, add_up(s, x->edges, x->edge_count * LS_NORM_BLOCK), out);
+    }
+    for (int64_t i = 0; i < x->edge_count; i++) {
+        int64_t block = x->edge_blocks[i];
+        edge.part = LS_NORM_SQUARES;
+        edge.x = x->edges + i * LS_NORM_BLOCK;
+        edge.partials = whole->partials + block;
+        edge.n = ls_min_i64(LS_NORM_BLOCK, whole->n - block * LS_NORM_BLOCK);
+        s->args.kernels->norm2(s->args.stream, &edge);
+    }
+    join.part = LS_NORM_JOIN;
+    s->args.kernels->norm2(s->args.stream, &join);
+out:
+    return st;
 }

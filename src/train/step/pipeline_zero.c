@@ -1,38 +1,41 @@
-/* pipeline_zero.c -- with ZeRO 2 and 3 in a pipeline: gradients that leave, and weights that come,
- * bucket by bucket (layout/stage_plan.h).
+/* pipeline_zero.c -- ZeRO 2 and 3 in a pipeline: gradients leave, and weights come, bucket by
+ * bucket (layout/stage_plan.h).
  *
- * Gradients. Backward of a micro-batch makes them in a window, the flow, from the last bucket of a
- * chunk to the first. A bucket that is complete is summed over lines at once: in fast mode by
- * reduce-scatter, and each line adds what arrives to the sum of its own part; in ordered mode by
- * comm/ordered_feed.h, where the owner of a part keeps a stack for each line, so that the bits are
- * those of one process. LS_STAGE_PLAN_AHEAD buckets may be on their way; their pages are dropped when
- * they have gone:
+ * Gradients. Backward of a micro-batch makes them in a window (flow), from the last bucket of a
+ * chunk to the first. A complete bucket is summed over pipelines at once. In fast mode that is a
+ * reduce-scatter, and each pipeline adds what arrives to the sum of its own part. In ordered mode
+ * the owner of a part keeps a stack for each pipeline (comm/ordered_feed.h), so that the bits are
+ * those of one process. LS_STAGE_PLAN_AHEAD buckets may be on their way; then their pages are
+ * dropped:
  *
  *     backward of block   3        2          1            0
- *     on its way                   3         3 2          2 1       (3 is gone, its pages too)
+ *     on its way                   3         3 2          2 1       (3 is summed, its pages gone)
  *
- * The last ones end before the next backward begins, so they travel while a forward computes. The
- * head's part of a tied gradient is an array and a sum of its own, and comes first.
+ * The last ones end before the next backward begins, so they are exchanged while a forward
+ * computes. The head's gradient of a tied embedding is an array and a sum of its own, and comes
+ * first.
  *
- * Where backward is cut into halves, a flow is kept for each micro-batch between them, and leaves
- * as a whole after the second half; the head's part leaves after the first.
+ * Where backward is cut into halves, each micro-batch between its halves has a window of its own,
+ * and is summed as a whole after the second half; the head's gradient after the first.
  *
- * Weights (ZeRO 3). Passes read them through a window (ls_pass_call.need), as in zero_gather.c: a unit's
- * bucket is there, that of the next unit comes, the others are dropped; after an operation all are.
- * The state of a bucket: absent -> on its way (start) -> there (settle) -> absent (drop).
+ * Weights (ZeRO 3). The pass asks for them unit by unit (ls_pass_call.need), as in zero_gather.c:
+ * the bucket of the unit is here, that of the next unit comes, the others are dropped; after an
+ * operation all are dropped. The state of a bucket: absent -> on its way (start) -> here (settle)
+ * -> absent (drop).
  *
- * Order. All lines have the same table, so ranks of a post come to the same operations in the same
- * order, and begin the same collectives; who has an empty micro-batch walks through its units as
- * the others do (walk). Since a table is free of deadlock where everybody waits at its places, it
- * is so where all lines walk through it together. Rejected: to let lines with fewer micro-batches
- * have shorter tables, whose order of backward and forward can differ from the others'. */
+ * Order. All pipelines have the same schedule, so the ranks of a stage come to the same operations
+ * in the same order, and begin the same collectives. A rank whose micro-batch is empty takes part
+ * in them unit by unit (walk). A schedule that is free of deadlock where every rank waits at its
+ * places stays so where all pipelines walk through it together. Rejected: shorter schedules for
+ * pipelines with fewer micro-batches; their order of backward and forward can differ from the
+ * others'. */
 #include "train/step/pipeline_impl.h"
 
 #include "base/fault.h"
 #include "base/mem.h"
 #include "kernel/combine.h"
 
-enum { HEAD = -1 }; /* in place of a bucket: the head's part of a tied gradient */
+enum { HEAD = -1 }; /* in place of a bucket: the head's gradient of a tied embedding */
 
 static ls_stage_plan_range bucket_of(const ls_pipeline *x, int chunk, int bucket)
 {
@@ -44,16 +47,15 @@ static ls_stage_plan_range own_of(const ls_pipeline *x, int chunk, int bucket)
     return ls_stage_plan_updated(&x->plan, x->plan.pp_rank, x->plan.pipeline, chunk, bucket);
 }
 
-/* What the last stage has beside its chunk: the head of a tied embedding. */
+/* Whether the chunk has the head of a tied embedding. */
 static bool has_tied_head(const ls_pipeline *x, int chunk)
 {
     return x->plan.tied.count > 0 && ls_pipeline_is_last_stage(x, chunk);
 }
 
-/* --- opening ----------------------------------------------------------------------------------
- */
+/* --- opening ---------------------------------------------------------------------------------- */
 
-/* The sum of a chunk, or of the head: counts[buckets][lines] and so many buckets. */
+/* The sum of a chunk, or of the head: counts[buckets][pipelines]. */
 static ls_status open_feed(ls_step *s, int i, const int64_t *counts, int buckets)
 {
     ls_pipeline *x = s->pipeline;
@@ -150,10 +152,9 @@ void ls_pipeline_close_parts(ls_step *step)
     ls_mem_free(x->flow.windows);
 }
 
-/* --- gradients --------------------------------------------------------------------------------
- */
+/* --- gradients -------------------------------------------------------------------------------- */
 
-/* Where the gradients of a flight begin: of the micro-batch, and the sum of the own part. */
+/* Element `first` of the gradients of a flight. */
 static float *flow_at(const ls_pipeline *x, const ls_pipeline_flight *f, int64_t first)
 {
     const ls_window *flow = f->bucket == HEAD ? &x->flow.head : &x->flow.windows[x->flow.place];
@@ -161,7 +162,7 @@ static float *flow_at(const ls_pipeline *x, const ls_pipeline_flight *f, int64_t
     return (float *)(void *)flow->base + first;
 }
 
-/* The elements of a flight, and of those the own ones; the head's by its own indices. */
+/* The elements of a flight, and the own ones of these; the head's have indices of their own. */
 static ls_stage_plan_range all_of(const ls_pipeline *x, const ls_pipeline_flight *f,
                                   ls_stage_plan_range *own_out)
 {
@@ -299,6 +300,7 @@ out:
     return st;
 }
 
+/* Sum the buckets that are complete. */
 static ls_status give(ls_step *s, int64_t from)
 {
     ls_pipeline *x = s->pipeline;
@@ -316,29 +318,13 @@ out:
     return st;
 }
 
-/* The first trouble inside of a pass stays until somebody asks. */
-static void keep_trouble(ls_step *s, ls_status st)
+void ls_pipeline_ready(ls_step *s, int64_t from)
 {
-    s->status = st;
-    if (st != LS_OK)
-        s->why = *ls_err_last();
+    if (s->status == LS_OK)
+        ls_step_record(s, give(s, from));
 }
 
-void ls_pipeline_give(void *context, int64_t from)
-{
-    ls_step *s = context;
-
-    if (s->status != LS_OK)
-        return;
-    if (s->clock)
-        ls_step_lap(s, s->clock, LS_TIME_BACKWARD);
-    keep_trouble(s, give(s, from));
-    if (s->clock)
-        ls_step_clock_lap(s->clock, LS_TIME_EXCHANGE);
-}
-
-/* --- weights ----------------------------------------------------------------------------------
- */
+/* --- weights ---------------------------------------------------------------------------------- */
 
 enum { TIED = 63 }; /* in sets of buckets: the copy of a tied embedding */
 _Static_assert((int)LS_STAGE_PLAN_BUCKETS <= (int)TIED, "a set of buckets is one word");
@@ -410,8 +396,9 @@ static ls_status settle(ls_step *s, uint64_t wanted)
     return st;
 }
 
-/* Of pages that two buckets have, one that is kept decides: so all below and above the kept ones of
- * the chunk go, and apart from them those of a tied embedding, which lie far below. */
+/* A page that two buckets share stays while one of them is kept. So all pages below and above
+ * the kept buckets of the chunk go; those of a tied embedding, which lie far below, go by
+ * themselves. */
 static ls_status drop(ls_step *s, uint64_t kept)
 {
     ls_pipeline *x = s->pipeline;
@@ -437,8 +424,8 @@ static ls_status drop(ls_step *s, uint64_t kept)
     return st;
 }
 
-/* A unit is there, the next one on its way, the others dropped. The embedding's weights are not
- * read in backward. */
+/* A unit is here, the next one on its way, the others dropped. Backward does not read the
+ * embedding's weights. */
 static ls_status fetch_unit(ls_step *s, int64_t unit)
 {
     ls_pipeline *x = s->pipeline;
@@ -467,7 +454,7 @@ void ls_pipeline_need(void *context, int64_t unit)
         return;
     if (s->clock)
         ls_step_lap(s, s->clock, x->fetch.back ? LS_TIME_BACKWARD : LS_TIME_FORWARD);
-    keep_trouble(s, fetch_unit(s, unit));
+    ls_step_record(s, fetch_unit(s, unit));
     if (s->clock)
         ls_step_clock_lap(s->clock, LS_TIME_EXCHANGE);
 }
@@ -493,8 +480,7 @@ ls_status ls_pipeline_fetch_end(ls_step *step)
     return st;
 }
 
-/* --- without a call ---------------------------------------------------------------------------
- */
+/* --- without a call --------------------------------------------------------------------------- */
 
 void ls_pipeline_walk(ls_step *step, int chunk, ls_pp_schedule_what what)
 {
@@ -512,8 +498,8 @@ void ls_pipeline_walk(ls_step *step, int chunk, ls_pp_schedule_what what)
         if (block && (gives ? sharded : ls_pipeline_reads_late(step)))
             ls_pipeline_need(step, unit);
         if (gives)
-            ls_pipeline_give(step, ls_model_complete(model, unit));
+            ls_step_bucket_ready(step, ls_model_complete(model, unit));
     }
     if (gives)
-        ls_pipeline_give(step, 0);
+        ls_step_bucket_ready(step, 0);
 }

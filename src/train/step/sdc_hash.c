@@ -1,6 +1,12 @@
-/* sdc_hash.c -- the gradient of a call, hashed while it is made and before it goes into a sum
- * (ls_step_hash_leaf). From the last element to the first, in the pieces in which backward completes
- * them: whoever makes the call again (sdc_replay.c) completes the same pieces. */
+/* sdc_hash.c -- the gradient of one call, hashed while backward makes it and before it goes into a
+ * sum (ls_step_hash_leaf).
+ *
+ * From the last element to the first, in the pieces in which backward completes them; a rank that
+ * makes the call again (sdc/sdc_replay.c) completes the same pieces, and must get the same hash:
+ *
+ *     complete from 900: h = hash(h, elements 900..1199)
+ *     complete from 400: h = hash(h, elements 400..899)
+ *     complete from 0:   h = hash(h, elements 0..399) */
 #include "train/step/step_impl.h"
 
 void ls_step_add_piece(ls_hash *hash, const float *x, int64_t n)
@@ -12,37 +18,36 @@ void ls_step_add_piece(ls_hash *hash, const float *x, int64_t n)
 
 void ls_step_hash_leaf(ls_step *step, int64_t leaf)
 {
-    step->watch.wanted = true;
-    step->watch.leaf = leaf;
+    step->hasher.wanted = true;
+    step->hasher.leaf = leaf;
 }
 
 ls_hash ls_step_leaf_hash(const ls_step *step)
 {
-    return step->watch.hash;
+    return step->hasher.hash;
 }
 
 bool ls_step_hash_call(ls_step *step, const ls_step_part *part, int buffer, int64_t elements)
 {
     ls_step *s = step;
 
-    if (!s->watch.wanted || part->first != s->watch.leaf)
+    if (!s->hasher.wanted || part->first != s->hasher.leaf)
         return false;
-    s->watch.wanted = false;
-    s->watch.on = true;
-    s->watch.buffer = buffer;
-    s->watch.end = elements;
-    s->watch.hash = (ls_hash){.hi = 0};
+    s->hasher.wanted = false;
+    s->hasher.on = true;
+    s->hasher.buffer = buffer;
+    s->hasher.end = elements;
+    s->hasher.hash = (ls_hash){.hi = 0};
     return true;
 }
 
-void ls_step_hash_from(void *context, int64_t from)
+void ls_step_hash_from(ls_step *s, int64_t from)
 {
-    ls_step *s = context;
-    const float *grad = s->grads[s->watch.buffer];
+    const float *grad = s->grads[s->hasher.buffer];
 
-    if (!s->watch.on)
+    if (!s->hasher.on)
         return;
-    ls_step_add_piece(&s->watch.hash, grad + from, s->watch.end - from);
-    s->watch.end = from;
-    s->watch.on = from > 0;
+    ls_step_add_piece(&s->hasher.hash, grad + from, s->hasher.end - from);
+    s->hasher.end = from;
+    s->hasher.on = from > 0;
 }

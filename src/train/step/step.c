@@ -1,23 +1,22 @@
-/* step.c -- a step, call by call.
+/* step.c -- one training step, from top to bottom (ls_step_run).
  *
- *   for each call (a group of leaves):   forward, backward -> gradient buffer, on a stack
- *                                        sums of the stack's top two (layout/calls.h)
- *   with other ranks: sum of all ranks' gradients (parallel/dp.h); what backward of the last call
- * has completed is on its way while it goes on tie: embedding part + head part of wte's gradient
- *   losses of all leaves, from all ranks
- *   norm2: tree over fixed blocks -> norm, clip factor, first bad block, all in device memory
- *   one wait: the host reads leaf losses and the norm, and drops the step when they are not finite
- *   adamw (or lamb, muon): reads the factor on the device
+ *   batch          this rank's sequences to the device
+ *   gradients      forward and backward of all calls, summed over ranks: the mode's row
+ *   questions      of others, now that nothing of the step is in the weights (ls_step_ask)
+ *   norm           tree over fixed blocks -> norm, clip factor, first bad block, in device memory
+ *   losses         one wait: the host reads the losses of all ranks and the norm; a step in which
+ *                  one of them is not finite ends here
+ *   update         the optimizer reads the clip factor on the device
+ *   spread         new weights to the ranks that read them: the mode's row
  *
- * In fast mode there is one gradient buffer and every call adds to it. With zero 2 and 3 the sum
- * with other ranks is made in every call, and each rank keeps that of its own parts (zero_gather.c:
- * weights).
+ * What differs between the ways to be parallel is in the rows of step_mode.h; nothing here asks
+ * which one it is.
  *
  * What goes to the device or comes from it passes through one block of host memory (page-locked for
- * a GPU), so that no copy waits. It is written again only after that wait: hence one place per call
- * for the numbers that differ between calls. Nobody waits for the update: the device makes it while
- * the host tells of the step, saves or begins the next one, and what follows is queued behind it.
- */
+ * a GPU), so that no copy waits. It is written again only after that one wait: hence one place per
+ * call for the numbers that differ between calls. Nothing waits for the update: the device makes it
+ * while the host reports the step, saves or begins the next one, and later work is queued behind
+ * it. */
 #include "train/step/step_impl.h"
 
 #include <math.h>
@@ -27,20 +26,15 @@
 #include "plan/memory.h"
 #include "optim/optim.h"
 #include "train/replica/replica_copy.h"
-#include "train/step/pipeline.h"
 #include "train/replica/replica_pair.h"
 
-ls_status ls_step_split(ls_step *step, const ls_ordered_run *runs, int64_t leaves)
+ls_status ls_step_split(ls_step *s, const ls_ordered_run *runs, int64_t leaves)
 {
-    ls_step *s = step;
-    int rank = ls_step_sharers(s) ? ls_dp_about(ls_step_sharers(s))->mesh.rank : 0;
+    ls_dp *sharers = ls_step_sharers(s);
 
-    ls_calls_set(&s->args.calls, runs[rank], leaves, &s->now);
-    if (ls_step_is_ep(s))
-        ls_step_expert_split(s, runs);
-    if (s->pipeline)
-        return ls_pipeline_split(s, runs);
-    return s->args.dp && !ls_step_is_ep(s) ? ls_dp_split(s->args.dp, runs, leaves) : LS_OK;
+    ls_calls_set(&s->args.calls, runs[sharers ? ls_dp_about(sharers)->mesh.rank : 0], leaves,
+                 &s->now);
+    return s->mode->split(s, runs);
 }
 
 const double *ls_step_work_ns(const ls_step *step)
@@ -152,48 +146,17 @@ void ls_step_forward(ls_step *s, const ls_step_part *p, const ls_pass_call *call
     ls_pass_forward(s->pass, call);
 }
 
-/* Time that this rank has computed in this step. */
-static int64_t work_ns(const ls_step_clock *clock)
+int64_t ls_step_worked_ns(const ls_step_clock *clock)
 {
     return clock->parts_ns[LS_TIME_FORWARD] + clock->parts_ns[LS_TIME_BACKWARD];
 }
 
-/* For tests: a rank that needs twice as long for its work. LINESHAFT_FAULT=train.slow.1@1+ is rank
- * 1, always. before_ns: what it had worked before this call. */
-static void slow_down(const ls_step *s, int64_t before_ns, ls_step_clock *clock)
+void ls_step_record(ls_step *s, ls_status status)
 {
-#ifdef LS_FAULTS
-    char point[32];
-    int64_t ns = work_ns(clock) - before_ns;
-
-    snprintf(point, sizeof point, "train.slow.%d", s->args.rank);
-    if (!LS_FAULT(point))
+    if (s->status != LS_OK || status == LS_OK)
         return;
-    nanosleep(&(struct timespec){ns / LS_NS_PER_S, ns % LS_NS_PER_S}, NULL);
-    ls_step_clock_lap(clock, LS_TIME_BACKWARD);
-#else
-    (void)s;
-    (void)before_ns;
-    (void)clock;
-#endif
-}
-
-/* The stack's top sums of elements first .. end-1, after a call was put on it. */
-static void merge(ls_step *s, int top, int merges, int64_t first, int64_t end)
-{
-    for (; merges > 0 && first < end; merges--, top--) {
-        float *below = s->grads[top - 2], *above = s->grads[top - 1];
-        s->args.kernels->add(s->args.stream, &(ls_add){.a = below + first,
-                                                       .b = above + first,
-                                                       .out = below + first,
-                                                       .n = end - first});
-    }
-}
-
-static void buffers_of(const ls_step *s, float *buffers[LS_ORDERED_ROOTS])
-{
-    for (int i = 0; i < s->now.buffers && (i == 0 || !ls_step_parts(s)); i++)
-        buffers[i] = s->grads[i];
+    s->status = status;
+    s->why = *ls_err_last();
 }
 
 ls_status ls_step_trouble(const ls_step *s)
@@ -222,245 +185,25 @@ void ls_step_lap(ls_step *s, ls_step_clock *clock, ls_step_time part)
     s->mp_group.waited_ns = waited_ns;
 }
 
-/* For tests: a bit of a gradient changes by itself (LINESHAFT_FAULT=train.flip.gradient.R.S: on
- * rank R in step S, counted from 1). */
-static void flip_gradient(ls_step *s, int64_t from)
-{
-#ifdef LS_FAULTS
-    char point[64];
-
-    snprintf(point, sizeof point, "train.flip.gradient.%d.%lld", s->args.rank,
-             (long long)s->done + 1);
-    if (from == 0 && !s->discrete && LS_FAULT(point))
-        ((unsigned char *)s->grads[s->last.top > 0 ? s->last.top - 1 : 0])[2] ^= 0x40;
-#else
-    (void)s;
-    (void)from;
-#endif
-}
-
-/* Backward of the last call has completed elements from here on: sum them over the calls, and send
- * the buckets that are complete on their way. */
-static void exchange_from(void *context, int64_t from)
+void ls_step_bucket_ready(void *context, int64_t from)
 {
     ls_step *s = context;
-    float *buffers[LS_ORDERED_ROOTS];
 
     ls_step_lap(s, s->clock, LS_TIME_BACKWARD);
-    flip_gradient(s, from);
-    ls_step_hash_from(s, from);
-    merge(s, s->last.top, s->last.merges, from, s->last.from);
-    s->last.from = from;
-    ls_step_clock_lap(s->clock, LS_TIME_REDUCE);
-    if (ls_step_host_stages(s) && !s->host_zero) {
-        ls_step_host_stage_from(s, from, (int)ls_max_i64(1, s->last.top - s->last.merges));
-        return;
-    }
-    if (s->status != LS_OK)
-        return;
-    buffers_of(s, buffers);
-    s->status =
-        s->host_zero ? ls_step_host_zero_from(s, from) : ls_dp_sum_from(s->args.dp, buffers, from);
-    if (s->status != LS_OK)
-        s->why = *ls_err_last();
+    s->mode->ready(s, from);
     ls_step_clock_lap(s->clock, LS_TIME_EXCHANGE);
 }
 
-/* Whether other ranks were lost: what is computed from here on is for nothing. */
-static bool lost_others(ls_step *s)
-{
-    if (s->args.dp)
-        s->status = ls_comm_check(ls_dp_about(s->args.dp)->comm);
-    if (s->status != LS_OK)
-        s->why = *ls_err_last();
-    return s->status != LS_OK;
-}
-
-/* All calls of this rank, their gradients summed as far as they are siblings: in grads[0], and
- * where the rank has a part of the leaves, its roots in the buffers that follow. With other ranks
- * the exchange begins in the last call. */
-static void gradients(ls_step *s, ls_step_state *host_state, ls_step_clock *clock)
-{
-    const ls_calls *calls = &s->now;
-    int64_t all = ls_pass_grad_elements(s->args.model, calls->ordered);
-    ls_step_part p = {.count = 0};
-    int top = 0;
-
-    ls_step_host_stage_begin(s, all);
-    if (ls_step_replay_launch(s, host_state, clock)) {
-        ls_step_clock_lap(clock, LS_TIME_BACKWARD);
-        return;
-    }
-    while (!lost_others(s) && ls_step_next(s, &p)) {
-        ls_pass_call call = ls_step_call(s, &p, top);
-        int64_t before_ns = work_ns(clock);
-        bool last = s->args.dp && p.number == calls->calls - 1;
-        int merges = calls->ordered ? ls_calls_merges(calls, p.first, p.count) : 0;
-        ls_step_forward(s, &p, &call, host_state);
-        ls_step_lap(s, clock, LS_TIME_FORWARD);
-        (void)ls_fault_at(LS_FAULT_AT_BACKWARD);
-        if (ls_step_hash_call(s, &p, top, all))
-            call.complete = ls_step_hash_from;
-        top += calls->ordered;
-        if (last) {
-            s->last.top = top;
-            s->last.merges = merges;
-            s->last.from = all;
-            call.complete = exchange_from;
-        }
-        ls_pass_backward(s->pass, &call);
-        ls_step_lap(s, clock, LS_TIME_BACKWARD);
-        slow_down(s, before_ns, clock);
-        if (!last)
-            merge(s, top, merges, 0, all);
-        top -= merges;
-        ls_step_clock_lap(clock, LS_TIME_REDUCE);
-    }
-}
-
-ls_status ls_step_add_residual(ls_step *step, const float *residual)
-{
-    ls_step *s = step;
-    int64_t bytes = s->args.model->trained * (int64_t)sizeof *residual;
-    ls_device *device = ls_stream_device(s->args.stream);
-    ls_status st = ls_device_alloc(device, bytes, "debts of an earlier exchange", &s->residual);
-
-    if (st != LS_OK)
-        return st;
-    ls_stream_copy_in(s->args.stream, s->residual, residual, bytes);
-    return ls_step_await(s);
-}
-
-/* To the sum of gradients, as far as this rank updates it. */
-static ls_status pay(ls_step *s)
-{
-    ls_status st;
-
-    for (int b = 0; b < ls_step_buckets(s); b++) {
-        ls_mesh_part own = ls_step_own(s, b);
-        float *sum = (float *)s->grads[0] + own.first;
-        if (own.count > 0)
-            s->args.kernels->add(s->args.stream, &(ls_add){.a = sum,
-                                                           .b = (float *)s->residual + own.first,
-                                                           .out = sum,
-                                                           .n = own.count});
-    }
-    st = ls_step_await(s);
-    ls_device_free(ls_stream_device(s->args.stream), s->residual);
-    s->residual = NULL;
-    return st;
-}
-
-/* With those of the other ranks: the sum in grads[0], all of it, or the own parts where each rank
- * updates its own. */
-static ls_status sum_with_others(ls_step *s, ls_step_clock *clock)
-{
-    const ls_calls *calls = &s->now;
-    float *buffers[LS_ORDERED_ROOTS];
-    ls_status st = LS_OK;
-
-    LS_TRY(st, ls_fault_pass(LS_FAULT_AT_REDUCE), out);
-    buffers_of(s, buffers);
-    if (!s->args.dp) {
-        if (calls->ordered)
-            ls_pass_tie(s->pass, buffers[0]);
-        goto out;
-    }
-    if (ls_step_host_stages(s)) {
-        st = ls_step_host_stage_sum(s, clock);
-        goto out;
-    }
-    LS_TRY(st, ls_step_trouble(s), out);
-    if (calls->own == 0) { /* no call has begun it */
-        if (!calls->ordered)
-            s->args.kernels->fill(s->args.stream,
-                                  &(ls_fill){.x = buffers[0], .n = s->args.model->trained});
-        LS_TRY(st, ls_dp_sum_from(s->args.dp, buffers, 0), out);
-    }
-    LS_TRY(st, ls_dp_sum_end(s->args.dp, buffers), out);
-out:
-    if (s->residual && st == LS_OK)
-        st = pay(s);
-    ls_step_clock_lap(clock, s->args.dp ? LS_TIME_EXCHANGE : LS_TIME_REDUCE);
-    return st;
-}
-
-/* A round without a call of this rank: it sums what others have, and its experts serve them. */
-static void empty_round(ls_step *s, const ls_pass_call *call, ls_step_clock *clock)
-{
-    if (!ls_step_is_ep(s)) {
-        ls_pass_walk(s->pass, call, true);
-        return;
-    }
-    ls_step_expert_serve(s, false, NULL);
-    ls_step_lap(s, clock, LS_TIME_FORWARD);
-    ls_step_expert_serve(s, true, call->complete);
-    ls_step_lap(s, clock, LS_TIME_BACKWARD);
-}
-
-/* Zero 2 and 3: the sum of the own parts, call by call. All ranks go through as many rounds, also
- * those that have fewer calls. */
-static ls_status gradients_in_rounds(ls_step *s, ls_step_state *host_state, ls_step_clock *clock)
-{
-    const ls_calls *calls = &s->args.calls;
-    float *buffers[1] = {s->grads[0]};
-    ls_step_part p = {.count = 0};
-    ls_status st = LS_OK;
-
-    for (int round = 0; round < ls_dp_about(s->args.dp)->rounds; round++) {
-        bool has = round < calls->calls && ls_step_next(s, &p);
-        ls_pass_call call = ls_step_call(s, &p, 0);
-        call.complete = exchange_from;
-        s->last.merges = 0;
-        if (s->host_zero)
-            ls_step_host_zero_round(s, round);
-        else
-            ls_dp_round(s->args.dp, round, &s->grad_window, s->own_grad);
-        if (has) {
-            ls_step_forward(s, &p, &call, host_state);
-            ls_step_lap(s, clock, LS_TIME_FORWARD);
-            (void)ls_fault_at(LS_FAULT_AT_BACKWARD);
-            ls_pass_backward(s->pass, &call);
-            ls_step_lap(s, clock, LS_TIME_BACKWARD);
-        } else {
-            empty_round(s, &call, clock);
-        }
-        LS_TRY(st, ls_step_trouble(s), out);
-        LS_TRY(st, ls_fault_pass(LS_FAULT_AT_REDUCE), out);
-        LS_TRY(st, s->host_zero ? ls_step_host_zero_end(s) : ls_dp_sum_end(s->args.dp, buffers),
-               out);
-        ls_step_clock_lap(clock, LS_TIME_EXCHANGE);
-    }
-    if (s->host_zero &&
-        !ls_step_has_mp_group(s)) /* else what a team has parts of is added up first */
-        ls_step_host_zero_bring(s);
-out:
-    return st;
-}
-
 /* The sum of all calls of all ranks. */
-static ls_status all_gradients(ls_step *s, ls_step_state *host_state, ls_step_clock *clock)
+static ls_status gradients(ls_step *s, ls_step_state *host_state, ls_step_clock *clock)
 {
     ls_status st;
 
     s->clock = clock;
     s->mp_group.waited_ns = moves_ns(s);
-    if (s->pipeline) {
-        st = ls_pipeline_gradients(s, host_state, clock);
-    } else if (ls_step_parts(s)) {
-        st = gradients_in_rounds(s, host_state, clock);
-    } else if (ls_step_is_ep(s)) {
-        st = ls_step_expert_gradients(s, host_state, clock);
-    } else {
-        bool recorded = ls_step_replay_begin(s, clock);
-        gradients(s, host_state, clock);
-        if (recorded && !ls_step_replay_end(s))
-            gradients(s, host_state, clock);
-        st = sum_with_others(s, clock);
-    }
+    st = s->mode->gradients(s, host_state, clock);
     s->clock = NULL;
-    if (st == LS_OK && s->zero_gather.coming &&
-        !ls_step_shards(s)) { /* it had no call that reads them */
+    if (st == LS_OK && s->zero_gather.coming && !ls_step_shards(s)) { /* no call has read them */
         st = ls_step_settle(s);
         ls_step_clock_lap(clock, LS_TIME_EXCHANGE);
     }
@@ -477,7 +220,7 @@ static double tree_sum(double *values, int64_t n)
 }
 
 /* Losses of the own leaves, and those of the others: host_sums, by number of leaf; behind them how
- * long each rank has worked. Others are heard before the update is made: who has made a step knows
+ * long each rank has worked. They come before the update, so that a rank that has made a step knows
  * its loss. */
 static ls_status losses(ls_step *s, ls_step_clock *clock)
 {
@@ -504,15 +247,16 @@ static ls_status losses(ls_step *s, ls_step_clock *clock)
     if (!sharers)
         goto out;
     ls_step_clock_lap(clock, LS_TIME_OPTIMIZER);
-    sums[calls->leaves + ls_dp_about(sharers)->mesh.rank] = (double)work_ns(clock);
+    sums[calls->leaves + ls_dp_about(sharers)->mesh.rank] = (double)ls_step_worked_ns(clock);
     LS_TRY(st, ls_dp_numbers(sharers, LS_F64, sums, calls->leaves + calls->ranks), out);
     ls_step_clock_lap(clock, LS_TIME_EXCHANGE);
 out:
     return st;
 }
 
-/* The gradient and its norm are here. Who has heard all losses knows that of everybody: those of a
- * team tell each other first, because losses are told to ranks of the same place only. */
+/* The gradient and its norm are here. A rank that has received all losses knows that all ranks have
+ * come so far. Losses go to ranks with the same slice of the model only, so the ranks of one model
+ * meet first. */
 static ls_status vote(ls_step *s, int64_t number, ls_step_clock *clock)
 {
     ls_status st = LS_OK;
@@ -522,7 +266,7 @@ static ls_status vote(ls_step *s, int64_t number, ls_step_clock *clock)
         LS_TRY(st, ls_step_group_vote(s), out);
     LS_TRY(st, losses(s, clock), out);
 #ifdef LS_FAULTS
-    /* For tests: this rank does not hear them (LINESHAFT_FAULT=train.deaf.RANK@STEP). */
+    /* For tests: this rank does not receive them (LINESHAFT_FAULT=train.deaf.RANK@STEP). */
     char point[32];
     snprintf(point, sizeof point, "train.deaf.%d", s->args.rank);
     if (LS_FAULT(point))
@@ -532,32 +276,34 @@ out:
     return st;
 }
 
-/* ls_step_between() */
-static ls_status ask_between(ls_step *s, ls_step_clock *clock)
+void ls_step_ask(ls_step *step, ls_step_point point, ls_status (*ask)(void *context), void *context)
 {
-    ls_status (*check)(void *) = s->check;
+    step->hooks[point] = (ls_step_hook){.ask = ask, .context = context};
+}
+
+/* before: what the time until now was for; during: what the question's time is for. */
+static ls_status ask(ls_step *s, ls_step_point point, ls_step_clock *clock, ls_step_time before,
+                     ls_step_time during)
+{
+    ls_step_hook hook = s->hooks[point];
     ls_status st = LS_OK;
 
-    s->check = NULL;
-    if (check) {
-        st = check(s->check_context);
-        ls_step_clock_lap(clock, LS_TIME_OTHER);
+    s->hooks[point] = (ls_step_hook){.ask = NULL};
+    if (hook.ask) {
+        ls_step_clock_lap(clock, before);
+        st = hook.ask(hook.context);
+        ls_step_clock_lap(clock, during);
     }
     return st;
 }
 
-/* Who fails in the middle of it has no whole state. */
+/* A rank that fails in the middle of it has no whole state. */
 static ls_status update(ls_step *s, ls_step_clock *clock)
 {
     int64_t number = s->done;
-    ls_status st = LS_OK;
+    ls_status st;
 
-    if (s->wait) {
-        ls_step_clock_lap(clock, LS_TIME_OPTIMIZER); /* the norm, so far */
-        LS_TRY(st, s->wait(s->wait_context), out);
-        s->wait = NULL;
-        ls_step_clock_lap(clock, LS_TIME_CHECKPOINT);
-    }
+    LS_TRY(st, ask(s, LS_STEP_UPDATES, clock, LS_TIME_OPTIMIZER, LS_TIME_CHECKPOINT), out);
     s->done = LS_STEP_TORN;
     LS_TRY(st, ls_step_update(s, clock), out);
     LS_TRY(st, ls_step_fault(s, LS_FAULT_AT_UPDATE), out);
@@ -566,51 +312,65 @@ out:
     return st;
 }
 
-ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number, double lr,
+/* The numbers and the batch of the step, to the device. */
+static void begin(ls_step *s, const ls_step_batch *batch, int64_t number, ls_step_state *host_state)
+{
+    const ls_calls *calls = &s->now;
+
+    s->spoiled = LS_FAULT("train.nonfinite");
+    if (s->spoiled || LS_FAULT("train.nonfinite.once"))
+        host_state->grad_scale = NAN;
+    copy_windows(s, batch, 0, calls->own * calls->leaf);
+    if (calls->own == 0) { /* the update reads it */
+        s->host_states[0] = *host_state;
+        ls_step_send_numbers(s, 0);
+    }
+    s->done = number;
+    s->vote.ready = -1;
+    s->vote.made = false;
+}
+
+/* What the losses and the norm say: the same on all ranks. */
+static ls_step_result judge(ls_step *s, int64_t number, double lr)
+{
+    double sum = tree_sum(s->host_sums, s->now.leaves);
+    const ls_step_result result = {.loss = sum / (double)s->counted,
+                                   .grad_norm = (double)s->host_norm->norm,
+                                   .lr = lr,
+                                   .finite = s->host_norm->bad_block < 0 && isfinite(sum)};
+
+    ls_replica_copy_vote(s->args.buddy, &result);
+    s->vote.heard = number + 1;
+    s->vote.result = result;
+    return result;
+}
+
+ls_status ls_step_run(ls_step *s, const ls_step_batch *batch, int64_t number, double lr,
                       ls_step_clock *clock, ls_step_result *result_out)
 {
-    const ls_calls *calls = &step->now;
-    int64_t tokens = calls->sequences * ls_step_tokens(step);
-    step->counted = batch->counted ? batch->counted : tokens;
-    ls_step_state host_state = ls_step_numbers(step, number, lr);
-    ls_status st = LS_OK;
+    s->counted = batch->counted ? batch->counted : s->now.sequences * ls_step_tokens(s);
+    ls_step_state host_state = ls_step_numbers(s, number, lr);
+    ls_step_result result;
+    ls_status st;
 
-    step->spoiled = LS_FAULT("train.nonfinite");
-    if (step->spoiled || LS_FAULT("train.nonfinite.once"))
-        host_state.grad_scale = NAN;
-    copy_windows(step, batch, 0, calls->own * calls->leaf);
-    if (calls->own == 0) { /* the update reads it */
-        step->host_states[0] = host_state;
-        ls_step_send_numbers(step, 0);
-    }
+    begin(s, batch, number, &host_state);
     ls_step_clock_lap(clock, LS_TIME_DATA);
-    step->done = number;
-    step->vote.ready = -1;
-    step->vote.made = false;
     LS_TRY(st, ls_fault_pass(LS_FAULT_AT_FORWARD), out);
-    LS_TRY(st, all_gradients(step, &host_state, clock), out);
-    LS_TRY(st, ask_between(step, clock), out);
-    LS_TRY(st, ls_replica_copy_send(step->args.buddy, step, number), out);
-    LS_TRY(st, ls_step_fault(step, LS_FAULT_AT_VOTE), out);
-    LS_TRY(st, ls_step_norm(step), out);
-    LS_TRY(st, ls_replica_copy_await(step->args.buddy), out);
-    LS_TRY(st, ls_replica_pair_exchange(step), out);
-    LS_TRY(st, vote(step, number, clock), out);
-    ls_step_replay_judge(step);
-    double sum = tree_sum(step->host_sums, calls->leaves);
-    bool finite = step->host_norm->bad_block < 0 && isfinite(sum); /* the same on all ranks */
-    const ls_step_result result = {.loss = sum / (double)step->counted,
-                                   .grad_norm = (double)step->host_norm->norm,
-                                   .lr = lr,
-                                   .finite = finite};
-    ls_replica_copy_vote(step->args.buddy, &result);
-    step->vote.heard = number + 1;
-    step->vote.result = result;
-    if (finite)
-        LS_TRY(st, update(step, clock), out);
-    step->done = number + 1;
-    if (clock->profile) /* which has all work of a step inside of it */
-        LS_TRY(st, ls_step_await(step), out);
+    LS_TRY(st, gradients(s, &host_state, clock), out);
+    LS_TRY(st, ask(s, LS_STEP_SUMMED, clock, LS_TIME_OTHER, LS_TIME_OTHER), out);
+    LS_TRY(st, ls_replica_copy_send(s->args.buddy, s, number), out);
+    LS_TRY(st, ls_step_fault(s, LS_FAULT_AT_VOTE), out);
+    LS_TRY(st, ls_step_norm(s), out);
+    LS_TRY(st, ls_replica_copy_await(s->args.buddy), out);
+    LS_TRY(st, ls_replica_pair_exchange(s), out);
+    LS_TRY(st, vote(s, number, clock), out);
+    ls_step_replay_judge(s);
+    result = judge(s, number, lr);
+    if (result.finite)
+        LS_TRY(st, update(s, clock), out);
+    s->done = number + 1;
+    if (clock->profile) /* it shows all work of a step inside of the step */
+        LS_TRY(st, ls_step_await(s), out);
     ls_step_clock_lap(clock, LS_TIME_OPTIMIZER);
     *result_out = result;
 out:
@@ -638,10 +398,7 @@ ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequ
                                    .need = ls_step_divides(step) ? ls_step_need : NULL,
                                    .context = step};
         copy_windows(step, windows, done, B);
-        if (step->pipeline)
-            LS_TRY(st, ls_pipeline_forward(step, &call), out);
-        else
-            ls_pass_loss(step->pass, &call);
+        LS_TRY(st, step->mode->forward(step, &call), out);
         LS_TRY(st, ls_step_trouble(step), out);
         if (!ls_step_has_losses(step)) {
             memset(sums_out + done, 0, (size_t)B * sizeof *sums_out);
@@ -672,52 +429,104 @@ ls_step_arrays ls_step_state_arrays(const ls_step *step)
                             .read = step->copy ? step->copy : step->state_memory[0]};
 }
 
-void ls_step_between(ls_step *step, ls_status (*check)(void *context), void *context)
-{
-    step->check = check;
-    step->check_context = context;
-}
-
-void ls_step_before_update(ls_step *step, ls_status (*wait)(void *context), void *context)
-{
-    step->wait = wait;
-    step->wait_context = context;
-}
-
 ls_pass *ls_step_pass(const ls_step *step)
 {
     return step->pass;
 }
 
-/* n weights of the own copy from `place` on, the first of which has the number `number`. */
-static void renew_copy(const ls_step *s, int64_t place, int64_t number, int64_t n)
+void ls_step_renew_copy(ls_step *s, ls_mesh_part part)
 {
-    s->args.kernels->cast(s->args.stream,
-                          &(ls_cast){.from_type = LS_F32,
-                                     .to_type = s->type,
-                                     .from = (float *)s->state_memory[0] + place,
-                                     .to = (char *)s->copy + place * ls_dtype_bytes(s->type),
-                                     .n = n,
-                                     .rounding = ls_step_rounding(s->args.run, number)});
+    if (s->copy)
+        s->args.kernels->cast(
+            s->args.stream,
+            &(ls_cast){.from_type = LS_F32,
+                       .to_type = s->type,
+                       .from = (float *)s->state_memory[0] + part.packed,
+                       .to = (char *)s->copy + part.packed * ls_dtype_bytes(s->type),
+                       .n = part.count,
+                       .rounding = ls_step_rounding(s->args.run, part.first)});
 }
 
-ls_status ls_step_weights_changed(ls_step *step)
-{
-    const ls_step *s = step;
+/* --- what the rows do ------------------------------------------------------------------------- */
 
+ls_status ls_step_norm(ls_step *s)
+{
+    const ls_norm2 norm = {.x = s->grads[0],
+                           .partials = s->partials,
+                           .result = s->norm,
+                           .state = s->state,
+                           .n = s->args.model->trained,
+                           .scaled = true};
+
+    return ls_step_has_mp_group(s) ? ls_step_group_norm(s, &norm) : s->mode->norm(s, &norm);
+}
+
+ls_status ls_step_weights_changed(ls_step *s)
+{
     ls_packed_weights_changed(s->args.packs);
-    if (s->pipeline)
-        ls_pipeline_changed(step);
-    else if (s->copy && !ls_step_shards(s))
-        renew_copy(s, 0, 0, s->args.model->flat);
-    for (int b = 0; s->copy && ls_step_shards(s) && b < ls_step_sums(s); b++) {
-        ls_mesh_part own = ls_step_sum(s, b);
-        renew_copy(s, own.packed, own.first, own.count);
-    }
-    return ls_step_forget(step);
+    s->mode->renew(s);
+    return ls_step_forget(s);
+}
+
+void ls_step_idle(ls_step *s)
+{
+    if (s->mode->idle)
+        s->mode->idle(s);
+}
+
+void ls_step_put(ls_step *s, int64_t first, int64_t count, const float *values)
+{
+    s->mode->put(s, first, count, values);
+}
+
+ls_status ls_step_complete(ls_step *s)
+{
+    return s->mode->complete ? s->mode->complete(s) : LS_OK;
+}
+
+ls_status ls_step_keep(ls_step *s, void *kept_out[3])
+{
+    return s->mode->keep(s, kept_out);
+}
+
+ls_status ls_step_slice_collect(ls_step *s, const float *part, float *whole)
+{
+    return s->mode->collect(s, part, whole);
+}
+
+ls_status ls_step_slice_deal(ls_step *s, const float *whole, float *part)
+{
+    return s->mode->deal(s, whole, part);
+}
+
+ls_status ls_step_collect(ls_step *s, const float *part, float *whole)
+{
+    return ls_step_has_mp_group(s) ? ls_step_group_collect(s, part, whole)
+                                   : s->mode->collect(s, part, whole);
+}
+
+ls_status ls_step_deal(ls_step *s, const float *whole, float *part)
+{
+    return ls_step_has_mp_group(s) ? ls_step_group_deal(s, whole, part)
+                                   : s->mode->deal(s, whole, part);
+}
+
+ls_status ls_step_share(ls_step *s, float *numbers, int64_t n)
+{
+    return s->exchange->share(s, numbers, n);
+}
+
+ls_status ls_step_gather(ls_step *s, float *whole)
+{
+    return s->exchange->gather(s, whole);
+}
+
+ls_status ls_step_tell(ls_step *s, int from, void *memory, int64_t bytes)
+{
+    return s->exchange->tell(s, from, memory, bytes);
 }
 
 bool ls_step_has_losses(const ls_step *step)
 {
-    return ls_pipeline_has_losses(step);
+    return step->has_losses;
 }

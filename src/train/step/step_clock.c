@@ -1,4 +1,4 @@
-/* step_clock.c -- laps. */
+/* step_clock.c -- each nanosecond of a step goes to one of its parts, at the next lap. */
 #include "train/step/step_clock.h"
 
 #include "kernel/profile.h"

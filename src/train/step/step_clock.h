@@ -1,5 +1,5 @@
-/* step_clock.h -- where a step's time goes; the parts sum to the wall time because every nanosecond is
- * given to exactly one of them. */
+/* step_clock.h -- where a step's time goes. The parts sum to the wall time, because every
+ * nanosecond counts for exactly one of them. */
 #pragma once
 #include "base/time.h"
 
@@ -24,7 +24,7 @@ struct ls_profile;
 typedef struct ls_step_clock {
     int64_t begun_ns, mark_ns;
     int64_t parts_ns[LS_STEP_TIMES];
-    struct ls_profile *profile; /* is told of every lap of this step; NULL: none */
+    struct ls_profile *profile; /* records every lap of this step; NULL: none */
 } ls_step_clock;
 
 void ls_step_clock_begin(ls_step_clock *clock); /* a new step begins now */

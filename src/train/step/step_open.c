@@ -1,6 +1,8 @@
-/* step_open.c -- what a step keeps, from its opening to its closing: weights, moments and gradients
- * in the memory of the device, of the node or in files; small things in one block; staging in host
- * memory. Survivors of a loss hand their state on to the next step (ls_step_keep). */
+/* step_open.c -- a step is opened and closed: its mode and its exchange are chosen, and memory is
+ * taken for weights, moments and gradients (of the device, of the node or in files), for small
+ * things in one block, and for staging in host memory.
+ *
+ * A rank that survives a loss hands its state on to the next step (ls_step_keep). */
 #include "train/step/step_impl.h"
 
 #include "base/mem.h"
@@ -9,6 +11,25 @@
 #include "layout/replica_moments.h"
 #include "train/replica/replica_copy.h"
 #include "train/replica/replica_pair.h"
+#include "train/step/pipeline_impl.h"
+
+/* The first row that fits is taken: what divides more stands before what divides less. */
+static const ls_step_mode *const modes[] = {&ls_step_mode_pipeline,    &ls_step_mode_expert_zero,
+                                            &ls_step_mode_expert,      &ls_step_mode_zero,
+                                            &ls_step_mode_zero_update, &ls_step_mode_dense};
+
+static void choose(ls_step *s)
+{
+    int i = 0;
+
+    while (!modes[i]->fits(&s->args))
+        i++;
+    s->mode = modes[i];
+    s->exchange = !s->args.dp               ? &ls_step_exchange_alone
+                  : !ls_step_host_stages(s) ? &ls_step_exchange_direct
+                  : ls_step_parts(s)        ? &ls_step_exchange_host_zero
+                                            : &ls_step_exchange_host_stage;
+}
 
 /* Mirrors ls_memory_step_bytes(). */
 static void lay_out(ls_step *s)
@@ -42,52 +63,19 @@ static void lay_out_staging(ls_step *s)
     s->host_norm = ls_step_cut(&at, sizeof(ls_norm_result));
 }
 
-/* Memory that other ranks read lies where they can reach it. */
-static ls_status alloc_shared(ls_step *s, bool shared, int64_t bytes, const char *what, void **out)
+ls_status ls_step_alloc(ls_step *s, bool shared, int64_t bytes, const char *what, void **out)
 {
-    return shared && !ls_step_host_stages(s)
+    return shared && s->exchange->shares
                ? ls_dp_alloc(s->args.dp, bytes, what, out)
                : ls_device_alloc(ls_stream_device(s->args.stream), bytes, what, out);
 }
 
 static void free_shared(ls_step *s, bool shared, void *memory)
 {
-    if (shared && !ls_step_host_stages(s))
+    if (shared && s->exchange->shares)
         ls_dp_free(s->args.dp, memory);
     else
         ls_device_free(ls_stream_device(s->args.stream), memory);
-}
-
-/* Other ranks own the same parts, and read this one's sums. */
-static bool has_shard_replicas(const ls_step *s)
-{
-    return s->args.dp && ls_mesh_shard_groups(&ls_dp_about(s->args.dp)->mesh) > 1;
-}
-
-/* Zero 2 and 3: a window for the gradient of a call, and the own parts of the sum. */
-static ls_status alloc_parted(ls_step *s, int64_t elements)
-{
-    const int64_t size = sizeof(float);
-    void *memory;
-    ls_status st;
-
-    if (ls_step_host_stages(s))
-        return ls_step_open_host_zero(s);
-    LS_TRY(st, ls_window_open(&s->grad_window, elements * size, "gradients"), out);
-    s->grads[0] = s->grad_window.base;
-    LS_TRY(st,
-           alloc_shared(s, has_shard_replicas(s),
-                        ls_dp_sum_elements(ls_dp_about(s->args.dp)) * size, "gradients", &memory),
-           out);
-    s->own_grad = memory;
-    if (ls_step_shards(s))
-        LS_TRY(st,
-               ls_window_open(&s->zero_gather.window,
-                              ls_dp_elements(ls_dp_about(s->args.dp)) * ls_dtype_bytes(s->type),
-                              "weights"),
-               out);
-out:
-    return st;
 }
 
 static ls_status alloc_grads(ls_step *s, const ls_dp_args *dp)
@@ -97,13 +85,14 @@ static ls_status alloc_grads(ls_step *s, const ls_dp_args *dp)
     ls_status st = LS_OK;
 
     if (ls_step_parts(s))
-        return alloc_parted(s, elements);
+        return s->exchange->open_parts(s, elements);
     for (int i = 0; i < calls->buffers; i++)
         LS_TRY(st,
-               alloc_shared(s, s->args.dp, elements * (int64_t)sizeof(float), "gradients",
-                            &s->grads[i]),
+               ls_step_alloc(s, s->args.dp, elements * (int64_t)sizeof(float), "gradients",
+                             &s->grads[i]),
                out);
-    st = ls_step_open_host_stage(s, elements);
+    if (s->exchange->open)
+        st = s->exchange->open(s, elements);
 out:
     return st;
 }
@@ -171,8 +160,20 @@ void ls_step_rest(ls_step *step)
             ls_spill_drop(&step->offload.files[i], 0, step->offload.files[i].bytes);
 }
 
-/* Weights, moments and gradients of a rank that computes the whole model. */
-static ls_status alloc_whole(ls_step *s)
+static ls_status open_pass(ls_step *s)
+{
+    const ls_step_args *args = &s->args;
+    ls_pass_args pass = ls_memory_step_pass(args->run, args->model, args->kernels, &args->calls);
+
+    pass.stream = args->stream;
+    pass.packs = args->packs;
+    pass.collectives = args->tp_group ? ls_mp_group_collectives(args->tp_group) : NULL;
+    pass.ep_group = args->ep_group ? ls_mp_group_collectives(args->ep_group) : NULL;
+    pass.cp_group.collectives = args->cp_group ? ls_mp_group_collectives(args->cp_group) : NULL;
+    return ls_pass_open(&s->pass, &pass);
+}
+
+ls_status ls_step_memory(ls_step *s)
 {
     static const char *const names[3] = {"weights", "first moments", "second moments"};
     ls_device *device = ls_stream_device(s->args.stream);
@@ -190,7 +191,7 @@ static ls_status alloc_whole(ls_step *s)
         else if (i > 0)
             LS_TRY(st, alloc_moment(s, i, bytes, names[i]), out);
         else
-            LS_TRY(st, alloc_shared(s, shared, bytes, names[0], &s->state_memory[0]), out);
+            LS_TRY(st, ls_step_alloc(s, shared, bytes, names[0], &s->state_memory[0]), out);
         bool own = i == 0 || ls_step_divides(s) || s->ep_group.parts;
         bytes = (own ? moments : ls_optim_seconds(s->args.run, model)) * (int64_t)sizeof(float);
     }
@@ -199,33 +200,34 @@ static ls_status alloc_whole(ls_step *s)
         LS_TRY(st, ls_device_alloc(device, bytes, "work of the optimizer", &s->work), out);
     bytes = (ls_step_shards(s) ? weights : model->flat) * ls_dtype_bytes(s->type);
     if (s->type != LS_F32)
-        LS_TRY(st, alloc_shared(s, ls_step_shards(s), bytes, "weights in 16 bits", &s->copy), out);
-    st = alloc_grads(s, dp);
+        LS_TRY(st, ls_step_alloc(s, ls_step_shards(s), bytes, "weights in 16 bits", &s->copy), out);
+    LS_TRY(st, alloc_grads(s, dp), out);
+    st = open_pass(s);
 out:
     return st;
 }
 
-static ls_status alloc_state(ls_step *s)
+/* The two blocks of small things. */
+static ls_status alloc_small(ls_step *s)
 {
     ls_device *device = ls_stream_device(s->args.stream);
     const ls_model *model = s->args.model;
     const ls_calls *calls = &s->args.calls;
     ls_status st = LS_OK;
 
-    LS_TRY(st, alloc_offload(s), out);
-    if (!s->pipeline)
-        LS_TRY(st, alloc_whole(s), out);
     LS_TRY(st, ls_device_alloc(device, ls_memory_step_bytes(model, calls), "batch", &s->small),
            out);
     LS_TRY(st,
            ls_device_host_alloc(device, ls_memory_staging_bytes(model, calls),
                                 "batches on their way", &s->staging),
            out);
+    lay_out(s);
+    lay_out_staging(s);
 out:
     return st;
 }
 
-/* Closed because it could not be opened: what was kept stays its owner's. */
+/* The step could not be opened: what was kept stays with its owner. */
 static void give_back(ls_step *s)
 {
     for (int i = 0; i < 3 && s->args.kept; i++)
@@ -234,7 +236,7 @@ static void give_back(ls_step *s)
     ls_step_close(s);
 }
 
-/* On a device with a memory of its own tensors go to other ranks through the host's. */
+/* On a device with a memory of its own tensors go to other ranks through host memory. */
 static ls_status stage_tensors(ls_step *s)
 {
     ls_pass_args pass =
@@ -253,6 +255,22 @@ out:
     return st;
 }
 
+/* Kept weights to memory that the other ranks reach. */
+static ls_status take_kept(ls_step *s)
+{
+    ls_status st = LS_OK;
+
+    if (s->args.kept && ls_step_shares(s)) {
+        ls_stream_copy(s->args.stream, s->state_memory[0], s->args.kept[0],
+                       s->args.model->flat * (int64_t)sizeof(float));
+        LS_TRY(st, ls_step_await(s), out);
+        ls_device_free(ls_stream_device(s->args.stream), s->args.kept[0]);
+    }
+    s->args.kept = NULL;
+out:
+    return st;
+}
+
 ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
 {
     ls_status st = LS_OK;
@@ -264,37 +282,24 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
     s->now = args->calls;
     s->done = s->vote.ready = -1;
     s->loss_scale = 1;
+    s->has_losses = true;
     s->ep_group.rounds = ls_max_i64(1, args->calls.rounds);
     s->type = ls_memory_type(args->run);
     s->discrete = !ls_device_describe(ls_stream_device(args->stream)).host_memory;
+    choose(s);
     LS_TRY(st, stage_tensors(s), out);
-    LS_TRY(st, ls_pipeline_open(s), out);
-    LS_TRY(st, ls_step_open_expert(s), out);
-    ls_mesh_part end = ls_step_own(s, ls_step_buckets(s) - 1);
-    s->own = end.packed + end.count;
+    if (s->mode->plan)
+        LS_TRY(st, s->mode->plan(s), out);
+    LS_TRY(st, ls_step_open_parts(s), out);
     LS_TRY(st, ls_replica_pair_open(s), out);
-    LS_TRY(st, alloc_state(s), out);
-    lay_out(s);
-    lay_out_staging(s);
+    LS_TRY(st, alloc_offload(s), out);
+    LS_TRY(st, s->mode->memory(s), out);
+    LS_TRY(st, alloc_small(s), out);
     if (!args->pushes)
         LS_TRY(st, ls_step_open_optimizer(s), out);
     LS_TRY(st, ls_step_open_group(s), out);
     ls_step_open_replay(s);
-    ls_pass_args pass = ls_memory_step_pass(args->run, args->model, args->kernels, &args->calls);
-    pass.stream = args->stream;
-    pass.packs = args->packs;
-    pass.collectives = args->tp_group ? ls_mp_group_collectives(args->tp_group) : NULL;
-    pass.ep_group = args->ep_group ? ls_mp_group_collectives(args->ep_group) : NULL;
-    pass.cp_group.collectives = args->cp_group ? ls_mp_group_collectives(args->cp_group) : NULL;
-    if (!s->pipeline)
-        LS_TRY(st, ls_pass_open(&s->pass, &pass), out);
-    if (args->kept && ls_step_shares(s)) {
-        ls_stream_copy(args->stream, s->state_memory[0], args->kept[0],
-                       args->model->flat * (int64_t)sizeof(float));
-        LS_TRY(st, ls_step_await(s), out);
-        ls_device_free(ls_stream_device(args->stream), args->kept[0]);
-    }
-    s->args.kept = NULL;
+    LS_TRY(st, take_kept(s), out);
     *step_out = s;
 out:
     if (st != LS_OK)
@@ -307,18 +312,13 @@ int64_t ls_step_done(const ls_step *step)
     return step->done;
 }
 
-ls_status ls_step_keep(ls_step *step, void *kept_out[3])
+ls_status ls_step_keep_state(ls_step *s, void *kept_out[3])
 {
-    ls_step *s = step;
     ls_device *device = ls_stream_device(s->args.stream);
     int64_t bytes = s->args.model->flat * (int64_t)sizeof(float);
     void *w = s->state_memory[0];
     ls_status st = LS_OK;
 
-    if (s->pipeline) {
-        ls_pipeline_keep(s, kept_out);
-        return LS_OK;
-    }
     LS_BUG_IF(ls_step_parts(s), "a part of the weights is kept");
     if (ls_step_shares(s)) { /* it lies in memory that goes with the other ranks */
         LS_TRY(st, ls_device_alloc(device, bytes, "weights", &w), out);
@@ -355,7 +355,8 @@ void ls_step_close(ls_step *step)
     ls_step_close_host_stage(step);
     ls_window_close(&step->grad_window);
     ls_window_close(&step->zero_gather.window);
-    free_shared(step, has_shard_replicas(step), step->own_grad);
+    free_shared(step, ls_step_shares_sums(step), step->own_grad);
+    ls_step_close_parts(step);
     ls_optim_close(step->optim);
     ls_step_close_group(step);
     ls_device_free(device, step->work);
@@ -373,4 +374,10 @@ void ls_step_close(ls_step *step)
 ls_status ls_step_await(ls_step *step)
 {
     return ls_stream_sync(step->args.stream, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S);
+}
+
+ls_status ls_step_send(ls_step *step, void *to, const void *from, int64_t bytes)
+{
+    ls_stream_copy_in(step->args.stream, to, from, bytes);
+    return ls_step_await(step);
 }

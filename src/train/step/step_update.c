@@ -1,7 +1,7 @@
 /* step_update.c -- the end of a step: the norm of the gradient, the optimizer, the new weights to all.
  *
  * A rank updates all parameters, or with ZeRO its part of every bucket: what ls_step_own() and
- * ls_step_own_piece() say, which everything here goes by. What an update computes is a file of
+ * ls_step_own_piece() say (step_parts.c), which everything here goes by. What an update computes is a file of
  * optim/; here are the elements of this rank, chunk by chunk where moments are offloaded, and how
  * an update that reads more than single elements reaches the other ranks. */
 #include "train/step/step_impl.h"
@@ -10,71 +10,7 @@
 #include "plan/memory.h"
 #include "optim/optim.h"
 #include "train/replica/replica_copy.h"
-#include "train/step/pipeline.h"
 #include "train/replica/replica_pair.h"
-
-int ls_step_sums(const ls_step *s)
-{
-    return s->pipeline ? ls_pipeline_owns(s) : ls_step_divides(s) ? ls_dp_buckets(s->args.dp) : 1;
-}
-
-ls_mesh_part ls_step_sum(const ls_step *s, int bucket)
-{
-    if (s->pipeline)
-        return ls_pipeline_own(s, bucket);
-    return ls_step_divides(s) ? ls_dp_own(s->args.dp, bucket)
-                              : (ls_mesh_part){.count = s->args.model->trained};
-}
-
-int ls_step_buckets(const ls_step *s)
-{
-    return s->ep_group.parts ? s->ep_group.n_parts : ls_step_sums(s);
-}
-
-ls_mesh_part ls_step_own(const ls_step *s, int bucket)
-{
-    return s->ep_group.parts ? s->ep_group.parts[bucket] : ls_step_sum(s, bucket);
-}
-
-/* What a part has of elements first .. end-1; false: nothing. */
-static bool piece_of(ls_mesh_part own, int64_t first, int64_t end, ls_step_piece *piece_out)
-{
-    int64_t from = ls_max_i64(first, own.first);
-    int64_t to = ls_min_i64(end, own.first + own.count);
-
-    *piece_out =
-        (ls_step_piece){.first = from, .count = to - from, .place = own.packed + from - own.first};
-    return from < to;
-}
-
-bool ls_step_own_piece(const ls_step *s, int64_t first, int64_t end, ls_step_piece *piece_out)
-{
-    for (int b = 0; b < ls_step_buckets(s); b++)
-        if (piece_of(ls_step_own(s, b), first, end, piece_out))
-            return true;
-    return false;
-}
-
-bool ls_step_sum_piece(const ls_step *s, int64_t first, int64_t end, ls_step_piece *piece_out)
-{
-    for (int b = 0; b < ls_step_sums(s); b++)
-        if (piece_of(ls_step_sum(s, b), first, end, piece_out))
-            return true;
-    return false;
-}
-
-int64_t ls_step_place(const ls_step *s, int64_t element)
-{
-    ls_step_piece piece;
-
-    return ls_step_sum_piece(s, element, element + 1, &piece) ? piece.place : 0;
-}
-
-ls_status ls_step_send(ls_step *s, void *to, const void *from, int64_t bytes)
-{
-    ls_stream_copy_in(s->args.stream, to, from, bytes);
-    return ls_stream_sync(s->args.stream, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S);
-}
 
 ls_rounding ls_step_rounding(const ls_run *run, int64_t gap)
 {
@@ -117,14 +53,6 @@ static ls_status open_elements(ls_step *s)
     st = ls_step_send(s, s->spans, spans, n * (int64_t)sizeof *spans);
     ls_mem_free(spans);
     return st;
-}
-
-const float *ls_step_own_gradient(const ls_step *s, ls_mesh_part own)
-{
-    if (s->pipeline)
-        return ls_pipeline_gradient(s, own.first);
-    return ls_step_parts(s) ? s->own_grad + ls_step_place(s, own.first)
-                            : (const float *)s->grads[0] + own.first;
 }
 
 /* Moment i of a chunk, where rows can read and write it. On disk the next chunk is on its way. */
@@ -280,63 +208,6 @@ static ls_status update_own(ls_step *s, ls_step_clock *clock)
     return st;
 }
 
-/* The norm of the whole gradient, of which each rank has the squares of its own part. */
-static ls_status norm_with_others(ls_step *s, const ls_norm2 *whole)
-{
-    int64_t blocks = (whole->n + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
-    ls_norm2 own = *whole, join = *whole;
-    ls_status st;
-
-    own.part = LS_NORM_SQUARES;
-    join.part = LS_NORM_JOIN;
-    s->args.kernels->fill(s->args.stream, &(ls_fill){.x = whole->partials, .n = blocks});
-    for (int b = 0; b < ls_step_buckets(s); b++) {
-        ls_mesh_part part = ls_step_own(s, b);
-        own.x = ls_step_own_gradient(s, part);
-        own.partials = whole->partials + part.first / LS_NORM_BLOCK;
-        own.n = part.count;
-        if (part.count > 0)
-            s->args.kernels->norm2(s->args.stream, &own);
-    }
-    st = ls_step_share(s, whole->partials, blocks);
-    if (st == LS_OK)
-        s->args.kernels->norm2(s->args.stream, &join);
-    return st;
-}
-
-ls_status ls_step_norm(ls_step *s)
-{
-    const ls_norm2 norm = {.x = s->grads[0],
-                           .partials = s->partials,
-                           .result = s->norm,
-                           .state = s->state,
-                           .n = s->args.model->trained,
-                           .scaled = true};
-
-    if (ls_step_has_mp_group(s))
-        return ls_step_group_norm(s, &norm);
-    if (s->pipeline)
-        return ls_pipeline_norm(s, &norm);
-    if (ls_step_divides(s))
-        return norm_with_others(s, &norm);
-    s->args.kernels->norm2(s->args.stream, &norm);
-    return LS_OK;
-}
-
-ls_status ls_step_complete(ls_step *s)
-{
-    ls_status st = LS_OK;
-
-    if (s->pipeline)
-        return ls_pipeline_spread(s);
-    if (s->ep_group.parts)
-        LS_TRY(st, ls_step_expert_spread(s), out);
-    if (ls_step_divides(s))
-        st = ls_step_gather(s, s->state_memory[0]);
-out:
-    return st;
-}
-
 ls_status ls_step_update(ls_step *s, ls_step_clock *clock)
 {
     ls_status st = LS_OK;
@@ -350,32 +221,8 @@ ls_status ls_step_update(ls_step *s, ls_step_clock *clock)
         return s->args.dp ? ls_step_weights_changed(s) : LS_OK;
     ls_replica_pair_update(s);
     s->vote.made = true;
-    if (s->pipeline) {
-        ls_step_clock_lap(clock, LS_TIME_OPTIMIZER);
-        LS_TRY(st, ls_pipeline_spread(s), out);
-        ls_step_clock_lap(clock, LS_TIME_EXCHANGE);
-    }
-    if (s->ep_group.parts) {
-        ls_step_clock_lap(clock, LS_TIME_OPTIMIZER);
-        LS_TRY(st, ls_step_expert_spread(s), out);
-        ls_step_clock_lap(clock, LS_TIME_EXCHANGE);
-    }
-    if (!ls_step_divides(s))
-        goto out;
-    ls_replica_copy_update(s->args.buddy, s);
-    ls_step_clock_lap(clock, LS_TIME_OPTIMIZER);
-    if (ls_step_shards(s)) {
-        st = ls_step_forget(s);
-        goto out;
-    }
-    if (ls_step_host_stages(s)) {
-        LS_TRY(st, ls_step_gather(s, s->state_memory[0]), out);
-        LS_TRY(st, ls_step_weights_changed(s), out);
-    } else {
-        ls_packed_weights_changed(s->args.packs);
-        LS_TRY(st, ls_step_spread(s), out);
-    }
-    ls_step_clock_lap(clock, LS_TIME_EXCHANGE);
+    if (s->mode->spread)
+        st = s->mode->spread(s, clock);
 out:
     return st;
 }

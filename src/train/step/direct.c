@@ -1,0 +1,156 @@
+/* direct.c -- exchanges that need no way round: of a process that is alone, and of ranks whose
+ * memory the communicator reads and writes where it lies. */
+#include "train/step/step_impl.h"
+
+/* --- alone ------------------------------------------------------------------------------------ */
+
+static ls_status tie(ls_step *s, ls_step_clock *clock)
+{
+    (void)clock;
+    if (s->now.ordered)
+        ls_pass_tie(s->pass, s->grads[0]);
+    return LS_OK;
+}
+
+const ls_step_exchange ls_step_exchange_alone = {.sum = tie};
+
+/* --- with other ranks ------------------------------------------------------------------------- */
+
+void ls_step_buffers(const ls_step *s, float *buffers[LS_ORDERED_ROOTS])
+{
+    for (int i = 0; i < s->now.buffers && (i == 0 || !ls_step_parts(s)); i++)
+        buffers[i] = s->grads[i];
+}
+
+/* ZeRO 2 and 3: a window for the gradient of a call, and the sums of the own parts. */
+static ls_status open_parts(ls_step *s, int64_t elements)
+{
+    const ls_dp_args *dp = ls_dp_about(s->args.dp);
+    const int64_t size = sizeof(float);
+    void *memory;
+    ls_status st;
+
+    LS_TRY(st, ls_window_open(&s->grad_window, elements * size, "gradients"), out);
+    s->grads[0] = s->grad_window.base;
+    LS_TRY(st,
+           ls_step_alloc(s, ls_step_shares_sums(s), ls_dp_sum_elements(dp) * size, "gradients",
+                         &memory),
+           out);
+    s->own_grad = memory;
+    if (ls_step_shards(s))
+        st = ls_window_open(&s->zero_gather.window, ls_dp_elements(dp) * ls_dtype_bytes(s->type),
+                            "weights");
+out:
+    return st;
+}
+
+static ls_status ready(ls_step *s, int64_t from)
+{
+    float *buffers[LS_ORDERED_ROOTS];
+
+    ls_step_buffers(s, buffers);
+    return ls_dp_sum_from(s->args.dp, buffers, from);
+}
+
+static ls_status sum(ls_step *s, ls_step_clock *clock)
+{
+    float *buffers[LS_ORDERED_ROOTS];
+    ls_status st;
+
+    (void)clock;
+    LS_TRY(st, ls_step_trouble(s), out);
+    ls_step_buffers(s, buffers);
+    if (!s->last.begun) { /* this rank has no call */
+        if (!s->now.ordered)
+            s->args.kernels->fill(s->args.stream,
+                                  &(ls_fill){.x = buffers[0], .n = s->args.model->trained});
+        LS_TRY(st, ls_dp_sum_from(s->args.dp, buffers, 0), out);
+    }
+    st = ls_dp_sum_end(s->args.dp, buffers);
+out:
+    return st;
+}
+
+static void begin_round(ls_step *s, int round)
+{
+    ls_dp_round(s->args.dp, round, &s->grad_window, s->own_grad);
+}
+
+static ls_status end_round(ls_step *s)
+{
+    float *buffers[LS_ORDERED_ROOTS];
+
+    ls_step_buffers(s, buffers);
+    return ls_dp_sum_end(s->args.dp, buffers);
+}
+
+/* The gathers end in the next step, unit by unit (zero_gather.c). */
+static ls_status spread(ls_step *s)
+{
+    ls_packed_weights_changed(s->args.packs);
+    return ls_step_start_gathers(s);
+}
+
+static ls_status fetch(ls_step *s, int bucket)
+{
+    const void *own = s->copy ? s->copy : s->state_memory[0];
+
+    return ls_dp_fetch(s->args.dp, bucket, s->type, own, s->zero_gather.window.base);
+}
+
+static ls_status fetched(ls_step *s, int bucket, bool wanted)
+{
+    (void)wanted;
+    return ls_dp_fetched(s->args.dp, bucket);
+}
+
+static void drop(ls_step *s, int b)
+{
+    const ls_dp_args *a = ls_dp_about(s->args.dp);
+    ls_mesh_part bucket = ls_mesh_bucket(&a->mesh, a->trained, b);
+    int64_t size = ls_dtype_bytes(s->type);
+
+    ls_window_drop(&s->zero_gather.window, bucket.first * size,
+                   ls_round_up(bucket.each * ls_mesh_shard_ranks(&a->mesh) * size, LS_WINDOW_PAGE));
+}
+
+static ls_status share(ls_step *s, float *numbers, int64_t n)
+{
+    return ls_dp_share(s->args.dp, numbers, n);
+}
+
+static ls_status gather(ls_step *s, float *whole)
+{
+    return ls_dp_gather(s->args.dp, whole);
+}
+
+static ls_status tell(ls_step *s, int from, void *memory, int64_t bytes)
+{
+    return ls_dp_tell(s->args.dp, from, memory, bytes);
+}
+
+static ls_status collect(ls_step *s, const float *part, float *whole)
+{
+    return ls_dp_collect(s->args.dp, part, whole);
+}
+
+static ls_status deal(ls_step *s, const float *whole, float *part)
+{
+    return ls_dp_deal(s->args.dp, whole, part);
+}
+
+const ls_step_exchange ls_step_exchange_direct = {.shares = true,
+                                                  .open_parts = open_parts,
+                                                  .ready = ready,
+                                                  .sum = sum,
+                                                  .round = begin_round,
+                                                  .end_round = end_round,
+                                                  .spread = spread,
+                                                  .fetch = fetch,
+                                                  .fetched = fetched,
+                                                  .drop = drop,
+                                                  .share = share,
+                                                  .gather = gather,
+                                                  .tell = tell,
+                                                  .collect = collect,
+                                                  .deal = deal};
