@@ -464,6 +464,8 @@ static ls_status check_optimizer(const ls_run *run)
          fabs(run->train.eps - LS_OPTIMIZER_EPS) > 0},
         {LS_READS_MOMENTUM, "train.momentum", "this rule has no momentum",
          fabs(run->train.momentum - facts->momentum) > 0},
+        {LS_READS_NESTEROV, "train.nesterov", "only sgd can do without the look ahead",
+         !run->train.nesterov},
         {LS_READS_ADAMW_LR, "train.adamw_lr",
          "only muon leaves parameters to AdamW; train.lr is the rate of all others",
          run->train.adamw_lr > 0},

@@ -20,7 +20,8 @@ enum {
     LS_READS_BETAS = 1,    /* train.beta1, train.beta2 */
     LS_READS_EPS = 2,      /* train.eps */
     LS_READS_MOMENTUM = 4, /* train.momentum */
-    LS_READS_ADAMW_LR = 8  /* train.adamw_lr */
+    LS_READS_ADAMW_LR = 8, /* train.adamw_lr */
+    LS_READS_NESTEROV = 16 /* train.nesterov */
 };
 
 /* X(ENUM, name, doc, facts): the table itself; doc is a clause of the reference. */
@@ -46,7 +47,13 @@ enum {
       "steps of one size towards the sign of a mean of gradients; one more number per "           \
       "weight",                                                                                   \
       .reach = LS_REACH_ELEMENT, .moments = 1, .kinds = {"lion.m"}, .reads = LS_READS_BETAS,      \
-      .lr = 1e-4, .beta2 = 0.99, .weight_decay = 1, .momentum = 0.95)
+      .lr = 1e-4, .beta2 = 0.99, .weight_decay = 1, .momentum = 0.95)                             \
+    X(SGD, sgd,                                                                                   \
+      "stochastic gradient descent with momentum, as torch.optim.SGD: weight decay is part of "   \
+      "the "                                                                                      \
+      "gradient; one more number per weight",                                                     \
+      .reach = LS_REACH_ELEMENT, .moments = 1, .kinds = {"sgd.m"},                                \
+      .reads = LS_READS_MOMENTUM | LS_READS_NESTEROV, .lr = 0.1, .beta2 = 0.95, .momentum = 0.9)
 
 #define LS_OPTIMIZER_ENUM(id, name, doc, ...) LS_OPTIMIZER_##id,
 typedef enum ls_optimizer { LS_OPTIMIZERS(LS_OPTIMIZER_ENUM) LS_OPTIMIZER_COUNT } ls_optimizer;

@@ -186,7 +186,8 @@ typedef struct ls_run {
         int64_t decay;  /* wsd: steps of the final decay; auto: a fifth of steps */
         ls_optimizer optimizer;
         double beta1, beta2, eps, weight_decay;
-        double momentum;             /* muon: of matrices */
+        double momentum;             /* muon: of matrices; sgd */
+        bool nesterov;               /* sgd: step along the sum as it will be */
         double adamw_lr;             /* muon: of what it leaves to AdamW; 0: lr */
         double clip;                 /* 0: off */
         double balance_loss, z_loss; /* of routers, times a token's own loss */

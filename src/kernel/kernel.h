@@ -39,7 +39,9 @@ typedef struct ls_step_state {
     float bias1, bias2; /* 1 - beta^t of this step */
     float clip;         /* largest gradient norm; 0: off */
     float loss_scale;   /* gradients are this many times too large, a power of two (norm2) */
-    float momentum;     /* of Muon's matrices */
+    float momentum;     /* of Muon's matrices, and of SGD */
+    float gain;         /* SGD: what a gradient adds to its sum; 1, or for a share of a step less */
+    bool nesterov;      /* SGD */
 } ls_step_state;
 
 /* Where ranks share sequences (model/pass_context.c), a rank has a piece of each: two chunks of
@@ -500,6 +502,9 @@ typedef struct ls_adamw {
 /* lion: the same arguments, without v: w -= lr (sign(beta1 m + (1 - beta1) g) + decay w), then m =
  * beta2 m + (1 - beta2) g (Chen et al., 2023). */
 
+/* sgd: the same arguments, without v. With g = gain (grad * result->factor + decay w): m = momentum m
+ * + g, then w -= lr m, or lr (g + momentum m) with nesterov. */
+
 /* lamb: AdamW's direction with a step as long as the tensor asks for (You et al., 2019), in two
  * parts, between which ranks that have parts of a tensor exchange squares.
  * LS_LAMB_DIRECTION: for each piece, m and v as in adamw, grad becomes u = m^ / (sqrt(v^) + eps) +
@@ -596,6 +601,7 @@ typedef enum ls_row {
     LS_ROW_NORM2,
     LS_ROW_ADAMW,
     LS_ROW_LION,
+    LS_ROW_SGD,
     LS_ROW_LAMB,
     LS_ROW_MOMENTUM,
     LS_ROW_MUON,
@@ -634,6 +640,7 @@ typedef struct ls_kernels {
     void (*norm2)(ls_stream *stream, const ls_norm2 *a);
     void (*adamw)(ls_stream *stream, const ls_adamw *a);
     void (*lion)(ls_stream *stream, const ls_adamw *a);
+    void (*sgd)(ls_stream *stream, const ls_adamw *a);
     void (*lamb)(ls_stream *stream, const ls_lamb *a);
     void (*momentum)(ls_stream *stream, const ls_momentum *a);
     void (*muon)(ls_stream *stream, const ls_muon *a);

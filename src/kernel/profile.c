@@ -127,6 +127,7 @@ static void call_end(ls_profile *p, ls_stream *stream, ls_row row, mark m)
     X(norm2, NORM2, ls_norm2)                         \
     X(adamw, ADAMW, ls_adamw)                         \
     X(lion, LION, ls_adamw)                           \
+    X(sgd, SGD, ls_adamw)                             \
     X(lamb, LAMB, ls_lamb)                            \
     X(momentum, MOMENTUM, ls_momentum)                \
     X(muon, MUON, ls_muon)                            \

@@ -53,6 +53,8 @@ const ls_kernel_row ls_kernel_rows[LS_ROWS] = {
     {LS_ROW_ADAMW, "adamw", "m, v, w of AdamW", 1e-6,
      "about ten roundings; 1 / bias is a factor rounded once"},
     {LS_ROW_LION, "lion", "w -= lr (sign(b1 m + (1 - b1) g) + decay w), m", 1e-6, "four roundings"},
+    {LS_ROW_SGD, "sgd", "m = momentum m + g, w -= lr m or lr (g + momentum m)", 1e-6,
+     "five roundings"},
     {LS_ROW_LAMB, "lamb", "u, m, v of AdamW, w -= lr |w| / |u| u", 1e-5,
      "norms of 64 fp32 chains of 256 squares per piece; pieces in double"},
     {LS_ROW_MOMENTUM, "momentum", "m, and its look ahead", 1e-6, "three roundings"},
@@ -106,6 +108,7 @@ const ls_kernel_row ls_kernel_rows[LS_ROWS] = {
         .norm2 = ls_norm2_row_##isa,                                        \
         .adamw = ls_adamw_row_##isa,                                        \
         .lion = ls_lion_row_##isa,                                          \
+        .sgd = ls_sgd_row_##isa,                                            \
         .lamb = ls_lamb_row_##isa,                                          \
         .momentum = ls_momentum_row_##isa,                                  \
         .muon = ls_muon_row_##isa,                                          \
@@ -157,6 +160,7 @@ static const ls_kernels kernels_reference = {
     .norm2 = ls_ref_norm2,
     .adamw = ls_ref_adamw,
     .lion = ls_ref_lion,
+    .sgd = ls_ref_sgd,
     .lamb = ls_ref_lamb,
     .momentum = ls_ref_momentum,
     .muon = ls_ref_muon,

@@ -30,6 +30,7 @@ const char *const ls_cost_dims[LS_ROWS][LS_COST_DIMS] = {
     [LS_ROW_NORM2] = {"n"},
     [LS_ROW_ADAMW] = {"n"},
     [LS_ROW_LION] = {"n"},
+    [LS_ROW_SGD] = {"n"},
     [LS_ROW_LAMB] = {"n"},
     [LS_ROW_MOMENTUM] = {"n"},
     [LS_ROW_MUON] = {"rows", "cols"},
@@ -248,6 +249,7 @@ ls_cost ls_cost_of(ls_row row, const void *args, int64_t updated)
     case LS_ROW_ADAMW:
         return elements(args, 2, updated);
     case LS_ROW_LION:
+    case LS_ROW_SGD:
         return elements(args, 1, updated);
     case LS_ROW_LAMB:
         return lamb(args);

@@ -98,6 +98,8 @@ ls_optim_work ls_optim_work_of(const ls_run *run, const ls_model *model)
 
 ls_step_state ls_optim_numbers(const ls_run *run, double steps, double share, double lr)
 {
+    double momentum = pow(run->train.momentum, share);
+
     return (ls_step_state){
         .loss_scale = 1,
         .lr = (float)(lr * share),
@@ -108,7 +110,9 @@ ls_step_state ls_optim_numbers(const ls_run *run, double steps, double share, do
         .bias1 = (float)(1 - pow(run->train.beta1, steps)),
         .bias2 = (float)(1 - pow(run->train.beta2, steps)),
         .clip = (float)run->train.clip,
-        .momentum = (float)run->train.momentum,
+        .momentum = (float)momentum,
+        .gain = (float)((1 - momentum) / (1 - run->train.momentum)),
+        .nesterov = run->train.nesterov,
     };
 }
 

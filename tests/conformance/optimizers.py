@@ -1,4 +1,4 @@
-"""optimizers.py -- steps of LAMB, Muon and Lion against the published rules in float64, and torch.optim.Muon."""
+"""optimizers.py -- steps of LAMB, Muon and Lion against the published rules in float64, and torch.optim.SGD and Muon."""
 import os, sys
 import numpy as np, torch
 
@@ -12,6 +12,9 @@ TRAIN = ["train.lr=%g" % LR, "train.beta1=%g" % BETAS[0], "train.beta2=%g" % BET
          "train.weight_decay=%g" % DECAY, "train.clip=%g" % CLIP]
 LION_LR = 1e-3
 LION = ["train.optimizer=lion", "train.lr=%g" % LION_LR]
+SGD_LR, SGD_MOMENTUM, SGD_DECAY = 0.05, 0.8, 1e-2
+SGD = ["train.optimizer=sgd", "train.lr=%g" % SGD_LR, "train.momentum=%g" % SGD_MOMENTUM,
+       "train.weight_decay=%g" % SGD_DECAY]
 MUON = ["train.optimizer=muon", "train.momentum=%g" % MOMENTUM, "train.adamw_lr=%g" % ADAMW_LR]
 A, B_, C = 3.4445, -4.7750, 2.0315
 
@@ -90,6 +93,19 @@ class Lion:
             mean = BETAS[0] * m + (1 - BETAS[0]) * p.grad
             p.sub_(LION_LR * (mean.sign() + (DECAY * p if p.dim() == 2 else 0)))
             m.mul_(BETAS[1]).add_((1 - BETAS[1]) * p.grad)
+
+
+class TorchSGD:
+    """torch.optim.SGD itself, without decay for vectors."""
+
+    def __init__(self, model, nesterov):
+        params = list(model.parameters())
+        groups = [{"params": [p for p in params if p.dim() == 2], "weight_decay": SGD_DECAY},
+                  {"params": [p for p in params if p.dim() == 1], "weight_decay": 0.0}]
+        self.sgd = torch.optim.SGD(groups, lr=SGD_LR, momentum=SGD_MOMENTUM, nesterov=nesterov)
+
+    def step(self):
+        self.sgd.step()
 
 
 class TorchMuon:
@@ -171,6 +187,9 @@ if __name__ == "__main__":
     for family, number in (("gpt2", 0), ("gpt2", 3), ("llama", 0), ("llama", 3), ("qwen3", 0)):
         attempt(family, number, "lamb", Lamb, ["train.optimizer=lamb"])
         attempt(family, number, "muon", Muon, MUON)
+        for nesterov in (True, False):
+            attempt(family, number, "torch.optim.SGD, nesterov %s" % nesterov, lambda m: TorchSGD(m, nesterov),
+                    SGD + ["train.nesterov=%s" % str(nesterov).lower()])
         # Where a mean passes 0 its sign is that of a rounding, and a step of full size goes the other way.
         attempt(family, number, "lion", Lion, LION, loss_limit=2e-3, weight_limit=2e-2)
     if hasattr(torch.optim, "Muon"):

@@ -18,7 +18,7 @@ YAML
 
 # rate_of KIND: at which it learns here. meshes_of KIND, moves_of KIND: ranks and stage of ZeRO; steps, ranks and stage.
 rate_of() {
-    case $1 in lion) echo 1e-3 ;; *) echo 1e-2 ;; esac
+    case $1 in lion) echo 1e-3 ;; sgd) echo 0.1 ;; *) echo 1e-2 ;; esac
 }
 meshes_of() {
     case $1 in
@@ -33,7 +33,7 @@ moves_of() {
     esac
 }
 
-for kind in lamb muon lion; do
+for kind in lamb muon lion sgd; do
     rate=$(rate_of $kind)
     run 0 "$LINESHAFT" train run.yaml --json --set train.optimizer=$kind --set train.lr=$rate --set out=$kind
     losses out >want
@@ -74,7 +74,7 @@ for kind in lamb muon lion; do
 done
 
 # What goes element by element goes everywhere: stages, offloaded moments, servers, adapters, teams that divide a tensor, experts.
-for kind in lion; do
+for kind in lion sgd; do
     set -- --set train.optimizer=$kind --set "train.lr=$(rate_of $kind)"
     hash=$(field summary weights_hash $kind/events.jsonl)
     same_hash() { # same_hash WHAT RANKS [SET ...]: and its checkpoint has one moment of each parameter

@@ -35,11 +35,12 @@ for optimizer in lamb muon; do
     }
 done
 # What goes element by element is replaced with any stage, in the middle of an update too: its owner's or a peer's copy makes it.
-for optimizer in lion; do
-    run 0 "$LINESHAFT" train run.yaml --json --set out="$optimizer" --set train.optimizer=$optimizer --set train.lr=1e-3
+for optimizer in lion sgd; do
+    rate=$([ $optimizer = sgd ] && echo 0.1 || echo 1e-3)
+    run 0 "$LINESHAFT" train run.yaml --json --set out="$optimizer" --set train.optimizer=$optimizer --set train.lr="$rate"
     losses >want
     hash=$(field summary weights_hash)
-    common="--set train.optimizer=$optimizer --set train.lr=1e-3"
+    common="--set train.optimizer=$optimizer --set train.lr=$rate"
     # shellcheck disable=SC2086 # several words
     for zero in 0 1 3; do
         go 0 "$optimizer-$zero" 3 "5:KILL:1,10:KILL:0" $common --set mesh.zero=$zero

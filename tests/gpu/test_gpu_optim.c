@@ -11,7 +11,9 @@ static const ls_step_state step_state = {.lr = 1e-2f,
                                          .weight_decay = 0.1f,
                                          .bias1 = 0.19f,
                                          .bias2 = 0.0199f,
-                                         .momentum = 0.95f};
+                                         .momentum = 0.95f,
+                                         .gain = 0.7f,
+                                         .nesterov = true};
 static const ls_norm_result good = {.norm = 3, .factor = 0.5f, .bad_block = -1};
 static const ls_norm_result bad = {.norm = 3, .bad_block = 2};
 
@@ -23,6 +25,11 @@ typedef void one_moment_row(const ls_kernels *k, ls_stream *stream, const ls_ada
 static void run_lion(const ls_kernels *k, ls_stream *stream, const ls_adamw *a)
 {
     k->lion(stream, a);
+}
+
+static void run_sgd(const ls_kernels *k, ls_stream *stream, const ls_adamw *a)
+{
+    k->sgd(stream, a);
 }
 
 typedef struct one_moment_shape {
@@ -64,10 +71,10 @@ static void one_moment_case(ls_gpu *g, const void *shape)
 
 LS_TEST_SECONDS(gpu_one_moment_equals_reference, 60)
 {
-    static const one_moment_shape shapes[] = {{run_lion, 8, 4, false},
-                                              {run_lion, 1001, 3, false},
-                                              {run_lion, 100003, 64, false},
-                                              {run_lion, 1000, 4, true}};
+    static const one_moment_shape shapes[] = {
+        {run_lion, 8, 4, false},       {run_lion, 1001, 3, false}, {run_lion, 100003, 64, false},
+        {run_lion, 1000, 4, true},     {run_sgd, 8, 4, false},     {run_sgd, 1001, 3, false},
+        {run_sgd, 3000001, 64, false}, {run_sgd, 1000, 4, true}};
 
     ls_gpu_cases(one_moment_case, shapes, LS_COUNT(shapes), sizeof *shapes);
 }

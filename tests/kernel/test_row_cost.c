@@ -92,6 +92,7 @@ LS_TEST(cost_of_flat_rows)
     check(LS_ROW_NORM2, &(ls_norm2){.n = 7}, 0, 28);
     check(LS_ROW_ADAMW, &(ls_adamw){.n_spans = 2}, 0, 28 * 11); /* elements: told beside args */
     check(LS_ROW_LION, &(ls_adamw){.n_spans = 2}, 0, 20 * 11);
+    check(LS_ROW_SGD, &(ls_adamw){.n_spans = 2}, 0, 20 * 11);
     check(LS_ROW_ADAMW, &(ls_adamw){.n_spans = 2, .copy = there, .copy_type = LS_BF16}, 0, 30 * 11);
     check(LS_ROW_PACK, &(ls_pack){.N = 5, .K = 7}, 0, 2 * 4 * 35);
     check(LS_ROW_LAMB, &(ls_lamb){.n = 7}, 0, 28 * 7);

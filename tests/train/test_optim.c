@@ -24,7 +24,9 @@ static ls_run run_of(ls_optimizer optimizer, ls_family family)
     ls_run run = ls_tiny_run();
 
     run.train.optimizer = optimizer;
-    run.train.momentum = 0.95;
+    run.train.momentum = ls_optimizer_of(optimizer)->momentum;
+    run.train.weight_decay = fmin(run.train.weight_decay, ls_optimizer_of(optimizer)->weight_decay);
+    run.train.nesterov = true;
     run.train.adamw_lr = run.train.lr;
     run.model.family = family;
     if (family != LS_FAMILY_GPT2) {
@@ -95,6 +97,7 @@ static const struct {
     {LS_OPTIMIZER_LAMB, 3e-2, 1, 1},
     {LS_OPTIMIZER_MUON, 1e-2, 0.5, 0.6},
     {LS_OPTIMIZER_LION, 3e-3, 0.5, 0.5},
+    {LS_OPTIMIZER_SGD, 0.1, 0.5, 0.5},
 };
 enum { OPTIMIZERS = (int)LS_COUNT(optimizers) };
 
@@ -286,9 +289,10 @@ typedef struct state {
     float w[NUMBERS], m[NUMBERS], v[NUMBERS];
 } state;
 
+static const float grad[NUMBERS] = {0.5F, -2, 0.1F};
+
 static void move(const trainer *t, state *s, double steps, double share)
 {
-    static const float grad[NUMBERS] = {0.5F, -2, 1e-3F};
     const ls_adamw_span span = {.count = NUMBERS, .decay = 1, .rate = 1};
     const ls_norm_result norm = {.factor = 1, .bad_block = -1};
     const ls_step_state numbers = ls_optim_numbers(&t->run, steps, share, 0.01);
@@ -312,9 +316,13 @@ static void add_shares(ls_optimizer optimizer)
     ls_run run = run_of(optimizer, LS_FAMILY_GPT2);
     trainer t;
 
-    run.train.weight_decay = 0.1;
+    bool sums = optimizer == LS_OPTIMIZER_SGD; /* what has come to rest stays at it */
+    run.train.weight_decay = sums ? 0 : 0.1;
     begin(&t, &run, "auto", 1);
-    state whole = {.w = {1, 2, 3}}, parts = whole;
+    state whole = {.w = {1, 2, 3}};
+    for (int i = 0; i < NUMBERS && sums; i++)
+        whole.m[i] = grad[i] / (1 - (float)run.train.momentum);
+    state parts = whole;
     for (int step = 0; step < 5; step++) {
         double done = step;
         move(&t, &whole, step + 1, 1);

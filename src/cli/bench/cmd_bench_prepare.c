@@ -511,6 +511,7 @@ RUN(fill, fill)
 RUN(norm2, norm2)
 RUN(adamw, adamw)
 RUN(lion, adamw)
+RUN(sgd, adamw)
 RUN(lamb, lamb)
 RUN(momentum, momentum)
 RUN(muon, muon)
@@ -542,6 +543,7 @@ static const struct {
     [LS_ROW_NORM2] = {prepare_norm2, run_norm2},
     [LS_ROW_ADAMW] = {prepare_adamw, run_adamw},
     [LS_ROW_LION] = {prepare_adamw, run_lion},
+    [LS_ROW_SGD] = {prepare_adamw, run_sgd},
     [LS_ROW_LAMB] = {prepare_lamb, run_lamb},
     [LS_ROW_MOMENTUM] = {prepare_momentum, run_momentum},
     [LS_ROW_MUON] = {prepare_muon, run_muon},

@@ -24,6 +24,7 @@ LS_C_BEGIN
     void prefix##norm2##suffix(ls_stream *stream, const ls_norm2 *a);         \
     void prefix##adamw##suffix(ls_stream *stream, const ls_adamw *a);         \
     void prefix##lion##suffix(ls_stream *stream, const ls_adamw *a);          \
+    void prefix##sgd##suffix(ls_stream *stream, const ls_adamw *a);           \
     void prefix##lamb##suffix(ls_stream *stream, const ls_lamb *a);           \
     void prefix##momentum##suffix(ls_stream *stream, const ls_momentum *a);   \
     void prefix##muon##suffix(ls_stream *stream, const ls_muon *a)

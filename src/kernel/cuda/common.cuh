@@ -373,6 +373,7 @@ void ls_cuda_fill(ls_stream *stream, const ls_fill *a);
 void ls_cuda_norm2(ls_stream *stream, const ls_norm2 *a);
 void ls_cuda_adamw(ls_stream *stream, const ls_adamw *a);
 void ls_cuda_lion(ls_stream *stream, const ls_adamw *a);
+void ls_cuda_sgd(ls_stream *stream, const ls_adamw *a);
 void ls_cuda_lamb(ls_stream *stream, const ls_lamb *a);
 void ls_cuda_momentum(ls_stream *stream, const ls_momentum *a);
 void ls_cuda_muon(ls_stream *stream, const ls_muon *a);

@@ -9,8 +9,8 @@ const char *ls_cuda_row_name(ls_row row)
         "linear_fwd",    "linear_bwd_x", "linear_bwd_w", "qkv_fwd", "qkv_bwd", "attention_fwd",
         "attention_bwd", "norm_fwd",     "norm_bwd",     "act_fwd", "act_bwd", "embed_fwd",
         "embed_bwd",     "head",         "sum",          "add",     "scale",   "cast",
-        "fill",          "norm2",        "adamw",        "lion",    "lamb",    "momentum",
-        "muon",          "pack"};
+        "fill",          "norm2",        "adamw",        "lion",    "sgd",     "lamb",
+        "momentum",      "muon",         "pack"};
 
     return names[row];
 }
@@ -78,6 +78,7 @@ static const ls_kernels kernels = {
     .norm2 = ls_cuda_norm2,
     .adamw = ls_cuda_adamw,
     .lion = ls_cuda_lion,
+    .sgd = ls_cuda_sgd,
     .lamb = ls_cuda_lamb,
     .momentum = ls_cuda_momentum,
     .muon = ls_cuda_muon,
