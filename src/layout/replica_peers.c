@@ -67,8 +67,3 @@ int64_t ls_replica_peers_step_bytes(const ls_mesh *mesh, int64_t trained, int ra
     return ls_replica_peers_send(mesh) ? ls_mesh_own(mesh, trained, rank) * (int64_t)sizeof(float)
                                        : 0;
 }
-
-int64_t ls_replica_peers_first_bytes(const ls_mesh *mesh, int64_t trained, int rank)
-{
-    return ls_replica_peers_step_bytes(mesh, trained, rank) * (mesh->zero == 3 ? 3 : 2);
-}

@@ -32,9 +32,8 @@ static inline bool ls_replica_peers_send(const ls_mesh *mesh)
 int ls_replica_peers_of(const ls_mesh *mesh, int rank);
 int ls_replica_peers_ward(const ls_mesh *mesh, int rank);
 
-/* Bytes that a rank sends to its buddy in a step (fp32 gradients), and before the first one: its
- * moments, and with zero 3 its weights. */
+/* Bytes that a rank sends to its buddy in a step: fp32 gradients. Before the first one it sends as
+ * many for each of its moments, and with zero 3 for its weights. */
 int64_t ls_replica_peers_step_bytes(const ls_mesh *mesh, int64_t trained, int rank);
-int64_t ls_replica_peers_first_bytes(const ls_mesh *mesh, int64_t trained, int rank);
 
 LS_C_END

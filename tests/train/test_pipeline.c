@@ -73,9 +73,12 @@ typedef struct rank {
     float *w;       /* owned: all weights, where they are */
 } rank;
 
+static ls_optimizer optimizer;
+
 static void open_rank(rank *r, const kind *k, ls_comm *comm)
 {
     *r = (rank){.run = run_of(k)};
+    r->run.train.optimizer = optimizer;
     r->mesh = (ls_mesh){.ranks = comm ? ls_comm_ranks(comm) : 1,
                         .rank = comm ? ls_comm_rank(comm) : 0,
                         .pp = comm ? k->pp_ranks : 0};
@@ -493,6 +496,12 @@ static void counted(ls_world *w, ls_comm *comm)
 
 LS_TEST_SECONDS(pipeline_uses_the_bytes_that_the_ledger_predicts, 120)
 {
+    ls_world_run("2", NULL, counted);
+}
+
+LS_TEST_SECONDS(pipeline_with_one_moment_uses_what_the_ledger_predicts, 120)
+{
+    optimizer = LS_OPTIMIZER_LION;
     ls_world_run("2", NULL, counted);
 }
 
