@@ -31,6 +31,7 @@ MODELS = {
     "qwen3_moe": "family: qwen3_moe, kv_heads: 4, head_size: 6, experts: 8, experts_used: 3",
     "olmoe": "family: olmoe, kv_heads: 2, experts: 8, experts_used: 2, experts_norm: false",
     "olmo2": "family: olmo2, kv_heads: 2",
+    "phi3": "family: phi3, kv_heads: 4, window: 9, dropout: 0.1",
 }
 EXACT = {"pp", "dp"}  # axes that change no bit
 LOSS, GRADIENT, NOISE = 1e-4, 1e-3, 1e-6  # of a loss; of a tensor's norm; of a key's bias, absolute

@@ -7,7 +7,7 @@
 # Which axes there are, and how wide they can be, is asked of the program (`config schema`), and so is whether it takes a mesh
 # (`config check`, `train`): what it refuses is drawn again. Models without experts leave mesh.ep out. Printed are the largest
 # deviations of every mesh.
-#   SEED=1  RANKS=8  STEPS=30  MODELS="gpt2 llama qwen3 mixtral qwen3_moe olmoe olmo2"  LINESHAFT=PROGRAM
+#   SEED=1  RANKS=8  STEPS=30  MODELS="gpt2 llama qwen3 mixtral qwen3_moe olmoe olmo2 phi3"  LINESHAFT=PROGRAM
 #   HAVE="pp ep zero": only meshes that set all of these
 # Ends with 1 when a mesh strays. No figure of speed: it may run on a busy machine (about twenty minutes).
 set -eu
@@ -20,4 +20,4 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 # shellcheck disable=SC2086 # words are what is wanted
 LINESHAFT=$LINESHAFT python3 bench/meshes.py --work "$work" --meshes "${1:-80}" --seed "${SEED:-1}" --ranks "${RANKS:-8}" \
-    --steps "${STEPS:-30}" --have "${HAVE:-}" ${MODELS:-gpt2 llama qwen3 mixtral qwen3_moe olmoe olmo2}
+    --steps "${STEPS:-30}" --have "${HAVE:-}" ${MODELS:-gpt2 llama qwen3 mixtral qwen3_moe olmoe olmo2 phi3}

@@ -90,7 +90,7 @@ const ls_command ls_cmd_import = {
         "fingerprint (lineshaft_fingerprint.json: some logits of fixed tokens), the imported "
         "model must compute the same, so that weights that are laid out differently are an error "
         "and not a worse model.\n\n"
-        "Families: gpt2, llama, mistral, qwen2, qwen3, mixtral, qwen3_moe, olmoe and olmo2.",
+        "Families: gpt2, llama, mistral, qwen2, qwen3, mixtral, qwen3_moe, olmoe, olmo2 and phi3.",
     .examples = "lineshaft import ~/models/gpt2 models/gpt2  # then generate, train or export it",
     .run = run_import,
 };

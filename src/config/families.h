@@ -95,6 +95,7 @@ typedef struct ls_family_row {
     int64_t kv_heads;  /* 0: as many as heads */
     int64_t head_size; /* 0: width / heads */
     double eps, theta, dropout;
+    bool plain_rope; /* transformers takes no scaling of rotary positions that is built here */
     bool tied;
     ls_family_heads head_sizes;
     bool kv_is_heads; /* keys and values have as many heads as queries */
@@ -109,9 +110,9 @@ typedef struct ls_family_row {
 
 /* As model.family names them, in the order of ls_family. */
 #define LS_FAMILY_NAMES \
-    "gpt2", "llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe", "olmoe", "olmo2"
+    "gpt2", "llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe", "olmoe", "olmo2", "phi3"
 
-enum { LS_FAMILIES = LS_FAMILY_OLMO2 + 1 };
+enum { LS_FAMILIES = LS_FAMILY_PHI3 + 1 };
 
 const ls_family_row *ls_families_row(ls_family family);
 

@@ -39,6 +39,8 @@ ls_status ls_hf_config_writable(const ls_run_model *m)
         return cannot(m, "a window in some layers only");
     if (!can_say_bias(row, m->bias))
         return cannot(m, row->other_bias);
+    if (row->plain_rope && m->rope_scaling != LS_ROPE_PLAIN)
+        return cannot(m, "such a scaling of positions");
     if (row->head_sizes == LS_HEADS_FILL && m->head_size * m->heads != m->width)
         return cannot(m, "heads that do not fill its width");
     if (row->head_sizes == LS_HEADS_DIVIDE && m->width % m->heads != 0)
@@ -232,6 +234,10 @@ static void put_llama(ls_json *json, const ls_hf_config_config *config)
     if (row->mlp_bias_key)
         ls_json_put_bool(json, "mlp_bias", all || m->bias == LS_BIAS_MLP);
     put_kept(json, config, "attention_dropout", 0);
+    if (row->keys.dropout) {
+        put_float(json, row->keys.dropout, m->dropout);
+        put_kept(json, config, "embd_pdrop", m->dropout);
+    }
     put_rope(json, m);
     put_window(json, m);
 }

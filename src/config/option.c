@@ -68,7 +68,7 @@ const ls_option ls_options[] = {
          "qwen3 also normalises queries and keys. mixtral and qwen3_moe are mistral and qwen3 with "
          "a mixture of experts (model.experts); olmoe is such a mixture too, and normalises the "
          "queries of all heads together, and so the keys. olmo2 does the same without experts, and "
-         "has its norms behind attention and MLP.",
+         "has its norms behind attention and MLP. phi3 is llama, stored otherwise.",
      .offset = AT(model.family),
      .fixed = true},
     {.key = "model.layers",

@@ -29,7 +29,8 @@ typedef enum ls_family {
     LS_FAMILY_MIXTRAL,
     LS_FAMILY_QWEN3_MOE,
     LS_FAMILY_OLMOE,
-    LS_FAMILY_OLMO2
+    LS_FAMILY_OLMO2,
+    LS_FAMILY_PHI3
 } ls_family;
 
 /* Which linear layers of a block have a bias. */

@@ -30,6 +30,10 @@
     "\"model_type\":\"olmo2\",\"architectures\":[\"Olmo2ForCausalLM\"],\"vocab_size\":100," \
     "\"hidden_size\":32,\"intermediate_size\":24,\"num_hidden_layers\":2,"                  \
     "\"num_attention_heads\":4"
+#define PHI3                                                                              \
+    "\"model_type\":\"phi3\",\"architectures\":[\"Phi3ForCausalLM\"],\"vocab_size\":100," \
+    "\"hidden_size\":32,\"intermediate_size\":24,\"num_hidden_layers\":2,"                \
+    "\"num_attention_heads\":4"
 #define QWEN3                                                                                  \
     "\"model_type\":\"qwen3\",\"vocab_size\":100,\"hidden_size\":32,\"intermediate_size\":48," \
     "\"num_hidden_layers\":4,\"num_attention_heads\":4,\"num_key_value_heads\":2"
@@ -227,6 +231,11 @@ LS_TEST(hf_refuses_other_models_by_name)
          "a mixture of experts (60 experts): not built yet", LS_EUSAGE},
         {"{\"model_type\":\"flex_olmo_moe\"}", "a mixture of experts: not built yet", LS_EUSAGE},
         {"{" OLMOE ",\"clip_qkv\":8.0}", "that are clipped", LS_EUSAGE},
+        {"{" PHI3 ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,1,1,1],"
+         "\"long_factor\":[2,2,2,2]}}",
+         "rotary positions scaled by \"longrope\": not built yet", LS_EUSAGE},
+        {"{" PHI3 ",\"rope_scaling\":{\"type\":\"su\"}}", "scaled by \"su\"", LS_EUSAGE},
+        {"{" PHI3 ",\"partial_rotary_factor\":0.75}", "only a part of each head", LS_EUSAGE},
         {"{" OLMOE ",\"head_dim\":16}", "heads that fill its width", LS_EUSAGE},
         {"{" LLAMA ",\"num_local_experts\":4}", "4 experts", LS_EUSAGE},
         {"{" QWEN3_MOE ",\"decoder_sparse_step\":2}", "in some layers only", LS_EUSAGE},
@@ -333,6 +342,8 @@ LS_TEST(hf_writes_what_it_reads)
                 ",\"num_key_value_heads\":1,\"norm_topk_prob\":true,\"attention_bias\":true}");
     check_round("{" OLMO2 "}");
     check_round("{" OLMO2 ",\"attention_bias\":true,\"num_key_value_heads\":2,\"rope_theta\":5e5}");
+    check_round("{" PHI3 "}");
+    check_round("{" PHI3 ",\"num_key_value_heads\":2,\"sliding_window\":2047,\"resid_pdrop\":0.1}");
     check_round("{" QWEN3_MOE "}");
     check_round("{" QWEN3_MOE ",\"norm_topk_prob\":true,\"use_sliding_window\":true,"
                 "\"sliding_window\":9,\"attention_bias\":true}");
@@ -369,6 +380,13 @@ LS_TEST(hf_reads_mixtures_with_transformers_defaults)
     LS_CHECK_EQ(c.model.kv_heads, c.model.heads);
     LS_CHECK_EQ(c.model.context, 2048);
     LS_CHECK_EQ(c.model.bias, LS_BIAS_NONE);
+    LS_CHECK_NEAR(c.model.norm_eps, 1e-5, 1e-12);
+    LS_CHECK_OK(read_text("{" PHI3 "}", &c));
+    LS_CHECK_EQ(c.model.family, LS_FAMILY_PHI3);
+    LS_CHECK_EQ(c.model.kv_heads, c.model.heads);
+    LS_CHECK_EQ(c.model.context, 4096);
+    LS_CHECK_EQ(c.model.window, 0);
+    LS_CHECK_NEAR(c.model.dropout, 0, 0);
     LS_CHECK_NEAR(c.model.norm_eps, 1e-5, 1e-12);
 }
 
@@ -415,6 +433,9 @@ LS_TEST(hf_says_what_no_family_has)
     c.model.bias = LS_BIAS_NONE;
     c.model.window = 5;
     LS_CHECK_FAILS(ls_hf_config_writable(&c.model), LS_EUSAGE, "a sliding window");
+    LS_CHECK_OK(read_text("{" PHI3 "}", &c));
+    c.model.rope_scaling = LS_ROPE_LINEAR;
+    LS_CHECK_FAILS(ls_hf_config_writable(&c.model), LS_EUSAGE, "such a scaling of positions");
 }
 
 /* --- a run that imports ----------------------------------------------------------------------- */

@@ -86,6 +86,7 @@ LS_TEST(option_enum_names_match_their_enums)
         {"model.family", "qwen3_moe", LS_FAMILY_QWEN3_MOE},
         {"model.family", "olmoe", LS_FAMILY_OLMOE},
         {"model.family", "olmo2", LS_FAMILY_OLMO2},
+        {"model.family", "phi3", LS_FAMILY_PHI3},
         {"train.lr_rule", "sqrt", LS_LR_SQRT},
         {"train.schedule", "constant", LS_LR_SCHEDULE_CONSTANT},
         {"train.schedule", "linear", LS_LR_SCHEDULE_LINEAR},

@@ -81,9 +81,9 @@ def check_fingerprint(family):
     if family == "gpt2":
         tensors["transformer.h.0.attn.c_proj.weight"] = tensors["transformer.h.0.attn.c_proj.weight"].T.contiguous()
     else:  # neighbours instead of halves, as Meta's own files have them
-        w, D = tensors["model.layers.0.self_attn.q_proj.weight"], model.model.layers[0].self_attn.head_dim
-        tensors["model.layers.0.self_attn.q_proj.weight"] = w.view(-1, 2, D // 2, w.shape[1]).transpose(1, 2) \
-            .reshape(w.shape).contiguous()
+        name = "model.layers.0.self_attn.%s_proj.weight" % ("qkv" if family == "phi3" else "q")
+        w, D = tensors[name], model.model.layers[0].self_attn.head_dim
+        tensors[name] = w.view(-1, 2, D // 2, w.shape[1]).transpose(1, 2).reshape(w.shape).contiguous()
     save_file(tensors, hf + "/model.safetensors", {"format": "pt"})
     said = lineshaft("import", hf, family + "-wrong", code=4)
     if os.path.exists(family + "-wrong"):
@@ -151,9 +151,10 @@ def check_adapter(family, targets):
 if __name__ == "__main__":
     checks = [(round_trip, family, number, dtype) for family in oracle.FAMILIES
               for number, dtype in ((0, torch.float32), (1, torch.bfloat16), (3, torch.float32))]
-    checks += [(check_fingerprint, family) for family in ("gpt2", "llama", "qwen3", "olmo2")]
+    checks += [(check_fingerprint, family) for family in ("gpt2", "llama", "qwen3", "olmo2", "phi3")]
     for family, targets in (("llama", ["q_proj", "v_proj", "down_proj"]), ("gpt2", ["c_attn", "mlp.c_fc"]),
-                            ("qwen3", ["k_proj", "o_proj", "gate_proj"]), ("olmo2", ["q_proj", "up_proj"])):
+                            ("qwen3", ["k_proj", "o_proj", "gate_proj"]), ("olmo2", ["q_proj", "up_proj"]),
+                            ("phi3", ["qkv_proj", "gate_up_proj", "down_proj"])):
         checks += [(check_tuned, family), (check_adapter, family, targets)]
     for check, *args in checks:
         try:

@@ -87,7 +87,8 @@ def check_steps(what, model, folder, seed, steps, *settings, extra=None, rename=
     x, y = np.ascontiguousarray(rows[:, :, :-1]), np.ascontiguousarray(rows[:, :, 1:])
     before = {rename(name): part for n, p in model.named_parameters()
               for name, part in oracle.spread(model, n, p.detach().clone().numpy()).items()}
-    frozen = {rename(n) for n, p in model.named_parameters() if not p.requires_grad}
+    frozen = {rename(part) for n, p in model.named_parameters() if not p.requires_grad
+              for part in oracle.spread(model, n, p.detach().numpy())}
     ours = oracle.probe("train", folder, {"tokens": x, "targets": y, **(extra or {})},
                         "batch.sequences=%d" % B, "model.context=%d" % T, *TRAIN,
                         *oracle.settings_of(model), *settings)
@@ -179,6 +180,8 @@ REFUSED = [  # family, settings, what the message must say
     ("gemma2", {}, "gemma2"),
     ("llama", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}}, "yarn"),
     ("llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}}, "dynamic"),
+    ("phi3", {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4, "factor": 2.0,
+                                  "short_factor": [1.0] * 48, "long_factor": [2.0] * 48}}, "longrope"),
     ("llama", {"hidden_act": "gelu"}, "hidden_act"),
     ("gpt2", {"activation_function": "relu"}, "activation_function"),
     ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),

@@ -5,7 +5,7 @@
 . "$LINESHAFT_ROOT/tests/lib.sh"
 unset LINESHAFT_CARRIER
 seed=${LINESHAFT_MESHES_SEED:-7}
-for model in gpt2 qwen3 mixtral olmoe olmo2; do
+for model in gpt2 qwen3 mixtral olmoe olmo2 phi3; do
     LINESHAFT=$LINESHAFT python3 "$LINESHAFT_ROOT/bench/meshes.py" --work "$PWD" --meshes 2 --seed "$seed" --ranks 4 --steps 4 $model >out 2>err ||
         fail "seed $seed: $(cat out err)"
     grep -q '^axes: pp, dp.*tp' out || fail "not the axes: $(cat out)"

@@ -10,7 +10,7 @@ set -u
 # shellcheck source=tests/gpu/checks.sh
 . "$(dirname "$0")/checks.sh"
 steps=${MESH_STEPS:-20}
-families=${MESH_FAMILIES:-gpt2 llama qwen3 mixtral olmoe olmo2}
+families=${MESH_FAMILIES:-gpt2 llama qwen3 mixtral olmoe olmo2 phi3}
 types=${MESH_TYPES:-fp32 bf16}
 
 # train NAME RANKS SETTING...: a run in folder NAME, its events in NAME.json; says what went wrong.

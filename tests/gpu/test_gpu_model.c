@@ -99,7 +99,8 @@ static const kind kinds[] = {{"gpt2", LS_FAMILY_GPT2, 3, 0, 0, 0, 0, 0},
                              {"mixtral", LS_FAMILY_MIXTRAL, 1, 0, 0, 0, 4, 2},
                              {"qwen3_moe, all experts", LS_FAMILY_QWEN3_MOE, 1, 0, 0, 0, 4, 4},
                              {"olmoe, all experts", LS_FAMILY_OLMOE, 3, 0, 0, 0, 3, 3},
-                             {"olmo2", LS_FAMILY_OLMO2, 1, 0, 0, 0, 0, 0}};
+                             {"olmo2", LS_FAMILY_OLMO2, 1, 0, 0, 0, 0, 0},
+                             {"phi3, window", LS_FAMILY_PHI3, 3, 7, 0, 0.1, 0, 0}};
 
 /* A rounding to 16 bits sends tokens to other experts, unless all are taken. */
 static bool chooses(const kind *k)

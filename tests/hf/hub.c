@@ -8,11 +8,31 @@
 #include "config/hf_config.h"
 #include "config/runfile.h"
 #include "hf/hf_convert.h"
+#include "hf/hf_fused.h"
 #include "harness.h"
 
 static void put_name(hub_tensor *t, const char *name)
 {
     snprintf(t->name, sizeof t->name, "%s", name);
+}
+
+/* The tensor that begins with a parameter; returns how many parameters it holds. */
+static int add_params(hub *s, const ls_param *p)
+{
+    char name[LS_PARAM_NAME];
+    int part, n = ls_hf_fused_name(s->model.shape.family, p->name, name, &part);
+    int64_t rows = 0, at = 0;
+
+    for (int i = 0; i < n; i++)
+        rows += p[i].shape[0];
+    hub_tensor *t =
+        hub_add(s, name, p->ndim > 1 ? rows : 0, p->ndim > 1 ? p->shape[1] : p->shape[0]);
+    for (int i = 0; i < n; at += p[i].count, i++) {
+        ls_model_start(&p[i], 7, 0, p[i].count, t->values + at);
+        for (int64_t k = 0; k < p->count && p->start != LS_START_NORMAL; k++)
+            t->values[k] += 0.01f * (float)(k % 13); /* norms and biases that matter */
+    }
+    return n;
 }
 
 void hub_init(hub *s, const char *model_yaml)
@@ -31,14 +51,8 @@ void hub_init(hub *s, const char *model_yaml)
     LS_CHECK_OK(ls_model_init(&s->model, &s->run, 2));
     s->tensors = ls_mem_array((size_t)s->model.n_params + 8, sizeof *s->tensors);
     LS_CHECK(s->tensors);
-    for (int i = 0; i < s->model.n_params; i++) {
-        const ls_param *p = &s->model.params[i];
-        hub_tensor *t = hub_add(s, p->name, p->ndim > 1 ? p->shape[0] : 0,
-                                p->ndim > 1 ? p->shape[1] : p->shape[0]);
-        ls_model_start(p, 7, 0, p->count, t->values);
-        for (int64_t k = 0; k < p->count && p->start != LS_START_NORMAL; k++)
-            t->values[k] += 0.01f * (float)(k % 13); /* norms and biases that matter */
-    }
+    for (int i = 0; i < s->model.n_params; i += add_params(s, &s->model.params[i]))
+        ;
     config = (ls_hf_config_config){.model = s->run.model, .bos = -1};
     config.model.vocab = s->model.shape.V;
     ls_str_clear(&text);

@@ -17,6 +17,9 @@
 #define LLAMA                                                                            \
     "family: llama, layers: 2, width: 16, heads: 2, kv_heads: 1, context: 30, mlp: 24, " \
     "vocab: 61, tied: false, init_std: 0.3"
+#define PHI3                                                                            \
+    "family: phi3, layers: 2, width: 16, heads: 4, kv_heads: 2, context: 30, mlp: 24, " \
+    "vocab: 61, tied: false, init_std: 0.3, window: 9"
 #define GPT2 \
     "family: gpt2, layers: 2, width: 16, heads: 2, context: 30, mlp: 16, vocab: 61, init_std: 0.3"
 
@@ -50,10 +53,10 @@ static void check_equal(const char *a, const char *b)
 
 LS_TEST(exchange_round_trip_keeps_every_byte)
 {
-    static const char *const models[] = {LLAMA, GPT2};
+    static const char *const models[] = {LLAMA, GPT2, PHI3};
     static const ls_dtype types[] = {LS_F32, LS_BF16, LS_F16};
 
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 9; i++) {
         hub s;
         ls_hf_import_report in, again;
         ls_hf_export_report out;

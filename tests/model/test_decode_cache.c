@@ -18,7 +18,7 @@ static const shape shapes[] = {
     {"gpt2", LS_FAMILY_GPT2, 3, 0, 0},          {"llama", LS_FAMILY_LLAMA, 3, 0, 0},
     {"llama gqa", LS_FAMILY_LLAMA, 1, 0, 0},    {"mistral", LS_FAMILY_MISTRAL, 1, 4, 0},
     {"qwen2 window", LS_FAMILY_QWEN2, 3, 3, 1}, {"qwen3", LS_FAMILY_QWEN3, 1, 0, 0},
-    {"olmo2", LS_FAMILY_OLMO2, 1, 0, 0},
+    {"olmo2", LS_FAMILY_OLMO2, 1, 0, 0},        {"phi3", LS_FAMILY_PHI3, 3, 5, 0},
 };
 
 typedef struct rig {

@@ -113,6 +113,18 @@ static void olmo2(ls_run *run)
     run->model.dropout = 0;
 }
 
+static void phi3(ls_run *run)
+{
+    static const char *targets[] = {"qkv_proj", "mlp.gate_up_proj"};
+
+    llama(run);
+    run->model.family = LS_FAMILY_PHI3;
+    run->model.window = 6;
+    run->lora.rank = 2;
+    run->lora.alpha = 3;
+    run->lora.targets = (ls_run_list){targets, 2};
+}
+
 static void olmo2_some(ls_run *run)
 {
     static const char *targets[] = {"q_proj", "o_proj", "up_proj", "down_proj"};
@@ -179,6 +191,7 @@ static const variant variants[] = {{"gpt2", plain},
                                    {"qwen3_moe frozen", qwen3_moe},
                                    {"olmoe", olmoe},
                                    {"olmo2", olmo2},
+                                   {"phi3 lora of some", phi3},
                                    {"olmo2 lora of some", olmo2_some},
                                    {"llama lora", adapted},
                                    {"gpt2 lora", adapted_gpt2},

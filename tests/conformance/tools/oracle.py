@@ -15,7 +15,7 @@ transformers.utils.logging.disable_progress_bar()
 PROBE = os.environ["LINESHAFT_PROBE"]
 LINESHAFT = os.environ["LINESHAFT"]
 T, B = 37, 3  # odd on purpose
-FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe", "olmoe", "olmo2")
+FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe", "olmoe", "olmo2", "phi3")
 MIXTURES = ("mixtral", "qwen3_moe", "olmoe")
 PER_FAMILY = 4
 
@@ -79,15 +79,34 @@ SPECIAL = {
         {"attention_bias": True, "old_spelling": True, "num_attention_heads": 6, "num_key_value_heads": 2,
          "hidden_size": 72},
         {"tie_word_embeddings": True, "head_dim": 10, "num_hidden_layers": 3},
-        {"rope_parameters": LLAMA3}]}
+        {"rope_parameters": LLAMA3}],
+    "phi3": [
+        {},
+        {"sliding_window": 7, "old_spelling": True, "num_attention_heads": 6, "num_key_value_heads": 2,
+         "hidden_size": 72},
+        {"tie_word_embeddings": True, "head_dim": 10, "num_hidden_layers": 3},
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}, "sliding_window": None}]}
 
 # One expert of normalised weight has the weight 1 and its router no gradient, only rounding, which AdamW blows
 # up: there is no such configuration. And where two experts are as good to the last bits, the two sides take
 # different ones at some step: numbers of experts above are such that it does not happen.
 
 
+def spread_fused(model, name, value):
+    heads, kv = model.config.num_attention_heads, model.config.num_key_value_heads
+    size = model.model.layers[0].self_attn.head_dim
+    for fused, parts, rows in (("qkv_proj", "qkv", (heads * size, kv * size, kv * size)),
+                               ("gate_up_proj", ("gate", "up"), (model.config.intermediate_size,) * 2)):
+        if fused + ".weight" in name:
+            ends = np.cumsum((0, *rows))
+            return {name.replace(fused, "%s_proj" % p): value[ends[i]:ends[i + 1]] for i, p in enumerate(parts)}
+    return {name: value}
+
+
 def spread(model, name, value):
-    """A parameter by the names that files have: transformers holds all experts in one tensor."""
+    """A parameter by our names: transformers holds all experts in one tensor, and Phi-3 fused projections."""
+    if model.config.model_type == "phi3":
+        return spread_fused(model, name, value)
     mixtral = model.config.model_type == "mixtral"
     head, found, which = name.partition(".mlp.")
     if model.config.model_type not in MIXTURES or not found:
@@ -129,7 +148,7 @@ def configuration(family, number):
                 "num_attention_heads": heads, "tie_word_embeddings": False,
                 "num_key_value_heads": heads // int(rng.choice([d for d in (1, 2, 3) if heads % d == 0])),
                 "rms_norm_eps": float(rng.choice([1e-5, 1e-6])), **tokens}
-    if family in ("olmoe", "olmo2"):  # their default is 1, and PyTorch never trains the embedding of that token
+    if family in ("olmoe", "olmo2", "phi3"):  # PyTorch never trains the embedding of the token that they default to
         keys["pad_token_id"] = None
     keys.update(special)
     return transformers.AutoConfig.for_model(family, **keys), old
