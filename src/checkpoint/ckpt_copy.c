@@ -19,6 +19,8 @@
 /* What the other store has of an object. */
 typedef enum state { WHOLE, MISSING, DAMAGED } state;
 
+/* Whether the other store has an object, and whole: it is read and hashed, because a name alone
+ * proves nothing. */
 static ls_status look(const ls_ckpt_store *to, const ls_ckpt_object *object, state *state_out)
 {
     ls_str path;
@@ -83,6 +85,8 @@ out:
     return st;
 }
 
+/* The last step of a copy. The text is checked against its own hash before it is written, and left
+ * alone where the same one is already there. */
 static ls_status copy_manifest(const ls_ckpt *ckpt, ls_ckpt_store *to)
 {
     ls_status st = LS_OK;
@@ -107,6 +111,7 @@ out:
     return st;
 }
 
+/* A copy in the order of a save: hold the store, plan and reserve, objects, folders, manifest. */
 static ls_status copy_all(const ls_ckpt *ckpt, ls_ckpt_store *to, state *had,
                           ls_ckpt_copied *copied)
 {

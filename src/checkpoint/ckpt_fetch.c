@@ -105,6 +105,8 @@ int64_t ls_ckpt_fetch_bytes(const ls_ckpt_fetch *fetch)
     return fetch->bytes_read;
 }
 
+/* Start to read the object at this place. A failure stays in the item until the caller reaches it:
+ * objects before it are still handed out. */
 static void open_item(ls_ckpt_fetch *f, item *it, int place)
 {
     const ls_ckpt_object *o = &f->ckpt->objects[f->objects[place]];

@@ -32,6 +32,7 @@ static void shape_text(char *out, size_t cap, const int64_t *shape, int ndim)
         snprintf(out + used, cap - used, "]");
 }
 
+/* The row of a tensor in the manifest; rows are sorted by name, then kind. */
 static ls_status find_row(const ls_ckpt *ckpt, const char *name, const char *kind,
                           const ls_ckpt_row **row_out)
 {
@@ -383,6 +384,8 @@ static ls_status take_object(load *x, int object)
     return st;
 }
 
+/* Objects of which everything is wanted: read ahead, one after the other. A damaged one is restored
+ * from the mirror and read again. */
 static ls_status take_whole_ones(load *x)
 {
     ls_ckpt_fetch *fetch = NULL;
@@ -406,6 +409,7 @@ out:
     return st;
 }
 
+/* First the whole objects, then of the others the blocks that hold something wanted. */
 static ls_status take_all(load *x)
 {
     ls_status st = LS_OK;

@@ -69,6 +69,7 @@ static void put_dims(ls_json *json, const char *key, const int64_t *dims, int nd
     ls_json_close(json);
 }
 
+/* One tensor as one line of JSON: its description and where each of its boxes lies. */
 static void put_row(const ls_ckpt *ckpt, const ls_ckpt_row *row, ls_str *out)
 {
     ls_json json;
@@ -270,6 +271,8 @@ static ls_status get_num(const json_t *in, const char *key, double *value_out)
     return LS_OK;
 }
 
+/* Read a shape or an offset. *ndim is the number of dimensions it must have; -1: any, and it is
+ * set. */
 static ls_status get_dims(const json_t *in, const char *key, int *ndim, int64_t *dims_out)
 {
     const json_t *v = json_object_get(in, key);
@@ -324,6 +327,8 @@ static ls_status read_version(const json_t *root)
     return LS_OK;
 }
 
+/* All fields but tensors and objects. A missing one or one of the wrong type is LS_EDATA; nothing
+ * has a default. */
 static ls_status read_head(ls_ckpt *ckpt, const json_t *root)
 {
     ls_status st = LS_OK;
@@ -385,6 +390,7 @@ static ls_status read_sha(ls_ckpt_object *o, const char *name, const json_t *val
     return o->has_sha ? LS_OK : ls_fail(LS_EDATA, "object %s has a SHA-256 that is not one", name);
 }
 
+/* One object: its name is a hash, and it must list exactly one checksum for each of its blocks. */
 static ls_status read_object(ls_ckpt *ckpt, ls_ckpt_object *o, const char *name, const json_t *row)
 {
     ls_status st = LS_OK;
@@ -406,6 +412,7 @@ out:
     return st;
 }
 
+/* The table of objects, sorted by hash so that boxes find theirs by binary search. */
 static ls_status read_objects(ls_ckpt *ckpt, json_t *map)
 {
     ls_status st = LS_OK;
@@ -427,6 +434,7 @@ out:
     return st;
 }
 
+/* One box of a tensor: it must lie inside the tensor, and in an object that the manifest lists. */
 static ls_status read_box(ls_ckpt *ckpt, const ls_ckpt_row *row, ls_ckpt_box *box, const json_t *in)
 {
     ls_status st = LS_OK;
@@ -499,6 +507,8 @@ ls_status ls_ckpt_row_check(ls_ckpt_row *row)
     return LS_OK;
 }
 
+/* One tensor. whole: its boxes must cover it exactly once; in the report of one of several writers
+ * they need not. */
 static ls_status read_row(ls_ckpt *ckpt, ls_ckpt_row *row, const json_t *in, bool whole)
 {
     ls_status st = LS_OK;
@@ -528,6 +538,7 @@ out:
     return st;
 }
 
+/* All tensors, sorted by name and kind; a pair that is listed twice is an error. */
 static ls_status read_tensors(ls_ckpt *ckpt, const json_t *list, bool whole)
 {
     ls_status st = LS_OK;

@@ -166,6 +166,8 @@ ls_status ls_ckpt_reader_check(const ls_ckpt_reader *reader, int64_t first, int6
     return st;
 }
 
+/* Read the blocks that hold bytes begin .. end-1 and are not in memory yet, and compare each with
+ * its checksum. */
 static ls_status load_blocks(ls_ckpt_reader *reader, int64_t begin, int64_t end)
 {
     ls_status st = LS_OK;

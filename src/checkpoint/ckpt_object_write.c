@@ -220,6 +220,7 @@ static void try_again(ls_ckpt_flow *flow, object_write *f, int error)
         f->again = true;
 }
 
+/* All bytes are written: cut the file to the length of the object, and ask for its sync. */
 static void sync_object(ls_ckpt_flow *flow, object_write *f)
 {
     f->stage = SYNCING;
@@ -283,6 +284,8 @@ static ls_status write_rest(const chunk *c, int64_t done)
     return LS_OK;
 }
 
+/* The end of a write. A short one is completed here; one that failed ends the object, or starts it
+ * anew where the handle is stale. */
 static void chunk_ended(ls_ckpt_flow *flow, chunk *c, const ls_disk_end *end)
 {
     object_write *f = c->of;

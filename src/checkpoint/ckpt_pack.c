@@ -236,6 +236,8 @@ out:
     return st;
 }
 
+/* Cut a part into slabs of at most 64 MiB; a small one joins the open object of its group and
+ * kind. */
 static ls_status plan_part(work *s, int index)
 {
     ls_status st = LS_OK;
@@ -404,6 +406,8 @@ static void end_hash(work *s, bool well)
     s->threaded = false;
 }
 
+/* Lay out the tensors of a planned object: header first, then tensors in file order. Its length is
+ * known from here on. */
 static ls_status finish_plan(const work *s, plan *p, ls_safetensors_item *items, int n)
 {
     int64_t pieces = 1;
@@ -426,6 +430,8 @@ out:
     return st;
 }
 
+/* Which part goes into which object, for all parts; small tensors share objects, slabs have their
+ * own. */
 static ls_status plan_objects(work *s)
 {
     ls_status st = LS_OK;
@@ -522,6 +528,7 @@ static bool same_tensor(const ls_ckpt_part *a, const ls_ckpt_part *b)
     return strcmp(a->of.name, b->of.name) == 0 && strcmp(a->of.kind, b->of.kind) == 0;
 }
 
+/* The rows of this writer: for each of its tensors one row, with the boxes that its parts are. */
 static ls_status list_rows(work *s)
 {
     ls_ckpt *c = &s->added->ckpt;
@@ -549,6 +556,8 @@ out:
 /* --- look, reserve, write -----------------------------------------------------------------------
  */
 
+/* Whether the store has the object already. A name alone does not prove the bytes: an object that
+ * this process has neither written nor read is read here. */
 static ls_status look_for_object(work *s, plan *p)
 {
     ls_status st = LS_OK;
@@ -703,6 +712,8 @@ out:
     return st;
 }
 
+/* With room for everything, even if all of it were new: look and write object by object while
+ * hashing goes on. Otherwise hash all, look at all, reserve, then write. */
 static ls_status store_objects(work *s)
 {
     int64_t left = 0;
@@ -721,6 +732,7 @@ out:
     return st;
 }
 
+/* Plan, hash, look, reserve, write: the whole way of one writer's parts. */
 static ls_status do_parts(work *s)
 {
     ls_status st = LS_OK;

@@ -67,6 +67,8 @@ static bool is_gone(const pruning *x, int64_t step)
     return false;
 }
 
+/* The objects that any readable manifest names. A manifest that is damaged names nothing; one that
+ * cannot be read for another reason stops the sweep. */
 static ls_status collect_names(const pruning *x, name_set *set)
 {
     const ls_ckpt_store *store = x->store;
@@ -95,6 +97,7 @@ out:
     return st;
 }
 
+/* Remove a file, or in a dry run only report it, and count its bytes. */
 static ls_status remove_file(pruning *x, const char *path)
 {
     struct stat info;
@@ -127,6 +130,7 @@ static bool object_of_name(const char *name, ls_hash *hash_out)
     return ls_hash_parse(hex, hash_out) == LS_OK;
 }
 
+/* Remove from one folder of objects what no manifest names, and temporary files of dead writers. */
 static ls_status sweep_folder(pruning *x, const char *folder, const name_set *set)
 {
     ls_status st = LS_OK;
@@ -156,6 +160,7 @@ out:
     return st;
 }
 
+/* Temporary files in the store itself, then all 256 folders of objects. */
 static ls_status sweep(pruning *x)
 {
     ls_status st = LS_OK;

@@ -206,6 +206,8 @@ typedef struct source {
     const ls_ckpt *from;
 } source;
 
+/* Rows of all writers, sorted by name and kind; rows of one tensor become one that has all their
+ * boxes, renumbered by the joined objects. */
 static ls_status join_rows(join *s, const ls_ckpt_added *added, int n)
 {
     ls_ckpt *c = &s->ckpt;
@@ -240,6 +242,7 @@ out:
     return st;
 }
 
+/* Join objects and rows of all writers; then every tensor must be covered exactly once. */
 static ls_status join_all(join *s, const ls_ckpt_added *added, int n)
 {
     ls_status st = LS_OK;
@@ -310,6 +313,8 @@ static ls_status may_commit(const join *s)
     return st;
 }
 
+/* Write the tail of the manifest and rename it into place, unless the same state is already saved
+ * under this step. The commit token is asked last, directly before the rename. */
 static ls_status commit(join *s, ls_str *text)
 {
     ls_status st = LS_OK;
@@ -392,6 +397,8 @@ static ls_status check_names(const ls_ckpt_tensor *tensors, int n)
     return st;
 }
 
+/* A save by one process: its parts are whole tensors. The hash of the weights is computed beside
+ * the writing. */
 static ls_status save_all(join *s, const ls_ckpt_tensor *tensors, int n)
 {
     ls_ckpt_info *info = &s->ckpt.info;
@@ -510,6 +517,8 @@ static ls_status compare(const join *s, const ls_ckpt_added *seen, int writer)
     return LS_OK;
 }
 
+/* A save by several processes: their reports are parsed, joined and compared, and the objects they
+ * wrote must be visible here. Reports of writers that only hashed come last. */
 static ls_status commit_all(join *s, const ls_ckpt_report *reports, int n, ls_ckpt_added *added,
                             int64_t deadline_ns)
 {

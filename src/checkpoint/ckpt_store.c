@@ -402,6 +402,8 @@ static ls_status unusable(const char *path, const char *what)
     return ls_fail(LS_EDATA, "checkpoint \"%s\" is %s: %s", path, what, why);
 }
 
+/* Parse a manifest whose hash is right. Its step must be that of its name, so that a renamed file
+ * is found. */
 static ls_status fill_ckpt(ls_ckpt *ckpt, const char *dir, int64_t step, const ls_str *text)
 {
     ls_status st = LS_OK;
@@ -421,6 +423,8 @@ out:
     return st;
 }
 
+/* Read the manifest of a step: its hash first, then with a key its signature, and only then its
+ * content. */
 static ls_status read_step(const char *dir, int64_t step, const ls_ckpt_key *key,
                            ls_ckpt **ckpt_out)
 {
@@ -516,6 +520,8 @@ ls_status ls_ckpt_objects_there(const ls_ckpt *ckpt)
     return st;
 }
 
+/* A manifest that may be used and whose objects all exist, restored from the mirror where need
+ * be. */
 static ls_status open_step(const ls_ckpt_store *store, int64_t step, ls_ckpt **ckpt_out)
 {
     ls_ckpt *ckpt = NULL;
@@ -663,6 +669,7 @@ ls_status ls_ckpt_passed_tell(const ls_ckpt_store *store, const ls_ckpt_passed *
     return notes ? ls_str_status(notes) : LS_OK;
 }
 
+/* LS_EUSAGE, with the newest step that there is as the hint. */
 static ls_status no_such_step(const ls_ckpt_store *store, int64_t step)
 {
     int64_t *steps = NULL, newest = -1;

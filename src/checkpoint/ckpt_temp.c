@@ -19,6 +19,7 @@
 
 enum { TRIES = 2, STALE_TRIES = 5 };
 
+/* A temporary file with a name that no other writer has: process number and a counter. */
 static ls_status open_named(ls_ckpt_temp *t, const char *folder)
 {
     static atomic_uint counter;
@@ -139,6 +140,8 @@ static int commit_rename(const char *from, const char *to, bool replace)
 /* The outcome of one attempt. */
 typedef enum outcome { DONE, AGAIN, FAILED } outcome;
 
+/* Write, sync and rename a manifest. AGAIN: the file must be written anew (a stale handle, or a
+ * sync that failed). */
 static outcome commit_once(const char *dir, const char *path, const ls_str *text, bool replace)
 {
     outcome result = FAILED;

@@ -103,6 +103,8 @@ static ls_status do_job(ls_ckpt_writer *w)
     return e.status == LS_OK ? LS_OK : ls_err_adopt(&e.record);
 }
 
+/* The writer's thread: waits for a job, runs it without the lock, and leaves its result for
+ * poll(). */
 static void *work(void *context)
 {
     ls_ckpt_writer *w = context;
@@ -199,6 +201,7 @@ static ls_status copy_text(ls_arena *arena, const char **text)
     return *text ? LS_OK : LS_ENOMEM;
 }
 
+/* Copy rows, names and texts into the arena of the job; tensors' bytes stay the caller's. */
 static ls_status copy_job(ls_ckpt_writer *w, const ls_ckpt_info *info,
                           const ls_ckpt_tensor *tensors, int n)
 {

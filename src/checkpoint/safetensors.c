@@ -76,6 +76,7 @@ ls_status ls_safetensors_head_bytes(const void *first8, int64_t file_bytes, cons
     return LS_OK;
 }
 
+/* The shape of an entry: counts only, and not more dimensions than LS_SAFETENSORS_RANK. */
 static ls_status read_shape(ls_safetensors_entry *e, const json_t *shape, const char *file_name)
 {
     if (!json_is_array(shape))
@@ -129,6 +130,7 @@ out:
     return st;
 }
 
+/* The optional map of strings. Anything but strings is damage. */
 static ls_status read_metadata(ls_safetensors *file, const json_t *map, const char *name)
 {
     const char *key;
@@ -154,6 +156,7 @@ static ls_status read_metadata(ls_safetensors *file, const json_t *map, const ch
     return LS_OK;
 }
 
+/* All rows of the header, in any order; duplicate names were refused by the JSON parser. */
 static ls_status read_rows(ls_safetensors *file, json_t *root, const char *name)
 {
     ls_status st = LS_OK;
@@ -329,6 +332,7 @@ static int by_width_then_name(const void *a, const void *b)
     return wx != wy ? (wx > wy ? -1 : 1) : strcmp(x->name, y->name);
 }
 
+/* File order, and where each tensor begins and ends; refuses sums that overflow. */
 static ls_status place_items(ls_safetensors_item *items, int count)
 {
     int64_t at = 0;
@@ -347,6 +351,7 @@ static ls_status place_items(ls_safetensors_item *items, int count)
     return LS_OK;
 }
 
+/* One row of the header. */
 static void put_item(ls_json *json, const ls_safetensors_item *item)
 {
     ls_json_key(json, item->name);
