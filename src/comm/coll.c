@@ -52,6 +52,8 @@ static bool rooted(int kind)
 
 /* --- whether it can be meant ------------------------------------------------------------------ */
 
+/* The numbers of a call exist: kind, type, operation, peer, and a count whose bytes fit into 63
+ * bits for all ranks. */
 static ls_status check_numbers(const ls_coll *c, int n, int me)
 {
     const char *kind = ls_coll_kind_name(c->kind);

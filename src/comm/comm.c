@@ -58,22 +58,24 @@ static int even_nodes(const ls_comm *c)
     return per_node;
 }
 
+/* The members of this node as a group, and collectives over it. part: a communicator with levels
+ * has two groups, one to scatter and one to gather. */
 static ls_status open_direct(ls_comm *c, ls_group *group, ls_direct **direct, uint64_t part,
                              int64_t deadline_ns)
 {
-    int seats[LS_SHM_SEGMENT_RANKS], n = 0, first = -1;
+    int locals[LS_SHM_SEGMENT_RANKS], n = 0, first = -1;
     ls_status st;
 
     for (int i = 0; i < c->ranks; i++)
         if (node_of(c, i) == node_of(c, c->rank)) {
             first = first < 0 ? i : first;
-            seats[n++] = c->fabric->locals[c->world[i]];
+            locals[n++] = c->fabric->locals[c->world[i]];
         }
     /* The groups that one call makes share an id; the world rank of the first member makes keys
      * differ. */
     const ls_group_args args = {.key = c->id << 32 | part << 16 | (uint64_t)(c->world[first] + 1),
                                 .local = c->fabric->local,
-                                .locals = seats,
+                                .locals = locals,
                                 .members = n};
     LS_TRY(st, ls_group_open(group, c->fabric->segment, &args, deadline_ns), out);
     LS_TRY(st, ls_direct_open(direct, group), out);

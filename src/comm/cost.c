@@ -141,6 +141,8 @@ static int64_t runs_len(int64_t count, int blocks, int p, int lo, int hi)
     return sum;
 }
 
+/* One message each way at every level; a second one where the surplus ranks own ranges of their
+ * own. Then the fold of the surplus, and its results. */
 double ls_cost_time_halving(const ls_cost_query *q)
 {
     int p = ls_algo_power(q->ranks), blocks = q->kind == LS_COLL_ALL_REDUCE ? p : q->ranks;
@@ -416,6 +418,8 @@ static double of_wandering(const ls_cost_query *q, const ls_cost_candidate *c)
 
 static const int64_t chunk_bytes[] = {0, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216};
 
+/* Try each length of a chunk, and keep the one with the least time; an algorithm that does not cut
+ * has one time only. */
 static void best_chunk(const ls_cost_query *query, ls_cost_candidate *c)
 {
     ls_cost_query own = *query, *q = &own;

@@ -151,6 +151,8 @@ static double pace(const ls_cost_memory *memory, double bytes)
            doublings / all * (memory->ns_per_byte - memory->cached_ns_per_byte);
 }
 
+/* The slowest of three ranks that can differ: rank 0 (the longest range), the root, and any other
+ * one. */
 double ls_cost_memory_time(const ls_cost_memory *memory, const ls_cost_query *query)
 {
     ls_cost_query q = *query;

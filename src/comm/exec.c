@@ -49,6 +49,8 @@ static double scale_of(const ls_exec *x, const ls_sched_step *step)
 
 /* --- beginning --------------------------------------------------------------------------------*/
 
+/* Memory for the states of all steps and for TMP; kept from one schedule to the next, and only ever
+ * grown. */
 static ls_status make_room(ls_exec *x, const ls_sched *sched)
 {
     int64_t tmp = bytes_of(x, sched->tmp_count);
@@ -259,6 +261,8 @@ static bool may_start(const ls_exec *x, const ls_sched_step *step)
     return true;
 }
 
+/* All parts of a sum at once, in the order of the schedule, rounded once. A mean is scaled here, in
+ * its last combination. */
 static void combine(const ls_exec *x, const ls_sched_step *step)
 {
     const ls_sched_part *part = x->args.sched->parts + step->first_part;
@@ -296,6 +300,8 @@ static ls_status post(ls_exec *x, const ls_sched_step *step, ls_message *m)
     return send ? transport->table->send(transport, m) : transport->table->receive(transport, m);
 }
 
+/* Start a step whose predecessors are done: memory is moved at once, messages go to the
+ * transport. */
 static ls_status start(ls_exec *x, int32_t i)
 {
     const ls_sched_step *step = x->args.sched->steps + i;

@@ -159,6 +159,8 @@ static long look_ns(int64_t still_ns)
     return (long)ls_min_i64(PROGRESS_REST_NS, ls_max_i64(PROGRESS_LOOK_NS, still_ns / 8));
 }
 
+/* The progress thread. It rests while nothing is in flight or another thread waits (that one moves
+ * everything), and polls otherwise; after a long time without progress it looks less often. */
 static void *progress_main(void *arg)
 {
     ls_fabric *f = arg;
@@ -251,6 +253,8 @@ static int node_ranks(const ls_fabric *f)
     return n;
 }
 
+/* Join the segment of the node, watch its processes, and wait until all ranks of the node are
+ * there. A rank alone on its node has none. */
 static ls_status open_segment(ls_fabric *f, const ls_comm_args *a, int64_t deadline_ns)
 {
     int n = node_ranks(f), locals[LS_SHM_SEGMENT_RANKS];
@@ -369,6 +373,8 @@ out:
     return st;
 }
 
+/* One transport to all members: over the segment to ranks of this node, over TCP to the others, and
+ * then what inter_node.c agrees on for the data. */
 static ls_status open_transport(ls_fabric *f, const ls_comm_args *a, int64_t deadline_ns)
 {
     ls_transport *node = NULL;
@@ -376,7 +382,7 @@ static ls_status open_transport(ls_fabric *f, const ls_comm_args *a, int64_t dea
     ls_status st = LS_OK;
 
     if (a->transport && !ls_inter_node_knows(a->transport))
-        return ls_fail(LS_EUSAGE, "there is no carrier \"%.40s\" (auto, tcp, ucx)", a->transport);
+        return ls_fail(LS_EUSAGE, "there is no transport \"%.40s\" (auto, tcp, ucx)", a->transport);
     snprintf(f->between, sizeof f->between, "none: all ranks are on one node");
     if (f->ranks == 1)
         return LS_OK;
@@ -399,10 +405,10 @@ static ls_status open_transport(ls_fabric *f, const ls_comm_args *a, int64_t dea
         LS_TRY(st, ls_shm_open(&node, &f->node_group), out);
     if (f->nodes > 1)
         LS_TRY(st, open_tcp(f, a, deadline_ns), out);
-    const ls_hybrid_args both = {
+    const ls_hybrid_args parts = {
         .node = node, .network = f->network, .place = place, .ranks = f->ranks};
     node = NULL;
-    LS_TRY(st, ls_hybrid_open(&f->transport, &both), out);
+    LS_TRY(st, ls_hybrid_open(&f->transport, &parts), out);
     if (f->nodes > 1)
         LS_TRY(st, ls_inter_node_open(f, a, deadline_ns), out);
 out:

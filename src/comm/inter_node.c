@@ -68,6 +68,7 @@ static wish_kind find_wish(const char *transport)
 
 /* --- all to all -------------------------------------------------------------------------------*/
 
+/* Until both messages of a round are done, or the deadline names the rank that is late. */
 static ls_status wait_for(ls_fabric *f, const ls_message *sent, const ls_message *awaited, int from,
                           int64_t deadline_ns)
 {
@@ -100,7 +101,7 @@ static ls_status give_up(ls_fabric *f)
 }
 
 /* slots: one of `bytes` for each rank, the own one first; filled in the order of distance. */
-static ls_status tell_all(ls_fabric *f, char *slots, int64_t bytes, uint64_t tag,
+static ls_status exchange(ls_fabric *f, char *slots, int64_t bytes, uint64_t tag,
                           int64_t deadline_ns)
 {
     ls_status st = LS_OK;
@@ -180,7 +181,7 @@ static ls_status connect_ucx(ls_fabric *f, ls_transport *ucx, const wish *wishes
     }
     ls_ucx_address(ucx, &own, &own_len);
     memcpy(slots, own, own_len);
-    LS_TRY(st, tell_all(f, slots, most, ADDRESS_TAG, deadline_ns), out);
+    LS_TRY(st, exchange(f, slots, most, ADDRESS_TAG, deadline_ns), out);
     for (int i = 0; i < f->ranks; i++)
         peers[(f->rank + i) % f->ranks] =
             (ls_ucx_peer){slots + i * most, (size_t)wishes[i].address_bytes};
@@ -241,9 +242,10 @@ static ls_status compare(ls_fabric *f, const wish *wishes, bool *ucx_out)
                            "be understood",
                            r, f->members[r].host);
         if (kind != wishes[0].kind) {
-            ls_fail(LS_EUSAGE, "rank %d (%s) asks for the carrier \"%s\", rank %d (%s) for \"%s\"",
-                    f->rank, f->members[f->rank].host, wish_names[wishes[0].kind], r,
-                    f->members[r].host, wish_names[kind]);
+            ls_fail(LS_EUSAGE,
+                    "rank %d (%s) asks for the transport \"%s\", rank %d (%s) for \"%s\"", f->rank,
+                    f->members[f->rank].host, wish_names[wishes[0].kind], r, f->members[r].host,
+                    wish_names[kind]);
             ls_err_hint("Set LINESHAFT_CARRIER to the same on every machine, or nowhere.");
             return LS_EUSAGE;
         }
@@ -279,6 +281,8 @@ ls_status ls_inter_node_inject_faults(ls_fabric *fabric)
     return st;
 }
 
+/* Open UCX if it is wanted and possible, exchange wishes, and take it when all ranks can: connect,
+ * confirm that all are ready, then put it in place of TCP for the data. */
 static ls_status choose(ls_fabric *f, const ls_comm_args *a, wish *wishes, int64_t deadline_ns)
 {
     wish_kind kind = find_wish(a->transport);
@@ -295,14 +299,14 @@ static ls_status choose(ls_fabric *f, const ls_comm_args *a, wish *wishes, int64
                        .address_bytes = (int32_t)len,
                        .kernel = own_kernel(),
                        .cpus = own_cpus()};
-    LS_TRY(st, tell_all(f, (char *)wishes, sizeof *wishes, WISH_TAG, deadline_ns), out);
+    LS_TRY(st, exchange(f, (char *)wishes, sizeof *wishes, WISH_TAG, deadline_ns), out);
     LS_TRY(st, compare(f, wishes, &all), out);
     f->crowded = is_crowded(f, wishes);
     if (all) {
         ls_guard_args guard = {
             .data = ucx, .watch = f->network, .spin_ns = f->segment ? 0 : SPIN_NS};
         LS_TRY(st, connect_ucx(f, ucx, wishes, deadline_ns), out);
-        LS_TRY(st, tell_all(f, (char *)wishes, sizeof *wishes, READY_TAG, deadline_ns), out);
+        LS_TRY(st, exchange(f, (char *)wishes, sizeof *wishes, READY_TAG, deadline_ns), out);
         LS_TRY(st, ls_guard_open(&data, &guard), out);
         ucx = NULL;
         ls_hybrid_set_network(f->transport, data);

@@ -89,6 +89,7 @@ static char *staged(const ls_ordered_feed *f, int64_t turn)
     return f->staging + turn % f->ahead * f->ranks * f->most * ls_dtype_bytes(f->type);
 }
 
+/* All tables; a failure leaves those that exist to close(). */
 static ls_status alloc_tables(ls_ordered_feed *f)
 {
     size_t ranks = (size_t)f->ranks, parts = (size_t)f->parts, ahead = (size_t)f->ahead;

@@ -93,6 +93,7 @@ static bool is_plan(const comm_plan *p, const ls_coll *coll, bool in_place, bool
            p->coll.count == coll->count && p->coll.peer == coll->peer;
 }
 
+/* Build the schedule of a collective with the algorithm and chunk that the tuner chooses for it. */
 static ls_status build_plan(ls_comm *c, comm_plan *plan, const ls_coll *coll, bool across)
 {
     ls_sched_args args = {.kind = coll->kind,
@@ -156,6 +157,8 @@ const char *ls_request_algo(ls_comm *comm, const ls_coll *coll)
 
 /* --- starting ---------------------------------------------------------------------------------*/
 
+/* Start a schedule over the transports. across: between the ranks at this position of all nodes, as
+ * the middle part of levels. Without a free plan the request stays queued. */
 static ls_status begin_exec(ls_comm *c, ls_request *f, const ls_coll *coll, bool across,
                             uint64_t tag)
 {
@@ -304,6 +307,8 @@ out:
     return st;
 }
 
+/* Move every piece of a request by levels as far as it goes now. Pieces go between the nodes one at
+ * a time and in order, so that all ranks send them in the same order. */
 static ls_status move_levels(ls_comm *c, ls_request *f, bool *done_out)
 {
     ls_status st = LS_OK;

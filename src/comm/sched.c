@@ -25,6 +25,7 @@ static ls_status too_many(const ls_sched_args *a)
     return st;
 }
 
+/* Room for more steps or parts, twice as many; the schedule is limited to LS_SCHED_STEPS. */
 static bool grow(ls_algo_draft *d, void **array, int32_t *room, size_t size)
 {
     int32_t more = *room ? 2 * *room : 64;
@@ -276,6 +277,7 @@ static void draft_alone(ls_algo_draft *d)
 /* --- building -----------------------------------------------------------------------------------
  */
 
+/* Whether there can be such a schedule; the algorithm says whether it can do the kind. */
 static ls_status check_args(const ls_sched_args *a)
 {
     ls_coll coll = {.kind = a->kind,

@@ -198,6 +198,8 @@ void ls_tune_use(ls_comm *comm)
 
 /* --- choosing ---------------------------------------------------------------------------------*/
 
+/* A collective as a question to the model: the links that its messages take, in numbers that all
+ * ranks agreed on. */
 static ls_cost_query query_of(const ls_comm *c, const ls_coll *coll, bool across)
 {
     ls_cost_query q = {.kind = coll->kind,
@@ -240,6 +242,7 @@ static int row_of(const ls_cost_choice *choice, const char *name)
     return -1;
 }
 
+/* In this order: what ls_comm_force() asks for, what a trial settled, what the model predicts. */
 ls_tune_why ls_tune_choose(const ls_comm *comm, const ls_coll *coll, bool across,
                            ls_cost_choice *choice_out)
 {
@@ -285,6 +288,8 @@ static void save(const ls_comm *c)
     }
 }
 
+/* Rank 0: what the file of this topology has. A damaged file is reported, and everything is
+ * measured anew. */
 static void recall(const ls_comm *c, ls_tune *t)
 {
     const char *word = getenv("LINESHAFT_TUNE");
@@ -401,6 +406,7 @@ out:
     return st;
 }
 
+/* Note the winner of a trial for collectives of this kind and size, log it, and write the file. */
 static void keep(ls_comm *c, const ls_coll *coll, const ls_algo *const two[2],
                  const int64_t least[2])
 {

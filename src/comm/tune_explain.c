@@ -93,6 +93,7 @@ static void praise(const ls_comm *c, const ls_tune_table *t, const ls_tune_pick 
     }
 }
 
+/* A reason for each row: refused, taken (and why), slower when timed, or slower by the model. */
 static void give_reasons(const ls_comm *c, const ls_tune_pick *pick, bool gathers, ls_tune_table *t)
 {
     for (int i = 0; i < t->count; i++) {

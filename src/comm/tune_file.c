@@ -180,6 +180,7 @@ static bool take_memory(const json_t *root, ls_tune *t)
     return true;
 }
 
+/* The list of measured pairs; false: one of its numbers is impossible. */
 static bool take_pairs(const json_t *root, ls_tune *t)
 {
     const json_t *list = json_object_get(root, "pairs"), *row;
@@ -212,6 +213,7 @@ static bool take_way(const json_t *row, const char *key, int kind, char name_out
     return true;
 }
 
+/* One settled choice; false: it names a kind, an algorithm or a number that cannot be. */
 static bool take_pick(const json_t *row, ls_tune_pick *pick_out)
 {
     const char *op = json_string_value(json_object_get(row, "op"));

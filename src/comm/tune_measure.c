@@ -112,6 +112,8 @@ out:
     return st;
 }
 
+/* The side that is asked: receive each lot as it was ordered, and answer with one byte, until an
+ * empty order ends it. What an order may ask for is limited. */
 static ls_status answer(const pair *p)
 {
     lots order = {0};
@@ -294,6 +296,8 @@ static bool has_three(const ls_comm *c, const int *firsts, int n)
     return false;
 }
 
+/* On each node its first member with the one farthest from it. Where cores lie matters from three
+ * members on. */
 static ls_status measure_inside(pair *p, const int *firsts, int n, ls_cost_link *link)
 {
     ls_comm *c = p->comm;

@@ -329,7 +329,7 @@ LS_TEST(between_moves_data_by_ucx_between_namespaces)
 static void both_named(rank *r LS_UNUSED, ls_status st)
 {
     LS_CHECK(st == LS_EUSAGE || st == LS_EPEER);
-    LS_CHECK(strstr(ls_err_last()->text, "asks for the carrier"));
+    LS_CHECK(strstr(ls_err_last()->text, "asks for the transport"));
     LS_CHECK(strstr(ls_err_last()->text, "\"auto\"") && strstr(ls_err_last()->text, "\"tcp\""));
 }
 

@@ -17,6 +17,8 @@
 #include "comm/algo/algo_impl.h"
 #include "comm/cost_impl.h"
 
+/* Send the whole contribution to all others, receive theirs into TMP, and combine all in rank
+ * order. */
 static void draft_reduce(ls_algo_draft *d)
 {
     const ls_sched_args *a = d->args;

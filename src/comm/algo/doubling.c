@@ -23,6 +23,7 @@ static void draft_surplus(ls_algo_draft *d, int peer)
     ls_algo_recv(d, peer, ls_algo_at(LS_SCHED_OUT, 0), count, given);
 }
 
+/* Fold the surplus, swap at every distance, hand the surplus its result. */
 static void draft_doubling(ls_algo_draft *d)
 {
     int n = d->args->ranks, me = d->args->rank, p = ls_algo_power(n), level = 0;

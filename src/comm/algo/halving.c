@@ -136,6 +136,7 @@ static void unfold_gather(work *w, bool sender)
     }
 }
 
+/* A surplus rank: hand its values to its partner, and get its result from there. */
 static void draft_surplus(work *w)
 {
     ls_algo_draft *d = w->d;
@@ -173,6 +174,8 @@ static void draft_gather(work *w)
         unfold_gather(w, true);
 }
 
+/* Halving for what is reduced, doubling for what is gathered; an all-reduce is the one after the
+ * other. */
 static void draft_halving(ls_algo_draft *d)
 {
     const ls_sched_args *a = d->args;

@@ -55,6 +55,8 @@ static void send_contributions(ls_algo_draft *d, int64_t i, ls_algo_range own, i
     }
 }
 
+/* Combine the chunk of the own range from all peers, which lie in TMP, and from this rank, in rank
+ * order. */
 static int32_t add_up(ls_algo_draft *d, int64_t i, ls_algo_range own, const int32_t *got)
 {
     int n = d->args->ranks, me = d->args->rank;
@@ -89,6 +91,7 @@ static void spread(ls_algo_draft *d, int64_t i, ls_algo_place from, int64_t len,
     }
 }
 
+/* Reduce-scatter, all-gather, or both chunk by chunk. */
 static void draft_ranges(ls_algo_draft *d)
 {
     const ls_sched_args *a = d->args;
@@ -178,6 +181,7 @@ static void exchange(ls_algo_draft *d, ls_sched_buffer in, int by)
     }
 }
 
+/* All-to-all: in round d the piece for r + d goes out and that of r - d comes in. */
 static void draft_exchange(ls_algo_draft *d)
 {
     const ls_sched_args *a = d->args;

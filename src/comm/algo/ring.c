@@ -71,6 +71,8 @@ static void scatter_send(ls_algo_draft *d, int t, int64_t piece)
         *mark_of(d, d->args->ranks + (t - 1) % 2, piece) = *mark;
 }
 
+/* One step of the reduce-scatter for one piece: send the partial sum of the step before, receive
+ * the neighbour's and add to it. */
 static void scatter_add(ls_algo_draft *d, int t, int64_t piece)
 {
     int range = ls_algo_turn(d, d->args->rank, -t - 2);
@@ -90,6 +92,7 @@ static void scatter_add(ls_algo_draft *d, int t, int64_t piece)
     *mark_of(d, range, piece) = step;
 }
 
+/* One step of the all-gather for one piece: pass on what the step before brought. */
 static void gather_step(ls_algo_draft *d, int t, int64_t piece)
 {
     int me = d->args->rank, out = ls_algo_turn(d, me, -t), in = ls_algo_turn(d, me, -t - 1);
@@ -110,6 +113,7 @@ static void gather_step(ls_algo_draft *d, int t, int64_t piece)
     }
 }
 
+/* A broadcast: chunk by chunk from the rank before to the rank behind. */
 static void draft_chain(ls_algo_draft *d)
 {
     const ls_sched_args *a = d->args;
@@ -130,6 +134,8 @@ static void draft_chain(ls_algo_draft *d)
         ls_algo_copy(d, ls_algo_at(LS_SCHED_OUT, 0), ls_algo_in(d, 0), a->count, -1);
 }
 
+/* Step by step, and in each step piece by piece, so that the window holds neighbouring pieces of
+ * one step. */
 static void draft_ring(ls_algo_draft *d)
 {
     const ls_sched_args *a = d->args;

@@ -114,6 +114,8 @@ static int32_t pass_subtree(ls_algo_draft *d, int peer, bool sends, int first, i
     return after;
 }
 
+/* Collect the subtree from all children, then send it to the parent in one piece, or two where
+ * ranks wrap. */
 static void draft_gather(ls_algo_draft *d)
 {
     const ls_sched_args *a = d->args;

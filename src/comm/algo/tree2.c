@@ -50,6 +50,7 @@ static int right_child(int v, int bit, int n)
     return bit ? v + bit : -1;
 }
 
+/* Parent and children of a rank in one of the two trees. */
 static node node_of(int n, int rank, int tree)
 {
     int v = place_of(n, tree, rank), low = v & -v;
@@ -77,6 +78,7 @@ int ls_algo_tree2_sends(int ranks, int rank, int tree)
     return (t.parent >= 0) + (t.child[0] >= 0) + (t.child[1] >= 0);
 }
 
+/* One chunk up its tree (reduce) and back down (broadcast). */
 static void draft_piece(ls_algo_draft *d, const node *t, ls_algo_range c)
 {
     ls_algo_place held = ls_algo_in(d, c.first), out = ls_algo_at(LS_SCHED_OUT, c.first);

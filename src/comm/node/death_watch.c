@@ -95,6 +95,8 @@ static void report(ls_shm_segment *segment, int by, int local, int status)
 
 /* --- the thread ------------------------------------------------------------------------------- */
 
+/* A pidfd for the process of a local rank, if it has joined. The start time proves that the number
+ * was not reused; otherwise the rank has died before it could be watched. */
 static int open_process(const ls_death_watch *w, int local)
 {
     const ls_shm_segment_process *s = &w->segment->process[local];
@@ -128,10 +130,11 @@ static void ended(ls_death_watch *w, int local)
     w->fd[local] = GONE;
 }
 
+/* Poll all pidfds. While some rank has not joined yet, look for it every SCAN_MS. */
 static void *watch_thread(void *arg)
 {
     struct pollfd fds[LS_SHM_SEGMENT_RANKS + 1];
-    int seat[LS_SHM_SEGMENT_RANKS + 1];
+    int local[LS_SHM_SEGMENT_RANKS + 1];
     ls_death_watch *w = arg;
 
     for (;;) {
@@ -142,7 +145,7 @@ static void *watch_thread(void *arg)
             if (w->fd[i] == UNKNOWN)
                 w->fd[i] = open_process(w, i);
             scan |= w->fd[i] == UNKNOWN;
-            seat[n] = i;
+            local[n] = i;
             if (w->fd[i] >= 0)
                 fds[n++] = (struct pollfd){.fd = w->fd[i], .events = POLLIN};
         }
@@ -152,7 +155,7 @@ static void *watch_thread(void *arg)
             return NULL;
         for (int i = 1; i < n; i++)
             if (fds[i].revents)
-                ended(w, seat[i]);
+                ended(w, local[i]);
     }
 }
 

@@ -160,6 +160,8 @@ static bool all_at(const ls_direct *d, ls_direct_op *op, uint32_t phase)
 
 /* --- one operation ---------------------------------------------------------------------------- */
 
+/* An operation is done: give back its stage, leave the flight recorder, and publish up to where all
+ * operations are complete, which lets others reuse their slots. */
 static void finish(ls_direct *d, ls_direct_op *op)
 {
     int i = 0;
@@ -284,6 +286,8 @@ static void warm_next(const ls_direct *d, const ls_direct_op *op)
         __builtin_prefetch(next->data + at, 1, 3);
 }
 
+/* Fill the slot of this rank for the next operation, enter the flight recorder, and raise the word
+ * to phase 1. */
 static ls_status begin(ls_direct *d, const ls_coll *coll)
 {
     ls_direct_op *op = &d->op[(d->seq + 1) % LS_DIRECT_OPS];

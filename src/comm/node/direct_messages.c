@@ -76,8 +76,8 @@ ls_status ls_direct_message_late(const ls_direct *d, ls_direct_ticket ticket)
     char name[LS_SHM_SEGMENT_NAME], where[LS_FLIGHT_RECORDER_TEXT];
 
     LS_BUG_IF(!m, "a message that is done is late");
-    int seat = d->group->locals[m->message.peer];
+    int local = d->group->locals[m->message.peer];
     return ls_fail(LS_EDEADLINE, "%s did not take part in a message of %lld bytes in time: %s",
-                   ls_shm_segment_name(d->segment, seat, name), (long long)m->message.bytes,
-                   ls_flight_recorder_where(d->segment, seat, where));
+                   ls_shm_segment_name(d->segment, local, name), (long long)m->message.bytes,
+                   ls_flight_recorder_where(d->segment, local, where));
 }

@@ -30,6 +30,8 @@ static const char *when(int64_t at_ns, char text_out[WHEN])
     return text_out;
 }
 
+/* One line: number, step, kind, type, elements, bytes, state, when it began, how many ms it took,
+ * and its group. */
 static void put_record(const ls_flight_recorder_record *r, ls_str *out)
 {
     static const char *const states[] = {"none", "inside", "done", "failed"};

@@ -11,17 +11,19 @@
 #include "comm/node/shm_segment_impl.h"
 #include "comm/node/wait.h"
 
+/* The first member takes a free number, commits its memory, writes the key and then state 2: from
+ * then on the others can find it. */
 static ls_status make(ls_shm_segment *segment, uint64_t key, int members, int *number_out)
 {
     for (int i = 0; i < LS_SHM_SEGMENT_GROUPS; i++) {
         ls_shm_segment_group *g = &segment->head->group[i];
-        int64_t cells = segment->ranks * (int64_t)sizeof(ls_shm_segment_member);
+        int64_t members_bytes = segment->ranks * (int64_t)sizeof(ls_shm_segment_member);
         uint32_t idle = 0;
         if (!atomic_compare_exchange_strong(&g->state, &idle, 1))
             continue;
         ls_status st = ls_shm_segment_commit(
             segment, segment->head->groups_at + i * segment->head->group_bytes,
-            ls_round_up(cells, LS_SHM_SEGMENT_PAGE), "a group of ranks");
+            ls_round_up(members_bytes, LS_SHM_SEGMENT_PAGE), "a group of ranks");
         if (st != LS_OK) {
             atomic_store(&g->state, 0);
             return st;
@@ -47,6 +49,7 @@ static int find(const ls_shm_segment *segment, uint64_t key)
     return -1;
 }
 
+/* The other members wait until a number in use has their key. */
 static ls_status look_for(ls_shm_segment *segment, const ls_group_args *args, int64_t deadline_ns,
                           int *number_out)
 {

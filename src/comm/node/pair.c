@@ -358,11 +358,13 @@ static void deliver(const ls_message *m, int64_t at, const void *from, int64_t b
     ls_combine_run(&c, bytes / ls_dtype_bytes(m->type));
 }
 
+/* Copy or combine the bytes of an offer, straight from where the sender's memory can be read;
+ * memory of another process that is to be combined goes through a scratch piece by piece. */
 static ls_status fetch(ls_pair *p, int from, const ls_message *m, const ls_shm_segment_entry *e)
 {
-    int seat = p->group->locals[from];
+    int local = p->group->locals[from];
     ls_peer_memory_how how = (ls_peer_memory_how)(e->how & 0xff);
-    char *memory = ls_peer_memory_pointer(p->segment, seat, how, e->at);
+    char *memory = ls_peer_memory_pointer(p->segment, local, how, e->at);
     ls_status st = LS_OK;
 
     if (how == LS_PEER_MEMORY_HEAP && !ls_shm_segment_in_heap(p->segment, memory, e->bytes))
@@ -374,14 +376,14 @@ static ls_status fetch(ls_pair *p, int from, const ls_message *m, const ls_shm_s
         return LS_OK;
     }
     if (!m->add)
-        return ls_peer_memory_read(p->segment, seat, e->at, m->data, m->bytes);
+        return ls_peer_memory_read(p->segment, local, e->at, m->data, m->bytes);
     if (!p->scratch)
         p->scratch = ls_mem_alloc(CHUNK_BYTES);
     if (!p->scratch)
         return LS_ENOMEM;
     for (int64_t at = 0; at < m->bytes && st == LS_OK; at += CHUNK_BYTES) {
         int64_t bytes = ls_min_i64(CHUNK_BYTES, m->bytes - at);
-        st = ls_peer_memory_read(p->segment, seat, e->at + (uint64_t)at, p->scratch, bytes);
+        st = ls_peer_memory_read(p->segment, local, e->at + (uint64_t)at, p->scratch, bytes);
         if (st == LS_OK)
             deliver(m, at, p->scratch, bytes);
     }
@@ -479,6 +481,7 @@ static ls_status take_chunk(ls_pair *p, int from, const ls_shm_segment_entry *e)
 
 /* --- what arrives ----------------------------------------------------------------------------- */
 
+/* What one entry of a ring means; see the protocol at the top. */
 static ls_status arrive(ls_pair *p, int from, const ls_shm_segment_entry *e)
 {
     side *other = &p->side[from];
@@ -516,6 +519,7 @@ static ls_status arrive(ls_pair *p, int from, const ls_shm_segment_entry *e)
     return LS_OK;
 }
 
+/* Read all entries of one ring, and free their places for the sender. */
 static ls_status drain(ls_pair *p, int from, bool *moved)
 {
     ls_shm_segment_ring *ring = ring_from(p, from);

@@ -45,23 +45,23 @@ static const char magic[8] = "lsboard";
 static void lay_out(ls_shm_segment_head *h)
 {
     int64_t ranks = h->ranks;
-    int64_t seats = (ranks + 1) * (int64_t)sizeof(ls_shm_segment_process);
-    int64_t cells =
+    int64_t process_bytes = (ranks + 1) * (int64_t)sizeof(ls_shm_segment_process);
+    int64_t member_bytes =
         ls_round_up(ranks * (int64_t)sizeof(ls_shm_segment_member), LS_SHM_SEGMENT_PAGE);
     int64_t ring = ls_round_up((int64_t)sizeof(ls_shm_segment_ring), LS_SHM_SEGMENT_PAGE);
 
     h->processes_at = ls_round_up((int64_t)sizeof *h, LS_SHM_SEGMENT_PAGE);
-    h->groups_at = h->processes_at + ls_round_up(seats, LS_SHM_SEGMENT_PAGE);
-    h->group_bytes = cells + ranks * ranks * ring;
+    h->groups_at = h->processes_at + ls_round_up(process_bytes, LS_SHM_SEGMENT_PAGE);
+    h->group_bytes = member_bytes + ranks * ranks * ring;
     h->heap_at = ls_round_up(h->groups_at + LS_SHM_SEGMENT_GROUPS * h->group_bytes, HUGE_PAGE);
     h->bytes = h->heap_at + ranks * h->heap_bytes;
 }
 
 ls_shm_segment_member *ls_shm_segment_member_at(const ls_shm_segment *segment, int group, int local)
 {
-    char *cells = segment->base + segment->head->groups_at + group * segment->head->group_bytes;
+    char *first = segment->base + segment->head->groups_at + group * segment->head->group_bytes;
 
-    return (ls_shm_segment_member *)(void *)cells + local;
+    return (ls_shm_segment_member *)(void *)first + local;
 }
 
 ls_shm_segment_ring *ls_shm_segment_ring_at(const ls_shm_segment *segment, int group, int from,
@@ -87,6 +87,8 @@ static int64_t heap_of_one(const ls_shm_segment_args *args)
     return ls_round_up(wanted, HUGE_PAGE);
 }
 
+/* Set the length of the file. A file size limit of the process is turned into an error instead of
+ * the signal. */
 static ls_status set_size(int fd, int64_t bytes)
 {
     struct rlimit most;
@@ -145,6 +147,8 @@ out:
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
+/* Believe a file only when it is sealed, of this version and generation, and laid out for its
+ * number of ranks. */
 static ls_status check_head(int fd, uint64_t generation, ls_shm_segment_head *head)
 {
     ls_shm_segment_head want;
@@ -253,6 +257,8 @@ int ls_shm_segment_ranks(const ls_shm_segment *segment)
 
 /* --- processes -------------------------------------------------------------------------------- */
 
+/* Fields are counted behind the last parenthesis: the name in front may hold anything, also
+ * blanks. */
 uint64_t ls_shm_segment_started(int pid, char *state_out)
 {
     char path[64], text[1024];
@@ -345,6 +351,7 @@ static int missing(const ls_shm_segment *segment, uint32_t state)
     return -1;
 }
 
+/* Until all processes have reached a state; LS_EDEADLINE names the first that has not. */
 static ls_status await_state(ls_shm_segment *segment, int local, uint32_t state,
                              int64_t deadline_ns)
 {

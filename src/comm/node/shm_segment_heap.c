@@ -92,6 +92,7 @@ static int64_t find_gap(const ls_shm_segment_heap *heap, int64_t first, int64_t 
     return -1;
 }
 
+/* Find a gap, commit its pages, and enter it in the list, in the order of addresses. */
 static ls_status take_block(ls_shm_segment *segment, int local, int64_t bytes, const char *what,
                             int64_t *at_out)
 {

@@ -61,6 +61,8 @@ static void sleep_slice(ls_wait *w, int64_t now)
     announce(w); /* a later ring is for the next look */
 }
 
+/* One turn: spin or yield while it is early, then announce the sleep, then sleep for a slice. While
+ * spinning, the clock is read once in CLOCK_TURNS turns only. */
 ls_wait_turn ls_wait_once(ls_wait *wait)
 {
     bool crowded = atomic_load_explicit(&wait->segment->crowded, memory_order_relaxed);

@@ -168,7 +168,7 @@ ls_status ls_guard_open(ls_transport **transport_out, const ls_guard_args *args)
     guard *g = ls_mem_alloc(sizeof *g);
 
     if (!g)
-        return ls_fail(LS_ENOMEM, "no memory for a pair of carriers");
+        return ls_fail(LS_ENOMEM, "no memory for a pair of transports");
     *g = (guard){.table = {.name = args->data->table->name,
                            .send = guard_send,
                            .receive = guard_receive,

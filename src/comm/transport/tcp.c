@@ -157,6 +157,8 @@ static ls_status poll_tcp(ls_transport *transport, bool *moved_out)
     return ls_tcp_failed(tcp) ? ls_err_adopt(&tcp->failure) : LS_OK;
 }
 
+/* Send what is held back, spin for a moment unless the last sleep brought nothing, then sleep until
+ * a socket is ready, the next tick or the deadline. */
 static void sleep_tcp(ls_transport *transport, int64_t until_ns)
 {
     ls_tcp *tcp = (ls_tcp *)transport;
@@ -244,6 +246,7 @@ static void see_through(ls_tcp *tcp)
     }
 }
 
+/* Say BYE on every channel, let the kernels deliver what was sent, then close. */
 static void close_tcp(ls_transport *transport)
 {
     ls_tcp *tcp = (ls_tcp *)transport;
@@ -290,6 +293,7 @@ static const ls_transport_table table = {.name = "tcp",
                                          .count = count_tcp,
                                          .close = close_tcp};
 
+/* Replace zeros by defaults, and refuse what is out of range. */
 static ls_status set_defaults(ls_tcp_args *args)
 {
     args->sockets = args->sockets ? args->sockets : 1;
@@ -312,6 +316,8 @@ static ls_status set_defaults(ls_tcp_args *args)
     return LS_OK;
 }
 
+/* The link to a peer: its address, its name in messages, and its channels, none of which is open
+ * yet. */
 static ls_status init_link(ls_tcp *tcp, int peer, const ls_tcp_args *args, int64_t deadline_ns)
 {
     ls_tcp_link *link = &tcp->links[peer];

@@ -273,6 +273,7 @@ static void try_connect(ls_tcp_channel *channel)
     ls_tcp_watch(channel, EPOLLOUT);
 }
 
+/* CONNECTING -> HELLO: the connection exists, the handshake begins. */
 static void begin_hello(ls_tcp_channel *channel)
 {
     ls_tcp *tcp = channel->link->tcp;
@@ -317,6 +318,8 @@ void ls_tcp_adopt(ls_tcp_channel *channel, int fd)
     ls_tcp_note(channel, LS_TCP_WIRE_RESUME, tcp->instance, settings);
 }
 
+/* HELLO -> RESUMING when the handshake has passed. A peer with another secret or generation fails
+ * the transport; any other failure is tried again after a pause that doubles. */
 static void step_hello(ls_tcp_channel *channel)
 {
     ls_tcp_link *link = channel->link;
@@ -416,6 +419,8 @@ void ls_tcp_event(ls_tcp_channel *channel, uint32_t events)
 
 /* --- accepting --- */
 
+/* The accepting side: a socket whose handshake has passed becomes the connection of its channel, or
+ * is refused with a reason. */
 static void admit_one(ls_tcp *tcp, int fd, const ls_hello *hello, const ls_sock_address *peer)
 {
     uint32_t from = hello->peer.from;
@@ -463,6 +468,7 @@ void ls_tcp_admit(ls_tcp *tcp)
     }
 }
 
+/* Connect to the peer without a word, to see whether its kernel and its process still answer. */
 static void probe(ls_tcp_link *link, int64_t now_ns)
 {
     struct epoll_event event = {.events = EPOLLOUT | EPOLLIN,
@@ -544,6 +550,8 @@ void ls_tcp_want(ls_tcp_link *link, bool bulk)
     }
 }
 
+/* A channel that should be open and is not: connect again, ask for a connection over channel 0, or
+ * probe; after resume_ns without any answer the peer is gone. */
 static void tick_troubled(ls_tcp_channel *channel, int64_t now_ns)
 {
     ls_tcp_link *link = channel->link;

@@ -26,6 +26,7 @@ ls_tcp_posted *ls_tcp_find(const ls_tcp_link *link, ls_tcp_post_kind kind, uint6
     return NULL;
 }
 
+/* Twice as many buckets; every record goes into its new one. */
 static ls_status grow_map(ls_tcp_link *link)
 {
     ls_tcp_posted **old = link->buckets;
@@ -91,6 +92,8 @@ static void more_blocks(ls_tcp *tcp, int size, size_t room)
     }
 }
 
+/* A new record in the map, within the limits of each side: LS_EBUSY for this side's messages,
+ * LS_EDATA for a peer that sends without end. */
 ls_tcp_posted *ls_tcp_insert(ls_tcp_link *link, ls_tcp_post_kind kind, uint64_t tag, int64_t bytes)
 {
     ls_tcp *tcp = link->tcp;
@@ -140,6 +143,7 @@ void ls_tcp_free_post(ls_tcp *tcp, ls_tcp_posted *post)
     tcp->free_posts = post;
 }
 
+/* A blank frame from the free list, or NULL when memory is short. */
 ls_tcp_frame *ls_tcp_new_frame(ls_tcp *tcp)
 {
     ls_tcp_frame *frame;
@@ -194,6 +198,7 @@ void ls_tcp_free_block(ls_tcp *tcp, ls_tcp_block *block)
     tcp->free_blocks[block->size] = block;
 }
 
+/* Everything that a link still holds. */
 static void free_link(ls_tcp *tcp, ls_tcp_link *link)
 {
     for (int i = 0; i < link->bucket_count; i++)

@@ -104,6 +104,8 @@ static bool sizes_differ(ls_tcp_link *link, uint64_t tag, int64_t sent, int64_t 
 
 /* --- the table's receive --- */
 
+/* A receive is posted. Its message has come already (then it is done at once), was announced, or is
+ * still to come; a large or announced one says READY. */
 static ls_status post_receive(ls_tcp_link *link, ls_message *message)
 {
     ls_tcp *tcp = link->tcp;
@@ -196,6 +198,8 @@ static void begin_block(ls_tcp_channel *channel)
         channel->to = channel->block->bytes;
 }
 
+/* A small message begins: straight into its receive, into staging where it is added, or into a
+ * block where no receive is posted yet. */
 static void begin_eager(ls_tcp_channel *channel)
 {
     ls_tcp_link *link = channel->link;
@@ -223,6 +227,8 @@ static void begin_eager(ls_tcp_channel *channel)
         channel->to = channel->staging;
 }
 
+/* A chunk of a large message begins: into the memory of its receive, or into staging where it is
+ * added. */
 static void begin_chunk(ls_tcp_channel *channel)
 {
     const ls_tcp_wire *head = &channel->head;
@@ -246,6 +252,8 @@ static void begin_chunk(ls_tcp_channel *channel)
         channel->to = channel->staging;
 }
 
+/* A small message is complete and its checksum right: it goes to its receive, or waits for it as an
+ * early message. */
 static void finish_eager(ls_tcp_channel *channel)
 {
     ls_tcp_link *link = channel->link;
@@ -280,6 +288,7 @@ static void confirm_all(ls_tcp_link *link)
             ls_tcp_note(&link->channels[c], LS_TCP_WIRE_HEARTBEAT, 0, 0);
 }
 
+/* A chunk is complete: combine it if it is added, and complete the message with the last one. */
 static void finish_chunk(ls_tcp_channel *channel)
 {
     ls_tcp_link *link = channel->link;
@@ -322,6 +331,8 @@ static void finish_failed(ls_tcp_channel *channel)
 
 /* --- frames without one --- */
 
+/* The peer has posted the receive of a large message: start its send, or note it for the send to
+ * come. */
 static void on_ready(ls_tcp_channel *channel)
 {
     ls_tcp_link *link = channel->link;
@@ -347,6 +358,7 @@ static void on_ready(ls_tcp_channel *channel)
     ls_tcp_start_bulk(link, post);
 }
 
+/* A send waits at the peer: compare sizes, and answer READY once the receive is posted. */
 static void on_announce(ls_tcp_channel *channel)
 {
     ls_tcp_link *link = channel->link;

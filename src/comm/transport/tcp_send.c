@@ -173,6 +173,8 @@ static void finish_header(const ls_tcp_channel *channel, ls_tcp_frame *frame)
 
 /* --- writing --- */
 
+/* List what the next write sends: a control note first, then frames from the first unsent byte on.
+ * Chunks are cut here, so that only a channel that can write takes one. */
 static int gather(ls_tcp_channel *channel, struct iovec *vectors)
 {
     ls_tcp_frame *frame = channel->unsent;
@@ -388,6 +390,7 @@ void ls_tcp_pump_held(ls_tcp *tcp, bool all)
     }
 }
 
+/* Copy the message into a block behind its header; it is done when the kernel has it. */
 static ls_status send_small(ls_tcp_link *link, ls_message *message)
 {
     ls_tcp *tcp = link->tcp;
@@ -416,6 +419,7 @@ static ls_status send_small(ls_tcp_link *link, ls_message *message)
     return LS_OK;
 }
 
+/* Start at once where READY has come; otherwise wait for it in the list of the link. */
 static ls_status send_large(ls_tcp_link *link, ls_message *message)
 {
     ls_tcp_posted *cleared = ls_tcp_find(link, LS_TCP_CLEARED, message->tag);

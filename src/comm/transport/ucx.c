@@ -163,6 +163,8 @@ static void wake(ls_transport *transport)
         ;
 }
 
+/* The keeper: progress and heartbeats while the program makes no calls. It wakes a sleeper when
+ * there is something for it. */
 static void *keep_links(void *arg)
 {
     ls_ucx *u = arg;
@@ -215,6 +217,7 @@ static ls_status ucx_receive(ls_transport *transport, ls_message *message)
     return post(of(transport), message, ls_ucx_post_receive);
 }
 
+/* Progress once, and set `done` of what has finished since. */
 static ls_status ucx_poll(ls_transport *transport, bool *moved_out)
 {
     ls_ucx *u = of(transport);
@@ -235,6 +238,8 @@ static ls_status ucx_poll(ls_transport *transport, bool *moved_out)
     return leave(u);
 }
 
+/* Sleep on the worker's descriptor. UCX must be armed first; it refuses while it has events, and
+ * then there is no need to sleep. */
 static void ucx_sleep(ls_transport *transport, int64_t until_ns)
 {
     ls_ucx *u = of(transport);
@@ -323,6 +328,7 @@ static void stop_keeper(ls_ucx *u)
     u->kept = false;
 }
 
+/* In the reverse order of opening: the keeper, links, worker, context, memory, library. */
 static void ucx_close(ls_transport *transport)
 {
     ls_ucx *u = of(transport);
@@ -361,6 +367,7 @@ static ls_status refused(const ls_ucx *u, const char *what, ucs_status_t status)
     return LS_EIO;
 }
 
+/* A context and a worker that can be slept on, with one handler for all active messages. */
 static ls_status start_worker(ls_ucx *u)
 {
     ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES,
@@ -393,6 +400,7 @@ static ls_status start_worker(ls_ucx *u)
     return s == UCS_OK ? LS_OK : refused(u, "be waited for", s);
 }
 
+/* UCX's address behind our own head, which has a checksum, the generation and the rank. */
 static ls_status make_address(ls_ucx *u)
 {
     ucp_worker_attr_t attr = {.field_mask = UCP_WORKER_ATTR_FIELD_ADDRESS |
@@ -427,6 +435,7 @@ out:
     return st;
 }
 
+/* The lock and the thread; from here on every call of UCX holds the lock. */
 static ls_status start_keeper(ls_ucx *u)
 {
     sigset_t all, before;
@@ -500,6 +509,7 @@ void ls_ucx_address(const ls_transport *transport, const void **bytes_out, size_
 
 /* --- connecting ----------------------------------------------------------------------------- */
 
+/* An address is whole, of this generation and of the expected rank. */
 static ls_status check_address(const ls_ucx *u, int rank, const ls_ucx_peer *peer)
 {
     address_head head;

@@ -32,6 +32,7 @@ static const uint32_t magic = UINT32_C(0x58434c31); /* "1LCX" */
 
 /* --- records -------------------------------------------------------------------------------- */
 
+/* A blank record of a message, from the free list or new. */
 static ls_ucx_post *take_post(ls_ucx *u, ls_message *message)
 {
     ls_ucx_post *p = u->free_posts, *all;
@@ -136,6 +137,8 @@ static void make_ready(ls_ucx *u, ls_ucx_post *p)
     u->ready = p;
 }
 
+/* UCX is done with a transfer: of a message, start its next chunk or finish it; of a heartbeat,
+ * allow the next one. */
 static void on_sent(void *request, ucs_status_t status, void *user_data)
 {
     ls_ucx_transfer *f = user_data;
@@ -195,6 +198,7 @@ static void fill_frame(const ls_ucx *u, ls_ucx_frame *frame, ls_ucx_kind kind)
     };
 }
 
+/* The next chunk of a message: its frame with a checksum, and its bytes by UCX. */
 static void send_chunk(ls_ucx *u, ls_ucx_post *p)
 {
     const ls_message *m = p->message;
@@ -472,6 +476,8 @@ static ls_ucx_transfer *keep(ls_ucx *u, const ls_ucx_frame *frame, void *data, u
     return f;
 }
 
+/* A chunk has come. With its receive posted it is placed, or fetched when it is long; otherwise it
+ * is kept as unclaimed, up to a limit for each peer. */
 static ucs_status_t on_data(ls_ucx *u, const ls_ucx_frame *frame, void *data, uint64_t attr)
 {
     ls_ucx_post *p = find_post(u, (int)frame->from, frame->tag);
@@ -509,6 +515,8 @@ static void on_bye(ls_ucx *u, int peer)
         ls_ucx_break_peer(u, peer, "it closed while messages were in flight");
 }
 
+/* UCX calls this for every active message. Frames that are not ours are dropped, the sender is
+ * noted as alive, and impossible lengths break the link. */
 ucs_status_t ls_ucx_on_chunk(void *transport, const void *header, size_t header_len, void *data,
                              size_t len, const ucp_am_recv_param_t *param)
 {

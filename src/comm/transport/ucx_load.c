@@ -131,7 +131,7 @@ static ls_status check_version(ls_ucx_api *api, const char *library)
     ls_fail(LS_EUSAGE,
             "the UCX library \"%s\" is of version %u.%u, this program is built for %d.%d", library,
             major, minor, UCP_API_MAJOR, UCP_API_MINOR);
-    ls_err_hint("Install UCX %d.%d or a newer %d.x, or choose the tcp carrier.", UCP_API_MAJOR,
+    ls_err_hint("Install UCX %d.%d or a newer %d.x, or choose the tcp transport.", UCP_API_MAJOR,
                 UCP_API_MINOR, UCP_API_MAJOR);
     return LS_EUSAGE;
 }
@@ -148,7 +148,7 @@ ls_status ls_ucx_load(ls_ucx_api *api, const char *library)
     api->library = open_keeping_signals(library);
     if (!api->library) {
         st = ls_fail(LS_EUSAGE, "cannot open the UCX library \"%s\": %s", library, dlerror());
-        ls_err_hint("Install UCX (Debian package libucx0), or choose the tcp carrier.");
+        ls_err_hint("Install UCX (Debian package libucx0), or choose the tcp transport.");
         goto out;
     }
     LS_TRY(st, check_version(api, library), out);
@@ -228,7 +228,7 @@ ls_status ls_ucx_open(const ls_ucx_args *args LS_UNUSED, ls_transport **transpor
 {
     ls_fail(LS_EUSAGE, "%s", without);
     ls_err_hint("Install UCX's headers (Debian package libucx-dev) and build again, or choose the "
-                "tcp carrier.");
+                "tcp transport.");
     return LS_EUSAGE;
 }
 

@@ -102,6 +102,7 @@ static bool read_numbered(wrap *w, const char *name, const char *text)
     return false;
 }
 
+/* One item of the plan: NAME=VALUE (delay, drop, corrupt, seed) or NAME@N for the N-th message. */
 static bool read_item(wrap *w, char *item)
 {
     char *at = strpbrk(item, "=@"), *end;
@@ -124,6 +125,7 @@ static bool read_item(wrap *w, char *item)
     return *end == '\0';
 }
 
+/* All items; LS_EUSAGE names the one that cannot be read. */
 static ls_status read_plan(wrap *w, const char *plan)
 {
     char item[64];
@@ -173,6 +175,7 @@ static ls_status changed_copy(const wrap *w, const ls_message *message, uint8_t 
     return LS_OK;
 }
 
+/* Keep a send for later, in the list by due time; a changed one gets a copy of its bytes. */
 static ls_status hold(wrap *w, ls_message *message, bool change, int64_t delay_ns)
 {
     ls_status st = LS_OK;
@@ -234,6 +237,7 @@ static ls_status advance(wrap *w, bool *moved)
 
 /* --- the table --- */
 
+/* Apply the plan to the n-th send: drop, corrupt, delay, kill or stop; otherwise it passes on. */
 static ls_status send_wrapped(ls_transport *transport, ls_message *message)
 {
     wrap *w = (wrap *)transport;
