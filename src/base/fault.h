@@ -32,7 +32,7 @@
  *   step=N        only while step N is computed (as events count them); with cut and slow: from
  *                 then on; default: always
  *   generation=N  only in this generation; default 1, at recover.meet, .transfer and .ready 2: so
- *                 a process that was killed and is started again is not killed again. 0: in all of them
+ *                 a process that was killed and is started again is not killed again. 0: in all
  *   visit=N       the n-th time that all of the above holds; default 1
  *   times=N       how often in a row; default 1, with cut and slow: always
  *   ms=N, tensor=NAME (*: the first that is trained), bit=N (0 to 31, default 22: half of a normal

@@ -5,6 +5,9 @@
  * cannot promise more or less than the parser does. */
 #include "cli/args.h"
 
+#include <errno.h>
+#include <stdlib.h>
+
 const ls_flag ls_args_globals[] = {
     {"help", 'h', NULL, false, "Show help for the command."},
     {"version", 0, NULL, false, "Show the version."},
@@ -60,6 +63,24 @@ const char *ls_args_value(const ls_args *args, const char *name)
 bool ls_args_has(const ls_args *args, const char *name)
 {
     return ls_args_value(args, name) != NULL;
+}
+
+ls_status ls_args_number(const ls_args *args, const char *name, int64_t least, int64_t preset,
+                         int64_t *value_out)
+{
+    const char *text = ls_args_value(args, name);
+    char *end;
+
+    *value_out = preset;
+    if (!text)
+        return LS_OK;
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    if (errno || end == text || *end || value < least)
+        return ls_fail(LS_EUSAGE, "--%s must be a whole number, at least %lld, not \"%.60s\"", name,
+                       (long long)least, text);
+    *value_out = value;
+    return LS_OK;
 }
 
 const char *ls_args_nth(const ls_args *args, const char *name, int i)

@@ -5,7 +5,6 @@
  * marks that no template uses elsewhere. */
 #include "cli/cmd_chat.h"
 
-#include <errno.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "data/chat/chat.h"
@@ -14,23 +13,6 @@
 #include "cli/term.h"
 
 static const char open_mark[] = "\xe2\x9f\xa6", close_mark[] = "\xe2\x9f\xa7"; /* U+27E6, U+27E7 */
-
-static ls_status parse_count(const ls_args *args, const char *flag, int64_t otherwise,
-                             int64_t *value_out)
-{
-    const char *text = ls_args_value(args, flag);
-    char *end;
-
-    *value_out = otherwise;
-    if (!text)
-        return LS_OK;
-    errno = 0;
-    long long n = strtoll(text, &end, 10);
-    if (end == text || *end || errno || n < 1)
-        return ls_fail(LS_EUSAGE, "--%s \"%s\" is not a whole number above 0", flag, text);
-    *value_out = n;
-    return LS_OK;
-}
 
 static const char *value_or(const ls_args *args, const char *flag, const char *otherwise)
 {
@@ -154,8 +136,8 @@ static ls_status run_chat(const ls_args *args)
     ls_tokens_init(&v.ids);
     ls_str_init(&v.marks);
     ls_term_init(&v.term, STDOUT_FILENO, args);
-    LS_TRY(st, parse_count(args, "count", 1, &count), out);
-    LS_TRY(st, parse_count(args, "line", 1, &first), out);
+    LS_TRY(st, ls_args_number(args, "count", 1, 1, &count), out);
+    LS_TRY(st, ls_args_number(args, "line", 1, 1, &first), out);
     if (stat(file, &info) != 0) {
         st = ls_fail(LS_EUSAGE, "there is no file \"%s\"", file);
         goto out;
@@ -232,7 +214,7 @@ ls_status ls_cmd_chat_build(const ls_args *args)
         ls_err_hint("Conversations are laid out for one length: give model.context of the run.");
         goto out;
     }
-    LS_TRY(st, parse_count(args, "context", 0, &build.window), out);
+    LS_TRY(st, ls_args_number(args, "context", 1, 0, &build.window), out);
     if (policy)
         LS_TRY(st, ls_utf8_parse_policy(policy, &build.utf8), out);
     for (int i = 0; i < args->n_rest; i++)

@@ -311,30 +311,17 @@ out:
 
 /* --- stories ---------------------------------------------------------------------------------- */
 
-ls_status ls_cmd_data_parse_whole(const char *flag, const char *text, int64_t *value_out)
-{
-    char *end;
-
-    errno = 0;
-    long long n = strtoll(text, &end, 10);
-    if (end == text || *end || errno || n < 0)
-        return ls_fail(LS_EUSAGE, "--%s \"%s\" is not a whole number", flag, text);
-    *value_out = n;
-    return LS_OK;
-}
-
 static ls_status run_stories(const ls_args *args)
 {
     ls_status st = LS_OK;
-    const char *size = ls_args_value(args, "bytes"), *seed = ls_args_value(args, "seed");
-    int64_t bytes = 2 * LS_MIB, key = 1, written = 0;
+    const char *size = ls_args_value(args, "bytes");
+    int64_t bytes = 2 * LS_MIB, key, written = 0;
     ls_str out;
 
     ls_str_init(&out);
     if (size)
         LS_TRY(st, ls_source_parse_bytes(size, &bytes), out);
-    if (seed)
-        LS_TRY(st, ls_cmd_data_parse_whole("seed", seed, &key), out);
+    LS_TRY(st, ls_args_number(args, "seed", 0, 1, &key), out);
     for (int64_t i = 0; written + (int64_t)out.len < bytes; i++) {
         if (i)
             ls_str_append_char(&out, '\n');
@@ -453,11 +440,9 @@ static ls_status run_check(const ls_args *args)
 {
     ls_status st = LS_OK;
     ls_run run;
-    const char *text = ls_args_value(args, "steps");
-    int64_t steps = 0;
+    int64_t steps;
 
-    if (text)
-        LS_TRY(st, ls_cmd_data_parse_whole("steps", text, &steps), out);
+    LS_TRY(st, ls_args_number(args, "steps", 0, 0, &steps), out);
     LS_TRY(st, ls_load_run_run(&run, args, args->rest[0]), out);
     st = ls_cmd_data_check(&run, steps, ls_args_has(args, "json"));
     ls_runfile_release(&run);

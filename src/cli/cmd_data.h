@@ -32,8 +32,6 @@ void ls_cmd_data_watch_end(const ls_cmd_data_watch *w);
 /* LS_EUSAGE when path does not exist: a name that cannot be meant as written is the user's slip,
  * not the system's refusal. */
 ls_status ls_cmd_data_need_file(const char *path);
-/* The value of --flag as a whole number, 0 or more; LS_EUSAGE otherwise. */
-ls_status ls_cmd_data_parse_whole(const char *flag, const char *text, int64_t *value_out);
 
 #define LS_CMD_DATA_JSON_FLAG                                              \
     {                                                                      \

@@ -87,7 +87,7 @@ int ls_dispatch_main(int argc, const char *const *argv)
     ls_args args;
     ls_term term;
 
-    if (ls_coordinator_process_is_wanted()) /* this process was started as the coordinator of a job */
+    if (ls_coordinator_process_is_wanted()) /* started as the coordinator of a job */
         return ls_coordinator_process_serve();
     signal(SIGPIPE, SIG_DFL); /* a parent may have left it ignored */
     st = ls_args_parse(&args, ls_commands, argc, argv);

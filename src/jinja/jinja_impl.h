@@ -183,13 +183,12 @@ typedef struct ls_jinja_machine {
     ls_arena arena;
     ls_status st; /* sticky */
     int64_t steps_left, memory_left;
-    int line;     /* of what is being computed, for messages */
-    int depth;    /* expressions and statements inside one another */
-    int calls;    /* macros inside one another */
-    int loops;    /* loops inside one another */
-    int captures; /* outputs that are not the final one */
-    ls_jinja_type
-        jump; /* LS_JINJA_BREAK or LS_JINJA_CONTINUE on its way to a loop, else LS_JINJA_NODE_TEXT */
+    int line;           /* of what is being computed, for messages */
+    int depth;          /* expressions and statements inside one another */
+    int calls;          /* macros inside one another */
+    int loops;          /* loops inside one another */
+    int captures;       /* outputs that are not the final one */
+    ls_jinja_type jump; /* BREAK or CONTINUE on its way to a loop, else LS_JINJA_NODE_TEXT */
     ls_str *out;
 } ls_jinja_machine;
 

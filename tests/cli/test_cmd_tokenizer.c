@@ -66,7 +66,7 @@ LS_TEST(tokenizer_training_refuses_bad_input)
     TRAIN("a.txt", "--vocab", "99999999999", "-o", "tok");
     expect(&c, 2, "too large");
     TRAIN("a.txt", "--vocab", "8k", "-o", "tok");
-    expect(&c, 2, "--vocab \"8k\" is not a whole number");
+    expect(&c, 2, "--vocab must be a whole number, at least 0, not \"8k\"");
     TRAIN("nowhere.txt", "--vocab", "300", "-o", "tok");
     expect(&c, 2, "there is no file \"nowhere.txt\"");
     TRAIN("empty.txt", "--vocab", "300", "-o", "tok");

@@ -341,7 +341,7 @@ LS_TEST(between_names_ranks_that_ask_for_different_transports)
 
 static void unknown(rank *r LS_UNUSED, ls_status st)
 {
-    LS_CHECK_FAILS(st, LS_EUSAGE, "there is no carrier \"pigeon\" (auto, tcp, ucx)");
+    LS_CHECK_FAILS(st, LS_EUSAGE, "there is no transport \"pigeon\" (auto, tcp, ucx)");
 }
 
 LS_TEST(between_refuses_an_unknown_transport)

@@ -32,7 +32,7 @@ LS_TEST(data_chat_shows_what_counts)
     ls_capture_release(&c);
     LS_CAPTURE(&c, "data", "chat", "c.jsonl", "-n", "0");
     LS_CHECK_EQ(c.code, 2);
-    LS_CHECK(strstr(c.err.p, "--count \"0\" is not a whole number above 0"));
+    LS_CHECK(strstr(c.err.p, "--count must be a whole number, at least 1, not \"0\""));
     ls_capture_release(&c);
     LS_CAPTURE(&c, "data", "chat", "none.jsonl");
     LS_CHECK_EQ(c.code, 2);

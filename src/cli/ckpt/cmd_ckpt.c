@@ -6,7 +6,6 @@
 #include "cli/cmds.h"
 #include "cli/term.h"
 
-#include <errno.h>
 #include <math.h>
 #include <time.h>
 #include "base/json.h"
@@ -30,24 +29,6 @@ static void target_close(target *t)
     ls_str_release(&t->out);
 }
 
-ls_status ls_cmd_ckpt_number(const ls_args *args, const char *flag, int64_t least, int64_t preset,
-                             int64_t *value_out)
-{
-    const char *text = ls_args_value(args, flag);
-    char *end;
-
-    *value_out = preset;
-    if (!text)
-        return LS_OK;
-    errno = 0;
-    long long value = strtoll(text, &end, 10);
-    if (errno || end == text || *end || value < least)
-        return ls_fail(LS_EUSAGE, "--%s takes a whole number, at least %lld, not \"%s\"", flag,
-                       (long long)least, text);
-    *value_out = value;
-    return LS_OK;
-}
-
 ls_status ls_cmd_ckpt_open(const ls_args *args, ls_ckpt_store **store_out, int64_t *step_out)
 {
     ls_status st = LS_OK;
@@ -56,7 +37,7 @@ ls_status ls_cmd_ckpt_open(const ls_args *args, ls_ckpt_store **store_out, int64
     ls_str_init(&dir);
     *step_out = -1;
     LS_TRY(st, ls_ckpt_locate(args->rest[0], &dir, step_out), out);
-    LS_TRY(st, ls_cmd_ckpt_number(args, "step", 0, *step_out, step_out), out);
+    LS_TRY(st, ls_args_number(args, "step", 0, *step_out, step_out), out);
     LS_TRY(st, ls_ckpt_open(store_out, dir.p, false), out);
     LS_TRY(st, ls_cmd_ckpt_use_key(args, *store_out), out);
 out:

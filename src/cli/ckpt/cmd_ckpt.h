@@ -36,8 +36,3 @@ const char *ls_cmd_ckpt_signed(ls_ckpt_trust trust);
 
 /* "12.5 MiB"; out is returned. */
 const char *ls_cmd_ckpt_size(int64_t bytes, char out[16]);
-
-/* The value of a flag that takes a whole number of at least `least`; `preset` where it was not
- * given. */
-ls_status ls_cmd_ckpt_number(const ls_args *args, const char *flag, int64_t least, int64_t preset,
-                             int64_t *value_out);
