@@ -31,21 +31,21 @@ int main(int argc, char **argv)
 {
     int n = argc > 1 ? (int)strtol(argv[1], NULL, 10) : 10000;
     bool silent = argc > 2 && strcmp(argv[2], "silent") == 0;
-    crowd_result r;
+    many_agents_result r;
 
     if (n < 2 || n > MOST || (argc > 2 && !silent)) {
         fprintf(stderr, "usage: bench-agents [2 to %d agents] [silent]\n", MOST);
         return 2;
     }
     ls_log_set_sink(drop_line, NULL, LS_LOG_ERROR);
-    const crowd_args args = {.agents = n,
+    const many_agents_args args = {.agents = n,
                              .processes = n < 2 * EACH ? 2 : (n + EACH - 1) / EACH,
                              .silent = silent,
                              .heartbeat_ns = LS_NS_PER_S / 4, /* as heal.heartbeat, suspect and dead are */
                              .suspect_ns = LS_NS_PER_S,
                              .dead_ns = (silent ? 3 : CALM_S) * LS_NS_PER_S,
                              .wait_ns = WAIT_S * LS_NS_PER_S};
-    if (crowd_run(&args, &r) != LS_OK) {
+    if (many_agents_run(&args, &r) != LS_OK) {
         fprintf(stderr, "agents: %s\n%s\n", ls_err_last()->text, ls_err_last()->hint);
         return 1;
     }

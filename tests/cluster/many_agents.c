@@ -19,7 +19,7 @@
 
 enum { GENERATIONS = 8, PROCESSES = 64, FDS_EACH = 5 };
 
-static const uint8_t secret[32] = "agents of a crowd know this one";
+static const uint8_t secret[32] = "many agents all know this one! ";
 
 /* What all processes see. */
 typedef struct segment {
@@ -51,7 +51,7 @@ typedef struct agent {
 
 /* A process full of agents. */
 typedef struct player {
-    const crowd_args *args;
+    const many_agents_args *args;
     segment *segment;
     const char *address;
     int first, n, epoll_fd;
@@ -125,7 +125,7 @@ static void on_heard(void *context, int node, const uint8_t *bytes, size_t len)
 
 static void open_agent(player *p, int i)
 {
-    const crowd_args *how = p->args;
+    const many_agents_args *how = p->args;
     agent *a = &p->agents[i];
     struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)i};
 
@@ -213,7 +213,7 @@ static _Noreturn void play(player *p)
 /* --- the coordinator's own worker ------------------------------------------------------------- */
 
 typedef struct coordinator {
-    const crowd_args *args;
+    const many_agents_args *args;
     segment *segment;
     ls_rendezvous *r;
     ls_recover_cluster *recover_cluster;
@@ -286,7 +286,7 @@ out:
 
 static ls_status open_coordinator(coordinator *c)
 {
-    const crowd_args *a = c->args;
+    const many_agents_args *a = c->args;
     ls_status st;
 
     LS_TRY(st,
@@ -410,7 +410,7 @@ static double between(int64_t from, int64_t to)
     return (double)(to - from) / 1e9;
 }
 
-static ls_status live(coordinator *c, crowd_result *out)
+static ls_status live(coordinator *c, many_agents_result *out)
 {
     segment *b = c->segment;
     int n = c->args->agents;
@@ -458,7 +458,7 @@ static void end(coordinator *c)
         close(c->memory_fd);
 }
 
-ls_status crowd_run(const crowd_args *args, crowd_result *result_out)
+ls_status many_agents_run(const many_agents_args *args, many_agents_result *result_out)
 {
     coordinator c = {.args = args};
     ls_status st;
@@ -470,7 +470,7 @@ ls_status crowd_run(const crowd_args *args, crowd_result *result_out)
     if (c.segment == MAP_FAILED)
         return ls_fail_sys(LS_ENOMEM, "cannot share memory with agents");
     ls_rendezvous_own_version(c.segment->version);
-    *result_out = (crowd_result){.join_s = 0};
+    *result_out = (many_agents_result){.join_s = 0};
     LS_TRY(st, open_coordinator(&c), out);
     st = live(&c, result_out);
 out:

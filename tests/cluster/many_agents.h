@@ -9,15 +9,15 @@
 #pragma once
 #include "base/err.h"
 
-typedef struct crowd_args {
+typedef struct many_agents_args {
     int agents, processes;
     bool silent;   /* the agent that is lost stops to answer, instead of hanging up */
     bool failover; /* of the coordinator; with more than can vote there is none */
     int64_t heartbeat_ns, suspect_ns, dead_ns;
     int64_t wait_ns; /* for everything */
-} crowd_args;
+} many_agents_args;
 
-typedef struct crowd_result {
+typedef struct many_agents_result {
     double join_s;       /* until all agents have joined and have the list of members */
     double first_view_s; /* from then until all have the first view */
     double change_s;     /* from the loss of one until all others have the next view */
@@ -27,7 +27,7 @@ typedef struct crowd_result {
     double before_mb;    /* and before anybody came */
     uint64_t joined_bytes,
         changed_bytes; /* sent by the coordinator until the first view, after it */
-} crowd_result;
+} many_agents_result;
 
 /* LS_EDEADLINE, or what went wrong on either side. */
-ls_status crowd_run(const crowd_args *args, crowd_result *result_out);
+ls_status many_agents_run(const many_agents_args *args, many_agents_result *result_out);

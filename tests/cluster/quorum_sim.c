@@ -73,7 +73,7 @@ static void broke(const char *what, uint64_t a, uint64_t b, uint64_t c)
                  (long long)(sim.now_ns / LS_NS_PER_MS));
 }
 
-/* --- hands ------------------------------------------------------------------------------------ */
+/* --- hooks ------------------------------------------------------------------------------------ */
 
 static bool keep(void *context, const ls_quorum_promise *promise)
 {
@@ -153,9 +153,9 @@ static void holds(void *context, const ls_quorum_view *v)
 
 /* --- nodes ------------------------------------------------------------------------------------ */
 
-static ls_quorum_hands hands_of(node *nd)
+static ls_quorum_hooks hooks_of(node *nd)
 {
-    return (ls_quorum_hands){.keep = keep, .send = send, .holds = holds, .context = nd};
+    return (ls_quorum_hooks){.keep = keep, .send = send, .holds = holds, .context = nd};
 }
 
 static void set_up(int n)
@@ -186,14 +186,14 @@ static void set_up(int n)
         nd->disk.term = 0;
         first->self = (uint64_t)i + 1;
         (void)keep(nd, first);
-        ls_quorum_hands hands = hands_of(nd);
-        ls_quorum_init(&nd->q, first, i == 0, &hands, &ls_quorum_usual, sim.now_ns);
+        ls_quorum_hooks hooks = hooks_of(nd);
+        ls_quorum_init(&nd->q, first, i == 0, &hooks, &ls_quorum_usual, sim.now_ns);
     }
 }
 
 static void restart(node *nd)
 {
-    ls_quorum_hands hands = hands_of(nd);
+    ls_quorum_hooks hooks = hooks_of(nd);
 
     nd->up = true;
     nd->n_joins = 0;
@@ -201,7 +201,7 @@ static void restart(node *nd)
     sim.first.self = nd->disk.self;
     if (sim.forgets)
         nd->disk.term = 0;
-    ls_quorum_init(&nd->q, sim.forgets ? &sim.first : &nd->disk, false, &hands, &ls_quorum_usual,
+    ls_quorum_init(&nd->q, sim.forgets ? &sim.first : &nd->disk, false, &hooks, &ls_quorum_usual,
                    sim.now_ns);
 }
 

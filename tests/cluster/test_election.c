@@ -123,10 +123,10 @@ LS_TEST(election_elects_a_successor_and_goes_on_in_one_line)
     town t;
 
     open_town(&t, 3);
-    LS_CHECK(!ls_election_has_hope(t.election[1])); /* it has no part in anything yet */
+    LS_CHECK(!ls_election_may_elect(t.election[1])); /* it has no part in anything yet */
     LS_CHECK_EQ(agree(&t, 0, all, 3, 0), 1);
     LS_CHECK_EQ(agree(&t, 0, all, 3, 1), 2); /* the same nodes, another view */
-    while (!ls_election_has_hope(t.election[1]) || !ls_election_has_hope(t.election[2]))
+    while (!ls_election_may_elect(t.election[1]) || !ls_election_may_elect(t.election[2]))
         attend(&t);
     kill_node(&t, 0);
     int first = elect(&t), second = 3 - first;
@@ -136,7 +136,8 @@ LS_TEST(election_elects_a_successor_and_goes_on_in_one_line)
     LS_CHECK_EQ(next, 3);
     while (ls_election_view(t.election[second])->generation != next)
         attend(&t);
-    LS_CHECK(ls_election_has_hope(t.election[first]) && !ls_election_has_hope(t.election[second]));
+    LS_CHECK(ls_election_may_elect(t.election[first]) &&
+             !ls_election_may_elect(t.election[second]));
     close_town(&t);
 }
 

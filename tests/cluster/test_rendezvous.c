@@ -107,7 +107,7 @@ LS_TEST(members_travel_and_damage_is_seen)
     ls_members_release(&m);
 }
 
-LS_TEST(members_of_a_crowd_take_few_bytes)
+LS_TEST(members_of_many_nodes_take_few_bytes)
 {
     enum { NODES = 10000 };
     ls_members_outline outline;

@@ -437,7 +437,7 @@ LS_TEST(view_holds_its_promises_in_any_order)
     }
 }
 
-LS_TEST(view_grows_and_loses_nodes_of_a_crowd)
+LS_TEST(view_grows_and_loses_many_nodes)
 {
     enum { NODES = 3000, EACH = 4 };
     ls_view_plan plan;

@@ -56,8 +56,8 @@ struct ls_election {
     int n_endpoints;
     int listen_fd, epoll_fd, timer_fd;
     uint16_t port;
-    ls_acceptor *gate; /* owned */
-    node_link **links; /* owned */
+    ls_acceptor *acceptor; /* owned */
+    node_link **links;     /* owned */
     int n_links;
     ls_str bytes;
     ls_quorum_view heard; /* of the message that is being read */
@@ -270,7 +270,7 @@ static void take_callers(ls_election *s)
         ls_hello hello;
         ls_sock_address from;
         int fd;
-        if (ls_acceptor_next(s->gate, &fd, &hello, &from) != LS_OK || fd < 0)
+        if (ls_acceptor_next(s->acceptor, &fd, &hello, &from) != LS_OK || fd < 0)
             return;
         node_link *l = add_link(s);
         if (!l)
@@ -324,7 +324,7 @@ static void sweep(ls_election *s, int64_t now_ns)
     }
 }
 
-/* --- hands of the quorum ---------------------------------------------------------------------- */
+/* --- hooks of the quorum ---------------------------------------------------------------------- */
 
 static bool keep(void *context, const ls_quorum_promise *promise)
 {
@@ -388,12 +388,13 @@ static ls_status listen_here(ls_election *s)
     LS_TRY(st, ls_sock_listen(&at, &s->listen_fd), out);
     LS_TRY(st, ls_sock_local(s->listen_fd, &at), out);
     s->port = (uint16_t)strtol(strrchr(at.text, ':') + 1, NULL, 10);
-    LS_TRY(st,
-           ls_acceptor_open(&s->gate, &(ls_acceptor_args){.listen_fd = s->listen_fd,
-                                                          .secret = s->args.secret,
-                                                          .self = {.purpose = LS_HELLO_CONTROL}}),
-           out);
-    st = watch(s, ls_acceptor_fd(s->gate), EPOLLIN, NULL);
+    LS_TRY(
+        st,
+        ls_acceptor_open(&s->acceptor, &(ls_acceptor_args){.listen_fd = s->listen_fd,
+                                                           .secret = s->args.secret,
+                                                           .self = {.purpose = LS_HELLO_CONTROL}}),
+        out);
+    st = watch(s, ls_acceptor_fd(s->acceptor), EPOLLIN, NULL);
 out:
     return st;
 }
@@ -444,13 +445,13 @@ static ls_status open_clock(ls_election *s)
 static void begin_quorum(ls_election *s, const ls_quorum_promise *promise, bool leads,
                          int64_t now_ns)
 {
-    const ls_quorum_hands hands = {
+    const ls_quorum_hooks hooks = {
         .keep = keep, .send = deliver, .holds = ignore_view, .context = s};
     const ls_quorum_times times = {.beat_ns = s->args.beat_ns,
                                    .suspect_ns = s->args.suspect_ns,
                                    .stop_ns = 2 * s->args.dead_ns};
 
-    ls_quorum_init(s->quorum, promise, leads, &hands, &times, now_ns);
+    ls_quorum_init(s->quorum, promise, leads, &hooks, &times, now_ns);
 }
 
 ls_status ls_election_open(ls_election **election_out, const ls_election_args *args)
@@ -490,7 +491,7 @@ void ls_election_close(ls_election *election)
     while (s->n_links > 0)
         drop_link(s, s->links[s->n_links - 1]);
     ls_mem_free(s->links);
-    ls_acceptor_close(s->gate);
+    ls_acceptor_close(s->acceptor);
     ls_sock_close(&s->listen_fd);
     ls_sock_close(&s->timer_fd);
     ls_sock_close(&s->epoll_fd);
@@ -601,7 +602,7 @@ uint64_t ls_election_leader(const ls_election *election, uint64_t *term_out)
     return election->quorum->leader;
 }
 
-bool ls_election_has_hope(const ls_election *election)
+bool ls_election_may_elect(const ls_election *election)
 {
     const ls_quorum *q = election->quorum;
     const ls_quorum_view *v = &q->promise.view;

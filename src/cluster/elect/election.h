@@ -77,6 +77,6 @@ const ls_quorum_view *ls_election_view(const ls_election *election);
 
 /* Whether this node can have a part in the next view: it is in the present one, others have not
  * told of a newer one, and without their coordinator its nodes can still be enough. */
-bool ls_election_has_hope(const ls_election *election);
+bool ls_election_may_elect(const ls_election *election);
 
 LS_C_END

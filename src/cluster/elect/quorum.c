@@ -165,7 +165,7 @@ static bool has_answered(const ls_quorum *q, const ls_quorum_peer *p, uint64_t r
 /* Whether the promise is on disk as it is here. */
 static bool settle(ls_quorum *q)
 {
-    if (q->dirty && q->hands.keep(q->hands.context, &q->promise))
+    if (q->dirty && q->hooks.keep(q->hooks.context, &q->promise))
         q->dirty = false;
     return !q->dirty;
 }
@@ -183,7 +183,7 @@ static void send(ls_quorum *q, uint64_t to, ls_quorum_message m)
     m.generation = v->generation;
     m.held = v->held;
     m.leader = q->leader;
-    q->hands.send(q->hands.context, &m);
+    q->hooks.send(q->hooks.context, &m);
 }
 
 static void send_beat(ls_quorum *q, const ls_quorum_peer *p, int64_t now_ns)
@@ -265,7 +265,7 @@ static void settle_view(ls_quorum *q, int64_t now_ns)
     if (!settle(q)) /* its own disk counts, too */
         return;
     if (!v->held && enough_of_both(q, has_view, 0)) {
-        q->hands.holds(q->hands.context, v);
+        q->hooks.holds(q->hooks.context, v);
         note_held(q, now_ns);
         q->dirty = true;
         beat(q, now_ns); /* all shall know */
@@ -468,12 +468,12 @@ void ls_quorum_hear(ls_quorum *quorum, const ls_quorum_message *message, int64_t
 /* --- time ------------------------------------------------------------------------------------- */
 
 void ls_quorum_init(ls_quorum *quorum, const ls_quorum_promise *promise, bool leads,
-                    const ls_quorum_hands *hands, const ls_quorum_times *times, int64_t now_ns)
+                    const ls_quorum_hooks *hooks, const ls_quorum_times *times, int64_t now_ns)
 {
     ls_quorum *q = quorum;
 
     copy_promise(&q->promise, promise);
-    q->hands = *hands;
+    q->hooks = *hooks;
     q->times = *times;
     q->role = LS_QUORUM_FOLLOWS;
     q->dirty = true;

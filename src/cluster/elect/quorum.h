@@ -99,13 +99,13 @@ typedef struct ls_quorum_times {
 extern const ls_quorum_times ls_quorum_usual;
 
 /* What the rules need of their caller. */
-typedef struct ls_quorum_hands {
+typedef struct ls_quorum_hooks {
     bool (*keep)(void *context, const ls_quorum_promise *promise); /* true: it is on the disk */
     void (*send)(void *context, const ls_quorum_message *message); /* may be lost */
     /* On the coordinator: the view holds; its base is still the view before. */
     void (*holds)(void *context, const ls_quorum_view *view);
     void *context;
-} ls_quorum_hands;
+} ls_quorum_hooks;
 
 typedef enum ls_quorum_role {
     LS_QUORUM_FOLLOWS,
@@ -127,7 +127,7 @@ typedef struct ls_quorum {
     ls_quorum_promise promise;
     bool dirty; /* the promise is not on disk as it is here */
     ls_quorum_times times;
-    ls_quorum_hands hands;
+    ls_quorum_hooks hooks;
     ls_quorum_role role;
     uint64_t leader;  /* of this term; 0: not known */
     uint64_t runs;    /* the highest generation that is known to hold */
@@ -146,7 +146,7 @@ typedef struct ls_quorum {
  * case.
  */
 void ls_quorum_init(ls_quorum *quorum, const ls_quorum_promise *promise, bool leads,
-                    const ls_quorum_hands *hands, const ls_quorum_times *times, int64_t now_ns);
+                    const ls_quorum_hooks *hooks, const ls_quorum_times *times, int64_t now_ns);
 
 void ls_quorum_hear(ls_quorum *quorum, const ls_quorum_message *message, int64_t now_ns);
 void ls_quorum_look(ls_quorum *quorum, int64_t now_ns); /* at the clock: each 50 ms or so */

@@ -13,7 +13,7 @@
  * that compares owner and generation, so it does not depend on clocks. While etcd does not answer,
  * training goes on, and commits wait.
  *
- * The launcher holds it (ls_run_lease_open) and hands its name, a slash and the run to the ranks
+ * The launcher holds it (ls_run_lease_open) and hooks its name, a slash and the run to the ranks
  * through the environment (LS_RUN_LEASE_VARIABLE); the first rank claims and commits with it
  * (ls_run_lease_use). */
 #pragma once

@@ -20,7 +20,7 @@ ls_status ls_vote_store_open(ls_vote_store **vote_store_out, const char *path,
                              ls_quorum_promise *promise_out);
 void ls_vote_store_close(ls_vote_store *vote_store); /* NULL is allowed */
 
-/* ls_quorum_hands.keep, with the stored vote as its context: true when it is on the disk. Of
+/* ls_quorum_hooks.keep, with the stored vote as its context: true when it is on the disk. Of
  * failures the first is logged. */
 bool ls_vote_store_keep(void *vote_store, const ls_quorum_promise *promise);
 

@@ -8,10 +8,10 @@
 #include "base/mem.h"
 #include "base/time.h"
 
-enum { PATIENT = 4 };             /* times that a coordinator may be silent longer */
-enum { CROWD = 256, SLICES = 8 }; /* more peers than CROWD are looked at in SLICES turns */
+enum { PATIENT = 4 };                  /* times that a coordinator may be silent longer */
+enum { MANY_PEERS = 256, SLICES = 8 }; /* more peers than this are looked at in SLICES turns */
 
-/* A node of a crowd gives fewer signs of life: a coordinator shall not have to take more than so
+/* A node among many gives fewer signs of life: a coordinator shall not have to take more than so
  * many a second, as long as so many come before a node counts as dead. It gives still fewer itself
  * where it may be silent longer: nobody would succeed it. */
 enum { SIGNS_PER_S = 5000, SIGNS_LEAST = 3 };
@@ -107,13 +107,13 @@ void ls_rendezvous_beat(ls_rendezvous *r)
 
 void ls_rendezvous_pace(ls_rendezvous *r, int nodes)
 {
-    int64_t crowd_ns =
+    int64_t many_ns =
         ls_min_i64(nodes * (LS_NS_PER_S / SIGNS_PER_S), r->hooks->dead_ns / SIGNS_LEAST);
 
-    r->slices = r->args.hosts && nodes > CROWD ? SLICES : 1;
-    r->rarely = nodes > CROWD ? PATIENT : 1;
+    r->slices = r->args.hosts && nodes > MANY_PEERS ? SLICES : 1;
+    r->rarely = nodes > MANY_PEERS ? PATIENT : 1;
     r->slice = 0;
-    r->heartbeat_ns = ls_max_i64(r->hooks->heartbeat_ns, crowd_ns);
+    r->heartbeat_ns = ls_max_i64(r->hooks->heartbeat_ns, many_ns);
     int64_t every_ns = r->heartbeat_ns / r->slices;
     const struct timespec every = {.tv_sec = every_ns / LS_NS_PER_S,
                                    .tv_nsec = every_ns % LS_NS_PER_S};

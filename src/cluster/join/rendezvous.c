@@ -249,7 +249,7 @@ void ls_rendezvous_send_text(ls_rendezvous *r, peer *p, uint16_t type, const cha
 void ls_rendezvous_refuse(ls_rendezvous *r, peer *p, const char *why)
 {
     ls_rendezvous_send_text(r, p, REFUSED, why);
-    ls_acceptor_refuse(r->gate, &p->from, why);
+    ls_acceptor_refuse(r->acceptor, &p->from, why);
     ls_rendezvous_drop(p);
     ls_rendezvous_enter(r, p, WAITED);
 }
@@ -345,7 +345,7 @@ static ls_status take_callers(ls_rendezvous *r)
         ls_hello hello;
         ls_sock_address from;
         int fd;
-        LS_TRY(st, ls_acceptor_next(r->gate, &fd, &hello, &from), out);
+        LS_TRY(st, ls_acceptor_next(r->acceptor, &fd, &hello, &from), out);
         if (fd < 0)
             break;
         peer *p = !r->met ? free_peer(r) : r->hooks ? ls_rendezvous_new_peer(r) : NULL;
@@ -496,7 +496,7 @@ static ls_status take_event(ls_rendezvous *r, const struct epoll_event *event)
               : token >= OF_LATE && token < OF_LATE + LATE ? &r->late[token - OF_LATE]
                                                            : NULL;
 
-    if (token == OF_GATE)
+    if (token == OF_ACCEPTOR)
         return take_callers(r);
     if (token == OF_HEARTBEAT)
         ls_rendezvous_beat(r);
@@ -530,7 +530,7 @@ out:
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
-ls_status ls_rendezvous_open_gate(ls_rendezvous *r, int nodes)
+ls_status ls_rendezvous_open_acceptor(ls_rendezvous *r, int nodes)
 {
     ls_status st = LS_OK;
     char who[32];
@@ -543,14 +543,14 @@ ls_status ls_rendezvous_open_gate(ls_rendezvous *r, int nodes)
         goto out;
     }
     LS_TRY(st, ls_rendezvous_watch(r, r->timer_fd, OF_TIMER), out);
-    LS_TRY(
-        st,
-        ls_acceptor_open(&r->gate, &(ls_acceptor_args){.listen_fd = r->listen_fd,
-                                                       .secret = r->args.secret,
-                                                       .self = {.purpose = LS_HELLO_CONTROL},
-                                                       .callers = nodes < CROWD ? nodes : CROWD}),
-        out);
-    st = ls_rendezvous_watch(r, ls_acceptor_fd(r->gate), OF_GATE);
+    LS_TRY(st,
+           ls_acceptor_open(&r->acceptor,
+                            &(ls_acceptor_args){.listen_fd = r->listen_fd,
+                                                .secret = r->args.secret,
+                                                .self = {.purpose = LS_HELLO_CONTROL},
+                                                .callers = nodes < CROWD ? nodes : CROWD}),
+           out);
+    st = ls_rendezvous_watch(r, ls_acceptor_fd(r->acceptor), OF_ACCEPTOR);
 out:
     return st;
 }
@@ -563,7 +563,7 @@ static ls_status open_host(ls_rendezvous *r)
     LS_TRY(st, ls_sock_listen(&at, &r->listen_fd), out);
     LS_TRY(st, ls_sock_local(r->listen_fd, &r->address), out);
     ls_rendezvous_set_ip(r, &r->address);
-    st = ls_rendezvous_open_gate(r, r->args.nodes);
+    st = ls_rendezvous_open_acceptor(r, r->args.nodes);
 out:
     return st;
 }
@@ -617,7 +617,7 @@ void ls_rendezvous_close(ls_rendezvous *r)
         ls_rendezvous_drop(&r->peers[i]);
     for (int i = 0; i < LATE; i++)
         ls_rendezvous_drop(&r->late[i]);
-    ls_acceptor_close(r->gate);
+    ls_acceptor_close(r->acceptor);
     ls_sock_close(&r->listen_fd);
     ls_sock_close(&r->timer_fd);
     ls_sock_close(&r->heartbeat_fd);

@@ -60,7 +60,7 @@ ls_status ls_rendezvous_take_over(ls_rendezvous *r, int nodes, int next_node)
     ls_rendezvous_enter(r, &r->peers[0], LOST);
     /* Newcomers get the list that this node had got, with themselves at its end. */
     LS_TRY(st, ls_rendezvous_members(r) ? LS_OK : LS_EDATA, out);
-    LS_TRY(st, ls_rendezvous_open_gate(r, nodes), out);
+    LS_TRY(st, ls_rendezvous_open_acceptor(r, nodes), out);
     LS_TRY(st, ls_sock_local(r->listen_fd, &r->address), out);
     ls_probe_close(r->probe); /* a host asks others to ask */
     r->probe = NULL;
@@ -116,7 +116,7 @@ void ls_rendezvous_take_back(ls_rendezvous *r, ls_rendezvous_peer *p, const ls_f
     if (!ls_wire_codec_done(&in) || protocol != PROTOCOL || !r->hooks || !r->hooks->returns ||
         !r->hooks->returns(r->hooks->context, node, id, &about) ||
         ls_rendezvous_place(r, p, node) != LS_OK) {
-        ls_acceptor_refuse(r->gate, &p->from, "it comes back to a job that goes on without it");
+        ls_acceptor_refuse(r->acceptor, &p->from, "it comes back to a job that goes on without it");
         ls_rendezvous_drop(p); /* without a word: it joins anew */
         ls_rendezvous_enter(r, p, WAITED);
         return;

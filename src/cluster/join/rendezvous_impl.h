@@ -47,7 +47,14 @@ enum {
 
 /* What an epoll event is of, besides a peer, which is its place in the list. Of a election's
  * nothing is done here: hooks->looks() attends to it. */
-enum { OF_LATE = 1 << 30, OF_GATE = OF_LATE + LATE, OF_TIMER, OF_HEARTBEAT, OF_PROBE, OF_ELECTION };
+enum {
+    OF_LATE = 1 << 30,
+    OF_ACCEPTOR = OF_LATE + LATE,
+    OF_TIMER,
+    OF_HEARTBEAT,
+    OF_PROBE,
+    OF_ELECTION
+};
 
 typedef enum ls_rendezvous_phase { WAITED, JOINED, GONE_WELL, LOST } ls_rendezvous_phase;
 
@@ -78,7 +85,7 @@ struct ls_rendezvous {
     bool met;
     int epoll_fd;
     int listen_fd;
-    ls_acceptor *gate;
+    ls_acceptor *acceptor;
     ls_rendezvous_peer *peers; /* owned; the host's others, or the one coordinator */
     int n_peers, peers_room;
     int n_joined, n_ranks; /* peers that are JOINED, and their ranks */
@@ -87,7 +94,7 @@ struct ls_rendezvous {
     int n_places;
     const ls_rendezvous_hooks *hooks; /* borrowed; NULL: the first failure ends the job */
     int heartbeat_fd;                 /* readable when signs of life are due; -1: never */
-    int64_t heartbeat_ns;             /* how often: longer in a crowd */
+    int64_t heartbeat_ns;             /* how often: longer where there are many peers */
     int slices, slice;                /* turns in which peers are looked at; the present one */
     int rarely, round;                /* the host gives a sign every rarely rounds */
     int64_t beat_ns;                  /* when they were last given */
@@ -144,7 +151,7 @@ void ls_rendezvous_send_record(ls_rendezvous *rendezvous, uint16_t type, int cod
                                const ls_err_record *why);
 
 /* The host: accept at listen_fd, and what a host of about this many nodes needs besides. */
-ls_status ls_rendezvous_open_gate(ls_rendezvous *rendezvous, int nodes);
+ls_status ls_rendezvous_open_acceptor(ls_rendezvous *rendezvous, int nodes);
 
 /* --- meet.c ----------------------------------------------------------------------------------- */
 

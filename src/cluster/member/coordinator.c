@@ -612,9 +612,9 @@ static bool agreed(ls_coordinator *p)
 }
 
 /* Another coordinator may need it when the ranks have heard of the view. */
-static void pass_on(ls_coordinator *p, int barren)
+static void pass_on(ls_coordinator *p, int stepless)
 {
-    if ((p->learned || barren != p->view.barren) && p->args.remember)
+    if ((p->learned || stepless != p->view.stepless) && p->args.remember)
         p->args.remember(p->args.context);
     p->learned = false;
 }
@@ -622,14 +622,14 @@ static void pass_on(ls_coordinator *p, int barren)
 static void announce(ls_coordinator *p, int64_t now)
 {
     ls_messages message = {.kind = LS_MESSAGES_VIEW};
-    int barren = p->view.barren;
+    int stepless = p->view.stepless;
     ls_status st;
 
     if (!all_alike(p, now) || !agreed(p))
         return;
     LS_TRY(st, ls_str_status(&p->roster.bytes), out);
     LS_TRY(st, ls_view_next(&p->view, &message.view.plan), out);
-    pass_on(p, barren);
+    pass_on(p, stepless);
     message.roster = &p->roster;
     LS_TRY(st, list_members(p, message.view.plan.generation, &message.members), out);
     message.view.begun = p->view.begun;

@@ -60,7 +60,7 @@ void ls_coordinator_remember(const ls_coordinator *coordinator, int64_t now, ls_
         ls_wire_codec_put(out, h->cut, 1);
     }
     put_restarts(p, out);
-    ls_wire_codec_put(out, (uint64_t)p->view.barren, 2);
+    ls_wire_codec_put(out, (uint64_t)p->view.stepless, 2);
     ls_wire_codec_put_line(out, p->view.error, sizeof p->view.error);
     ls_wire_codec_put_line(out, p->view.again, sizeof p->view.again);
 }
@@ -119,7 +119,7 @@ ls_status ls_coordinator_recall(ls_coordinator *coordinator, const void *bytes, 
 
     LS_TRY(st, get_hosts(p, &in, now), out);
     get_restarts(p, &in);
-    p->view.barren = (int)ls_wire_codec_get(&in, 2);
+    p->view.stepless = (int)ls_wire_codec_get(&in, 2);
     ls_wire_codec_get_text(&in, p->view.error, sizeof p->view.error);
     ls_wire_codec_get_text(&in, p->view.again, sizeof p->view.again);
     if (!ls_wire_codec_done(&in))

@@ -30,19 +30,19 @@ enum { REPORT = 1, READY, VIEW, END, REGROUP, DISMISS, NOTE };
 enum { START_S = 300 }; /* for a process to report for the first time */
 enum { BUSY = 20 };
 
-typedef struct said { /* by a worker */
+typedef struct worker_message { /* by a worker */
     uint32_t magic, kind;
     int32_t pid;
     ls_view_report report;
     char why[LS_HEAL_CAUSE]; /* for which it has lost the others; "": it begins */
     ls_config_digest config_digest;
-} said;
+} worker_message;
 
-typedef struct told { /* by the agent */
+typedef struct agent_message { /* by the agent */
     uint32_t magic, kind;
     int32_t pid;
     ls_heal_view view;
-} told;
+} agent_message;
 
 /* --- a worker's side -------------------------------------------------------------------------- */
 
@@ -60,7 +60,7 @@ bool ls_heal_has_agent(void)
     return own_end() >= 0;
 }
 
-static bool say(const said *s)
+static bool say(const worker_message *s)
 {
     ssize_t n;
 
@@ -74,7 +74,7 @@ static bool say(const said *s)
 static char noted[LS_HEAL_CAUSE];
 static int64_t noted_ns;
 
-static bool take_note(const told *t)
+static bool take_note(const agent_message *t)
 {
     if (t->magic != MAGIC || t->pid != getpid() || t->kind != NOTE)
         return false;
@@ -86,7 +86,7 @@ static bool take_note(const told *t)
 bool ls_heal_note(char *text_out, size_t cap, int64_t *took_ns_out)
 {
     int fd = own_end();
-    told t;
+    agent_message t;
 
     while (!noted[0] && fd >= 0 &&
            recv(fd, &t, sizeof t, MSG_PEEK | MSG_DONTWAIT) == (ssize_t)sizeof t &&
@@ -99,7 +99,7 @@ bool ls_heal_note(char *text_out, size_t cap, int64_t *took_ns_out)
 }
 
 /* The next message; descriptors that did not come are -1. False: the agent is gone. */
-static bool hear(told *t, ls_heal_fds *fds_out)
+static bool hear(agent_message *t, ls_heal_fds *fds_out)
 {
     union {
         struct cmsghdr align;
@@ -133,10 +133,10 @@ static void close_fd(int *fd)
 ls_status ls_heal_ask(const ls_view_report *report, const ls_config_digest *config_digest,
                       ls_heal_view *view_out, ls_heal_fds *fds_out)
 {
-    said s = {.magic = MAGIC, .kind = REPORT, .pid = getpid(), .report = *report};
+    worker_message s = {.magic = MAGIC, .kind = REPORT, .pid = getpid(), .report = *report};
     ls_err_record lost = *ls_err_last();
     ls_heal_fds fds;
-    told t;
+    agent_message t;
 
     if (config_digest)
         s.config_digest = *config_digest;
@@ -172,7 +172,7 @@ ls_status ls_heal_ask(const ls_view_report *report, const ls_config_digest *conf
 bool ls_heal_regroups(uint64_t generation)
 {
     int fd = own_end();
-    told t;
+    agent_message t;
 
     while (fd >= 0 && recv(fd, &t, sizeof t, MSG_PEEK | MSG_DONTWAIT) == (ssize_t)sizeof t) {
         bool mine = t.magic == MAGIC && t.pid == getpid();
@@ -188,7 +188,7 @@ bool ls_heal_regroups(uint64_t generation)
 
 void ls_heal_ready(void)
 {
-    const said s = {.magic = MAGIC, .kind = READY, .pid = getpid()};
+    const worker_message s = {.magic = MAGIC, .kind = READY, .pid = getpid()};
 
     if (ls_heal_has_agent())
         (void)say(&s);
@@ -209,7 +209,7 @@ typedef struct place { /* of a worker */
     bool asked, answered;    /* the coordinator was asked for it; and has answered */
     int rank;                /* in the last view; -1: none */
     ls_messages last;        /* its last REPORT or ENDED */
-    said early;              /* a report of a process that we have not heard of yet; kind 0: none */
+    worker_message early;    /* a report of a process that we have not heard of yet; kind 0: none */
 } place;
 
 struct ls_heal {
@@ -247,7 +247,7 @@ static void send_message(ls_heal *h, const ls_messages *message)
     ls_coordinator_looks(h->coordinator, now);
 }
 
-void ls_heal_entrust(ls_heal *heal, const char *run_lease)
+void ls_heal_set_run_lease(ls_heal *heal, const char *run_lease)
 {
     snprintf(heal->run_lease, sizeof heal->run_lease, "%s", run_lease);
 }
@@ -362,12 +362,12 @@ int ls_heal_fd(const ls_heal *heal)
 
 /* --- what the agent sees ---------------------------------------------------------------------- */
 
-static void accept_said(ls_heal *h, int worker, said *s);
+static void accept_said(ls_heal *h, int worker, worker_message *s);
 
 void ls_heal_started(ls_heal *heal, int worker, pid_t pid)
 {
     place *p = &heal->places[worker];
-    said early = p->early;
+    worker_message early = p->early;
 
     p->pid = pid;
     p->since_ns = 0;
@@ -378,13 +378,13 @@ void ls_heal_started(ls_heal *heal, int worker, pid_t pid)
         accept_said(heal, worker, &early);
 }
 
-static void tell(const place *p, const told *t, const ls_heal_fds *fds);
+static void tell(const place *p, const agent_message *t, const ls_heal_fds *fds);
 
 /* The work is done, and no worker here trains any longer: those that wait were not needed, or were
  * started for one that died when all had finished. */
 static void dismiss_idle(const ls_heal *h)
 {
-    const told t = {.kind = DISMISS};
+    const agent_message t = {.kind = DISMISS};
     bool done = false;
 
     for (int i = 0; i < h->args.workers; i++) {
@@ -452,7 +452,7 @@ ls_view_verdict ls_heal_ended(ls_heal *heal, int worker, const ls_view_end *end,
 
 /* --- messages of workers ---------------------------------------------------------------------- */
 
-static void accept_said(ls_heal *h, int worker, said *s)
+static void accept_said(ls_heal *h, int worker, worker_message *s)
 {
     place *p = &h->places[worker];
     ls_messages message = {.kind = LS_MESSAGES_READY, .worker = worker};
@@ -479,7 +479,7 @@ static void accept_said(ls_heal *h, int worker, said *s)
 static void take(ls_heal *h, int worker)
 {
     place *p = &h->places[worker];
-    said s;
+    worker_message s;
 
     while (recv(p->fd, &s, sizeof s, MSG_DONTWAIT) == (ssize_t)sizeof s) {
         if (s.magic != MAGIC)
@@ -491,13 +491,13 @@ static void take(ls_heal *h, int worker)
     }
 }
 
-static void tell(const place *p, const told *t, const ls_heal_fds *fds)
+static void tell(const place *p, const agent_message *t, const ls_heal_fds *fds)
 {
     union {
         struct cmsghdr align;
         char bytes[CMSG_SPACE(sizeof *fds)];
     } control = {.bytes = ""};
-    told copy = *t;
+    agent_message copy = *t;
     struct iovec body = {&copy, sizeof copy};
     struct msghdr m = {.msg_iov = &body, .msg_iovlen = 1};
 
@@ -521,11 +521,11 @@ static void tell(const place *p, const told *t, const ls_heal_fds *fds)
 static ls_status give_view(ls_heal *h, const ls_messages *w)
 {
     const ls_messages_view *v = &w->view;
-    told t = {.kind = VIEW,
-              .view = {.plan = v->plan,
-                       .begun = v->begun,
-                       .lost_ns = v->lost_ns < 0 ? 0 : ls_time_now_ns() - v->lost_ns,
-                       .noticed_ns = v->noticed_ns}};
+    agent_message t = {.kind = VIEW,
+                       .view = {.plan = v->plan,
+                                .begun = v->begun,
+                                .lost_ns = v->lost_ns < 0 ? 0 : ls_time_now_ns() - v->lost_ns,
+                                .noticed_ns = v->noticed_ns}};
     ls_heal_fds fds = {-1, -1};
     ls_status st = LS_OK;
 
@@ -571,7 +571,7 @@ static void give_up_view(ls_heal *h, const char *why)
 
 static void regroup(const ls_heal *h)
 {
-    const told t = {.kind = REGROUP, .view = {.plan = {.generation = h->generation}}};
+    const agent_message t = {.kind = REGROUP, .view = {.plan = {.generation = h->generation}}};
 
     for (int i = 0; i < h->args.workers; i++)
         if (h->places[i].state == LS_VIEW_IN)
@@ -582,7 +582,7 @@ static void regroup(const ls_heal *h)
 void ls_heal_tell(ls_heal *heal, const char *what, int64_t took_ns)
 {
     const place *first = NULL;
-    told t = {.kind = NOTE, .view = {.noticed_ns = took_ns}};
+    agent_message t = {.kind = NOTE, .view = {.noticed_ns = took_ns}};
 
     for (int i = 0; i < heal->args.workers; i++) {
         const place *p = &heal->places[i];
@@ -718,7 +718,7 @@ static int too_late(ls_heal *h)
 }
 
 /* It counts as dead from now on; its incident says why. */
-static void condemn(place *p, int worker)
+static void mark_late(place *p, int worker)
 {
     snprintf(p->fault, sizeof p->fault, "had %s for %lld s (heal.wait)",
              p->stopped                 ? "been stopped"
@@ -743,7 +743,7 @@ static ls_heal_order next_order(ls_heal *h)
     int late = too_late(h);
     if (late < 0)
         return (ls_heal_order){.task = LS_HEAL_NOTHING};
-    condemn(&h->places[late], late);
+    mark_late(&h->places[late], late);
     return (ls_heal_order){.task = LS_HEAL_KILL, .worker = late};
 }
 
@@ -768,7 +768,7 @@ ls_heal_order ls_heal_attend(ls_heal *heal)
 void ls_heal_finish(ls_heal *heal)
 {
     ls_heal *h = heal;
-    const told t = {.kind = END};
+    const agent_message t = {.kind = END};
 
     h->finished = true;
     for (int i = 0; i < h->args.workers; i++)

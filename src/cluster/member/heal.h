@@ -121,7 +121,7 @@ void ls_heal_hear(ls_heal *heal, const ls_messages *message);
 void ls_heal_tell(ls_heal *heal, const char *what, int64_t took_ns);
 void ls_heal_stop(ls_heal *heal, const ls_err_record *why);
 /* Views tell this run lease from now on. */
-void ls_heal_entrust(ls_heal *heal, const char *run_lease);
+void ls_heal_set_run_lease(ls_heal *heal, const char *run_lease);
 
 /* Another node coordinates now: say again what the one before may not have answered. */
 void ls_heal_restate(ls_heal *heal);

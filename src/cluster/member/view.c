@@ -251,10 +251,10 @@ static ls_status check_progress(ls_view *v)
         if (v->member[i].state == LS_VIEW_WAITS && v->member[i].report.reached > reached)
             reached = v->member[i].report.reached;
     if (reached > v->reached) {
-        v->barren = 0;
+        v->stepless = 0;
         v->again[0] = '\0';
     } else if (v->generation > 0) {
-        v->barren++;
+        v->stepless++;
     }
     v->reached = reached > v->reached ? reached : v->reached;
     if (v->again[0]) {
@@ -263,10 +263,10 @@ static ls_status check_progress(ls_view *v)
         ls_err_hint("Another start would end so again: remove its cause first.");
         return LS_ENORETRY;
     }
-    if (v->barren < LS_VIEW_BARREN)
+    if (v->stepless < LS_VIEW_STEPLESS)
         return LS_OK;
     ls_fail(LS_ENORETRY, "gave up after %d recoveries without a new step: step %lld was never done",
-            LS_VIEW_BARREN, (long long)(v->reached < 0 ? 1 : v->reached + 1));
+            LS_VIEW_STEPLESS, (long long)(v->reached < 0 ? 1 : v->reached + 1));
     ls_err_hint("Another start would probably end so again: look for the cause first.");
     return LS_ENORETRY;
 }

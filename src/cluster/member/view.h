@@ -33,7 +33,7 @@
 
 LS_C_BEGIN
 
-enum { LS_VIEW_WORKERS = 131072, LS_VIEW_BARREN = 3 };
+enum { LS_VIEW_WORKERS = 131072, LS_VIEW_STEPLESS = 3 };
 
 typedef enum ls_view_state {
     LS_VIEW_AWAY,
@@ -86,7 +86,7 @@ typedef struct ls_view {
     bool first_lost;             /* the first rank that was ready last is dead */
     int restarted, lost;         /* since the last view */
     int64_t reached;             /* as the last view knew it */
-    int barren;                  /* views in a row that brought no step */
+    int stepless;                /* views in a row that brought no step */
     char error[640], again[640]; /* the last error that ended a worker; the same twice: in again */
 } ls_view;
 

@@ -29,7 +29,7 @@
 #include "cluster/node/spawn.h"
 #include "cluster/elect/vote_store.h"
 
-enum { SLOW_S = 20, END_MS = 2000, WORKED_S = 5, BARREN = 10, BITE = 64 << 10 };
+enum { SLOW_S = 20, END_MS = 2000, WORKED_S = 5, EARLY_DEATHS = 10, BITE = 64 << 10 };
 
 struct ls_coordinator_process {
     ls_coordinator_process_args args;
@@ -60,7 +60,7 @@ struct ls_coordinator_process {
     int kick_fd;     /* readable: something waits in `later` */
     int64_t started_ns;
     int64_t died_ns;        /* 0: it lives */
-    int barren;             /* deaths in a row, each soon and without a new frame in its log, */
+    int early_deaths;       /* deaths in a row, each soon and without a new frame in its log, */
     uint64_t acked_at_last; /* and how many it had then */
     ls_err_record hopeless;
 };
@@ -208,16 +208,16 @@ static void replace(ls_coordinator_process *o)
 
     reap(o, how, sizeof how);
     o->died_ns = o->died_ns ? o->died_ns : now;
-    o->barren = worked ? 1 : o->barren + 1;
+    o->early_deaths = worked ? 1 : o->early_deaths + 1;
     o->acked_at_last = o->n_acked;
     ls_str_clear(&o->in); /* a frame that was not whole was not said */
     ls_log(LS_LOG_WARN, "the coordinator (pid %d) %s; it is started again, training goes on", pid,
            how);
-    if (o->barren < BARREN && start(o) == LS_OK)
+    if (o->early_deaths < EARLY_DEATHS && start(o) == LS_OK)
         return;
-    if (o->barren >= BARREN) {
-        ls_fail(LS_ENORETRY, "the coordinator of this job died %d times in a row: it %s", o->barren,
-                how);
+    if (o->early_deaths >= EARLY_DEATHS) {
+        ls_fail(LS_ENORETRY, "the coordinator of this job died %d times in a row: it %s",
+                o->early_deaths, how);
         ls_err_hint("It cannot do its work here; look at its log in LINESHAFT_STATE, or "
                     "/var/tmp/lineshaft-UID, and at the memory of this machine.");
     }

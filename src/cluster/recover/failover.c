@@ -11,7 +11,7 @@
  *   orphaned   another one is: follow()
  *                               -> joined      as the node it was; it says again what its workers
  *                                              had said
- *   orphaned   check_hope()     -> over        too few are left, or the others went on without it
+ *   orphaned   check_end()     -> over        too few are left, or the others went on without it
  *   leads      all that came back have reported: the next view
  *   leads      give_up()        -> over        it hears of a later coordinator, or of too few
  *                                              nodes: it sends nothing any more, because its STOP
@@ -47,9 +47,9 @@ static uint64_t leader_of(const ls_recover_cluster *l, uint64_t *term_out)
                           : ls_election_leader(l->election, term_out);
 }
 
-static bool has_hope(const ls_recover_cluster *l)
+static bool may_elect(const ls_recover_cluster *l)
 {
-    return l->etcd_leader || ls_election_has_hope(l->election);
+    return l->etcd_leader || ls_election_may_elect(l->election);
 }
 
 static bool is_founded(const ls_recover_cluster *l)
@@ -65,7 +65,7 @@ static ls_status open_etcd_leader(ls_recover_cluster *l, bool first)
     l->etcd_args.first = first;
     LS_TRY(st, ls_etcd_leader_open(&l->etcd_leader, &l->etcd_args), out);
     if (l->heal)
-        ls_heal_entrust(l->heal, l->etcd_args.run_lease);
+        ls_heal_set_run_lease(l->heal, l->etcd_args.run_lease);
     st = ls_rendezvous_watch(l->rendezvous, ls_etcd_leader_fd(l->etcd_leader), OF_ELECTION);
 out:
     return st;
@@ -333,7 +333,7 @@ static int next_node(const ls_recover_cluster *l)
 }
 
 /* Of a new coordinator: the one before is lost with all its workers. */
-static void bury(ls_recover_cluster *l, const ls_election_endpoint *self, int64_t now)
+static void lose_coordinator(ls_recover_cluster *l, const ls_election_endpoint *self, int64_t now)
 {
     const ls_quorum_view *v = last_view(l);
     const ls_election_endpoint *lost =
@@ -373,7 +373,7 @@ static ls_status take_over(ls_recover_cluster *l, int64_t now)
     l->floor = last_view(l)->generation;
     l->founded = true;
     l->patience_ns = now + at_least(l->args.dead_ns, BACK_S);
-    bury(l, self, now);
+    lose_coordinator(l, self, now);
     l->orphan_ns = 0;
     if (l->etcd_leader)
         ls_etcd_leader_seek(l->etcd_leader, false);
@@ -415,13 +415,13 @@ static void follow(ls_recover_cluster *l, uint64_t leader, uint64_t term, int64_
 }
 
 /* Without a coordinator: whether there may be one for this node yet. */
-static void check_hope(ls_recover_cluster *l, int64_t now)
+static void check_end(ls_recover_cluster *l, int64_t now)
 {
     int64_t wait_ns = HOPE * l->args.dead_ns;
 
     if (l->etcd_leader) /* until its lease has run out */
         wait_ns = at_least(wait_ns, ETCD_LEADER_S);
-    if (has_hope(l) && !l->refused && now - l->orphan_ns < wait_ns)
+    if (may_elect(l) && !l->refused && now - l->orphan_ns < wait_ns)
         return;
     ls_fail(LS_EPEER, "the first node (%s) went away: %s", ls_rendezvous_address(l->rendezvous),
             l->why);
@@ -448,7 +448,7 @@ static void look_as_member(ls_recover_cluster *l, int64_t now)
         follow(l, leader, term, now);
     }
     if (l->orphan_ns != 0)
-        check_hope(l, now);
+        check_end(l, now);
 }
 
 /* --- the new coordinator ---------------------------------------------------------------------- */
@@ -534,7 +534,7 @@ void ls_failover_looks(ls_recover_cluster *l)
     bool lives = ls_rendezvous_is_linked(l->rendezvous) &&
                  ls_election_leader(l->election, &term) == l->leader;
     ls_election_attend(l->election, lives, now);
-    l->hooks.successors = has_hope(l);
+    l->hooks.successors = may_elect(l);
     if (l->coordinator_process)
         look_as_coordinator(l, now);
     else

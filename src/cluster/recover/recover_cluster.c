@@ -255,5 +255,5 @@ void ls_recover_cluster_bind(ls_recover_cluster *recover_cluster, ls_heal *heal)
 {
     recover_cluster->heal = heal;
     if (heal && recover_cluster->etcd_leader)
-        ls_heal_entrust(heal, recover_cluster->etcd_args.run_lease);
+        ls_heal_set_run_lease(heal, recover_cluster->etcd_args.run_lease);
 }
