@@ -1,5 +1,11 @@
-/* lab_job.c -- see lab_job.h. Each host is a worker of one agent, in a network namespace of its
- * own. */
+/* lab_job.c -- one command on each host of a lab. A host is a worker of one agent, in a network
+ * namespace of its own:
+ *
+ *     lineshaft lab -- agent -- supervisor -+- worker in lab0: LINESHAFT_LAB_NODE=0, the secret
+ *                                           +- worker in lab1: LINESHAFT_LAB_NODE=1, the secret
+ *
+ * A lineshaft command that runs there is an agent again, finds its place in these variables, and
+ * meets the others without flags (job.c, find_nodes). */
 #include "launch/lab_job.h"
 
 #include <sys/mman.h>

@@ -1,8 +1,18 @@
-/* launch_nodes.c -- see launch_nodes.h.
+/* launch_nodes.c -- a job of several nodes, from the first connection to the common exit code.
  *
- * A node that joins tries each address of its list in turn, because another node may have taken
- * over. What happens to a rank of this node must be known on all others: ls_rendezvous_fail() tells
- * them, unless the ranks heal, when the coordinator decides what a failure means. */
+ *     first node                              a node that joins
+ *     read_secret: made when it is missing    read_secret
+ *     open_any: listens                       open_any: each address of its list in turn, because
+ *                                               another node may have taken over
+ *     describe_work: what agents shall run    an agent asks for it: told()
+ *     meet_all: all are here                  meet_all
+ *     met(): what the ranks inherit           met()
+ *     run_job: the agent runs                 run_job
+ *       a rank fails -> ls_rendezvous_fail    STOP: attend() ends the agent's job
+ *     ls_rendezvous_end: one exit code        ls_rendezvous_end: the same
+ *
+ * A rank that failed because of a peer (LS_EPEER) reports nothing to other nodes: the peer's own
+ * node does. Where ranks heal, the coordinator decides what a failure means. */
 #include "launch/launch_nodes.h"
 
 #include <signal.h>

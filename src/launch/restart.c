@@ -1,6 +1,11 @@
-/* restart.c -- see restart.h. An attempt is compared with the one before by its exit code and by
- * the last line that the rank wrote that failed first: a program that fails in the same way twice
- * would fail a third time. */
+/* restart.c -- the ranks of a job are started again as a whole.
+ *
+ *     attempt 0   exit 1, "loss is nan"     LINESHAFT_RESTARTS=0
+ *     attempt 1   exit 137 (killed)         LINESHAFT_RESTARTS=1   another failure: again
+ *     attempt 2   exit 1, "loss is nan"     LINESHAFT_RESTARTS=2   not as the one before: again
+ *     attempt 3   exit 1, "loss is nan"     LINESHAFT_RESTARTS=3   the same twice in a row: the end
+ *
+ * A program that fails in the same way twice would fail a third time. */
 #include "launch/restart.h"
 
 #include <signal.h>

@@ -1,4 +1,12 @@
-/* run_holder.c -- see run_holder.h. */
+/* run_holder.c -- the process that the user started holds the run in etcd, for as long as it lives.
+ *
+ *     launcher, first machine     ls_run_lease_open: lineshaft/RUN/leader, renewed by a thread
+ *       |  LINESHAFT_RUN_LEASE    its name, in the environment of the ranks
+ *       |                         and in what other machines are told (recover_cluster.h)
+ *     first rank                  claims a generation, gets a commit token for each checkpoint
+ *
+ * A process that forked from it (an agent's supervisor) must not give the run back: so what is held
+ * belongs to one pid. */
 #include "launch/run_holder.h"
 
 #include <signal.h>

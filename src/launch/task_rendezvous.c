@@ -1,7 +1,16 @@
-/* task_rendezvous.c -- see task_rendezvous.h. The file is one line, "address secret pid host", of
- * mode 0600, put in place by a rename, so nobody reads half of it. A file that a killed job left
- * is seen by its process being gone, where that ran on the same machine; job numbers of batch
- * systems do not repeat. */
+/* task_rendezvous.c -- tasks of one launcher meet through a file.
+ *
+ *     task 0                                     task 3
+ *     find_path: cache folder, "meet", hash of   find_path: the same name
+ *       launcher, user and job number            await_first: no such file yet
+ *     be_first: a fresh secret
+ *     listens; ls_task_rendezvous_tell:
+ *       "10.0.0.1:40123 SECRET PID HOST"   --->  read_line: sound, ours, its process lives
+ *     all have met: the file goes                joins 10.0.0.1:40123
+ *
+ * The file has mode 0600 and is put in place by a rename, so nobody reads half of it. A file that a
+ * killed job left is recognised by its process being gone, where that ran on the same machine; job
+ * numbers of batch systems do not repeat. */
 #include "launch/task_rendezvous.h"
 
 #include <errno.h>

@@ -1,5 +1,16 @@
-/* etcd.c -- requests to etcd's JSON gateway and their answers. 64-bit numbers are texts in that
- * JSON, keys and values are base64, and fields that are zero or false are left out. */
+/* etcd.c -- requests to etcd's JSON gateway and their answers.
+ *
+ * 64-bit numbers are texts in that JSON, keys and values are base64, and fields that are zero or
+ * false are left out. Writing key "a" = "2" if it is "1" now, with its answer:
+ *
+ *   POST /v3/kv/txn
+ *     {"compare": [{"key": "YQ==", "result": "EQUAL", "target": "VALUE", "value": "MQ=="}],
+ *      "success": [{"requestPut": {"key": "YQ==", "value": "Mg=="}}]}
+ *   answer
+ *     {"header": {...}, "succeeded": true}     without "succeeded": it was not "1"
+ *
+ * The server that answered last is asked first; when it does not answer, the next one is tried,
+ * until the deadline. */
 #include "cluster/elect/etcd.h"
 
 #include <inttypes.h>

@@ -1,4 +1,12 @@
-/* quorum_wire.c -- promises and messages of quorum.h as bytes. */
+/* quorum_wire.c -- promises and messages of quorum.h as bytes, little-endian:
+ *
+ *   view      generation 8, made 8, held 1, members 2, members of its base 2, then 8 for each
+ *   promise   self 8, term 8, voted 8, view
+ *   message   kind 1, flags 1 (held, yes, trial, with a view), from 8, to 8, term 8, made 8,
+ *             generation 8, round 8, age 8, leader 8; then the view, if there is one
+ *
+ * A promise fills a journal's record, a message a frame: both have a checksum of their own. What is
+ * too short, too long or out of range is LS_EDATA. */
 #include "cluster/member/wire_codec.h"
 #include "cluster/elect/quorum.h"
 

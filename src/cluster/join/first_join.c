@@ -2,8 +2,12 @@
  *
  * The list goes to every node, so its bytes are made once. They are sent in pieces, the next one
  * when the socket has taken the one before: a queue of whole lists for ten thousand nodes would
- * be a gigabyte here. The host reads nothing meanwhile; the next attend notices a node that went
- * away. */
+ * be a gigabyte here. Example, a list of three pieces and two nodes, of which the second is slow:
+ *
+ *     node 1   LIST 1, LIST 2, LIST 3, VIEW
+ *     node 2   LIST 1, (its socket is full) ........ LIST 2, LIST 3, VIEW
+ *
+ * The host reads nothing meanwhile; the next attend notices a node that went away. */
 #include "cluster/join/rendezvous_impl.h"
 
 #include <sys/epoll.h>

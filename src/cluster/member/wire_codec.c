@@ -1,4 +1,7 @@
-/* wire_codec.c -- little-endian, byte by byte, so that no alignment is assumed. */
+/* wire_codec.c -- little-endian, byte by byte, so that no alignment is assumed.
+ *
+ * A count is written 7 bits at a time, the lowest first; a set top bit says that more follow: 5 is
+ * 05, 300 is ac 02. */
 #include "cluster/member/wire_codec.h"
 
 void ls_wire_codec_put(ls_str *out, uint64_t value, int bytes)
