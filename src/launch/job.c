@@ -15,11 +15,9 @@
  * their ports; each rank inherits its own, and this process closes them when the ranks run. */
 #include "launch/job.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <unistd.h>
 #include "base/log.h"
 #include "base/mem.h"
@@ -98,21 +96,6 @@ out:
     return st;
 }
 
-static uint16_t port_of(const ls_sock_address *address)
-{
-    return ntohs(address->storage.ss_family == AF_INET6
-                     ? ((const struct sockaddr_in6 *)&address->storage)->sin6_port
-                     : ((const struct sockaddr_in *)&address->storage)->sin_port);
-}
-
-static void set_port(ls_sock_address *address, uint16_t port)
-{
-    if (address->storage.ss_family == AF_INET6)
-        ((struct sockaddr_in6 *)&address->storage)->sin6_port = htons(port);
-    else
-        ((struct sockaddr_in *)&address->storage)->sin_port = htons(port);
-}
-
 static ls_status make_sockets(job *j, const ls_launch_nodes *nodes, int64_t deadline_ns)
 {
     ls_sock_address own, bound;
@@ -122,7 +105,7 @@ static ls_status make_sockets(job *j, const ls_launch_nodes *nodes, int64_t dead
         LS_TRY(st, own_address(nodes->join, deadline_ns, &own), out);
     else
         LS_TRY(st, ls_sock_resolve(nodes->listen, deadline_ns, &own), out);
-    set_port(&own, 0);
+    ls_sock_set_port(&own, 0);
     j->sockets = ls_mem_array((size_t)j->ranks, sizeof *j->sockets);
     for (int i = 0; j->sockets && i < j->ranks; i++)
         j->sockets[i] = -1;
@@ -132,19 +115,10 @@ static ls_status make_sockets(job *j, const ls_launch_nodes *nodes, int64_t dead
     for (int i = 0; i < j->ranks; i++) {
         LS_TRY(st, ls_sock_listen(&own, &j->sockets[i]), out);
         LS_TRY(st, ls_sock_local(j->sockets[i], &bound), out);
-        j->ports[i] = port_of(&bound);
+        j->ports[i] = ls_sock_port(&bound);
     }
 out:
     return st;
-}
-
-/* The secret for the ranks, as a file that has no name. */
-static ls_status pass_secret(job *j, const uint8_t *bytes)
-{
-    j->secret_fd = memfd_create("secret", MFD_CLOEXEC);
-    if (j->secret_fd < 0 || write(j->secret_fd, bytes, LS_SECRET_BYTES) != LS_SECRET_BYTES)
-        return ls_fail_sys(LS_EIO, "cannot hand the secret to the ranks");
-    return LS_OK;
 }
 
 /* The ranks have their sockets. A copy here would make a dead rank look as if it still listened. */
@@ -183,7 +157,7 @@ static ls_status on_met(void *context, const ls_members *members, int node, cons
     j->fds[n++] = (ls_agent_fd){.name = "MEMBERS", .fd = j->members_fd};
     j->fds[n++] = (ls_agent_fd){.name = "OUT", .fd = j->out_fd};
     if (secret) {
-        LS_TRY(st, pass_secret(j, secret), out);
+        LS_TRY(st, ls_secret_to_fd(secret, &j->secret_fd), out);
         j->fds[n++] = (ls_agent_fd){.name = "SECRET", .fd = j->secret_fd};
         j->fds[n++] = (ls_agent_fd){.name = "LISTEN", .each = j->sockets};
     }
@@ -234,7 +208,7 @@ static ls_status open_heal(job *j, const ls_members *members, int node, const ui
     if (secret) {
         args.say = ls_recover_cluster_say;
         args.say_context = j->nodes->recover_cluster;
-        LS_TRY(st, pass_secret(j, secret), out);
+        LS_TRY(st, ls_secret_to_fd(secret, &j->secret_fd), out);
         snprintf(j->address, sizeof j->address, "LINESHAFT_ADDRESS=%s", members->node[node].ip);
         j->settings[0] = j->address;
         agent->settings = j->settings;

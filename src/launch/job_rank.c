@@ -14,7 +14,6 @@
  * port. */
 #include "launch/job_rank.h"
 
-#include <arpa/inet.h>
 #include <unistd.h>
 #include "base/fault.h"
 #include "base/log.h"
@@ -175,13 +174,6 @@ out:
     return st;
 }
 
-static uint16_t port_of(const ls_sock_address *address)
-{
-    return ntohs(address->storage.ss_family == AF_INET6
-                     ? ((const struct sockaddr_in6 *)&address->storage)->sin6_port
-                     : ((const struct sockaddr_in *)&address->storage)->sin_port);
-}
-
 /* A new place to be reached at. */
 static ls_status listen_anew(ls_job_rank *rank, int32_t *port_out)
 {
@@ -197,7 +189,7 @@ static ls_status listen_anew(ls_job_rank *rank, int32_t *port_out)
     LS_TRY(st, ls_sock_resolve(text, ls_time_now_ns() + LS_NS_PER_S, &at), out);
     LS_TRY(st, ls_sock_listen(&at, &rank->listen_fd), out);
     LS_TRY(st, ls_sock_local(rank->listen_fd, &at), out);
-    *port_out = port_of(&at);
+    *port_out = ls_sock_port(&at);
 out:
     return st;
 }

@@ -8,7 +8,6 @@
  * meets the others without flags (job.c, find_nodes). */
 #include "launch/lab_job.h"
 
-#include <sys/mman.h>
 #include <unistd.h>
 #include "base/mem.h"
 #include "net/secret.h"
@@ -31,16 +30,14 @@ static void set_host(host *h, const ls_lab *lab, int i, int n, const char *addre
     h->list[4] = NULL;
 }
 
-/* A secret for jobs between the hosts, as a file without a name that all of them inherit. */
+/* A secret for jobs between the hosts, which all of them inherit. */
 static ls_status make_secret(int *fd_out)
 {
     uint8_t bytes[LS_SECRET_BYTES];
     ls_status st;
 
     LS_TRY(st, ls_secret_random(bytes, sizeof bytes), out);
-    *fd_out = memfd_create("secret", MFD_CLOEXEC);
-    if (*fd_out < 0 || pwrite(*fd_out, bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
-        st = ls_fail_sys(LS_EIO, "cannot make a secret for the hosts");
+    st = ls_secret_to_fd(bytes, fd_out);
 out:
     explicit_bzero(bytes, sizeof bytes);
     return st;

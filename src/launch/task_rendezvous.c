@@ -19,7 +19,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/file.h"
@@ -131,15 +130,6 @@ out:
     return st;
 }
 
-static ls_status hold_secret(ls_task_rendezvous *m, const uint8_t bytes[LS_SECRET_BYTES])
-{
-    m->secret_fd = memfd_create("secret", MFD_CLOEXEC);
-    if (m->secret_fd < 0 || write(m->secret_fd, bytes, LS_SECRET_BYTES) != LS_SECRET_BYTES ||
-        lseek(m->secret_fd, 0, SEEK_SET) != 0)
-        return ls_fail_sys(LS_EIO, "cannot keep the secret of the job");
-    return LS_OK;
-}
-
 /* --- the first task --------------------------------------------------------------------------- */
 
 static ls_status be_first(ls_task_rendezvous *m, const ls_launcher_env *p)
@@ -155,7 +145,7 @@ static ls_status be_first(ls_task_rendezvous *m, const ls_launcher_env *p)
              : p->master_addr[0] ? p->master_addr
                                  : host);
     LS_TRY(st, ls_secret_random(secret, sizeof secret), out);
-    st = hold_secret(m, secret);
+    st = ls_secret_to_fd(secret, &m->secret_fd);
 out:
     explicit_bzero(secret, sizeof secret);
     return st;
@@ -258,7 +248,7 @@ static ls_status await_first(ls_task_rendezvous *m, const ls_launcher_env *p, in
         }
         nanosleep(&(struct timespec){.tv_nsec = LOOK_MS * LS_NS_PER_MS}, NULL);
     }
-    st = hold_secret(m, secret);
+    st = ls_secret_to_fd(secret, &m->secret_fd);
     explicit_bzero(secret, sizeof secret);
     return st;
 }

@@ -174,6 +174,20 @@ out:
     return st;
 }
 
+ls_status ls_secret_to_fd(const uint8_t bytes[LS_SECRET_BYTES], int *fd_out)
+{
+    int fd = memfd_create("secret", MFD_CLOEXEC);
+
+    if (fd < 0 || pwrite(fd, bytes, LS_SECRET_BYTES, 0) != LS_SECRET_BYTES) {
+        ls_fail_sys(LS_EIO, "cannot make a memory file for the secret of the job");
+        if (fd >= 0)
+            close(fd);
+        return LS_EIO;
+    }
+    *fd_out = fd;
+    return LS_OK;
+}
+
 ls_status ls_secret_hold(ls_secret *secret, const uint8_t bytes[LS_SECRET_BYTES])
 {
     ls_status st;

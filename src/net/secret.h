@@ -24,6 +24,9 @@ ls_status ls_secret_read(ls_secret *secret, const char *path);
 /* Read it from an inherited descriptor (a pipe or a memory file), which stays the caller's. */
 ls_status ls_secret_read_fd(ls_secret *secret, int fd);
 
+/* The other way: a memory file with these bytes, to be inherited; owned by the caller. */
+ls_status ls_secret_to_fd(const uint8_t bytes[LS_SECRET_BYTES], int *fd_out);
+
 /* A secret of the caller's bytes. */
 ls_status ls_secret_hold(ls_secret *secret, const uint8_t bytes[LS_SECRET_BYTES]);
 

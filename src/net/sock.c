@@ -228,6 +228,21 @@ static int new_socket(const ls_sock_address *address)
     return socket(address->storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 }
 
+uint16_t ls_sock_port(const ls_sock_address *address)
+{
+    return ntohs(address->storage.ss_family == AF_INET6
+                     ? ((const struct sockaddr_in6 *)&address->storage)->sin6_port
+                     : ((const struct sockaddr_in *)&address->storage)->sin_port);
+}
+
+void ls_sock_set_port(ls_sock_address *address, uint16_t port)
+{
+    if (address->storage.ss_family == AF_INET6)
+        ((struct sockaddr_in6 *)&address->storage)->sin6_port = htons(port);
+    else
+        ((struct sockaddr_in *)&address->storage)->sin_port = htons(port);
+}
+
 ls_status ls_sock_listen(const ls_sock_address *at, int *fd_out)
 {
     ls_status st = LS_OK;

@@ -24,6 +24,10 @@ ls_status ls_sock_resolve(const char *text, int64_t deadline_ns, ls_sock_address
 /* The address of this end of a socket. */
 ls_status ls_sock_local(int fd, ls_sock_address *address_out);
 
+/* The port of an address, and another one for it; the text stays as it was. */
+uint16_t ls_sock_port(const ls_sock_address *address);
+void ls_sock_set_port(ls_sock_address *address, uint16_t port);
+
 /* Listen at exactly this address; port 0 lets the kernel choose (ls_sock_local() tells which).
  * NULL means loopback. The wildcard addresses are LS_EUSAGE. */
 ls_status ls_sock_listen(const ls_sock_address *at, int *fd_out);
