@@ -2,8 +2,13 @@
  *
  * Each line mirrors one allocation of train/ or model/, computed by the same functions, so
  * predicted and used bytes cannot drift apart unnoticed: a test compares the sum with the device's
- * counter. On a device with a memory of its own the lines of the host stand apart and do not count
- * against the device. */
+ * counter. On a device with memory of its own the lines of the host are separate and do not count
+ * against the device.
+ *
+ * Worked example: GPT-2 of 124 M parameters, one CPU rank, fp32, AdamW, a checkpoint every 100 steps:
+ *
+ *     weights 475 MiB   optimizer 950 MiB (two moments)   gradients 475 MiB x log2(calls) + 1
+ *     snapshot 1425 MiB (what a save reads)   activations: by batch.group and recomputation */
 #include "plan/memory.h"
 
 #include "model/decode.h"
@@ -73,7 +78,7 @@ int64_t ls_memory_snapshot_bytes(const ls_run *run, const ls_model *model, const
     return ls_ckpt_ranges_array(run, model, mesh, kind) * (int64_t)sizeof(float);
 }
 
-/* What is saved and sampled from, and who does it. */
+/* The model that is saved and sampled from, and the mesh of all ranks. */
 static const ls_model *whole_of(const ls_memory_args *args)
 {
     return args->whole ? args->whole : args->model;
@@ -141,7 +146,7 @@ ls_dp_args ls_memory_dp(const ls_run *run, const ls_model *model, const ls_mesh 
     ls_calls calls;
 
     ls_calls_plan(run, mesh, &calls);
-    if (mesh->pp > 1) { /* numbers only: what is summed, lines sum chunk by chunk (stage_plan.h) */
+    if (mesh->pp > 1) { /* numbers only: pipelines sum gradients chunk by chunk (stage_plan.h) */
         ls_dp_args numbers = {.mesh = *mesh, .leaves = calls.leaves, .trained = model->trained};
         numbers.mesh.zero = 0;
         return numbers;
@@ -196,7 +201,7 @@ static void predict_replica(const ls_memory_args *args, ls_ledger *ledger)
 
 ls_param_server_args ls_memory_ps(const ls_run *run, const ls_model *model, const ls_mesh *mesh)
 {
-    const int64_t wait_s = 600, meet_s = 24 * 3600; /* workers that may drift apart take longer */
+    const int64_t wait_s = 600, meet_s = 24 * 3600; /* asynchronous workers may be far behind */
     ls_param_server_args args = {.mesh = *mesh,
                                  .count = model->trained,
                                  .staleness = run->ps.staleness,
@@ -264,7 +269,7 @@ ls_pass_args ls_memory_step_pass(const ls_run *run, const ls_model *model,
                                        .gather = run->mesh.keys == LS_KEYS_GATHER}};
 }
 
-/* Buffers of a save: of who writes; and where nobody has all weights, the first rank reads them
+/* Buffers of a save, of a rank that writes; and where no rank has all weights, the first one reads them
  * back for their hash, when it has written its part. */
 static int64_t saving_bytes(const ls_memory_args *args)
 {
@@ -624,7 +629,7 @@ static void predict_moves(const ls_memory_args *args, ls_ledger *ledger, const c
 }
 
 /* Moments that a rank brings along when they are collected: on a device with a memory of its own,
- * where those divide them who divide experts (train/step/expert_step.c). */
+ * where ranks that divide experts divide them (train/step/expert_step.c). */
 static int64_t carried_bytes(const ls_memory_args *args)
 {
     static const ls_mesh alone = {.ranks = 1};
@@ -637,16 +642,16 @@ static int64_t carried_bytes(const ls_memory_args *args)
         ls_expert_zero_own(args->model, sums ? sums : &alone) * (int64_t)sizeof(float), 4096);
 }
 
-/* What ranks that have one model together need for that. The first team collects: weights, which
- * planes of a pipeline, or of ranks that divide them, bring together first, and where the first
- * rank saves for all, moments. */
+/* What ranks that hold one model between them need for that. The first group collects: weights, which
+ * pipelines, or replicas that divide them, bring together first, and where the first rank saves for
+ * all, moments. */
 static void predict_mp(const ls_memory_args *args, ls_ledger *ledger)
 {
     const ls_model *model = args->model;
     const int64_t size = sizeof(float);
     const ls_mesh *sums = ls_memory_sums(args);
     bool first = !sums || sums->rank == 0;
-    bool planes =
+    bool divided =
         ls_mesh_pp(sums) > 1 || (sums && sums->zero == 3) || !ls_mesh_saves_parts(world_of(args));
     int64_t mesh_slice =
         ls_expert_zero_divides(args->run, model, sums) ? model->flat : ls_memory_slice(model, sums);
@@ -667,7 +672,7 @@ static void predict_mp(const ls_memory_args *args, ls_ledger *ledger)
     if ((first && mp_groups) || carried > 0)
         (args->discrete ? ls_ledger_add_host : ls_ledger_add)(
             ledger, "collecting", "a part of the model, on its way to the first rank",
-            carried + (first && planes ? ls_round_up(mesh_slice * size, 4096) : 0) +
+            carried + (first && divided ? ls_round_up(mesh_slice * size, 4096) : 0) +
                 (first && model->split.rank == 0 && model->split.ep_rank == 0
                      ? ls_round_up(ls_memory_passage(whole_of(args)) * size, 4096)
                      : 0));

@@ -1,4 +1,6 @@
-/* memory.h -- the memory of a training run, predicted. */
+/* memory.h -- the memory of a training run, predicted: the ledger, and how a run is made to fit.
+ *
+ * The trainer sizes its allocations with these functions, and the ledger adds the same sizes up. */
 #pragma once
 #include "device/device.h"
 #include "kernel/kernel.h"
@@ -17,14 +19,14 @@ typedef struct ls_memory_args {
     const ls_model *model;
     const ls_kernels *kernels;
     const ls_mesh *mesh; /* NULL: alone */
-    /* Where ranks have a model together: model is this rank's part, mesh that of those who share
+    /* Where ranks hold a model between them: model is this rank's part, mesh that of ranks that share
      * the batch; these are the whole one and the mesh of all ranks. NULL: as model and mesh. */
     const ls_model *whole;
     const ls_mesh *world;
     const ls_mesh *sums; /* and of those that have the same part of it; NULL: as mesh */
     int threads;
     bool discrete;         /* the device has a memory of its own, */
-    int64_t page;          /* and its windows pages of so many bytes; 0: LS_WINDOW_PAGE */
+    int64_t page;          /* and its windows pages of this many bytes; 0: LS_WINDOW_PAGE */
     int64_t fixed_bytes;   /* of that, what the device holds for itself */
     int64_t program_bytes; /* resident before anything large is taken */
     int64_t loader_bytes;  /* batches prepared ahead */
@@ -72,8 +74,8 @@ bool ls_memory_packs(const ls_memory_args *args, ls_packed_weights_args *packs_o
 /* What ranks exchange in a step of the run; the communicator is left out. */
 ls_dp_args ls_memory_dp(const ls_run *run, const ls_model *model, const ls_mesh *mesh);
 
-/* What replicas exchange (sync: local); communicator and pool are left out. And how many arrays of
- * all parameters this replica saves beside the run's own checkpoint. */
+/* What workers exchange (sync: local); communicator and pool are left out. And how many arrays of all
+ * parameters this worker saves beside the run's own checkpoint. */
 ls_local_sgd_args ls_memory_local(const ls_run *run, const ls_model *model, const ls_mesh *mesh);
 int ls_memory_replica_kinds(const ls_run *run, const ls_mesh *mesh);
 
@@ -84,7 +86,7 @@ ls_param_server_args ls_memory_ps(const ls_run *run, const ls_model *model, cons
 int64_t ls_memory_weight_elements(const ls_model *model, const ls_dp_args *dp);
 int64_t ls_memory_grad_elements(const ls_model *model, const ls_calls *calls, const ls_dp_args *dp);
 
-/* Pieces of parameters that the optimizer is told of, at most: a border of a rank's part can cut
+/* Pieces of parameters that an optimizer gets, at most: a border of a rank's part can cut
  * one, and that of a chunk which is updated at a time. */
 int64_t ls_memory_spans(const ls_model *model);
 
@@ -114,15 +116,15 @@ ls_dtype ls_memory_type(const ls_run *run);
 /* Bytes of this rank's copy of a kind of the run's state as a whole (weights, first, second
  * moments); 0: it keeps none. Where one rank saves, it has one, to write checkpoints from while
  * training goes on; and always where the state does not lie in its own memory: in host memory where
- * the device has a memory of its own (apart), and where it must be collected. Where ranks save
- * parts, only the weights if nobody has all of them, for text samples, and as a pass reads them. */
+ * the device has a memory of its own and where it must be collected. Where ranks save
+ * parts, only the weights if no rank has all of them, for text samples, and as a pass reads them. */
 int64_t ls_memory_snapshot_bytes(const ls_run *run, const ls_model *model, const ls_mesh *mesh,
                                  bool discrete, int kind);
 
-/* Where ranks have a model together, and the first team brings it to the first rank: elements of a
- * parameter of the whole model that are on their way at a time; and of an array of a part of the
- * model that comes together first, where ranks of the same place divide it further (teams: their
- * mesh); 0: none does. */
+/* Where ranks hold a model between them, and the first group brings it to the first rank: elements of
+ * a parameter of the whole model that are on their way at a time; and of an array of a part of the
+ * model that is collected first, where replicas divide it further (mp_groups: the mesh of groups);
+ * 0: none does. */
 enum { LS_MEMORY_PASSAGE = 1 << 18 };
 int64_t ls_memory_passage(const ls_model *whole);
 int64_t ls_memory_slice(const ls_model *part, const ls_mesh *mp_groups);
@@ -134,7 +136,7 @@ int64_t ls_memory_copy_bytes(const ls_run *run, const ls_model *model, const ls_
 int64_t ls_memory_redo_bytes(const ls_run *run, const ls_model *model, const ls_mesh *mesh);
 
 /* Bytes of the copy of what this rank writes of a checkpoint, where the ranks of a world save parts
- * (ckpt_ranges.h): of its model, which a plane of ranks has. */
+ * (ckpt_ranges.h): of its part of the model, which the ranks of mesh_slice have. */
 int64_t ls_memory_parts_bytes(const ls_run *run, const ls_model *model, const ls_mesh *world,
                               const ls_mesh *mesh_slice);
 

@@ -2,10 +2,9 @@
  *
  * All values of all axes are gone through, like the digits of a number. A new axis needs a row in
  * the table below and its share of the time (mesh_choice_time.c); whether a mesh is allowed is asked of
- * those who refuse it in a run.
+ * the functions that refuse it in a run.
  *
- * Two meshes whose times differ by less than LS_MESH_CHOICE_NEARLY are equal as far as the prediction
- * can tell; then the plainer one is taken (smaller widths, less that is divided), and of equally
+ * Two meshes whose times differ by less than LS_MESH_CHOICE_NEARLY count as equal; then the plainer one is taken (smaller widths, less that is divided), and of equally
  * plain ones that which needs less memory. */
 #include "plan/mesh_choice_impl.h"
 
@@ -20,8 +19,8 @@ enum { BUCKET_BYTES = 4 << 20 }; /* about what ranks exchange at a time */
 
 typedef struct axis {
     const char *key;
-    bool widens; /* so many ranks are needed for it */
-    bool groups; /* so many of those that share the batch have it together */
+    bool widens; /* its width multiplies the ranks of a model */
+    bool groups; /* it groups ranks that share the batch */
     bool inside; /* they must be of one node */
     bool bits;   /* the bits of ordered mode depend on it */
     bool piped;  /* it means something only in a pipeline */
@@ -132,7 +131,7 @@ void ls_mesh_choice_name(ls_mesh_choice_row *row, int ranks)
     }
 }
 
-/* The reason that was given, without the place in the run file, where nobody wrote this mesh. */
+/* The reason that was given, without the place in the run file: the user did not write this mesh. */
 static void keep_why(ls_mesh_choice_row *row)
 {
     static const char place[] = "default: ";
@@ -225,7 +224,7 @@ out:
 }
 
 /* The ranks that can need most: the first one, which writes samples, and of a pipeline the first of
- * the second post and of the last, which has the head. */
+ * the second stage and of the last, which has the head. */
 static ls_status most_bytes(const maker *m, const ls_run *run, int64_t *bytes_out)
 {
     int pp_ranks = run->mesh.pp > 1 ? (int)run->mesh.pp : 1, each = m->facts->ranks / pp_ranks;
@@ -266,7 +265,7 @@ out:
     return st;
 }
 
-/* What an axis must not do where nobody asked for it. */
+/* What an axis must not do unless the user asked for it. */
 static ls_status check_axis(const maker *m, int a, int64_t value)
 {
     if (axes[a].bits && value > 1 && m->run->train.reduce == LS_REDUCE_ORDERED &&
@@ -332,7 +331,7 @@ static ls_status add_row(maker *m, const int64_t *value)
     return LS_OK;
 }
 
-/* Whether a mesh divides what nobody has a second time, without having been told to: it would be
+/* Whether a mesh divides what no rank has a second time, without having been asked to: it would be
  * another one with fewer words. dp: the ranks that the axes leave.
  *
  *     dp=1 zero=1            is dp=1

@@ -1,9 +1,9 @@
-/* mesh_choice.h -- mesh: auto: which mesh a run takes on so many ranks, and why.
+/* mesh_choice.h -- mesh: auto: which mesh a run takes on its ranks, and why.
  *
  * Every mesh that the axes allow (a table in mesh_choice.c) is held against what decides elsewhere too:
  * the checks of the run file, those of the mesh, the cut of the model, the ledger. For those that
  * are left the time of a step is predicted from the schedule (layout/pp_schedule.h), the links
- * (comm/cost.h) and the speed of a rank; the quickest is taken. An axis that somebody has set keeps
+ * (comm/cost.h) and the speed of a rank; the quickest is taken. An axis that the user has set keeps
  * its value.
  *
  * Pure: the same facts give the same choice, on every rank and on every day. */
@@ -16,7 +16,7 @@ LS_C_BEGIN
 
 enum { LS_MESH_CHOICE_AXES = 6, LS_MESH_CHOICE_MESH = 96, LS_MESH_CHOICE_WHY = 200 };
 
-/* What it depends on beside the run; alike on all ranks. */
+/* What it depends on beside the run; equal on all ranks. */
 typedef struct ls_mesh_choice_facts {
     int ranks;
     int per_node;  /* ranks of a node, side by side */
@@ -64,11 +64,11 @@ ls_status ls_mesh_choice_adopt(const int64_t value[LS_MESH_CHOICE_AXES], int ran
 /* Make run one of that mesh: of row i. */
 void ls_mesh_choice_apply(const ls_mesh_choice *choice, int i, ls_run *run);
 
-/* The name of its mesh on so many ranks, into the row: "dp=2 zero=1 pp=2 1f1b". What is not there
+/* The name of its mesh on `ranks` ranks, into the row: "dp=2 zero=1 pp=2 1f1b". What is not there
  * is left out, but for dp. */
 void ls_mesh_choice_name(ls_mesh_choice_row *row, int ranks);
 
-/* Meshes whose times differ by less than this share are equal as far as the prediction can tell. */
+/* Meshes whose times differ by less than this share count as equal: the prediction is no better. */
 #define LS_MESH_CHOICE_NEARLY 0.02
 
 /* A table for people: the best rows, why the first is taken, and what refuses the others: each
@@ -76,7 +76,7 @@ void ls_mesh_choice_name(ls_mesh_choice_row *row, int ranks);
 void ls_mesh_choice_tell(const ls_mesh_choice *choice, int most, ls_str *out);
 void ls_mesh_choice_json(const ls_mesh_choice *choice, ls_json *json);
 
-/* What a rank of so many threads computes in a second where nobody measured, by its kernels. */
+/* What a rank of `threads` threads computes in a second, assumed by its kernels: nothing was measured. */
 double ls_mesh_choice_gflops(const ls_kernels *kernels, int threads);
 
 LS_C_END

@@ -11,7 +11,7 @@ typedef struct ls_mesh_choice_case {
     const ls_run *run;
     const ls_model *whole;
     ls_mesh mesh;
-    ls_mesh mp_groups; /* the mesh of the teams, or the same mesh where there are none */
+    ls_mesh mp_groups; /* the mesh of the tp groups, or the same mesh where there are none */
     ls_mesh replicas;  /* mesh.ep: the mesh of those that have the same experts */
 } ls_mesh_choice_case;
 

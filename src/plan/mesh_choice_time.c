@@ -1,17 +1,17 @@
 /* mesh_choice_time.c -- how long a step takes on a mesh, predicted: to compare meshes, not to promise.
  *
- *   a stage   its operations / speed / tp / cp, and what ranks tell each other in each block, see
+ *   a stage   its operations / speed / tp / cp, and what ranks exchange in each block, see
  *             meets_of(); what is recomputed is a share of forward once more
- *   a step    the table of the schedule, run by the clock with the links between posts; a pipeline
- *             of one post is just its calls
+ *   a step    the table of the schedule, run by the clock with the links between stages; a pipeline
+ *             of one stage is just its calls
  *   sums      what a rank has of the gradient, over dp ranks: all-reduce by the model of the links,
  *             inside a node and between nodes; ZeRO 2 and 3 once for each call, and with 3 weights
  *             are gathered twice for each call. With ep over those that have the same experts, and
- *             everything else once more inside of the team
+ *             everything else once more among the ranks that divide experts
  *   hidden    sums go on beside backward of the last call, with ZeRO 2 and 3 beside all calls; of a
  *             pipeline beside nothing, since its last backward is the first stage's last work; with
  *             ep beside nothing, since experts get rows until the last round is over
- *   lines     ZeRO 2 and 3 in a pipeline: what the units of a stage send to other lines in every
+ *   ZeRO pp   ZeRO 2 and 3 in a pipeline: what the units of a stage send to other pipelines in every
  *             micro-batch makes it slower by what its work does not hide, and with that all who
  *             wait for it, see wait_of(). New weights of ZeRO 2 come once in a step
  *   update    bytes of weights, moments and gradients that a rank updates
@@ -50,7 +50,7 @@ static int node_of(const ls_mesh_choice_facts *f, int rank)
     return rank / f->per_node;
 }
 
-/* n ranks, from the first on and `apart` from each other: how many nodes they are on. */
+/* n ranks, from the first on, with a distance of `apart`: how many nodes they are on. */
 static int nodes_of(const ls_mesh_choice_facts *f, int n, int discrete)
 {
     int nodes = 1;
@@ -100,7 +100,8 @@ static double collective(const ls_mesh_choice_facts *f, ls_coll_kind kind, int n
 typedef struct stages {
     ls_stage *all;
     double *forward, *backward, *weight; /* forward holds these, */
-    double *waits; /* and this: what of them a micro-batch waits for other lines (ZeRO 2 and 3) */
+    double
+        *waits; /* and this: what of them a micro-batch waits for other pipelines (ZeRO 2 and 3) */
     int n;
     int64_t elements; /* of the largest of a rank */
 } stages;
@@ -114,7 +115,7 @@ static double again_of(const ls_mesh_choice_case *one, const ls_mesh_choice_row 
                                                : again_plain;
 }
 
-/* What a ring passes on in a block, so many elements at a time: its slowest link, cp - 1 times. */
+/* What a cp group passes on in a block, `elements` at a time: its slowest link, cp - 1 times. */
 static double around(const ls_mesh_choice_facts *f, int cp, int discrete, int64_t count)
 {
     ls_cost_link link = nodes_of(f, cp, discrete) > 1 ? f->between : f->inside;
@@ -126,7 +127,7 @@ static double around(const ls_mesh_choice_facts *f, int cp, int discrete, int64_
 /* How long ranks wait for each other in a block, forward and backward.
  *
  *   tp   two sums of the stream each way; where norms go over all heads, of two numbers more
- *   cp   keys and values around the ring; backward once more, with their gradients
+ *   cp   keys and values around the cp group; backward once more, with their gradients
  *   ep   rows to K experts and back, each way */
 typedef struct meets {
     double forward, backward;
@@ -147,7 +148,7 @@ static meets meets_of(const ls_mesh_choice_case *one, int64_t B)
     return (meets){.forward = sums + keys + rows, .backward = sums + 2 * keys + rows};
 }
 
-/* Elements of experts that are trained, of a rank that has all of those of its layers; posts have
+/* Elements of experts that are trained, of a rank that has all experts of its layers; stages have
  * about as many. */
 static int64_t in_experts(const ls_mesh_choice_case *one)
 {
@@ -175,7 +176,7 @@ static sharers sharers_of(const ls_mesh_choice_case *one)
                      .zero = one->mesh.zero};
 }
 
-/* Whether lines of a pipeline exchange in every micro-batch. */
+/* Whether pipelines exchange in every micro-batch. */
 static bool in_every_micro(const ls_mesh_choice_case *one)
 {
     sharers with = sharers_of(one);
@@ -183,7 +184,7 @@ static bool in_every_micro(const ls_mesh_choice_case *one)
     return ls_mesh_pp(&one->mp_groups) > 1 && with.ranks > 1 && with.zero > 1;
 }
 
-/* What a pass of so many units waits, each of which takes `each` to come or go: for the first that
+/* What a pass of `units` units waits, each of which takes `each` to come or go: for the first that
  * it needs, and for what its work does not hide. */
 static double wait_of(double work, double units, double each, bool needs)
 {
@@ -192,7 +193,7 @@ static double wait_of(double work, double units, double each, bool needs)
     return first + fmax(0, units * each - first - hides * work);
 }
 
-/* ZeRO 2 and 3 of stage i, of which a rank has so many elements: gradients of a unit leave when
+/* ZeRO 2 and 3 of stage i, of which a rank has `elements`: gradients of a unit leave when
  * they are whole, after the second half where backward is cut; with 3 the weights of a unit come
  * before it is computed, in that half too if it recomputes. */
 static void add_pipelines(const ls_mesh_choice_case *one, const ls_mesh_choice_row *row, int i,
@@ -307,7 +308,7 @@ out:
 /* --- sums --------------------------------------------------------------------------------------
  */
 
-/* Stages 2 and 3 of ZeRO, of so many ranks: every call is summed, and with 3 gathered twice. In a
+/* ZeRO 2 and 3, of `ranks` ranks: every call is summed, and with 3 gathered twice. In a
  * pipeline the stages have that already, but for new weights. */
 static double sums_in_rounds(const ls_mesh_choice_case *one, const ls_calls *calls, int ranks,
                              int discrete, const stages *s)
@@ -321,7 +322,7 @@ static double sums_in_rounds(const ls_mesh_choice_case *one, const ls_calls *cal
     return rounds * scatter + (one->mesh.zero == 3 ? 2 * rounds : 1) * gather;
 }
 
-/* With mesh.ep: all that a rank has, with its equals; what is no expert once more in the team. */
+/* With mesh.ep: all that a rank has, with its replicas; what is no expert once more among those that divide experts. */
 static double sums_of_experts(const ls_mesh_choice_case *one, const ls_calls *calls,
                               const stages *s)
 {

@@ -1,4 +1,10 @@
-/* pipeline_memory.c -- see pipeline_memory.h. */
+/* pipeline_memory.c -- counts pages: what a rank has of the arrays of the whole model, page by page.
+ *
+ * Arrays keep the indices of the whole model, and only pages with own elements exist. Two ranges that
+ * share a page take it once:
+ *
+ *     pages     |    0    |    1    |    2    |    3    |
+ *     ranges        [  a  ]  [ b ]        [   c  ]            4 pages, not 2 + 1 + 2 */
 #include "plan/pipeline_memory.h"
 
 #include "base/window.h"
@@ -63,7 +69,7 @@ int64_t ls_pipeline_memory_stream_bytes(const ls_run *run, const ls_model *model
     return ls_round_up(ls_pass_stream(model, tokens) * ls_dtype_bytes(ls_memory_type(run)), 256);
 }
 
-/* Pages of elements that lie in a window. What lines divide (ZeRO 2 and 3) lies in the memory of
+/* Pages of elements that lie in a window. What pipelines divide (ZeRO 2 and 3) lies in the memory of
  * the host. */
 typedef struct pages {
     int64_t first, end; /* bytes */
@@ -111,7 +117,7 @@ static int64_t weight_bytes(const ls_memory_args *args, const ls_stage_plan *p, 
     return all_paged(ls_memory_page(args), ranges, n, size);
 }
 
-/* What a line's rank updates of a chunk, bucket by bucket. Returns how many. */
+/* What a pipeline's rank updates of a chunk, bucket by bucket. Returns how many. */
 static int updated_of(const ls_stage_plan *p, int pipeline, int chunk,
                       ls_stage_plan_range *ranges_out)
 {
@@ -132,13 +138,13 @@ static int64_t moment_bytes(const ls_memory_args *args, const ls_stage_plan *p, 
     return all_paged(ls_memory_page(args), ranges, n, sizeof(float));
 }
 
-/* What sums over lines take, beside gradients: for themselves, and, on a device with a memory of
+/* What sums over pipelines take, beside gradients: for themselves, and, on a device with a memory of
  * its own, what gradients pass through. */
 typedef struct sums {
     int64_t bytes, staged;
 } sums;
 
-/* Gradients of a range, with the room that their sum over lines takes; and what that takes. */
+/* Gradients of a range, with the room that their sum over pipelines takes; and what that takes. */
 static int64_t grad_bytes(const ls_memory_args *args, ls_stage_plan_range own, bool divides,
                           sums *sum)
 {
@@ -233,7 +239,7 @@ int64_t ls_pipeline_memory_gathered_bytes(const ls_stage_plan *pipe, const ls_mo
     return most;
 }
 
-/* What a rank keeps of the sum of a tied head's gradient, by its own indices: the last post its
+/* What a rank keeps of the sum of a tied head's gradient, by its own indices: the last stage its
  * part; the first one what it updates, which comes from there. */
 static int64_t tied_bytes(const ls_stage_plan *p)
 {
@@ -263,7 +269,7 @@ static int64_t feed_bytes(const ls_memory_args *args, const ls_stage_plan *p, in
     return ls_ordered_feed_bytes(own, most, p->pipelines, LS_STAGE_PLAN_AHEAD, slots, LS_F32);
 }
 
-/* What several ranks of a team have a part of, in a range: it is put together before the norm. */
+/* What several ranks of a tp group have a part of, in a range: it is summed before the norm. */
 static int64_t partial_bytes(const ls_model *model, ls_stage_plan_range own)
 {
     int64_t bytes = 0;
@@ -300,7 +306,7 @@ static void predict_parted(const ls_memory_args *args, const ls_calls *calls,
         sum += feed_bytes(args, p, head, head);
     ls_ledger_add(ledger, "gradients", "own parts; of a micro-batch: some units on their way",
                   bytes);
-    ls_ledger_add(ledger, "exchange", "gradients of other lines, on their way", sum);
+    ls_ledger_add(ledger, "exchange", "gradients of other pipelines, on their way", sum);
 }
 
 static void predict_gradients(const ls_memory_args *args, const ls_calls *calls,
@@ -327,7 +333,7 @@ static void predict_gradients(const ls_memory_args *args, const ls_calls *calls,
     if (ls_mesh_pipelines(ls_memory_sums(args)) < 2)
         return;
     (args->discrete ? ls_ledger_add_host : ls_ledger_add)(
-        ledger, "exchange", "gradients of other lines, on their way", sum.bytes);
+        ledger, "exchange", "gradients of other pipelines, on their way", sum.bytes);
     if (args->discrete)
         ls_ledger_add_host(ledger, "staging", "own gradients on their way, page-locked",
                            calls->buffers * sum.staged);
@@ -383,7 +389,7 @@ void ls_pipeline_memory_predict(const ls_memory_args *args, const ls_calls *call
     if (ls_stage_plan_init(&p, run, args->model, ls_memory_sums(args),
                            ls_stage_plan_micros(run, ls_memory_sums(args), calls),
                            run->batch.ramp > 0) != LS_OK) {
-        ls_err_clear(); /* whoever opens the run is told */
+        ls_err_clear(); /* opening the run reports it */
         return;
     }
     ls_ledger_add(ledger, "weights",
@@ -396,7 +402,7 @@ void ls_pipeline_memory_predict(const ls_memory_args *args, const ls_calls *call
                       weight_bytes(args, &p, ls_dtype_bytes(type)));
     if (p.zero == 3)
         ls_ledger_add(ledger, "gathered weights",
-                      "a unit of the own layers and the next one, of all lines",
+                      "a unit of the own layers and the next one, of all pipelines",
                       ls_pipeline_memory_gathered_bytes(&p, args->model, type));
     ls_ledger_add(ledger, "optimizer",
                   p.divides ? "moments of the own layers that this rank updates"
@@ -404,9 +410,9 @@ void ls_pipeline_memory_predict(const ls_memory_args *args, const ls_calls *call
                   moments * moment_bytes(args, &p, p.pipeline));
     if (p.ward >= 0)
         ls_ledger_add(ledger, "buddy",
-                      p.zero == 3   ? "weights, moments and gradients that another line has"
-                      : p.zero == 2 ? "moments and gradients that another line has"
-                                    : "moments that another line updates",
+                      p.zero == 3   ? "weights, moments and gradients that another pipeline has"
+                      : p.zero == 2 ? "moments and gradients that another pipeline has"
+                                    : "moments that another pipeline updates",
                       (moments + p.zero - 1) * moment_bytes(args, &p, p.ward));
     predict_gradients(args, calls, &p, ledger);
     predict_passes(args, calls, &p, ledger);

@@ -5,7 +5,7 @@
  *     run_view       open the session (session_open.c); train; save; summary
  *       train        repeat: one_step, meet, events; until a reason to stop
  *         one_step   batch (data/corpus) -> step (train/step) -> what ranks exchange (session/sync.h)
- *         meet       agree who wants to stop; compare for corruption; validation, text sample and
+ *         meet       agree on requests to stop; compare for corruption; validation, text sample and
  *                    checkpoint, as far as they fall due
  *
  * Functions stand in this order, each below its caller.
@@ -233,7 +233,7 @@ out:
     return st;
 }
 
-/* Before the first step of a view that goes on with a state in memory: what its last step owes. */
+/* Before the first step of a view that goes on with a state in memory: what its last step left to do. */
 static ls_status go_on(loop *l)
 {
     ls_session *s = &l->s;

@@ -1,4 +1,4 @@
-/* loop.h -- training from the first step to the last, and what it tells on the way. */
+/* loop.h -- training from the first step to the last. */
 #pragma once
 #include "train/session/session.h"
 

@@ -1,6 +1,6 @@
 /* eval.h -- how good the weights are: the validation loss, and a text that the model makes.
  *
- * Both are told as events by the first rank; all ranks of a run call them together. */
+ * The first rank reports both as events; all ranks of a run call them together. */
 #pragma once
 #include "train/session/session.h"
 

@@ -1,12 +1,12 @@
 /* gpu_health.c -- see gpu_health.h. Clocks may be held back and let go every few seconds for hours: of such
- * times the 1st, 2nd, 4th, 8th ... are told. */
+ * times the 1st, 2nd, 4th, 8th ... are reported. */
 #include "train/report/gpu_health.h"
 
 #include "base/log.h"
 #include "base/time.h"
 #include "train/session/session.h"
 
-static void tell(ls_session *s, const char *text)
+static void report(ls_session *s, const char *text)
 {
     ls_session_emit(s, &(ls_event){.kind = LS_EVENT_INCIDENT,
                                    .incident = {.step = s->step_number,
@@ -27,7 +27,7 @@ static void look_at_errors(ls_gpu_health *a, const ls_nvml_state *now, ls_sessio
              "the kernel's log",
              (long long)(now->xids - a->xids), (long long)s->step_number, (long long)now->last_xid);
     a->xids = now->xids;
-    tell(s, text);
+    report(s, text);
 }
 
 static void look_at_clocks(ls_gpu_health *a, const ls_nvml_state *now, ls_session *s)
@@ -47,7 +47,7 @@ static void look_at_clocks(ls_gpu_health *a, const ls_nvml_state *now, ls_sessio
              "at step %lld the GPU's clocks are held back by %s (%lld times so far): training is "
              "slower than it could be",
              (long long)s->step_number, why, (long long)a->slowdowns);
-    tell(s, text);
+    report(s, text);
 }
 
 void ls_gpu_health_look(ls_gpu_health *alarm, ls_nvml *nvml, ls_session *session)

@@ -1,4 +1,4 @@
-/* gpu_health.h -- what befalls a GPU while it trains: errors that the driver reports (XID), and clocks
+/* gpu_health.h -- the health of a GPU while it trains: errors that the driver reports (XID), and clocks
  * held back by heat or by the power supply.
  *
  * Looked at after a step, at most once a second, because asking takes up to a millisecond. What is
@@ -13,7 +13,7 @@ typedef struct ls_session ls_session;
 
 typedef struct ls_gpu_health { /* all zero at first */
     int64_t looked_ns;         /* when it was last looked; 0: never */
-    int64_t xids;              /* told so far */
+    int64_t xids;              /* reported so far */
     int64_t slowdowns;         /* how often clocks began to be held back */
     bool slow;                 /* they were when last looked */
 } ls_gpu_health;

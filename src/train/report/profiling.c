@@ -1,6 +1,6 @@
 /* profiling.c -- when a profile begins and ends, and where it goes.
  *
- * The clock of a step knows what its parts are (train/step/step_clock.h); it tells the profile after each of
+ * The clock of a step knows what its parts are (train/step/step_clock.h); it marks the profile after each of
  * them, so that the step itself contains nothing for this. Which steps are noted is decided before
  * the first one, when it is known how many the run still has. Example: 40 steps, of which 30 are
  * done, and N = 9: the warm-up is one step and steps 32 to 40 are noted.
@@ -162,7 +162,7 @@ static void give_up(ls_session *s)
     s->profiling.told = true;
 }
 
-static void tell(ls_session *s)
+static void report(ls_session *s)
 {
     char folder[PATH_MAX];
     ls_profile_figures f;
@@ -201,7 +201,7 @@ void ls_profiling_end(ls_session *session, ls_step_clock *clock)
         return;
     }
     if (--p->left == 0)
-        tell(session);
+        report(session);
 }
 
 void ls_profiling_finish(ls_session *session)
@@ -211,7 +211,7 @@ void ls_profiling_finish(ls_session *session)
     if (!p->profile || p->told)
         return;
     if (p->planned && p->left < session->args.profile_steps) {
-        tell(session);
+        report(session);
         return;
     }
     ls_log(LS_LOG_WARN, "there is no profile: the run ended before a step could be noted");

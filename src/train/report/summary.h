@@ -25,7 +25,7 @@ typedef struct ls_summary {
     ls_nvml_reading begun;  /* when training began, */
     ls_nvml_reading ended;  /* and when it ended */
     double trained_s;       /* between them */
-    ls_gpu_health health;   /* what befell the GPU so far */
+    ls_gpu_health health;   /* of the GPU so far */
 } ls_summary;
 
 void ls_summary_init(ls_summary *summary);
@@ -35,7 +35,7 @@ void ls_summary_close(ls_summary *summary);
 void ls_summary_begin(ls_summary *summary, const ls_session *session);
 void ls_summary_end(ls_summary *summary);
 
-/* A step of so many tokens is done; and how fast it was. */
+/* A step is done; and how fast it was. */
 void ls_summary_count(ls_summary *summary, int64_t tokens);
 void ls_summary_note_speed(ls_summary *summary, double tokens_per_s);
 

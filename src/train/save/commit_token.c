@@ -1,4 +1,4 @@
-/* commit_token.c -- see commit_token.h. The launcher holds the run (cluster/elect/run_lease.h) and has told this
+/* commit_token.c -- asks etcd before each commit. The launcher holds the run (cluster/elect/run_lease.h) and has told this
  * process so; here its name is used. */
 #include "train/save/commit_token.h"
 

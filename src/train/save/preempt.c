@@ -157,7 +157,7 @@ ls_status ls_preempt_finished(const ls_run *run, bool *finished_out, ls_str *sum
     record = json_loadb(text.p, text.len, 0, NULL);
     if (!record || json_unpack(record, "{s:s, s:I, s:s}", "settings", &settings, "step", &step,
                                "summary", &summary) != 0)
-        goto out; /* not ours, or damaged: the run itself will tell */
+        goto out; /* not ours, or damaged: the run itself will report that */
     if (strcmp(settings, hex) != 0 || !is_whole(run, step))
         goto out;
     ls_str_append(summary_out, summary);

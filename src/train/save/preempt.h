@@ -16,7 +16,7 @@ ls_status ls_preempt_save(ls_session *session, char why_out[LS_PREEMPT_WHY]);
 
 /* The record of a run that has done all that its run file asks for: OUT/DONE, with its settings
  * and its summary. Written by the first rank, after the last save; removed when training begins. */
-ls_status ls_preempt_done(const ls_session *session); /* right after the summary was told */
+ls_status ls_preempt_done(const ls_session *session); /* right after the summary event */
 void ls_preempt_undone(const ls_session *session);
 
 /* Whether this run was finished by an earlier process: the record is there, of the same settings,

@@ -1,4 +1,4 @@
-/* save.h -- a session's checkpoints: what is saved, when it is loaded, who writes it. */
+/* save.h -- a session's checkpoints: what is saved, when, by which rank; and how a run resumes. */
 #pragma once
 #include "train/session/session.h"
 
@@ -29,10 +29,10 @@ ls_status ls_save_share(ls_session *session);
 /* Begin to save the present state in the background: it is copied while the next forward and
  * backward run, and must not be changed before ls_save_copied(). Waits for the save before it, and
  * leaves this one out when that does not end, or waits for etcd. A failed save does not stop
- * training: it is told as a warning and an incident. */
+ * training: it is a warning and an incident. */
 ls_status ls_save_begin(ls_session *session);
 
-/* Wait for the copy that is being made of the state: before whoever changes it. */
+/* Wait for the copy that is being made of the state: before any change of it. */
 ls_status ls_save_copied(ls_session *session);
 
 /* Wait for the save that is being made in the background. LS_EDEADLINE: it is still running, and

@@ -47,7 +47,7 @@ ls_status ls_save_mirror(const ls_session *session, ls_ckpt_store *store);
 
 ls_ckpt_info ls_save_info(ls_session *session);
 
-/* Tell that a save has ended, or came to nothing for the reason in this thread's record; after a
+/* Report that a save has ended, or came to nothing for the reason in this thread's record; after a
  * commit: copy it to the mirror, remove old ones. */
 void ls_save_saved(ls_session *session, int64_t step, const ls_ckpt_saved *saved);
 void ls_save_unsaved(ls_session *session, int64_t step);

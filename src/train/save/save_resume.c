@@ -93,7 +93,7 @@ ls_status ls_save_newest_step(const ls_ckpt_store *store, int64_t *step_out)
 static ls_status check_newest(const ls_session *s, bool *found_out)
 {
     ls_ckpt *newest = NULL;
-    ls_str passed; /* damaged ones: told by the load */
+    ls_str passed; /* damaged ones: the load reports them */
     ls_status st = LS_OK;
 
     ls_str_init(&passed);

@@ -196,7 +196,7 @@ static ls_status write_copies(void *context, ls_ckpt_saved *saved_out)
 {
     ls_session *s = context;
 
-    *saved_out = (ls_ckpt_saved){.seconds = 0}; /* told with the commit */
+    *saved_out = (ls_ckpt_saved){.seconds = 0}; /* reported with the commit */
     return write_parts(s, s->save.sharded->copies);
 }
 
@@ -343,7 +343,7 @@ static ls_status join(ls_session *s, bool wait, bool *all_out, bool *failed_out)
         (void)ls_err_adopt(&p->why);
     st = ls_sharded_save_share_reason(s, bad, LS_EIO);
     if (st == LS_EIO)
-        st = LS_OK; /* told, and in this thread's record */
+        st = LS_OK; /* reported, and in this thread's record */
 out:
     ls_mem_free(numbers);
     return st;
@@ -410,7 +410,7 @@ bool ls_sharded_save_busy(const ls_session *session)
     return session->save.sharded->phase != LS_SHARDED_SAVE_IDLE;
 }
 
-/* Nobody has a save under way. */
+/* No rank has a save under way. */
 static ls_status all_idle(ls_session *s, bool *idle_out)
 {
     double busy = s->save.sharded->phase != LS_SHARDED_SAVE_IDLE || LS_FAULT("train.writer_wait");
@@ -517,7 +517,7 @@ ls_status ls_sharded_save_final(ls_session *session)
         LS_TRY(st, commit(s, &saved), out);
         ls_save_saved(s, s->step_number, &saved);
     }
-    /* Nobody ends before the commit: a launcher must not see a rank leave a run that is unsaved. */
+    /* No rank ends before the commit: a launcher must not see a rank leave a run that is unsaved. */
     LS_TRY(st, ls_dp_tell(s->dp, 0, &saves, 1), out);
 out:
     return st;

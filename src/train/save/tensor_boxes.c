@@ -53,7 +53,7 @@ static int place_piece(const ls_session *s, int kind, const ls_ckpt_ranges_piece
     int n = 0;
 
     if (ls_ckpt_ranges_shared(&s->model,
-                              piece->param)) /* so that nobody reads the rest of an object */
+                              piece->param)) /* so that no rank reads the rest of an object */
         whole.group = "alike";
     ls_ckpt_tensor own = whole;
     for (int d = 0; d < p->ndim; d++)
@@ -85,9 +85,9 @@ static ls_status list_kind(const ls_session *s, const ls_ckpt_ranges *portion, i
 
 /* What is listed. */
 typedef struct ask {
-    int rank;    /* of the plane (model_groups.h) */
+    int rank;    /* of the mesh slice (model_groups.h) */
     bool common; /* of it only what ranks with the same layers have all of */
-    int more;    /* room for so many others */
+    int more;    /* room for others behind them */
 } ask;
 
 static ls_ckpt_ranges portion_of(const ls_session *s, bool saves)

@@ -1,7 +1,7 @@
 /* balance.c -- medians, and whether a new split is worth it.
  *
- * Only numbers that all ranks have alike go in, and only +, /, comparisons and sorting are done
- * with them, so all ranks decide alike. A median forgives a step in which something else had the
+ * Only numbers that are equal on all ranks go in, and only +, /, comparisons and sorting are done
+ * with them, so all ranks decide equally. A median forgives a step in which something else had the
  * core; the twentieth keeps noise from moving leaves to and fro, which would cost nothing in bits
  * but some in warm caches. Example: 2 ranks, 24 leaves, 10 and 20 ms per leaf: the step takes
  * 12 x 20 = 240 ms; with 16 and 8 leaves 160. */

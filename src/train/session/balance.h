@@ -1,7 +1,7 @@
 /* balance.h -- slices of the batch that follow the measured speed of ranks.
  *
  * Every rank hears how long each rank computed in a step (they are exchanged with the losses), so
- * all come to the same weights by the same arithmetic and nobody has to ask. After a window of
+ * all come to the same weights by the same arithmetic and no rank has to ask. After a window of
  * steps the median time per leaf of each rank is taken; the weights change only when the step would
  * become shorter by more than a twentieth. */
 #pragma once
@@ -31,7 +31,7 @@ void ls_balance_release(ls_balance *balance);
 bool ls_balance_note(ls_balance *balance, int ranks, const ls_ordered_run *runs,
                      const double *work_ns);
 
-/* New weights out of the medians, for batches of so many leaves; mesh has the balance's weights.
+/* New weights out of the medians, for batches of `leaves` leaves; mesh has the balance's weights.
  * False: they would gain too little, and stay. */
 bool ls_balance_decide(ls_balance *balance, const ls_mesh *mesh, int64_t leaves);
 

@@ -123,7 +123,7 @@ static void tell_straggler(ls_session *s, const ls_event_balance *now, int rank)
                                                 .text = text}});
 }
 
-/* A straggler is told once, and again when it has become another kind of straggler. */
+/* A straggler is reported once, and again when its ratio has changed much. */
 static void tell_stragglers(ls_session *s, const ls_event_balance *now)
 {
     for (int r = 0; r < now->ranks; r++) {

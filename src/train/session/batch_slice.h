@@ -1,4 +1,4 @@
-/* batch_slice.h -- which sequences of which step this rank takes, and what is told about it.
+/* batch_slice.h -- which sequences of which step this rank takes, and what events say about it.
  *
  * The batch of a step (config/ramp.h) is cut into one slice per rank (layout/mesh.h). A step's
  * slices are settled when the loader begins to read it, which is while the step before it runs; so
@@ -23,7 +23,7 @@ typedef struct ls_batch_slice {
     int64_t set_leaves;  /* 0: as it was opened */
     ls_balance balance;
     double *told;           /* owned: ratios of stragglers as reported; 0: not */
-    ls_event_slice *slices; /* owned: what events tell of each rank */
+    ls_event_slice *slices; /* owned: what events say of each rank */
     char (*hosts)[64];      /* owned: names of the ranks' machines, on the first rank */
 } ls_batch_slice;
 
@@ -33,7 +33,7 @@ void ls_batch_slice_close(ls_session *session);
 /* What the loader asks; context is the session. */
 ls_loader_slice ls_batch_slice_slice(void *context, int64_t step);
 
-/* Before a step: the step is told of its slices, where they are others than before. */
+/* Before a step: the step gets its slices, where they are others than before. */
 ls_status ls_batch_slice_begin(ls_session *session);
 
 /* After a step: times are noted, and at the end of a window slices may change, and ranks that need

@@ -1,14 +1,14 @@
-/* cp_group.c -- see cp_group.h.
+/* cp_group.c -- which ranks form the groups of cp_group.h.
  *
- *   6 ranks, mesh.cp: 3      ring     0       1        keys and values, in every layer
- *                            ranks   0 1 2   3 4 5     gradients of all six: once in a step
+ *   6 ranks, mesh.cp: 3      cp group   0       1        keys and values, in every layer
+ *                            ranks     0 1 2   3 4 5     gradients of all six: once in a step
  *
- * With teams a ring is of ranks of the same place, each with a piece of the sequence and all with
- * the same heads; with a pipeline it is of ranks of the same post:
+ * With mesh.tp a cp group is made of ranks of the same place in their tp groups, each with a piece of
+ * the sequence and all with the same heads; with a pipeline, of ranks of the same stage:
  *
- *   12 ranks, mesh.pp: 2, mesh.cp: 3, mesh.tp: 2      post 0       0 1   2 3   4 5
- *                                                     post 1       6 7   8 9  10 11
- *   rings: 0 2 4, 1 3 5, 6 8 10, 7 9 11 */
+ *   12 ranks, mesh.pp: 2, mesh.cp: 3, mesh.tp: 2      stage 0      0 1   2 3   4 5
+ *                                                     stage 1      6 7   8 9  10 11
+ *   cp groups: 0 2 4, 1 3 5, 6 8 10, 7 9 11 */
 #include "train/session/cp_group.h"
 
 #include "base/log.h"
@@ -19,7 +19,7 @@ static int64_t deadline(void)
     return ls_time_now_ns() + LS_SESSION_MEET_S * LS_NS_PER_S;
 }
 
-/* A ring may go over machines, but every layer waits for its slowest link. */
+/* A cp group may span machines, but every layer waits for its slowest link. */
 static void warn_of_nodes(const ls_session *s)
 {
     bool discrete = false;

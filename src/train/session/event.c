@@ -1,4 +1,4 @@
-/* event.c -- events as JSON lines. */
+/* event.c -- events as JSON lines: one function for each kind, in the order of event.h. */
 #include "train/session/event.h"
 
 #include "base/json.h"

@@ -1,4 +1,4 @@
-/* event.h -- what a training run tells the world, as it happens.
+/* event.h -- what a training run reports, as it happens.
  *
  * The loop emits; the command decides whether a person sees a progress bar or a program reads JSON.
  * The JSON lines are a contract (docs/reference/events.md); every line also goes to events.jsonl in
@@ -32,7 +32,7 @@ typedef struct ls_event_mesh {
 
 typedef struct ls_event_recompute {
     const char *level;  /* none, selective, full */
-    int64_t blocks, of; /* in the first so many, of so many */
+    int64_t blocks, of; /* in the first `blocks`, of `of` */
     bool chosen;        /* train.recompute is auto */
 } ls_event_recompute;
 
@@ -47,8 +47,8 @@ typedef struct ls_event_start {
     double lr_factor; /* by train.lr_rule; 1: none */
     int64_t warmup;
     int ranks, zero, shard, nodes;
-    int pp;                      /* ranks of a line of a pipeline; 1: there is none */
-    int tp;                      /* ranks of a team, which is a post of it; 1: there is none */
+    int pp;                      /* stages of a pipeline; 1: there is none */
+    int tp;                      /* ranks of a tensor-parallel group; 1: there is none */
     int cp;                      /* ranks that share a sequence; 1: none do */
     const char *schedule;        /* its schedule, */
     int64_t chunks;              /* and the chunks of layers of each rank */
@@ -57,7 +57,7 @@ typedef struct ls_event_start {
     const char *unused_compress; /* asked for, but there is one node; NULL: no such thing */
     int64_t first_step;          /* steps already done when this process began */
     int64_t loaded_bytes;        /* that the first rank read of their checkpoint, */
-    double loaded_s;             /* in so many seconds; 0: it was in memory */
+    double loaded_s;             /* in this time; 0: it was in memory */
     int64_t loaded_most;         /* bytes that the rank which read most of it did */
     int64_t total_steps;         /* 0: no limit on steps */
     const ls_ledger *ledger;
@@ -118,7 +118,7 @@ typedef struct ls_event_recovery {
     const char *source;  /* where the state comes from: "memory", "checkpoint", "start" */
     const char *from;    /* whose: "replica", "buddy", "disk", "start"; of a coordinator: "log" */
     int64_t redone;      /* steps that are done again, the one that was cut off not counted */
-    double detection_ms; /* from the loss until it was known who was lost */
+    double detection_ms; /* from the loss until it was known which ranks were lost */
     double seconds;      /* from the loss to here */
 } ls_event_recovery;
 
@@ -169,7 +169,7 @@ typedef struct ls_event_summary {
     const ls_event_balance *balance;    /* NULL: alone */
     int64_t sent_bytes, received_bytes; /* to and from other machines while training, by the first
                                          * rank, headers included */
-    int64_t exchanges, exchange_bytes;  /* of replicas (sync: local): how many, and what the first
+    int64_t exchanges, exchange_bytes;  /* of workers (sync: local): how many, and what the first
                                          * rank sent to others in them; 0: none */
     int64_t pushes, push_bytes; /* sync: ps: of the first rank, and what it sent to others for them,
                                  * for pulls and as a server; 0: none */

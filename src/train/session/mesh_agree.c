@@ -1,15 +1,15 @@
-/* mesh_agree.c -- see mesh_agree.h.
+/* mesh_agree.c -- facts that all ranks agree on, and the choice that each makes of them.
  *
- * Every rank makes the same choice out of the same facts, so nobody tells it to the others. Facts
+ * Every rank makes the same choice out of the same facts, so no rank sends its choice. Facts
  * that differ between ranks are agreed on first: the least memory, the largest program. Links are
  * those that the ranks agreed on when they met (comm/tune.h), rounded to powers of two, and the
  * speed of a rank is assumed by its kernels and threads: so that a second start on the same
  * machines chooses the same mesh, however busy they are.
  *
- * When ranks are lost the mesh stays: what the others have in memory is cut by it. Who is new hears
- * of it from them, with the view in which it was chosen; of several the newest counts, because who
- * has waited as a spare may know of one that the others lost with all their ranks, and chose anew.
- */
+ * When ranks are lost the mesh stays, because what the others have in memory is cut by it. A new rank
+ * learns the mesh from them, with the view in which it was chosen. Of several the newest counts: a
+ * rank that waited as a spare may know an older one, which was lost with all its ranks and chosen
+ * anew. */
 #include "train/session/mesh_agree.h"
 
 #include <math.h>
@@ -113,7 +113,7 @@ out:
 /* What a rank knows of it. */
 typedef struct record {
     uint64_t view; /* in which it was chosen; 0: this rank does not know */
-    int64_t ranks; /* for so many */
+    int64_t ranks; /* that it was chosen for */
     int64_t value[LS_MESH_CHOICE_AXES];
 } record;
 _Static_assert(sizeof(record) % 16 == 0, "all-gathers cut at 16 bytes");

@@ -1,38 +1,38 @@
-/* model_groups.h -- mesh.tp and mesh.ep in a session: the ranks that have one model together.
+/* model_groups.h -- mesh.tp and mesh.ep in a session: the ranks that hold one model between them.
  *
- * Every rank is in two small worlds: those with whom it has a model, and those that have the same
- * part of it, with whom it sums gradients. With mesh.tp and mesh.ep at once the first has two small
- * worlds of its own. The session's own exchange (session->dp) stays that of all ranks: what they
- * decide together. model_groups.c also has what a step does then. */
+ * Every rank is in two small communicators: that of the ranks with which it holds a model, and that of
+ * its replicas, with which it sums gradients. With mesh.tp and mesh.ep at once the first one has two
+ * smaller ones inside. The session's own exchange (session->dp) stays that of all ranks: it carries
+ * what they decide together. What a step does with these groups is in train/step/group_step.c. */
 #pragma once
 #include "train/session/session.h"
 
 LS_C_BEGIN
 
 /* The model of this rank, and the whole one where it has a part of it. Again after ranks were lost:
- * the place in a team may be another one. */
+ * the place in its group may be another one. */
 ls_status ls_model_groups_models(ls_session *session);
 
-/* The model as it is saved, sampled and told of. */
+/* The model as it is saved, sampled and reported. */
 const ls_model *ls_model_groups_whole(const ls_session *session);
 
-/* The mesh that shares batches: of all ranks (also with mesh.ep), or of the teams of mesh.tp. */
+/* The mesh that shares batches: of all ranks (also with mesh.ep), or of the tp groups. */
 const ls_mesh *ls_model_groups_mesh(const ls_session *session);
 
-/* The ranks that have the same part of the model as this one, as a mesh of their own, and how they
- * meet: all ranks where each has the whole. NULL: it is alone with it. */
+/* The ranks that have the same part of the model as this one, as a mesh of their own, and their
+ * communicator: all ranks where each has the whole model. NULL: this rank is the only one. */
 const ls_mesh *ls_model_groups_replicas(const ls_session *session);
 ls_comm *ls_model_groups_replica_comm(const ls_session *session);
 
-/* Whether what this rank says of its leaves counts: it is the first of its team, or alone. */
+/* Whether this rank speaks for its leaves: it is the first of its tp group. */
 bool ls_model_groups_is_first(const ls_session *session);
 
-/* What is recomputed was chosen by this rank's memory (session->fitted): the ranks of a team, which
- * meet in it, do what the one does that must recompute most. Nothing without mesh.tp. */
+/* Each rank has chosen what it recomputes by its memory (session->fitted). Ranks of one model meet in
+ * what is recomputed: all do what the rank does that must recompute most. */
 ls_status ls_model_groups_agree(ls_session *session);
 
-/* Communicators of the two small worlds and what is exchanged there; nothing without teams. After
- * the model, before memory is planned; and the sums among teams, when it is. */
+/* Communicators, and what is exchanged there; nothing without mesh.tp and mesh.ep. After the model,
+ * before memory is planned; and the sums among replicas, when it is. */
 ls_status ls_model_groups_open(ls_session *session);
 ls_status ls_model_groups_open_sums(ls_session *session);
 void ls_model_groups_close(ls_session *session);

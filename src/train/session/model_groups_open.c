@@ -82,7 +82,7 @@ out:
     return st;
 }
 
-/* Whether some of so many ranks side by side are on several nodes. */
+/* Whether some groups of `ranks` neighbours are on several nodes. */
 static bool are_discrete(const ls_session *s, int ranks)
 {
     bool discrete = false;
@@ -92,7 +92,7 @@ static bool are_discrete(const ls_session *s, int ranks)
     return discrete;
 }
 
-/* A team is best kept where memory is shared. */
+/* Ranks of one model are best kept where memory is shared. */
 static void warn_of_nodes(const ls_session *s)
 {
     if (are_discrete(s, ls_mesh_mp(&s->mesh)) && ls_session_is_first(s))
@@ -116,8 +116,8 @@ static void warn_of_zero(const ls_session *s)
                s->mesh.ep, ls_mesh_pipelines(&s->groups.tp_slice));
 }
 
-/* What ranks with parts of tensors exchange, and those that divide experts: all of the ranks that
- * have the model together, or in each case some. */
+/* What ranks with slices of tensors exchange, and ranks that divide experts: all ranks of the model,
+ * or with both axes some of them each. */
 static ls_status open_tensors(ls_session *s)
 {
     int tp = ls_mesh_tp(&s->mesh), ep = ls_mesh_ep(&s->mesh),
@@ -149,8 +149,8 @@ out:
     return st;
 }
 
-/* Ranks that divide experts own the same elements of everything else, whatever links each has to
- * its equals. */
+/* Ranks that divide experts own the same elements of everything else, so their buckets are equal,
+ * whatever links each has to its replicas. */
 static ls_status agree_on_bucket(ls_session *s)
 {
     double most = (double)s->groups.replicas.bucket;

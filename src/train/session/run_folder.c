@@ -57,8 +57,7 @@ static void lock_path(const ls_session *s, char path_out[PATH_MAX])
     snprintf(path_out, PATH_MAX, "%s/run.lock", s->run->out);
 }
 
-/* In a view that follows a loss who was the first rank may have to let go of it (leave_folder), or
- * be on a machine that was cut off and needs a while to see that it is over (cluster/elect/failover.c:
+/* In a view that follows a loss the former first rank may still have to let go of it, or be on a machine that was cut off and needs a while to see that it is over (cluster/elect/failover.c:
  * twice heal.dead). */
 static int64_t lock_patience_ns(const ls_session *s)
 {
@@ -67,8 +66,8 @@ static int64_t lock_patience_ns(const ls_session *s)
     return s->args.view.plan.generation > 1 ? ls_max_i64(LOCK_S * LS_NS_PER_S, cut_ns) : 0;
 }
 
-/* Who stands still with the run folder has the lock of its checkpoints, too; one that dies lets go
- * of one after the other. */
+/* A process that stands still with the run folder has the lock of its checkpoints, too; a process that
+ * dies lets go of one after the other. */
 static ls_status free_checkpoints(const ls_session *s)
 {
     char path[PATH_MAX];
@@ -80,7 +79,7 @@ static ls_status free_checkpoints(const ls_session *s)
     ls_status st = ls_run_folder_lock(path, s->folder.holder, DIES_S * LS_NS_PER_S, &fd);
     if (st == LS_OK)
         ls_file_unlock(fd);
-    return st == LS_EBUSY ? LS_OK : st; /* not theirs: opening the store tells */
+    return st == LS_EBUSY ? LS_OK : st; /* another job has it: opening the store reports that */
 }
 
 ls_status ls_run_folder_open(ls_session *s)

@@ -1,4 +1,4 @@
-/* run_folder.h -- who writes the run folder: one process at a time, by its lock.
+/* run_folder.h -- which process writes the run folder: one at a time, by its lock.
  *
  * The first rank of a view has it. When that is another process than in the view before, the one
  * before is dead, lets go of it, or ends soon because it was cut off. Or it stands still with its
@@ -15,12 +15,11 @@ typedef struct ls_session ls_session;
 
 enum { LS_RUN_FOLDER_HOLDER = 160 };
 
-/* Who has the lock, as it says itself; "": nobody, or that cannot be read. */
+/* The process that has the lock, as it wrote itself; "": none, or that cannot be read. */
 void ls_run_folder_holder(const char *path, char holder_out[LS_RUN_FOLDER_HOLDER]);
 
 /* Take the lock. LS_EBUSY: another process has it, and kept it for the patience, and is not
- * `former`
- * ("": nobody). */
+ * `former` ("": none). */
 ls_status ls_run_folder_lock(const char *path, const char *former, int64_t patience_ns,
                              int *fd_out);
 

@@ -33,15 +33,15 @@ typedef struct ls_session_args {
     void *sink_context;
     const volatile sig_atomic_t *stop; /* not 0: finish the step, save, end; may be NULL */
     int64_t (*stop_by)(void);          /* until then, monotonic; 0 from it: no limit; NULL: none */
-    void (*stop_saved)(void);          /* told when what it asked for is saved; may be NULL */
+    void (*stop_saved)(void);          /* called when what it asked for is saved; may be NULL */
     ls_device *device;                 /* borrowed; NULL: opened as the run says */
     const ls_kernels *kernels;         /* with a device that was given: its rows */
-    ls_comm *comm;                     /* the ranks that train together, borrowed; NULL: alone */
+    ls_comm *comm;                     /* the ranks that train together, borrowed; NULL: one rank */
     int local_ranks;                   /* with comm: those on this machine; 0: all */
     int local_rank;                    /* the own place among them, which decides the card */
     int64_t profile_steps; /* to look at closely, see train/report/profiling.h; 0: none */
     /* Where ranks that die are replaced (train/replica/recover.h): the view that comm is of, and what
-     * closes comm, reports and waits for the next one. NULL: nobody heals. */
+     * closes comm, reports and waits for the next one. NULL: ranks are not replaced. */
     ls_heal_view view;
     ls_status (*rejoin)(void *context, const ls_view_report *report, ls_heal_view *view,
                         ls_comm **comm);
@@ -196,7 +196,7 @@ typedef struct ls_session_profiling {
     struct ls_profile *profile; /* owned; NULL: none asked for */
     bool planned;               /* the next two are known */
     int64_t warm, left;         /* steps until it begins, then until it ends */
-    bool told;                  /* written and emitted, or given up */
+    bool told;                  /* written and reported, or given up */
 } ls_session_profiling;
 
 /* How ranks combine what they learn (sync.h). */

@@ -1,5 +1,8 @@
-/* session_device.c -- the device of a training process: what it cannot do is refused by name, and
- * ranks that share a card learn what is free of it. */
+/* session_device.c -- the device of a training process: what it cannot do is refused by name.
+ *
+ * Ranks that share a card divide it. Each reports its card and what is free there before any rank
+ * takes of it; 3 ranks, cards a a b with 20, 20 and 12 GB free: shares of 10, 10 and 12, and all plan
+ * with the least, 10, so that their calls are equal. */
 #include "train/session/session_impl.h"
 
 #include <stdlib.h>
@@ -121,7 +124,7 @@ out:
     return st;
 }
 
-/* Each rank tells which card it uses and how much of it is free, before anybody takes of it. */
+/* Each rank reports which card it uses and how much of it is free, before any rank takes of it. */
 ls_status ls_session_meet_cards(ls_session *s, const ls_device_info *info)
 {
     int64_t deadline = ls_time_now_ns() + LS_SESSION_MEET_S * LS_NS_PER_S;

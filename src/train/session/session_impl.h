@@ -52,7 +52,7 @@ ls_status ls_session_fit_run(ls_session *session, ls_memory_args *memory, int64_
 ls_status ls_session_check_device(ls_session *session);
 ls_status ls_session_open_device(ls_session *session);
 
-/* Each rank tells which card it uses and how much of it is free, before anybody takes of it; and
+/* Each rank reports which card it uses and how much of it is free, before any rank takes of it; and
  * what that leaves for each. */
 ls_status ls_session_meet_cards(ls_session *session, const ls_device_info *info);
 int64_t ls_session_share_of_card(const ls_session *session);

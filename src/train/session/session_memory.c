@@ -9,8 +9,8 @@
 #include "train/session/cp_group.h"
 #include "train/session/model_groups.h"
 
-/* On a GPU, whose memory is for this run alone, calls that nobody has set are as large as fit, on
- * all ranks. */
+/* On a GPU, whose memory is for this run alone, calls whose size the user has not set are as large as
+ * fit, on all ranks. */
 static ls_status fit_group(ls_session *s, const ls_memory_args *memory, int64_t free_bytes)
 {
     double group = (double)ls_memory_fit_group(memory, free_bytes);
@@ -30,7 +30,7 @@ static ls_status fit_group(ls_session *s, const ls_memory_args *memory, int64_t 
 }
 
 /* Then as little is recomputed as fits, where that is left to us, rather than packed weights kept.
- * No bit depends on it, so ranks may choose differently, but for those of a team or a ring. */
+ * No bit depends on it, so ranks may choose differently, except inside of a tp or cp group. */
 ls_status ls_session_fit_run(ls_session *s, ls_memory_args *memory, int64_t free_bytes)
 {
     int at = ls_option_index(ls_option_find("batch.group"));
@@ -57,7 +57,7 @@ out:
 }
 
 /* What of the program is touched after memory was planned: code of steps and saves, stacks of
- * threads, small objects; and by who tells of the run and commits its checkpoints. Measured. */
+ * threads, small objects; on the first rank also events and commits. Measured. */
 enum { LATER_BYTES = 1408 << 10, FIRST_BYTES = 320 << 10 };
 
 /* What the ledger is made of. */
@@ -66,7 +66,7 @@ ls_memory_args ls_session_memory(ls_session *s, const ls_device_info *info, int6
     ls_loader_args loader = ls_session_loader_args(s);
     int64_t program = ls_ledger_resident_bytes() - kept;
 
-    if (!s->discrete) /* they have their own line */
+    if (!s->discrete) /* threads have a line of their own */
         program -= (int64_t)info->threads * LS_STREAM_THREAD_BYTES;
     program -= ls_corpus_present_bytes(s->data.corpus); /* so have shards */
     program += LATER_BYTES + (ls_session_is_first(s) ? FIRST_BYTES : 0);

@@ -17,7 +17,8 @@ static ls_status open_places(ls_session *s)
 
     if (!s->args.comm || n < 2)
         return LS_OK;
-    s->places = ls_mem_array(2 * (size_t)n, sizeof *s->places); /* then of equals (open_groups) */
+    s->places =
+        ls_mem_array(2 * (size_t)n, sizeof *s->places); /* then of replicas (place_replicas) */
     if (!s->places)
         return ls_fail(LS_ENOMEM, "no memory for a table of %d ranks", n);
     for (int r = 0; r < n; r++)
@@ -45,8 +46,8 @@ static void free_mesh(ls_session *s)
     s->run = &s->fitted;
 }
 
-/* Which machines those are on that have the same part of the model. The ranks that have it together
- * must be grouped alike. */
+/* The machines of this rank's replicas. The ranks of one model must be on one machine each, so that all
+ * replicas are grouped equally. */
 static ls_status place_replicas(ls_session *s)
 {
     int mp_group = ls_mesh_mp(&s->mesh), first = s->mesh.rank % mp_group;
@@ -68,7 +69,7 @@ static ls_status place_replicas(ls_session *s)
     return LS_OK;
 }
 
-/* Those who are left when some are gone may not make the groups that the run asks for: then all
+/* After a loss the ranks that are left may not form the shard groups that the run asks for: then all
  * divide. */
 static ls_status open_groups(ls_session *s)
 {

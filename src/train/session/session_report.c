@@ -1,6 +1,6 @@
 /* session_report.c -- events on their way out, and those with which a run begins.
  *
- * Only the first rank tells; the others let it know who they are. */
+ * Only the first rank reports; the others send it their host and process. */
 #include "train/session/session_impl.h"
 
 #include <errno.h>
@@ -18,8 +18,8 @@ void ls_session_emit(ls_session *session, const ls_event *event)
 
     if (s->mesh.rank > 0)
         return;
-    /* The diary comes second: where it ends, the next first rank goes on (train/replica/recover.h), and a
-     * reader that is slow loses nothing when this one is killed. */
+    /* events.jsonl comes second: the next first rank goes on where it ends (train/replica/recover.h), so
+     * a slow reader of the sink loses nothing when this process is killed. */
     if (s->args.sink)
         s->args.sink(s->args.sink_context, event);
     ls_str_clear(&s->folder.line);
@@ -27,7 +27,7 @@ void ls_session_emit(ls_session *session, const ls_event *event)
     ls_str_append_char(&s->folder.line, '\n');
     if (!s->folder.events_bad && write(s->folder.events_fd, s->folder.line.p, s->folder.line.len) !=
                                      (ssize_t)s->folder.line.len) {
-        s->folder.events_bad = true; /* training goes on: losing the diary must not lose the run */
+        s->folder.events_bad = true; /* training goes on: losing events must not lose the run */
         ls_log(LS_LOG_WARN, "cannot write \"%s/events.jsonl\": %s; events are no longer kept",
                s->run->out, strerror(errno));
     }
@@ -94,7 +94,7 @@ static void emit_start(ls_session *s)
         train_tokens += ls_corpus_train_tokens(s->data.corpus, i);
         validation_tokens += ls_corpus_validation_tokens(s->data.corpus, i);
     }
-    calls.sequences = s->run->batch.sequences; /* of all replicas */
+    calls.sequences = s->run->batch.sequences; /* of all workers */
     ls_session_emit(s,
                     &(ls_event){.kind = LS_EVENT_START,
                                 .start = {.name = s->run->name,
@@ -162,7 +162,7 @@ static void warn_of_idle_ranks(const ls_session *s)
                                                : "");
 }
 
-/* Who trains: one event for each rank. */
+/* One event for each rank: its process, host and card. */
 static ls_status emit_ranks(ls_session *s)
 {
     int n = ls_mesh_ranks(&s->mesh);

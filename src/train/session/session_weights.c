@@ -65,7 +65,7 @@ out:
     return st;
 }
 
-/* The team behind the stream; for a device with a memory of its own one that is made for this. */
+/* The threads behind the stream; for a GPU some that are made for this. */
 static ls_status start_pool(const ls_session *s, ls_pool **own_out, ls_pool **pool_out)
 {
     ls_pool_mask mask;

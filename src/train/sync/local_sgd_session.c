@@ -1,10 +1,19 @@
-/* local_sgd_session.c -- see local_sgd_session.h. With local.steps 50 and local.delay 3:
+/* local_sgd_session.c -- sync: local: when workers exchange weights, and what each saves by itself.
  *
- *   step     1 ... 50        51  52  53       54 ... 100       101 102 103
- *            alone |begin    poll    end|meet  alone |begin    poll     end|meet
+ * Every worker trains by itself on its part of each batch. After each local.steps steps an exchange
+ * begins (parallel/local_sgd.h); local.delay steps later it ends, and the workers meet: they have new
+ * common weights, learn of requests to stop, and do what falls due: validation and samples (of the
+ * common weights), checkpoints. With local.steps 50 and local.delay 3:
  *
- * A replica keeps what it has learned in steps 51 to 53: it goes into the exchange after step 100.
- * With local.delay 0 begin, end and meeting follow step 50 at once, and the replicas are equal. */
+ *   step     1 ... 50           51  52  53          54 ... 100         101 102 103
+ *            by itself | begin    poll    end, meet  by itself | begin   poll    end, meet
+ *
+ * A worker keeps what it has learned in steps 51 to 53: it goes into the exchange after step 100.
+ * With local.delay 0 begin, end and meeting follow step 50 at once, and all have the same weights. At
+ * the last step of the run workers always meet, and all that each has learned goes in.
+ *
+ * A run's checkpoint holds the common weights and the first worker's moments. What else a worker has it
+ * saves by itself, in checkpoints/replica-N, so that saving moves no bytes between ranks. */
 #include "train/sync/sync_modes.h"
 
 #include <limits.h>
@@ -19,11 +28,11 @@ enum { KINDS = 3, WRITER_WAIT_S = 600 };
 
 typedef struct ls_local_sgd_session {
     ls_local_sgd *local;
-    int64_t own;       /* sequences of the batch that are this replica's */
+    int64_t own;       /* sequences of the batch that are this worker's */
     int64_t counted;   /* targets of the last step */
     int64_t tokens;    /* targets learned from since the last exchange began */
     int64_t exchanges; /* begun by this process */
-    /* What this replica saves by itself. */
+    /* What this worker saves by itself. */
     int kinds;
     const char *names[KINDS];
     float *arrays[KINDS];
@@ -43,7 +52,7 @@ static bool delayed(const ls_session *s)
 /* --- opening, starting -------------------------------------------------------------------------
  */
 
-/* The first replica's moments are in the run's checkpoint; the momentum is the same on all. */
+/* The first worker's moments are in the run's checkpoint; the momentum is the same on all. */
 static void list_kinds(ls_session *s)
 {
     ls_local_sgd_session *o = s->sync.local_sgd;
@@ -139,7 +148,7 @@ static void folder_of(const ls_session *s, char out[PATH_MAX])
     snprintf(out, PATH_MAX, "%s/checkpoints/replica-%d", s->run->out, s->mesh.rank);
 }
 
-/* The state of this replica at the step that the run goes on from. Looked at as a whole before a
+/* The state of this worker at the step that the run goes on from. Looked at as a whole before a
  * byte of it is used: it would lie over what stands in for it. */
 static ls_status load_own(ls_session *s, const char *dir)
 {
@@ -166,7 +175,7 @@ out:
     return st;
 }
 
-/* Without a state of its own a replica goes on with less; only memory that runs out ends the run.
+/* Without a state of its own a worker goes on with less; only memory that runs out ends the run.
  */
 static ls_status resume(ls_session *s)
 {

@@ -1,12 +1,27 @@
-/* param_server_session.c -- see param_server_session.h. Two threads of a rank meet here: the one that trains calls everything
- * but update(), which the server's thread calls; they share nothing but what update() has of its
- * own, and the session's constants. Moments are read and written by the first one only while nobody
- * pushes: when a run starts, where ranks have met, and while it holds updates back.
+/* param_server_session.c -- sync: ps: weights from servers, gradients to them, and the servers' update.
+ *
+ * Every rank computes the gradient of its part of each batch; the first ps.servers of them also serve,
+ * each with a thread that keeps a part of the weights and moments (parallel/param_server.h).
+ *
+ *   step s:  begin   weights that the step needs, from the servers
+ *            (train/step/step.c: forward, backward, norm of the own gradient)
+ *            end     the gradient, to the servers
+ *
+ * With ps.staleness 0 a step is one update with the sum of all gradients, and loss and norm are those
+ * of all. Otherwise a push is an update by itself, which counts as its share of the step, and loss and
+ * norm are the first rank's own; ranks meet after each ps.meet steps, and at the end. What is validated
+ * and saved are the servers' weights, which are gathered when all pushes have come.
+ *
+ * Two threads of a rank meet here: the one that trains calls everything but update(), which the
+ * server's thread calls; they share only the session's constants. The first one reads and writes
+ * moments only while no rank pushes: when a run starts, where ranks have met, and while it holds
+ * updates back.
  *
  * An update by a share of a step (an asynchronous push) is one with lr times the share and each
  * beta to the power of it, for the mean gradient of that push: as many of them as make a whole step
- * move as far, and forget as much, as one step does. Clipping goes by the norm of that mean, which
- * the worker knows. With everybody's sum the norm is of the sum, so servers add their squares. */
+ * move as far, and forget as much, as one step does. Two pushes of shares 3/4 and 1/4: lr * 3/4 and
+ * lr * 1/4, beta1^(3/4) and beta1^(1/4): their product is beta1. Clipping goes by the norm of that
+ * mean, which the worker knows. With staleness 0 the norm is of the sum, so servers add their squares. */
 #include "train/sync/sync_modes.h"
 
 #include <math.h>
@@ -17,7 +32,7 @@
 typedef struct ls_param_server_session {
     ls_param_server *ps;
     ls_mesh_part own;  /* of the weights; 0 elements: this rank does not serve */
-    ls_device *device; /* of the server's thread: a team of one */
+    ls_device *device; /* of the server's thread: one thread */
     ls_stream *stream;
     float *moments[2]; /* owned, as all of these */
     ls_adamw_span *spans;
@@ -37,7 +52,7 @@ static bool together(const ls_session *s)
 /* --- the server's thread -----------------------------------------------------------------------
  */
 
-/* The norm of everybody's gradient, of which each server has a part. */
+/* The norm of the sum of all gradients, of which each server has a part. */
 static ls_status find_norm(const ls_session *s, const ls_param_server_update *u,
                            const ls_step_state *state, ls_norm_result *norm_out)
 {
@@ -214,7 +229,7 @@ out:
     return st;
 }
 
-/* What all ranks have brought, as one process would tell it. */
+/* What all ranks have brought, as one process would report it. */
 static ls_status take_result(const ls_session *s, const ls_param_server_result *all,
                              ls_step_result *result)
 {
@@ -294,7 +309,7 @@ static ls_status exchange(ls_session *session, ls_step_result *result, ls_step_c
 
     if (together(s) || !meets(s))
         return LS_OK;
-    /* All pushes have come: what is told next must not wait for a rank that is far behind. */
+    /* All pushes have come: the next exchange must not wait for a rank that is far behind. */
     LS_TRY(st, gather(s), out);
     LS_TRY(st, ls_dp_numbers(s->dp, LS_F64, mean, 2), out);
     if (mean[1] > 0)
@@ -316,7 +331,7 @@ static ls_status save_begin(ls_session *session)
 static ls_status save_end(ls_session *session, ls_status result)
 {
     ls_param_server_release(session->sync.param_server->ps);
-    /* Nobody pushes before the moments of all servers were read. */
+    /* No rank pushes before the moments of all servers were read. */
     return result != LS_OK ? result : ls_dp_numbers(session->dp, LS_F64, &(double){0}, 1);
 }
 
