@@ -193,7 +193,7 @@ bool ls_ckpt_ranges_shared(const ls_model *model, int i)
     return copies_of(model, &model->params[i], false, &own) > 1;
 }
 
-int ls_ckpt_ranges_twin(const ls_ckpt_ranges *portion, int64_t turn)
+int ls_ckpt_ranges_replica(const ls_ckpt_ranges *portion, int64_t turn)
 {
     const ls_mesh *mesh_slice = portion->mesh_slice;
     int pipelines = ls_mesh_pipelines(mesh_slice);

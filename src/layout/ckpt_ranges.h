@@ -55,10 +55,10 @@ int ls_ckpt_ranges_pieces(const ls_ckpt_ranges *portion, int kind, int rank,
 /* Whether other ranks of the group have the same of a parameter: then each of them reads it. */
 bool ls_ckpt_ranges_shared(const ls_model *model, int i);
 
-/* A rank of the slice that has the same layers as this one, another one in each turn; -1: there is
+/* A rank of the slice that has the same layers as this one, another one for each value of turn; -1: there is
  * none. And whether such ranks each have all of a kind of state: then one can compare what the other
  * writes. */
-int ls_ckpt_ranges_twin(const ls_ckpt_ranges *portion, int64_t turn);
+int ls_ckpt_ranges_replica(const ls_ckpt_ranges *portion, int64_t turn);
 bool ls_ckpt_ranges_common(const ls_ckpt_ranges *portion, int kind);
 
 /* Elements of all kinds that the rank of the slice writes. */

@@ -278,7 +278,7 @@ static int start(void *context, ls_stream *stream, const ls_collectives_ask *ask
     return -1;
 }
 
-/* Where memory is reached. */
+/* Where other ranks reach the memory. */
 static void deal_here(ls_mp_group *t, ls_stream *stream, const ls_collectives_deal *deal)
 {
     int64_t begun_ns = ls_time_now_ns(), away = 0;
@@ -301,13 +301,13 @@ static void deal_here(ls_mp_group *t, ls_stream *stream, const ls_collectives_de
 
 /* What is dealt out of one array, or into it, without what stays with the rank: where that lies,
  * and where the rest ends. */
-typedef struct hand {
+typedef struct deal_split {
     int64_t counts[LS_COMM_RANKS];
     int64_t before, own, behind; /* bytes: of ranks before this one, its own, of those behind */
-} hand;
+} deal_split;
 
-static void hand_of(const ls_mp_group *t, const ls_collectives_deal *deal, const int64_t *counts,
-                    hand *out)
+static void split_deal(const ls_mp_group *t, const ls_collectives_deal *deal, const int64_t *counts,
+                       deal_split *out)
 {
     int64_t size = ls_dtype_bytes(deal->type);
     int me = ls_comm_rank(t->comm);
@@ -326,11 +326,11 @@ static void deal_staged(ls_mp_group *t, ls_stream *stream, const ls_collectives_
 {
     const char *from = deal->from;
     char *to = deal->to;
-    hand out, in;
+    deal_split out, in;
 
     LS_BUG_IF(!deal->sent, "a deal of as many elements to each rank, on a device");
-    hand_of(t, deal, deal->sent, &out);
-    hand_of(t, deal, deal->received, &in);
+    split_deal(t, deal, deal->sent, &out);
+    split_deal(t, deal, deal->received, &in);
     ls_staging_take(t->staging, 0, 0, from, out.before);
     ls_staging_take(t->staging, 0, out.before, from + out.before + out.own, out.behind);
     ls_staging_mark(t->staging, 0);

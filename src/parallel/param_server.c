@@ -152,7 +152,7 @@ static void open_lock(ls_param_server *x)
     pthread_mutex_init(&x->held, NULL);
     pthread_condattr_init(&by_clock);
     pthread_condattr_setclock(&by_clock, CLOCK_MONOTONIC);
-    pthread_cond_init(&x->word, &by_clock);
+    pthread_cond_init(&x->changed, &by_clock);
     pthread_condattr_destroy(&by_clock);
 }
 
@@ -200,7 +200,7 @@ static void end_thread(ls_param_server *x)
     ls_comm_abort(x->up, "its parameter server has ended");
     pthread_mutex_lock(&x->lock);
     x->closing = true;
-    pthread_cond_broadcast(&x->word);
+    pthread_cond_broadcast(&x->changed);
     pthread_mutex_unlock(&x->lock);
     pthread_join(x->thread, NULL);
     x->joined = true;
@@ -223,7 +223,7 @@ void ls_param_server_close(ls_param_server *ps)
     ls_comm_close(x->servers);
     ls_comm_close(x->down);
     ls_comm_close(x->up);
-    pthread_cond_destroy(&x->word);
+    pthread_cond_destroy(&x->changed);
     pthread_mutex_destroy(&x->lock);
     pthread_mutex_destroy(&x->held);
     ls_mem_free(x->touched);
@@ -311,7 +311,7 @@ static void ask_own(ls_param_server *x, const ls_param_server_own_request *reque
     pthread_mutex_lock(&x->lock);
     x->own = *request;
     x->own.asked = true;
-    pthread_cond_broadcast(&x->word);
+    pthread_cond_broadcast(&x->changed);
     pthread_mutex_unlock(&x->lock);
 }
 
@@ -321,7 +321,7 @@ static ls_status await_own(ls_param_server *x)
 
     pthread_mutex_lock(&x->lock);
     while (!x->own.done && !x->failed)
-        pthread_cond_wait(&x->word, &x->lock);
+        pthread_cond_wait(&x->changed, &x->lock);
     if (!x->own.done)
         st = ls_err_adopt(&x->why);
     x->own.done = false;

@@ -1,4 +1,13 @@
-/* param_server_impl.h -- what param_server.c (workers, opening) and param_server_thread.c (the thread that answers) share. */
+/* param_server_impl.h -- what param_server.c (workers, opening) and param_server_thread.c (servers) share.
+ *
+ * A request is a head and up to three more messages, each from where its elements lie:
+ *
+ *     push     head | dense elements | ids of rows, their elements      answer: ack, with staleness 0
+ *     pull     head | ids of rows                                       answer: dense, elements of rows
+ *     end      head
+ *
+ * Of a part of the weights the elements before and behind the table are dense; the table's rows travel
+ * by id. A part may begin or end in the middle of a row: then two servers have a piece of it each. */
 #pragma once
 #include <pthread.h>
 #include "base/time.h"
@@ -45,14 +54,14 @@ typedef struct ls_param_server_layout {
 } ls_param_server_layout;
 
 /* What a worker is to this rank's server. */
-typedef enum ls_param_server_ear {
+typedef enum ls_param_server_state {
     LS_PARAM_SERVER_LISTENING,
     LS_PARAM_SERVER_HEARD,
     LS_PARAM_SERVER_GONE
-} ls_param_server_ear;
+} ls_param_server_state;
 
 typedef struct ls_param_server_worker {
-    ls_param_server_ear ear;
+    ls_param_server_state state;
     ls_param_server_head head; /* LISTENING: where it is received; HEARD: what is asked for */
     ls_comm_request request;
     int64_t pushed;   /* steps */
@@ -99,8 +108,8 @@ struct ls_param_server {
     bool started, joined;
 
     pthread_mutex_t lock;
-    pthread_mutex_t held; /* while an update is made */
-    pthread_cond_t word;  /* of the own request: something has changed */
+    pthread_mutex_t held;   /* while an update is made */
+    pthread_cond_t changed; /* the own request, or the thread, has changed */
     bool has_lock;
     ls_param_server_own_request own;
     bool closing;

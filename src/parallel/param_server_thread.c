@@ -3,7 +3,7 @@
  * It listens to all workers at a time, and does one thing at a time: no other thread touches the part,
  * and an answer has left before the next update changes it. A worker is, to this server,
  *
- *   listening --look_around--> heard --handle (when it may be)--> listening
+ *   listening --poll_workers--> heard --handle (when it may be)--> listening
  *                                 '----handle (it has ended)----> gone
  *
  * What was heard may have to wait: a pull until no other worker is too far behind, a push of a step
@@ -38,7 +38,7 @@ static ls_status listen_to(ls_param_server *x, int r)
 {
     ls_param_server_worker *worker = &x->workers[r];
 
-    worker->ear = LS_PARAM_SERVER_LISTENING;
+    worker->state = LS_PARAM_SERVER_LISTENING;
     if (r == x->rank)
         return LS_OK;
     return ls_comm_start(x->up,
@@ -52,7 +52,7 @@ static ls_status listen_to(ls_param_server *x, int r)
 
 static void heard(ls_param_server_worker *worker)
 {
-    worker->ear = LS_PARAM_SERVER_HEARD;
+    worker->state = LS_PARAM_SERVER_HEARD;
     worker->heard_ns = ls_time_now_ns();
 }
 
@@ -62,7 +62,7 @@ static bool look_at_own(ls_param_server *x)
     bool asked;
 
     pthread_mutex_lock(&x->lock);
-    asked = x->own.asked && own->ear == LS_PARAM_SERVER_LISTENING;
+    asked = x->own.asked && own->state == LS_PARAM_SERVER_LISTENING;
     if (asked) {
         x->own.asked = false;
         own->head = x->own.head;
@@ -74,7 +74,7 @@ static bool look_at_own(ls_param_server *x)
 }
 
 /* Requests that have come; *more_out: there were some. */
-static ls_status look_around(ls_param_server *x, bool *more_out)
+static ls_status poll_workers(ls_param_server *x, bool *more_out)
 {
     ls_comm_request requests[LS_MESH_WORKERS];
     int ranks[LS_MESH_WORKERS], n = 0, which;
@@ -82,7 +82,7 @@ static ls_status look_around(ls_param_server *x, bool *more_out)
 
     *more_out = look_at_own(x);
     for (int r = 0; r < x->args.mesh.ranks; r++)
-        if (r != x->rank && x->workers[r].ear == LS_PARAM_SERVER_LISTENING) {
+        if (r != x->rank && x->workers[r].state == LS_PARAM_SERVER_LISTENING) {
             requests[n] = x->workers[r].request;
             ranks[n++] = r;
         }
@@ -135,7 +135,7 @@ static void own_is_done(ls_param_server *x, const ls_param_server_ack *ack)
     x->own.done = true;
     if (ack)
         x->own.ack = *ack;
-    pthread_cond_broadcast(&x->word);
+    pthread_cond_broadcast(&x->changed);
     pthread_mutex_unlock(&x->lock);
 }
 
@@ -420,7 +420,7 @@ static ls_status handle(ls_param_server *x, int r, bool *more_out)
     else if (worker->head.kind != LS_PARAM_SERVER_END)
         st = take_pull(x, r);
     else
-        worker->ear = LS_PARAM_SERVER_GONE;
+        worker->state = LS_PARAM_SERVER_GONE;
 out:
     return st;
 }
@@ -433,7 +433,7 @@ static void nap(ls_param_server *x)
 
     pthread_mutex_lock(&x->lock);
     if (!x->own.asked && !x->closing)
-        pthread_cond_timedwait(&x->word, &x->lock, &at);
+        pthread_cond_timedwait(&x->changed, &x->lock, &at);
     pthread_mutex_unlock(&x->lock);
 }
 
@@ -450,7 +450,7 @@ static int still_here(const ls_param_server *x)
     int n = 0;
 
     for (int r = 0; r < x->args.mesh.ranks; r++)
-        n += x->workers[r].ear != LS_PARAM_SERVER_GONE;
+        n += x->workers[r].state != LS_PARAM_SERVER_GONE;
     return n;
 }
 
@@ -462,9 +462,9 @@ static ls_status serve(ls_param_server *x)
         LS_TRY(st, listen_to(x, r), out);
     while (still_here(x) > 0 && !is_closing(x)) {
         bool more = false;
-        LS_TRY(st, look_around(x, &more), out);
+        LS_TRY(st, poll_workers(x, &more), out);
         for (int r = 0; r < x->args.mesh.ranks; r++)
-            if (x->workers[r].ear == LS_PARAM_SERVER_HEARD)
+            if (x->workers[r].state == LS_PARAM_SERVER_HEARD)
                 LS_TRY(st, handle(x, r, &more), out);
         if (more)
             continue;
@@ -487,7 +487,7 @@ void *ls_param_server_serve(void *ps)
     x->failed = st != LS_OK || x->closing;
     if (st != LS_OK)
         x->why = *ls_err_last();
-    pthread_cond_broadcast(&x->word);
+    pthread_cond_broadcast(&x->changed);
     pthread_mutex_unlock(&x->lock);
     return NULL;
 }

@@ -152,7 +152,7 @@ out:
 
 /* --- memory: groups, ledger, step -------------------------------------------------------------- */
 
-/* Communicators of groups; and how much memory is free for this rank, what it has kept included.
+/* Communicators of groups, sizes of buckets; and how much memory is free for this rank, what it has kept included.
  * Ranks that share a card, or a machine's memory, divide it. */
 static ls_status open_groups(ls_session *s, const ls_device_info *info, int64_t kept,
                              int64_t *free_out)
@@ -325,7 +325,7 @@ static ls_status open_state(ls_session *s)
     ls_status st = LS_OK;
 
     if (ls_session_is_first(s))
-        LS_TRY(st, ls_save_again(s), out);
+        LS_TRY(st, ls_save_reopen(s), out);
     LS_TRY(st, ls_sharded_save_open(s), out);
     LS_TRY(st, ls_recover_in_memory(s) ? ls_recover_spread(s) : load_state(s), out);
     LS_TRY(st, ls_step_weights_changed(s->step), out);
@@ -371,7 +371,7 @@ static ls_status assemble(ls_session *s)
         LS_TRY(st, ls_run_folder_open_events(s), out);
     }
     ls_recover_tell(s);
-    LS_TRY(st, ls_session_tell(s), out);
+    LS_TRY(st, ls_session_report(s), out);
     ls_run_folder_remember(s);
     LS_TRY(st, ls_fault_pass(LS_FAULT_AT_READY), out);
     ls_heal_ready();

@@ -1,4 +1,15 @@
-/* eval.c -- see eval.h. */
+/* eval.c -- validation loss and text sample.
+ *
+ * The windows are the same in every run of the same text: n of them, evenly spread, so that losses can
+ * be compared. 10 windows and n = 4: windows 0, 2, 5 and 7. Ranks share the n windows as they share a
+ * batch; each writes its losses into its places of one array, the rest is zero, and the sum over ranks
+ * has every loss at its place. Added up in order, the result has the bits of one process.
+ *
+ *     rank 0      l0 l1  0  0
+ *     rank 1       0  0 l2 l3      sum: l0 l1 l2 l3, on all ranks
+ *
+ * In rounds without windows of its own a rank calls ls_step_idle(): a pipeline, ZeRO 3 and experts need
+ * every rank in every round. */
 #include "train/report/eval.h"
 
 #include "base/mem.h"
@@ -87,9 +98,8 @@ static int64_t validation_rounds(const ls_session *s, int64_t n)
     return rounds;
 }
 
-/* Every rank takes a run of the windows; their losses are summed in order, one window after the
- * other, however they were shared and grouped. Of ranks that share windows each has a part of their
- * losses, and the first counts their targets. */
+/* Of ranks that share windows (mesh.cp) each has a part of their losses, and the first one counts their
+ * targets; of a tp group the first rank speaks. */
 ls_status ls_eval_loss(ls_eval *eval, ls_session *session)
 {
     ls_session *s = session;

@@ -1,5 +1,7 @@
-/* gpu_health.c -- see gpu_health.h. Clocks may be held back and let go every few seconds for hours: of such
- * times the 1st, 2nd, 4th, 8th ... are reported. */
+/* gpu_health.c -- new errors and new slowdowns become incidents.
+ *
+ * The driver counts; a look compares with the counts of the look before. Clocks may be held back and
+ * let go every few seconds for hours, so of these times the 1st, 2nd, 4th, 8th ... are reported. */
 #include "train/report/gpu_health.h"
 
 #include "base/log.h"

@@ -1,4 +1,10 @@
-/* commit_token.c -- asks etcd before each commit. The launcher holds the run (cluster/elect/run_lease.h) and has told this
+/* commit_token.c -- asks etcd before each commit, on the writer's thread.
+ *
+ *     writer thread     write objects | ask etcd ........ | write the manifest, or give the save up
+ *     training          steps ...                          waits for the answer 200 ms at most
+ *
+ * A rank that was cut off from its job may still see the disk. Its claim in etcd has been taken over by
+ * then, so the answer is no, and its checkpoint never gets a manifest. The launcher holds the run (cluster/elect/run_lease.h) and has told this
  * process so; here its name is used. */
 #include "train/save/commit_token.h"
 

@@ -1,4 +1,13 @@
-/* preempt.c -- see preempt.h. */
+/* preempt.c -- is there time for one more save?
+ *
+ * The estimate is the slowest save of this process, with a margin for a busy disk; a save that is under
+ * way comes first, so it counts as one more. Worked example: the slowest save took 4.0 s, 6 s are left.
+ *
+ *     no save under way     4.0 x 1.2 + 0.1 = 4.9 s: save
+ *     one under way         8.0 x 1.2 + 0.1 = 9.7 s: leave the checkpoint that is there, and say so
+ *     no save so far        nothing is known: try; a half-written save is no checkpoint
+ *
+ * The first rank decides and all ranks follow, because a save needs all of them. */
 #include "train/save/preempt.h"
 
 #include <limits.h>

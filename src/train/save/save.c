@@ -255,7 +255,7 @@ out:
     return st;
 }
 
-ls_status ls_save_again(ls_session *session)
+ls_status ls_save_reopen(ls_session *session)
 {
     ls_session *s = session;
     ls_status st = LS_OK;

@@ -8,9 +8,8 @@ LS_C_BEGIN
  */
 ls_status ls_save_open(ls_session *session);
 
-/* By the first rank: open it, unless it is open; the ranks, and so the live state, may be others
- * than before. */
-ls_status ls_save_again(ls_session *session);
+/* By the first rank: open it anew, because ranks, and so the live state, may be others than before. */
+ls_status ls_save_reopen(ls_session *session);
 /* Another rank is the first now. */
 ls_status ls_save_leave(ls_session *session);
 void ls_save_close(ls_session *session);

@@ -151,7 +151,7 @@ ls_status ls_save_resume(ls_session *session)
                      (long long)ls_ramp_samples(s->run, info.step));
         goto out;
     }
-    ls_signing_tell(s->run, &info);
+    ls_signing_warn(s->run, &info);
     LS_TRY(st, ls_loss_scaler_read(&s->scaler, info.extra), out);
     LS_TRY(st, ls_error_feedback_load(s, info.step), out);
     LS_TRY(st, ls_save_newest_step(s->save.store, &s->save.newest_step), out);

@@ -215,7 +215,8 @@ static ls_status commit(void *context, ls_ckpt_saved *saved_out)
     return st;
 }
 
-/* The own part has been begun; when it could not be, that is its end. */
+/* The own part is under way; one that could not begin has failed already. All ranks stay in the same
+ * phase, so that all poll the same number of times. */
 static void own_begun(struct ls_sharded_save *p, ls_status st)
 {
     p->failed = st != LS_OK;
@@ -259,7 +260,11 @@ static int own_state(ls_session *s, bool wait)
     return p->failed ? 2 : 1;
 }
 
-/* The reports of all, to the first rank. numbers: for each rank its state and two lengths. */
+/* The reports of all, to the first rank. numbers: for each rank its state and two lengths: of the report
+ * on what it wrote, and of the report on what it only hashed.
+ *
+ *     rank 0   wrote a, hashed b         texts   [w0 a][s0 b][w1 b][s1 a]
+ *     rank 1   wrote b, hashed a         commit  a: w0 = s1? b: w1 = s0? then the manifest */
 static ls_status gather_reports(ls_session *s, const double *numbers)
 {
     struct ls_sharded_save *p = s->save.sharded;
@@ -312,8 +317,8 @@ out:
     return st;
 }
 
-/* Whether all parts are written; then their reports are with the first rank. Or one of them came to
- * nothing: then every rank's record says why. */
+/* Whether all parts are written; then their reports are with the first rank. Or one of them failed: then
+ * every rank's record says why. By all ranks, once a step: one sum of a few numbers. */
 static ls_status join(ls_session *s, bool wait, bool *all_out, bool *failed_out)
 {
     struct ls_sharded_save *p = s->save.sharded;

@@ -10,7 +10,7 @@ ls_status ls_signing_store(const ls_run *run, ls_ckpt_store *store)
                : LS_OK;
 }
 
-void ls_signing_tell(const ls_run *run, const ls_ckpt_info *info)
+void ls_signing_warn(const ls_run *run, const ls_ckpt_info *info)
 {
     if (info->trust == LS_CKPT_UNCHECKED)
         ls_log(LS_LOG_WARN,

@@ -9,6 +9,6 @@ LS_C_BEGIN
 ls_status ls_signing_store(const ls_run *run, ls_ckpt_store *store);
 
 /* Warn where a checkpoint that the run goes on from was not proved to be its own. */
-void ls_signing_tell(const ls_run *run, const ls_ckpt_info *info);
+void ls_signing_warn(const ls_run *run, const ls_ckpt_info *info);
 
 LS_C_END

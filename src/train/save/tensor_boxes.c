@@ -1,4 +1,4 @@
-/* tensor_boxes.c -- see tensor_boxes.h.
+/* tensor_boxes.c -- from runs of elements to boxes of whole tensors.
  *
  * A run of elements of a tensor that this rank has is cut at rows (ls_ckpt_cut), and each piece is
  * put into its place in the whole tensor. Where a dimension has several stretches, each divided by
@@ -143,7 +143,7 @@ ls_status ls_tensor_boxes_replicas(const ls_session *session, int64_t turn,
                                    ls_ckpt_part **parts_out, int *n_out)
 {
     const ls_ckpt_ranges portion = portion_of(session, true);
-    int other = ls_ckpt_ranges_twin(&portion, turn);
+    int other = ls_ckpt_ranges_replica(&portion, turn);
 
     *parts_out = NULL;
     *n_out = 0;

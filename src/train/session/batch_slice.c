@@ -1,10 +1,13 @@
-/* batch_slice.c -- see batch_slice.h.
+/* batch_slice.c -- when slices are settled, and when they may move.
  *
  *   step s:  ls_loader_next() asks for the slices of step s + 1 (ls_batch_slice_slice)
  *            ls_batch_slice_begin() gives the slices of step s to train/step/step.c, which were settled then
- *            the step runs; every rank hears how long each one computed
+ *            the step runs; every rank learns how long each one computed
  *            ls_batch_slice_note() may change the weights; the next slices that are asked for are those
- *            of step s + 2 */
+ *            of step s + 2
+ *
+ * The loader reads ahead, so the slices of step s + 1 are fixed before step s has been timed. All ranks
+ * must switch at the same step: with two steps between measuring and switching no message is needed. */
 #include "train/session/batch_slice.h"
 
 #include "base/log.h"
@@ -29,9 +32,9 @@ ls_status ls_batch_slice_open(ls_session *session)
         there = there && x->runs[i];
     }
     x->set = ls_mem_array(n, sizeof *x->set);
-    x->told = ls_mem_array(n, sizeof *x->told);
+    x->reported = ls_mem_array(n, sizeof *x->reported);
     x->slices = ls_mem_array(n, sizeof *x->slices);
-    if (!there || !x->set || !x->told || !x->slices)
+    if (!there || !x->set || !x->reported || !x->slices)
         return ls_fail(LS_ENOMEM, "no memory for the slices of %d ranks", s->mesh.ranks);
     st = ls_balance_init(&x->balance, ls_model_groups_mesh(s)->ranks, s->mesh.weights);
     if (st == LS_OK && s->mesh.balance)
@@ -46,7 +49,7 @@ void ls_batch_slice_close(ls_session *session)
     for (int i = 0; i < LS_BATCH_SLICE_AHEAD; i++)
         ls_mem_free(x->runs[i]);
     ls_mem_free(x->set);
-    ls_mem_free(x->told);
+    ls_mem_free(x->reported);
     ls_mem_free(x->slices);
     ls_mem_free(x->hosts);
     ls_balance_release(&x->balance);
@@ -76,7 +79,7 @@ ls_status ls_batch_slice_begin(ls_session *session)
     int at = (int)(session->step_number % LS_BATCH_SLICE_AHEAD);
     size_t bytes = (size_t)ls_model_groups_mesh(session)->ranks * sizeof *x->set;
 
-    if (session->mesh.independent) /* alone with its part, which stays */
+    if (session->mesh.independent) /* its part of the batch stays */
         return LS_OK;
     if (x->leaves[at] == x->set_leaves && memcmp(x->runs[at], x->set, bytes) == 0)
         return LS_OK;
@@ -106,7 +109,7 @@ ls_event_balance ls_batch_slice_about(ls_session *session)
                               .slices = x->slices};
 }
 
-static void tell_straggler(ls_session *s, const ls_event_balance *now, int rank)
+static void report_straggler(ls_session *s, const ls_event_balance *now, int rank)
 {
     const ls_event_slice *slice = &now->slices[rank];
     char text[240];
@@ -124,15 +127,15 @@ static void tell_straggler(ls_session *s, const ls_event_balance *now, int rank)
 }
 
 /* A straggler is reported once, and again when its ratio has changed much. */
-static void tell_stragglers(ls_session *s, const ls_event_balance *now)
+static void report_stragglers(ls_session *s, const ls_event_balance *now)
 {
     for (int r = 0; r < now->ranks; r++) {
-        double ratio = now->slices[r].ratio, *told = &s->data.slice.told[r];
+        double ratio = now->slices[r].ratio, *reported = &s->data.slice.reported[r];
         if (ratio < SLOW) {
-            *told = 0;
-        } else if (*told == 0 || ratio > AGAIN * *told || ratio < *told / AGAIN) {
-            *told = ratio;
-            tell_straggler(s, now, r);
+            *reported = 0;
+        } else if (*reported == 0 || ratio > AGAIN * *reported || ratio < *reported / AGAIN) {
+            *reported = ratio;
+            report_straggler(s, now, r);
         }
     }
 }
@@ -155,5 +158,5 @@ void ls_batch_slice_note(ls_session *session)
     ls_event_balance now = ls_batch_slice_about(s);
     if (changed)
         ls_session_emit(s, &(ls_event){.kind = LS_EVENT_BALANCE, .balance = now});
-    tell_stragglers(s, &now);
+    report_stragglers(s, &now);
 }

@@ -22,7 +22,7 @@ typedef struct ls_batch_slice {
     ls_ordered_run *set; /* owned: as the step has them */
     int64_t set_leaves;  /* 0: as it was opened */
     ls_balance balance;
-    double *told;           /* owned: ratios of stragglers as reported; 0: not */
+    double *reported;       /* owned: ratios of stragglers as reported; 0: not */
     ls_event_slice *slices; /* owned: what events say of each rank */
     char (*hosts)[64];      /* owned: names of the ranks' machines, on the first rank */
 } ls_batch_slice;

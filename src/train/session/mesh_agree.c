@@ -166,7 +166,7 @@ out:
     return st;
 }
 
-void ls_mesh_agree_tell(ls_session *session)
+void ls_mesh_agree_report(ls_session *session)
 {
     bool whole =
         session->auto_mesh.choice.count > 0 && session->auto_mesh.choice.facts.per_node > 0;

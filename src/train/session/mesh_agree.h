@@ -16,6 +16,6 @@ ls_status ls_mesh_agree_mesh(ls_session *session);
 ls_status ls_mesh_agree_recall(ls_session *session, bool *other_out);
 
 /* On the first rank that has made the choice: what was chosen, and what was not. */
-void ls_mesh_agree_tell(ls_session *session);
+void ls_mesh_agree_report(ls_session *session);
 
 LS_C_END

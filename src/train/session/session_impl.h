@@ -66,6 +66,6 @@ ls_status ls_session_start_weights(ls_session *session);
 /* --- session_report.c --- */
 
 /* The events with which a run begins (ranks, device, model, data, memory), and warnings. All ranks. */
-ls_status ls_session_tell(ls_session *session);
+ls_status ls_session_report(ls_session *session);
 
 LS_C_END

@@ -89,7 +89,7 @@ static ls_status open_groups(ls_session *s)
 }
 
 /* "pp=2 dp=2 tp=2 zero=1": what is not there is left out, but for dp. */
-static void tell_mesh(ls_session *s)
+static void describe_mesh(ls_session *s)
 {
     const struct {
         const char *name;
@@ -130,7 +130,7 @@ ls_status ls_session_open_mesh(ls_session *s)
     s->groups.replicas.buddies = s->mesh.buddies;
     if (st == LS_OK)
         s->groups.tp_slice = ls_mesh_slice(&s->mesh);
-    tell_mesh(s);
+    describe_mesh(s);
     if (st == LS_OK && s->mesh.rank > 0)
         s->args.profile_steps = 0; /* the first rank's profile is the one that is written */
     return st;

@@ -222,14 +222,14 @@ static void emit_fallback(ls_session *s)
                                                 .text = text}});
 }
 
-ls_status ls_session_tell(ls_session *session)
+ls_status ls_session_report(ls_session *session)
 {
     ls_session *s = session;
     ls_status st;
 
     LS_TRY(st, emit_ranks(s), out);
     if (!s->args.view.begun) {
-        ls_mesh_agree_tell(s);
+        ls_mesh_agree_report(s);
         emit_start(s);
     }
     warn_of_idle_ranks(s);
