@@ -65,24 +65,6 @@ bool ls_args_has(const ls_args *args, const char *name)
     return ls_args_value(args, name) != NULL;
 }
 
-ls_status ls_args_number(const ls_args *args, const char *name, int64_t least, int64_t preset,
-                         int64_t *value_out)
-{
-    const char *text = ls_args_value(args, name);
-    char *end;
-
-    *value_out = preset;
-    if (!text)
-        return LS_OK;
-    errno = 0;
-    long long value = strtoll(text, &end, 10);
-    if (errno || end == text || *end || value < least)
-        return ls_fail(LS_EUSAGE, "--%s must be a whole number, at least %lld, not \"%.60s\"", name,
-                       (long long)least, text);
-    *value_out = value;
-    return LS_OK;
-}
-
 const char *ls_args_nth(const ls_args *args, const char *name, int i)
 {
     const ls_flag *flag = must_find(args, name);
@@ -103,8 +85,13 @@ ls_status ls_args_number(const ls_args *args, const char *flag, int64_t fallback
     *number_out = fallback;
     if (!text)
         return LS_OK;
+    errno = 0;
     long long n = strtoll(text, &end, 10);
-    if (end == text || *end || *text == ' ' || n < least || n > most)
+    bool number = !errno && end != text && !*end && *text != ' ';
+    if (most == INT64_MAX && (!number || n < least))
+        return ls_fail(LS_EUSAGE, "--%s must be a whole number, at least %lld, not \"%.60s\"", flag,
+                       (long long)least, text);
+    if (!number || n < least || n > most)
         return ls_fail(LS_EUSAGE, "--%s must be a whole number from %lld to %lld, not \"%.60s\"",
                        flag, (long long)least, (long long)most, text);
     *number_out = n;

@@ -136,8 +136,8 @@ static ls_status run_chat(const ls_args *args)
     ls_tokens_init(&v.ids);
     ls_str_init(&v.marks);
     ls_term_init(&v.term, STDOUT_FILENO, args);
-    LS_TRY(st, ls_args_number(args, "count", 1, 1, &count), out);
-    LS_TRY(st, ls_args_number(args, "line", 1, 1, &first), out);
+    LS_TRY(st, ls_args_number(args, "count", 1, 1, INT64_MAX, &count), out);
+    LS_TRY(st, ls_args_number(args, "line", 1, 1, INT64_MAX, &first), out);
     if (stat(file, &info) != 0) {
         st = ls_fail(LS_EUSAGE, "there is no file \"%s\"", file);
         goto out;
@@ -214,7 +214,7 @@ ls_status ls_cmd_chat_build(const ls_args *args)
         ls_err_hint("Conversations are laid out for one length: give model.context of the run.");
         goto out;
     }
-    LS_TRY(st, ls_args_number(args, "context", 1, 0, &build.window), out);
+    LS_TRY(st, ls_args_number(args, "context", 0, 1, INT64_MAX, &build.window), out);
     if (policy)
         LS_TRY(st, ls_utf8_parse_policy(policy, &build.utf8), out);
     for (int i = 0; i < args->n_rest; i++)

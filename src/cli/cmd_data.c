@@ -321,7 +321,7 @@ static ls_status run_stories(const ls_args *args)
     ls_str_init(&out);
     if (size)
         LS_TRY(st, ls_source_parse_bytes(size, &bytes), out);
-    LS_TRY(st, ls_args_number(args, "seed", 0, 1, &key), out);
+    LS_TRY(st, ls_args_number(args, "seed", 1, 0, INT64_MAX, &key), out);
     for (int64_t i = 0; written + (int64_t)out.len < bytes; i++) {
         if (i)
             ls_str_append_char(&out, '\n');
@@ -442,7 +442,7 @@ static ls_status run_check(const ls_args *args)
     ls_run run;
     int64_t steps;
 
-    LS_TRY(st, ls_args_number(args, "steps", 0, 0, &steps), out);
+    LS_TRY(st, ls_args_number(args, "steps", 0, 0, INT64_MAX, &steps), out);
     LS_TRY(st, ls_load_run_run(&run, args, args->rest[0]), out);
     st = ls_cmd_data_check(&run, steps, ls_args_has(args, "json"));
     ls_runfile_release(&run);

@@ -132,9 +132,9 @@ static ls_status read_train_flags(const ls_args *args, const char **specials,
     LS_TRY(st, need_value(args, "vocab", "Say how many tokens to make, such as --vocab 8192."),
            out);
     LS_TRY(st, need_value(args, "out", "Name the folder to write, such as --out tok."), out);
-    LS_TRY(st, ls_args_number(args, "vocab", 0, 0, &vocab), out);
+    LS_TRY(st, ls_args_number(args, "vocab", 0, 0, INT64_MAX, &vocab), out);
     out->vocab = (int32_t)ls_min_i64(vocab, INT32_MAX);
-    LS_TRY(st, ls_args_number(args, "min-count", 0, MIN_COUNT, &out->min_count), out);
+    LS_TRY(st, ls_args_number(args, "min-count", MIN_COUNT, 0, INT64_MAX, &out->min_count), out);
     out->pattern = ls_args_value(args, "pattern");
     out->field = ls_args_value(args, "field");
     out->utf8 = utf8 && strcmp(utf8, "replace") == 0 ? LS_UTF8_REPLACE : LS_UTF8_STRICT;

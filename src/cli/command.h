@@ -44,14 +44,10 @@ typedef struct ls_command {
  * given has the value "". */
 const char *ls_args_value(const ls_args *args, const char *name);
 bool ls_args_has(const ls_args *args, const char *name);
-/* The value of a flag that takes a whole number of at least `least`; `preset` where it was not
- * given. LS_EUSAGE: it is no such number. */
-ls_status ls_args_number(const ls_args *args, const char *name, int64_t least, int64_t preset,
-                         int64_t *value_out);
 /* The i-th value of a flag that repeats; NULL past the end. */
 const char *ls_args_nth(const ls_args *args, const char *name, int i);
 /* The value of a flag as a whole number; fallback when it was not given. LS_EUSAGE: it is none, or
- * out of range. */
+ * out of range. most: INT64_MAX where there is no limit. */
 ls_status ls_args_number(const ls_args *args, const char *flag, int64_t fallback, int64_t least,
                          int64_t most, int64_t *number_out);
 

@@ -37,9 +37,8 @@ static ls_status check_parts(const ls_run *run)
     if (run->exchange.compress != LS_COMPRESS_NONE)
         return ls_check_clash(run, "exchange.compress", "mesh.zero", why);
     if (!ls_optimizer_is_elementwise(run->train.optimizer))
-        return ls_check_clash(
-            run, "train.optimizer", "mesh.zero",
-            "its update reads whole tensors; stages 0 and 1 keep tensors whole");
+        return ls_check_clash(run, "train.optimizer", "mesh.zero",
+                              "its update reads whole tensors; stages 0 and 1 keep tensors whole");
     return LS_OK;
 }
 
@@ -56,8 +55,7 @@ static ls_status check_tp_groups(const ls_run *run)
         return ls_check_clash(run, "sync", "mesh.tp",
                               "local-SGD and parameter-server workers hold whole models");
     if (!ls_optimizer_is_elementwise(run->train.optimizer))
-        return ls_check_clash(run, "train.optimizer", "mesh.tp",
-                              "its update reads whole tensors");
+        return ls_check_clash(run, "train.optimizer", "mesh.tp", "its update reads whole tensors");
     if (run->mesh.balance == LS_BALANCE_AUTO)
         return ls_check_clash(run, "mesh.balance", "mesh.tp",
                               "only the speed of single ranks is measured");

@@ -138,7 +138,7 @@ typedef struct ls_mesh {
     bool
         independent; /* sync: local, ps: each rank has weights of its own; a step sums no gradients */
     int servers;     /* sync: ps: the first ranks, which own the parts (param_server.h); 0: none */
-    bool buddies;    /* a peer keeps a copy of what each rank has alone (replica_peers.h) */
+    bool buddies;    /* a peer keeps a copy of what each rank has alone (replicas.h) */
     bool blind; /* not all ranks can write their parts of a checkpoint: the first saves for all */
 } ls_mesh;
 

@@ -10,7 +10,7 @@
 #include "layout/stage_plan.h"
 
 #include "base/mem.h"
-#include "layout/replica_peers.h"
+#include "layout/replicas.h"
 #include "model/pass.h"
 
 ls_pp_schedule_kind ls_stage_plan_kind(const ls_run *run)
@@ -204,8 +204,8 @@ ls_status ls_stage_plan_init(ls_stage_plan *pipe, const ls_run *run, const ls_mo
                        .pipeline = ls_mesh_pipeline(mesh, mesh->rank),
                        .pipelines = ls_mesh_pipelines(mesh),
                        .zero = ls_mesh_pipelines(mesh) > 1 ? (int)run->mesh.zero : 0,
-                       .ward = -1,
-                       .buddy = -1,
+                       .copy_owner = -1,
+                       .copy_holder = -1,
                        .chunks = (int)run->mesh.chunks};
     const ls_pp_schedule like = {.kind = ls_stage_plan_kind(run),
                                  .ranks = p.pp_ranks,
@@ -218,8 +218,8 @@ ls_status ls_stage_plan_init(ls_stage_plan *pipe, const ls_run *run, const ls_mo
     if (p.divides && mesh->buddies) {
         ls_mesh pp_rank = ls_mesh_of_pp_rank(mesh);
         pp_rank.places = mesh->places ? mesh->places + p.pp_rank * p.pipelines : NULL;
-        p.ward = ls_replica_peers_ward(&pp_rank, p.pipeline);
-        p.buddy = ls_replica_peers_of(&pp_rank, p.pipeline);
+        p.copy_owner = ls_replicas_owner(&pp_rank, p.pipeline);
+        p.copy_holder = ls_replicas_holder(&pp_rank, p.pipeline);
     }
     if ((int64_t)p.pp_ranks * p.chunks > model->shape.L)
         return too_few_layers(run, model);

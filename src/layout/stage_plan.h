@@ -6,7 +6,7 @@
  * whole model, in arrays of which only its own pages are there (base/window.h). A tied embedding
  * belongs to the first stage, and the last one has a copy of its weights. With ZeRO 1 (mesh.zero) the
  * pipelines divide what they update of each chunk; where ranks that die are replaced, another
- * pipeline keeps a copy of that (train/replica/replica_pair.h), with any ZeRO stage.
+ * pipeline keeps a copy of that (train/replica/replica_send.h), with any ZeRO stage.
  *
  * With ZeRO 2 and 3 a chunk is cut into buckets, each a unit of the model (ls_param.unit) or some of
  * them, and the pipelines divide every bucket: gradients leave, and weights come, bucket by bucket
@@ -53,10 +53,10 @@ typedef struct ls_stage_plan {
     ls_pp_schedule table; /* owned: of a step of table.micros micro-batches */
     int pp_rank, pp_ranks, chunks;
     int pipeline, pipelines;
-    int zero;     /* what pipelines divide, as mesh.zero; 0 where there is one pipeline */
-    bool divides; /* pipelines divide what they update */
-    int ward;     /* then: the pipeline whose moments this rank keeps too, */
-    int buddy;    /* and the one that keeps this rank's; -1: none */
+    int zero;        /* what pipelines divide, as mesh.zero; 0 where there is one pipeline */
+    bool divides;    /* pipelines divide what they update */
+    int copy_owner;  /* the pipeline whose moments this rank holds a copy of, */
+    int copy_holder; /* and the one that holds a copy of this rank's; -1: none */
     ls_stage_plan_chunk chunk[LS_STAGE_PLAN_CHUNKS];
     ls_stage_plan_range tied; /* the embedding, where the head reads it too and it is trained; count
                              * 0: it does not. It is the first of weights and of gradients */

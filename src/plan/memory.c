@@ -13,7 +13,7 @@
 
 #include "model/decode.h"
 #include "model/pass.h"
-#include "layout/replica_peers.h"
+#include "layout/replicas.h"
 #include "parallel/staging.h"
 #include "parallel/mp_group.h"
 #include "layout/expert_zero.h"
@@ -22,7 +22,6 @@
 #include "layout/ckpt_ranges.h"
 #include "layout/page_reuse.h"
 #include "layout/zero_units.h"
-#include "layout/replica_moments.h"
 
 int64_t ls_memory_spans(const ls_model *model)
 {
@@ -110,9 +109,9 @@ int64_t ls_memory_parts_bytes(const ls_run *run, const ls_model *model, const ls
 
 int64_t ls_memory_copy_bytes(const ls_run *run, const ls_model *model, const ls_mesh *mesh)
 {
-    if (!ls_replica_peers_send(mesh))
+    if (!ls_replicas_sends(mesh))
         return 0;
-    int64_t own = ls_mesh_own(mesh, model->trained, ls_replica_peers_ward(mesh, mesh->rank));
+    int64_t own = ls_mesh_own(mesh, model->trained, ls_replicas_owner(mesh, mesh->rank));
     return (1 + ls_optim_kinds(run)) * ls_round_up(own * (int64_t)sizeof(float), 4096);
 }
 
@@ -123,10 +122,9 @@ int64_t ls_memory_redo_bytes(const ls_run *run, const ls_model *model, const ls_
     if (!mesh || !mesh->buddies || ls_optimizer_is_elementwise(run->train.optimizer))
         return 0;
     all = 4 * ls_round_up(ls_mesh_own(mesh, model->trained, mesh->rank) * size, 4096);
-    if (ls_replica_peers_send(mesh))
+    if (ls_replicas_sends(mesh))
         all += ls_round_up(
-            ls_mesh_own(mesh, model->trained, ls_replica_peers_ward(mesh, mesh->rank)) * size,
-            4096);
+            ls_mesh_own(mesh, model->trained, ls_replicas_owner(mesh, mesh->rank)) * size, 4096);
     return all;
 }
 
@@ -565,7 +563,7 @@ static void predict_whole(const ls_memory_args *args, const ls_calls *calls, ls_
     ls_ledger_add(ledger, "weights", "parameters, fp32",
                   ls_round_up(ls_memory_weight_elements(model, several ? &dp : NULL) * size, 4096));
     predict_state(args, several ? &dp : NULL, updated, seconds, ledger);
-    int64_t kept = ls_replica_moments_moments(run, model, sums, updated);
+    int64_t kept = ls_replicas_moments(run, model, sums, updated);
     if (kept > updated)
         ls_ledger_add(ledger, "buddy", "another rank's moments, its parts",
                       moments *
@@ -580,7 +578,7 @@ static void predict_whole(const ls_memory_args *args, const ls_calls *calls, ls_
                         4096) +
                 ls_round_up(ls_pass_grad_elements(model, true) * size, 4096));
     bool whole = model->split.ranks < 2 && model->split.ep_ranks < 2;
-    if (ls_replica_peers_send(args->mesh) && whole)
+    if (ls_replicas_sends(args->mesh) && whole)
         ls_ledger_add(ledger, "buddy", "another rank's weights, moments and gradient, its parts",
                       ls_memory_copy_bytes(run, model, args->mesh));
     if (ls_memory_redo_bytes(run, model, args->mesh) > 0)

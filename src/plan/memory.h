@@ -130,9 +130,9 @@ int64_t ls_memory_passage(const ls_model *whole);
 int64_t ls_memory_slice(const ls_model *part, const ls_mesh *mp_groups);
 
 /* Bytes of the copy of another rank's weights, moments and gradient, where ranks keep such copies
- * (layout/replica_peers.h): four arrays. */
+ * (layout/replicas.h): four arrays. */
 int64_t ls_memory_copy_bytes(const ls_run *run, const ls_model *model, const ls_mesh *mesh);
-/* And what it needs where the last update may have to be made again (train/replica/replica_redo.h). */
+/* And what it needs where the last update may have to be made again (train/replica/replica_repeat.c). */
 int64_t ls_memory_redo_bytes(const ls_run *run, const ls_model *model, const ls_mesh *mesh);
 
 /* Bytes of the copy of what this rank writes of a checkpoint, where the ranks of a world save parts

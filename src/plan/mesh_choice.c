@@ -12,7 +12,7 @@
 #include "config/check.h"
 #include "config/explain.h"
 #include "config/option.h"
-#include "layout/replica_peers.h"
+#include "layout/replicas.h"
 #include "layout/stage_plan.h"
 
 enum { BUCKET_BYTES = 4 << 20 }; /* about what ranks exchange at a time */
@@ -161,7 +161,7 @@ static ls_status mesh_of(const maker *m, const ls_run *run, int rank, ls_mesh_ch
 
     *one = (ls_mesh_choice_case){.facts = m->facts, .run = run, .whole = &m->whole};
     LS_TRY(st, ls_mesh_init(&one->mesh, run, m->facts->ranks, rank), out);
-    LS_TRY(st, ls_replica_peers_choose(&one->mesh, run, m->facts->heals), out);
+    LS_TRY(st, ls_replicas_choose(&one->mesh, run, m->facts->heals), out);
     one->mesh.local = m->facts->per_node;
     one->mp_groups = ls_mesh_tp(&one->mesh) > 1 ? ls_mesh_slice(&one->mesh) : one->mesh;
     one->mesh.bucket = ls_mesh_bucket_blocks(&one->mesh, bytes);

@@ -408,12 +408,12 @@ void ls_pipeline_memory_predict(const ls_memory_args *args, const ls_calls *call
                   p.divides ? "moments of the own layers that this rank updates"
                             : "moments of the own layers",
                   moments * moment_bytes(args, &p, p.pipeline));
-    if (p.ward >= 0)
+    if (p.copy_owner >= 0)
         ls_ledger_add(ledger, "buddy",
                       p.zero == 3   ? "weights, moments and gradients that another pipeline has"
                       : p.zero == 2 ? "moments and gradients that another pipeline has"
                                     : "moments that another pipeline updates",
-                      (moments + p.zero - 1) * moment_bytes(args, &p, p.ward));
+                      (moments + p.zero - 1) * moment_bytes(args, &p, p.copy_owner));
     predict_gradients(args, calls, &p, ledger);
     predict_passes(args, calls, &p, ledger);
     ls_stage_plan_release(&p);

@@ -93,7 +93,7 @@ ls_status ls_loop_run(const ls_session_args *args)
     ls_step_clock_begin(&l->clock);
     ls_summary_init(&l->summary);
     ls_eval_init(&l->eval);
-    l->s = (ls_session){.folder.lock_fd = -1, .folder.events_fd = -1, .recovery.kept_step = -1};
+    l->s = (ls_session){.folder.lock_fd = -1, .folder.events_fd = -1};
     while ((st = run_view(l, &now)) != LS_OK && now.rejoin && ls_recover_can(st)) {
         LS_TRY(st, rejoin(l, &now), out);
         if (now.view.dismissed)
@@ -177,11 +177,8 @@ static ls_status rejoin(loop *l, ls_session_args *args)
     ls_status st;
 
     if (!l->opened)
-        l->s = (ls_session){.args = *args,
-                            .folder.lock_fd = -1,
-                            .folder.events_fd = -1,
-                            .step_number = -1,
-                            .recovery.kept_step = -1};
+        l->s = (ls_session){
+            .args = *args, .folder.lock_fd = -1, .folder.events_fd = -1, .step_number = -1};
     st = ls_recover_rejoin(&l->s, l->met);
     args->comm = l->s.args.comm;
     args->view = l->s.args.view;

@@ -22,10 +22,8 @@
 #include "layout/stage_plan.h"
 #include "optim/optim.h"
 #include "train/replica/recover.h"
-#include "train/replica/replica_copy.h"
-#include "train/replica/replica_pair.h"
-#include "train/replica/replica_parts.h"
-#include "train/replica/replica_zero.h"
+#include "train/replica/replica_send.h"
+#include "train/replica/replica_store.h"
 #include "train/report/profiling.h"
 #include "train/save/error_feedback.h"
 #include "train/save/save.h"
@@ -77,43 +75,6 @@ out:
     return st;
 }
 
-/* --- a state that is in memory already --------------------------------------------------------- */
-
-static void drop_kept(ls_session *s)
-{
-    for (int i = 0; i < 3; i++)
-        ls_device_free(s->device, s->recovery.kept[i]);
-    memset(s->recovery.kept, 0, sizeof s->recovery.kept);
-    s->recovery.kept_step = -1;
-}
-
-/* All that is kept of a state between two views. */
-static void drop_state(ls_session *s)
-{
-    drop_kept(s);
-    ls_replica_zero_drop(s);
-    ls_replica_parts_drop(s);
-}
-
-static int64_t kept_bytes(const ls_session *s)
-{
-    int64_t n = s->model.flat + s->model.trained + ls_optim_seconds(s->run, &s->model);
-
-    return s->recovery.kept[0] ? n * (int64_t)sizeof(float)
-                               : ls_replica_zero_bytes(s) + ls_replica_parts_bytes(s);
-}
-
-/* The step has taken it over. */
-static void take_kept(ls_session *s)
-{
-    if (!s->recovery.kept[0])
-        return;
-    memset(s->recovery.kept, 0, sizeof s->recovery.kept);
-    s->step_number = s->recovery.kept_step;
-    s->recovery.kept_step = -1;
-    s->recovery.has_state = true;
-}
-
 /* --- mesh: auto -------------------------------------------------------------------------------- */
 
 /* In a view that follows a loss: the mesh of the view before, if a rank knows it. */
@@ -125,7 +86,7 @@ static ls_status recall_mesh(ls_session *s)
     if (s->run->mesh.automatic && s->args.view.plan.generation > 1)
         st = ls_mesh_agree_recall(s, &other);
     if (st == LS_OK && other)
-        drop_state(s);
+        ls_replica_drop(s);
     return st;
 }
 
@@ -166,7 +127,7 @@ static ls_status open_groups(ls_session *s, const ls_device_info *info, int64_t 
         free_bytes = s->discrete ? ls_session_share_of_card(s) + kept : free_bytes / s->mesh.local;
         LS_TRY(st, ls_model_groups_open(s), out);
         if (s->groups.replica_comm && s->mesh.pp < 2)
-            s->groups.replicas.bucket = ls_replica_parts_bucket(s, s->groups.replicas.bucket);
+            s->groups.replicas.bucket = ls_replica_bucket(s, s->groups.replicas.bucket);
         LS_TRY(st, ls_cp_group_open(s), out);
         if (!s->mesh.independent && ls_mesh_mp(&s->mesh) == 1)
             s->mesh.bucket =
@@ -221,17 +182,6 @@ static ls_status open_exchanges(ls_session *s, ls_step_args *step)
     step->rank = s->mesh.rank;
     step->heals = s->args.rejoin != NULL;
     step->pushes = s->mesh.servers > 0;
-    if (s->mesh.buddies && ls_mesh_whole(&s->mesh)) /* else replica_pair.h */
-        LS_TRY(
-            st,
-            ls_replica_copy_open(&s->recovery.copy, &(ls_replica_copy_args){.run = s->run,
-                                                                            .kernels = s->kernels,
-                                                                            .stream = s->stream,
-                                                                            .model = &s->model,
-                                                                            .device = s->device,
-                                                                            .dp = s->dp}),
-            out);
-    step->buddy = s->recovery.copy;
 out:
     return st;
 }
@@ -278,7 +228,7 @@ static ls_status open_step(ls_session *s)
                          .stream = s->stream,
                          .side = s->gpu.side,
                          .offload_to = ls_session_offload_to(s)};
-    int64_t kept = kept_bytes(s), free_bytes;
+    int64_t kept = ls_replica_bytes(s), free_bytes; /* kept: of a state that is there */
     ls_status st;
 
     LS_TRY(st, open_groups(s, &info, kept, &free_bytes), out);
@@ -288,10 +238,9 @@ static ls_status open_step(ls_session *s)
     ls_calls_plan(s->run, ls_model_groups_mesh(s), &step.calls);
     LS_TRY(st, open_exchanges(s, &step), out);
     LS_TRY(st, open_packs(s, &memory, &step), out);
-    step.kept = s->recovery.kept[0] ? s->recovery.kept : ls_replica_parts_lend(s);
+    step.kept = ls_replica_lend(s);
     LS_TRY(st, ls_step_open(&s->step, &step), out);
-    take_kept(s);
-    ls_replica_parts_lent(s);
+    ls_replica_lent(s);
     if (s->sync.mode->open)
         LS_TRY(st, s->sync.mode->open(s), out);
     LS_TRY(st, open_samples(s, &memory), out);
@@ -338,11 +287,8 @@ static ls_status open_guards(ls_session *s)
 {
     ls_status st = LS_OK;
 
-    if (s->recovery.copy)
-        LS_TRY(st, ls_replica_copy_begin(s->recovery.copy, s->step, s->step_number), out);
-    LS_TRY(st, ls_replica_pair_begin(s->step), out);
-    ls_replica_zero_drop(s);
-    ls_replica_parts_begin(s);
+    LS_TRY(st, ls_replica_send_begin(s->step, s->step_number), out);
+    ls_replica_begin(s);
     LS_TRY(st, ls_sdc_compare_open(s), out);
     LS_TRY(st, ls_sdc_replay_open(s), out);
 out:
@@ -390,7 +336,6 @@ static void init(ls_session *s, const ls_session_args *args)
                       .save.newest_step = -1,
                       .save.saved_step = -1,
                       .save.writing_step = -1,
-                      .recovery.kept_step = -1,
                       .recovery.source = "replica",
                       .progress.nonfinite_step = -1,
                       .progress.total_steps = ls_check_horizon(args->run),
@@ -419,8 +364,7 @@ ls_status ls_session_open(ls_session *session, const ls_session_args *args)
     note_time("device opened");
     LS_TRY(st, choose_mesh(s), out);
     LS_TRY(st, ls_profiling_open(s), out);
-    LS_TRY(st, ls_replica_zero_choose(s), out);
-    LS_TRY(st, ls_replica_parts_choose(s), out);
+    LS_TRY(st, ls_replica_choose(s), out);
     LS_TRY(st, assemble(s), out);
 out:
     ls_err_done();
@@ -443,7 +387,7 @@ static ls_status leave_folder(ls_session *s)
 /* Nothing of the state is in memory: the run goes on from its newest checkpoint. */
 static void forget_progress(ls_session *s)
 {
-    drop_state(s);
+    ls_replica_drop(s);
     s->step_number = 0;
     s->save.saved_step = s->save.newest_step = s->progress.nonfinite_step = -1;
     s->progress.loss = s->progress.val_loss = (double)NAN;
@@ -463,12 +407,11 @@ ls_status ls_session_regroup(ls_session *session)
     if (!ls_session_is_first(s) && s->folder.lock_fd >= 0)
         LS_TRY(st, leave_folder(s), out);
     LS_TRY(st, ls_batch_slice_open(s), out);
-    LS_TRY(st, ls_replica_parts_choose(s), out);
+    LS_TRY(st, ls_replica_choose(s), out);
     if (ls_mesh_mp(&s->mesh) > 1 || s->groups.whole.params) /* its part may be another one */
         LS_TRY(st, ls_model_groups_models(s), out);
     if (ls_session_is_first(s) && s->folder.lock_fd < 0)
         LS_TRY(st, ls_run_folder_open(s), out);
-    LS_TRY(st, ls_replica_zero_choose(s), out);
     if (!ls_recover_in_memory(s))
         forget_progress(s);
     LS_TRY(st, assemble(s), out);
@@ -490,8 +433,7 @@ void ls_session_close(ls_session *session)
     ls_sdc_compare_close(s);
     ls_sdc_replay_close(s);
     ls_step_close(s->step);
-    ls_replica_copy_close(s->recovery.copy);
-    drop_state(s);
+    ls_replica_drop(s);
     ls_packed_weights_close(s->packs);
     ls_dp_close(s->dp);
     ls_model_groups_close(s);
@@ -511,5 +453,5 @@ void ls_session_close(ls_session *session)
     ls_run_folder_leave(s);
     ls_str_release(&s->folder.config);
     ls_str_release(&s->folder.line);
-    *s = (ls_session){.folder.lock_fd = -1, .folder.events_fd = -1, .recovery.kept_step = -1};
+    *s = (ls_session){.folder.lock_fd = -1, .folder.events_fd = -1};
 }

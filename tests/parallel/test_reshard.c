@@ -4,7 +4,6 @@
 #include "comm/node/ranks.h"
 #include "comm/worlds.h"
 #include "kernel/kernel.h"
-#include "layout/replica_peers.h"
 #include "parallel/reshard.h"
 
 enum { TRAINED = 11 * LS_NORM_BLOCK + 700 };
@@ -111,62 +110,4 @@ LS_TEST(reshard_moves_every_element_once)
 {
     for (now = 0; now < LS_COUNT(cases); now++)
         ls_world_run(cases[now].world, NULL, move);
-}
-
-LS_TEST(buddies_are_on_another_node_where_there_is_one)
-{
-    static const struct {
-        int ranks, nodes[6], buddies[6];
-    } rows[] = {{4, {0, 0, 0, 0}, {1, 2, 3, 0}},
-                {4, {0, 0, 1, 1}, {2, 3, 0, 1}},
-                {6, {0, 0, 1, 1, 2, 2}, {2, 3, 4, 5, 0, 1}},
-                {3, {0, 0, 1}, {1, 2, 0}}};
-    ls_mesh_place places[6];
-
-    for (size_t i = 0; i < LS_COUNT(rows); i++) {
-        ls_mesh mesh = {.ranks = rows[i].ranks, .zero = 1, .places = places, .buddies = true};
-        for (int r = 0; r < rows[i].ranks; r++)
-            places[r].node = rows[i].nodes[r];
-        for (int r = 0; r < rows[i].ranks; r++) {
-            LS_CHECK_EQ(ls_replica_peers_of(&mesh, r), rows[i].buddies[r]);
-            LS_CHECK_EQ(ls_replica_peers_ward(&mesh, rows[i].buddies[r]), r);
-            LS_CHECK_EQ(ls_replica_peers_step_bytes(&mesh, TRAINED, r),
-                        ls_mesh_own(&mesh, TRAINED, r) * 4);
-        }
-    }
-}
-
-LS_TEST(buddies_are_there_where_they_serve)
-{
-    ls_run run = {.mesh = {.zero = 1}};
-    ls_mesh mesh = {.ranks = 4, .zero = 1};
-
-    LS_CHECK_OK(ls_replica_peers_choose(&mesh, &run, true));
-    LS_CHECK(mesh.buddies && ls_replica_peers_send(&mesh));
-    mesh.shard = 2; /* twins have the same parts */
-    LS_CHECK(!ls_replica_peers_send(&mesh));
-    LS_CHECK_OK(ls_replica_peers_choose(&mesh, &run, false));
-    LS_CHECK(!mesh.buddies);
-    run.train.optimizer = LS_OPTIMIZER_LAMB;
-    LS_CHECK_OK(ls_replica_peers_choose(&mesh, &run, true));
-    LS_CHECK(mesh.buddies);
-    run.mesh.pp = 2; /* lines keep the moments of AdamW alone */
-    LS_CHECK_OK(ls_replica_peers_choose(&mesh, &run, true));
-    LS_CHECK(!mesh.buddies);
-    run.mesh.pp = 1;
-    run.train.optimizer = LS_OPTIMIZER_ADAMW;
-    run.mesh.tp = run.mesh.ep = 2; /* as teams do, and nothing else */
-    LS_CHECK_OK(ls_replica_peers_choose(&mesh, &run, true));
-    LS_CHECK(mesh.buddies);
-    run.mesh.zero = 2;
-    LS_CHECK_OK(ls_replica_peers_choose(&mesh, &run, true));
-    LS_CHECK(!mesh.buddies);
-    run.mesh.zero = run.mesh.tp = run.mesh.ep = 1;
-    run.heal.buddies = LS_REPLICA_PEERS_OFF;
-    LS_CHECK_OK(ls_replica_peers_choose(&mesh, &run, true));
-    LS_CHECK(!mesh.buddies);
-    run.heal.buddies = LS_REPLICA_PEERS_ON;
-    LS_CHECK_FAILS(ls_replica_peers_choose(&mesh, &run, false), LS_EUSAGE, "nobody replaces ranks");
-    mesh.zero = 0; /* one rank */
-    LS_CHECK_OK(ls_replica_peers_choose(&mesh, &run, false));
 }

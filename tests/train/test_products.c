@@ -9,10 +9,9 @@
 #include "model/pass_impl.h"
 #include "model/tiny.h"
 #include "layout/expert_zero.h"
-#include "layout/replica_moments.h"
 #include "train/steps.h"
 #include "train/session/model_groups.h"
-#include "train/replica/replica_pair.h"
+#include "train/replica/replica_impl.h"
 
 enum { VOCAB = 67, STEPS = 3, MOST_TOKENS = 16 * 32 };
 
@@ -1192,31 +1191,30 @@ static void check_kept(rank *r, int moment, const ls_mesh_part *parts, int n)
     const float *own = r->step->state_memory[moment];
     int64_t theirs = parts[n - 1].packed + parts[n - 1].count;
     float *want = ls_mem_array((size_t)ls_max_i64(1, theirs), sizeof *want);
-    const ls_mesh_part *kept;
+    const ls_replica_pieces *held = &r->step->replica->held;
     ls_comm_request request;
 
     LS_CHECK(want);
-    LS_CHECK_EQ(ls_replica_pair_parts(r->step, &kept), n);
+    LS_CHECK_EQ(held->n, n);
     LS_CHECK_OK(
         ls_comm_start(r->same_part,
                       &(ls_coll){.kind = LS_COLL_SEND,
                                  .type = LS_F32,
                                  .count = r->step->own,
                                  .in = own,
-                                 .peer = ls_replica_moments_buddy(&r->replicas, r->replicas.rank)},
+                                 .peer = ls_replicas_holder(&r->replicas, r->replicas.rank)},
                       &request));
-    LS_CHECK_OK(
-        ls_comm_run(r->same_part,
-                    &(ls_coll){.kind = LS_COLL_RECV,
-                               .type = LS_F32,
-                               .count = theirs,
-                               .out = want,
-                               .peer = ls_replica_moments_of(&r->replicas, r->replicas.rank)},
-                    INT64_MAX));
+    LS_CHECK_OK(ls_comm_run(r->same_part,
+                            &(ls_coll){.kind = LS_COLL_RECV,
+                                       .type = LS_F32,
+                                       .count = theirs,
+                                       .out = want,
+                                       .peer = ls_replicas_owner(&r->replicas, r->replicas.rank)},
+                            INT64_MAX));
     LS_CHECK_OK(ls_comm_wait(r->same_part, request, INT64_MAX));
     for (int i = 0; i < n; i++) {
-        LS_CHECK_EQ(kept[i].count, parts[i].count);
-        LS_CHECK(memcmp(want + parts[i].packed, own + kept[i].packed,
+        LS_CHECK_EQ(held->at[i].count, parts[i].count);
+        LS_CHECK(memcmp(want + parts[i].packed, own + held->at[i].packed,
                         (size_t)parts[i].count * sizeof *want) == 0);
     }
     ls_mem_free(want);
@@ -1250,16 +1248,16 @@ static void keep_for_another(ls_world *w, ls_comm *comm)
     predict(&r, &l);
     LS_CHECK_EQ(ls_device_used_bytes(r.device) - used, ls_ledger_bytes(&l, "buddy"));
     LS_CHECK(ls_ledger_bytes(&l, "buddy") > 0);
-    LS_CHECK_OK(ls_replica_pair_begin(r.step));
+    LS_CHECK_OK(ls_replica_send_begin(r.step, 0));
     steps(&r);
     LS_CHECK_OK(ls_step_settle(r.step));
     LS_CHECK(fabs(r.losses[STEPS - 1] - loss) == 0);
-    int me = r.replicas.rank, n = ls_replica_moments_parts(&r.run, &r.model, &r.replicas, me, NULL);
+    int me = r.replicas.rank, n = ls_replicas_pieces(&r.run, &r.model, &r.replicas, me, NULL);
     LS_CHECK(n <= (int)LS_COUNT(parts));
-    (void)ls_replica_moments_parts(&r.run, &r.model, &r.replicas, me, parts);
-    LS_CHECK_EQ(ls_replica_pair_sent(r.step), (2 + STEPS) * updated_by(parts, n) * 4);
-    int ward = ls_replica_moments_of(&r.replicas, me);
-    n = ls_replica_moments_parts(&r.run, &r.model, &r.replicas, ward, parts);
+    (void)ls_replicas_pieces(&r.run, &r.model, &r.replicas, me, parts);
+    LS_CHECK_EQ(ls_replica_send_bytes(r.step), (2 + STEPS) * updated_by(parts, n) * 4);
+    int owner = ls_replicas_owner(&r.replicas, me);
+    n = ls_replicas_pieces(&r.run, &r.model, &r.replicas, owner, parts);
     for (int moment = 1; moment <= 2; moment++)
         check_kept(&r, moment, parts, n);
     close_rank(&r, comm);

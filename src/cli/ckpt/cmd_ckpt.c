@@ -37,7 +37,7 @@ ls_status ls_cmd_ckpt_open(const ls_args *args, ls_ckpt_store **store_out, int64
     ls_str_init(&dir);
     *step_out = -1;
     LS_TRY(st, ls_ckpt_locate(args->rest[0], &dir, step_out), out);
-    LS_TRY(st, ls_args_number(args, "step", 0, *step_out, step_out), out);
+    LS_TRY(st, ls_args_number(args, "step", *step_out, 0, INT64_MAX, step_out), out);
     LS_TRY(st, ls_ckpt_open(store_out, dir.p, false), out);
     LS_TRY(st, ls_cmd_ckpt_use_key(args, *store_out), out);
 out:

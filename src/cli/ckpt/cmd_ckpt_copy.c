@@ -69,7 +69,7 @@ static ls_status run_copy(const ls_args *args)
     ls_str out;
 
     ls_str_init(&out);
-    LS_TRY(st, ls_args_number(args, "step", 0, -1, &step), out);
+    LS_TRY(st, ls_args_number(args, "step", -1, 0, INT64_MAX, &step), out);
     LS_TRY(st, ls_cmd_ckpt_named_open(&from, args, 0, step), out);
     LS_TRY(st, open_target(args->rest[1], &to), out);
     LS_TRY(st, ls_ckpt_copy(from.ckpt, to, &copied), out);

@@ -10,11 +10,8 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "layout/replicas.h"
-#include "optim/optim.h"
+#include "train/replica/replica_store.h"
 #include "train/sdc/sdc_replay.h"
-#include "train/replica/replica_copy.h"
-#include "train/replica/replica_parts.h"
-#include "train/replica/replica_zero.h"
 #include "train/sdc/sdc_compare.h"
 #include "train/session/sync.h"
 #include "train/save/sharded_save.h"
@@ -23,43 +20,6 @@
 #include "train/session/model_groups.h"
 
 enum { REVIVE_S = 600 };
-
-/* Where each rank has its own state, nobody has a whole one, and where they have parts of it
- * replica_zero.h keeps them; moments that are not in the device's memory go with their step. */
-static bool keeps(const ls_session *s)
-{
-    return s->step && !ls_mesh_divides(&s->mesh) && !s->mesh.independent && s->recovery.has_state &&
-           s->run->device.offload == LS_OFFLOAD_NONE;
-}
-
-/* The state, out of the step that goes; what is kept already stays. */
-static void keep_state(ls_session *s)
-{
-    int64_t done = s->step ? ls_step_done(s->step) : -1;
-
-    if (s->recovery.kept[0])
-        return;
-    s->recovery.kept_step = -1;
-    if (s->sdc.distrusted) {
-        ls_replica_zero_drop(s);
-        ls_replica_parts_drop(s);
-        return;
-    }
-    if (ls_replica_parts_serves(s)) {
-        ls_replica_parts_keep(s);
-        return;
-    }
-    if (ls_replica_zero_serves(s)) {
-        ls_replica_zero_keep(s);
-        return;
-    }
-    if (!keeps(s) || done == LS_STEP_TORN)
-        return;
-    if (ls_step_keep(s->step, s->recovery.kept) == LS_OK)
-        s->recovery.kept_step = done < 0 ? s->step_number : done;
-    else
-        ls_log(LS_LOG_WARN, "this rank cannot keep its state: %s", ls_err_last()->text);
-}
 
 static void shed(ls_session *s)
 {
@@ -73,10 +33,9 @@ static void shed(ls_session *s)
     ls_decode_close(s->samples.decode);
     ls_pass_close(s->samples.pass);
     ls_sync_close(s);
-    keep_state(s);
+    ls_replica_keep(s);
     ls_sdc_replay_close(s);
     ls_step_close(s->step);
-    ls_replica_copy_close(s->recovery.copy);
     ls_packed_weights_close(s->packs);
     ls_dp_close(s->dp);
     ls_model_groups_close(s);
@@ -87,7 +46,6 @@ static void shed(ls_session *s)
     s->samples.decode = NULL;
     s->samples.pass = NULL;
     s->step = NULL;
-    s->recovery.copy = NULL;
     s->recovery.has_state = false;
     s->packs = NULL;
     s->dp = NULL;
@@ -101,9 +59,7 @@ bool ls_recover_regroups(const ls_session *session, int64_t steps_in_view)
     const ls_session *s = session;
 
     return s->args.rejoin && steps_in_view > 0 && steps_in_view >= s->run->heal.grow_steps &&
-           (keeps(s) || ls_replica_zero_would(s) ||
-            (ls_replica_parts_keeps(s) && s->mesh.zero == 0)) &&
-           ls_heal_regroups(s->args.view.plan.generation);
+           ls_replica_could(s) && ls_heal_regroups(s->args.view.plan.generation);
 }
 
 void ls_recover_notes(ls_session *session)
@@ -140,10 +96,10 @@ ls_status ls_recover_rejoin(ls_session *session, int64_t met)
         return st;
     ls_err_adopt(&why);
     s->recovery.source = "replica";
-    const ls_view_report report = {.have = s->recovery.kept_step,
+    const ls_view_report report = {.have = ls_replica_step(s),
                                    .reached = s->step_number,
                                    .met = met,
-                                   .part = ls_replica_parts_part(s) + 1,
+                                   .part = ls_replica_part(s) + 1,
                                    .unit = s->run ? ls_replicas_unit(s->run) : 0};
     return s->args.rejoin(s->args.rejoin_context, &report, &s->args.view, &s->args.comm);
 }
@@ -160,10 +116,6 @@ ls_status ls_recover_spread(ls_session *session)
 {
     ls_session *s = session;
     const ls_view_plan *plan = &s->args.view.plan;
-    ls_step_arrays live = ls_step_state_arrays(s->step);
-    void *const arrays[] = {live.w, live.m, live.v};
-    const int64_t elements[] = {s->model.flat, s->model.trained,
-                                ls_optim_seconds(s->run, &s->model)};
     place p = {.loss = s->progress.loss,
                .val_loss = s->progress.val_loss,
                .seconds = s->progress.seconds,
@@ -176,11 +128,6 @@ ls_status ls_recover_spread(ls_session *session)
     LS_TRY(st, ls_fault_pass(LS_FAULT_AT_TRANSFER), out);
     s->recovery.has_state =
         s->recovery.has_state && (!plan->spread || s->step_number == plan->base);
-    bool whole = !s->recovery.zero && !ls_replica_parts_serves(s);
-    for (int k = 0; k < ls_optim_kinds(s->run) && plan->spread && s->dp && whole; k++)
-        LS_TRY(st,
-               ls_step_tell(s->step, plan->source, arrays[k], elements[k] * (int64_t)sizeof(float)),
-               out);
     if (s->dp)
         LS_TRY(st, ls_dp_tell(s->dp, plan->source, &p, sizeof p), out);
     s->progress.loss = p.loss;
@@ -189,10 +136,7 @@ ls_status ls_recover_spread(ls_session *session)
     s->progress.last = p.last;
     s->scaler = p.scaler;
     s->progress.nonfinite_step = p.nonfinite_step;
-    if (s->recovery.zero)
-        LS_TRY(st, ls_replica_zero_restore(s, p.last.finite), out);
-    if (ls_replica_parts_serves(s))
-        LS_TRY(st, ls_replica_parts_restore(s), out);
+    LS_TRY(st, ls_replica_restore(s), out);
     s->step_number = plan->base;
     s->recovery.has_state = true;
 out:

@@ -8,8 +8,7 @@
 #include "base/time.h"
 #include "config/ramp.h"
 #include "kernel/peak.h"
-#include "train/replica/replica_copy.h"
-#include "train/replica/replica_pair.h"
+#include "train/replica/replica_send.h"
 #include "train/save/save.h"
 #include "train/session/model_groups.h"
 #include "train/session/sync.h"
@@ -200,8 +199,7 @@ ls_status ls_summary_emit(ls_summary *summary, ls_session *session, const char *
                     .balance = balance.ranks > 1 && s->mesh.pp < 2 ? &balance : NULL,
                     .sent_bytes = sent - summary->sent,
                     .received_bytes = received - summary->received,
-                    .buddy_bytes =
-                        ls_replica_copy_sent(s->recovery.copy) + ls_replica_pair_sent(s->step),
+                    .buddy_bytes = ls_replica_send_bytes(s->step),
                     .weights_hash = hash,
                     .stopped_by = stopped_by}};
     ls_sync_count(s, &event.summary);

@@ -10,7 +10,7 @@
 #include "base/mem.h"
 #include "base/time.h"
 #include "optim/optim.h"
-#include "train/replica/replica_copy_impl.h"
+#include "train/replica/replica_impl.h"
 
 enum { COMMON, OWN, COPY, KINDS, CHUNK = 1 << 20, WAIT_S = 600 };
 
@@ -126,19 +126,18 @@ static ls_status hash_own(const ls_session *s, line *own)
                hash_arrays(s, parts + first, (const int64_t[]){part, part, part}, kinds - first,
                            &own->hashes[OWN]),
                out);
-    if (!s->recovery.copy || !s->recovery.copy->sends)
+    const struct ls_replica_send *r = s->step->replica;
+    if (!r || !r->sends)
         goto out;
-    float *const *old = s->recovery.copy->redo.old; /* the copy is of before the last update, too */
-    if (s->recovery.copy->redo.on && moments)
+    float *const *old = r->again.old; /* LAMB, Muon: the copy is of before the last update, too */
+    if (r->again.on && moments)
         LS_TRY(st,
-               hash_arrays(s,
-                           (const float *const[]){old[LS_REPLICA_COPY_M], old[LS_REPLICA_COPY_V]},
+               hash_arrays(s, (const float *const[]){old[LS_REPLICA_M], old[LS_REPLICA_V]},
                            (const int64_t[]){part, part}, 2, &own->hashes[OWN]),
                out);
-    float *const *c = s->recovery.copy->copy;
-    const float *const copies[] = {c[LS_REPLICA_COPY_W], c[LS_REPLICA_COPY_M],
-                                   c[LS_REPLICA_COPY_V]};
-    part = ls_mesh_own(&s->mesh, trained, s->recovery.copy->ward);
+    float *const *c = r->copy;
+    const float *const copies[] = {c[LS_REPLICA_W], c[LS_REPLICA_M], c[LS_REPLICA_V]};
+    part = ls_mesh_own(&s->mesh, trained, r->from);
     st = hash_arrays(s, copies + first, (const int64_t[]){part, part, part},
                      ls_optim_kinds(s->run) - first, &own->hashes[COPY]);
 out:
@@ -190,9 +189,9 @@ static bool judge_copies(const ls_session *s, bool *equal)
     const struct ls_sdc_compare *v = s->sdc.compare;
     bool clear = true;
 
-    for (int r = 0; r < v->ranks && ls_replica_peers_send(&s->mesh); r++)
+    for (int r = 0; r < v->ranks && ls_replicas_sends(&s->mesh); r++)
         clear = clear && ls_hash_equal(v->now[r].hashes[OWN],
-                                       v->now[ls_replica_peers_of(&s->mesh, r)].hashes[COPY]);
+                                       v->now[ls_replicas_holder(&s->mesh, r)].hashes[COPY]);
     *equal = *equal && clear;
     return clear;
 }
@@ -335,7 +334,7 @@ static void flip(const ls_session *s, const char *what, int kind)
     ls_step_arrays live = ls_step_state_arrays(s->step);
     float *x = kind == COMMON ? live.w
                : kind == OWN  ? live.m
-                              : s->recovery.copy->copy[LS_REPLICA_COPY_M];
+                              : s->step->replica->copy[LS_REPLICA_M];
     ((unsigned char *)x)[2] ^= 0x40; /* an upper bit of the mantissa */
 }
 #endif
@@ -345,7 +344,7 @@ void ls_sdc_compare_suffer(ls_session *session)
 #ifdef LS_FAULTS
     flip(session, "weight", COMMON);
     flip(session, "moment", OWN);
-    if (session->recovery.copy)
+    if (session->step->replica)
         flip(session, "copy", COPY);
 #else
     (void)session;

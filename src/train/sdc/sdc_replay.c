@@ -18,7 +18,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "config/ramp.h"
-#include "train/replica/replica_copy_impl.h"
+#include "train/step/step_impl.h"
 #include "train/sdc/sdc_compare.h"
 
 /* Leaves first .. first+count-1, which a rank has in one call. */
@@ -383,7 +383,8 @@ static ls_status try_elsewhere(ls_session *s, double *flags)
     if (spoiled > 0)
         goto out; /* the same elsewhere */
     LS_TRY(st, first_bad(s, flags, &wrong), out);
-    s->step->done = s->step_number; /* nothing was updated */
+    s->step->done = s->step->vote.heard = s->step_number; /* nothing was updated, nor counts */
+    s->step->vote.ready = -1;
     if (wrong >= 0)
         return ls_sdc_compare_accuse(s, wrong,
                                      "a loss of its is not finite, but is where others make "

@@ -130,12 +130,8 @@ typedef struct ls_session_progress {
 
 /* What lets a view go on with the state that ranks have in memory (train/replica). */
 typedef struct ls_session_recovery {
-    bool has_state;    /* the step's weights and moments are those of step_number, or more */
-    void *kept[3];     /* owned: weights and moments, between two steps (recover.h) */
-    int64_t kept_step; /* what they are of; -1: nothing is kept */
-    struct ls_replica_copy *copy;   /* copies at a peer (replica_copy.h); NULL: none */
-    struct ls_replica_zero *zero;   /* kept between two steps, with ZeRO (replica_zero.h) */
-    struct ls_replica_parts *parts; /* likewise of a part of a model (replica_parts.h) */
+    bool has_state; /* the step's weights and moments are those of step_number, or more */
+    struct ls_replica_store *store; /* the state between two steps (replica_store.h); NULL: none */
     const char *source;             /* whose memory the view goes on with: "replica", "buddy" */
 } ls_session_recovery;
 

@@ -7,7 +7,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "layout/replica_peers.h"
+#include "layout/replicas.h"
 #include "train/session/model_groups.h"
 
 /* Which ranks share a machine, and so their memory. */
@@ -126,7 +126,7 @@ ls_status ls_session_open_mesh(ls_session *s)
     if (st == LS_OK && s->mesh.zero > 0)
         st = open_groups(s);
     if (st == LS_OK)
-        st = ls_replica_peers_choose(&s->mesh, s->run, s->args.rejoin != NULL);
+        st = ls_replicas_choose(&s->mesh, s->run, s->args.rejoin != NULL);
     s->groups.replicas.buddies = s->mesh.buddies;
     if (st == LS_OK)
         s->groups.tp_slice = ls_mesh_slice(&s->mesh);

@@ -25,8 +25,7 @@
 #include "base/rng.h"
 #include "plan/memory.h"
 #include "optim/optim.h"
-#include "train/replica/replica_copy.h"
-#include "train/replica/replica_pair.h"
+#include "train/replica/replica_send.h"
 
 ls_status ls_step_split(ls_step *s, const ls_ordered_run *runs, int64_t leaves)
 {
@@ -339,7 +338,6 @@ static ls_step_result judge(ls_step *s, int64_t number, double lr)
                                    .lr = lr,
                                    .finite = s->host_norm->bad_block < 0 && isfinite(sum)};
 
-    ls_replica_copy_vote(s->args.buddy, &result);
     s->vote.heard = number + 1;
     s->vote.result = result;
     return result;
@@ -358,11 +356,10 @@ ls_status ls_step_run(ls_step *s, const ls_step_batch *batch, int64_t number, do
     LS_TRY(st, ls_fault_pass(LS_FAULT_AT_FORWARD), out);
     LS_TRY(st, gradients(s, &host_state, clock), out);
     LS_TRY(st, ask(s, LS_STEP_SUMMED, clock, LS_TIME_OTHER, LS_TIME_OTHER), out);
-    LS_TRY(st, ls_replica_copy_send(s->args.buddy, s, number), out);
+    LS_TRY(st, ls_replica_send_start(s), out);
     LS_TRY(st, ls_step_fault(s, LS_FAULT_AT_VOTE), out);
     LS_TRY(st, ls_step_norm(s), out);
-    LS_TRY(st, ls_replica_copy_await(s->args.buddy), out);
-    LS_TRY(st, ls_replica_pair_exchange(s), out);
+    LS_TRY(st, ls_replica_send_await(s), out);
     LS_TRY(st, vote(s, number, clock), out);
     ls_step_replay_judge(s);
     result = judge(s, number, lr);

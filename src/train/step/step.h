@@ -47,10 +47,8 @@ typedef struct ls_step_args {
     const char *offload_to;   /* device.offload: disk: the folder for the moments */
     void *const *kept;        /* what ls_step_keep() took out of an earlier step of the same model:
                                * weights and moments, the step's own if it opens; NULL: none */
-    struct ls_replica_copy *buddy; /* copies of what ranks divide (train/replica/replica_copy.h);
-                                    * NULL: none */
-    int rank;                      /* for tests that slow one down */
-    bool heals;                    /* ranks that die are replaced (train/replica/recover.h) */
+    int rank;                 /* for tests that slow one down */
+    bool heals;               /* ranks that die are replaced (train/replica/recover.h) */
     bool pushes; /* servers make the update (sync: ps): a step ends with the gradient */
     bool pack;   /* with a pipeline: it packs its weights, and packs is NULL */
 } ls_step_args;

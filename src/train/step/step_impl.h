@@ -127,7 +127,7 @@ typedef struct ls_step_experts {
 } ls_step_experts;
 
 /* step.c: how far this step is, for the ranks that repair a loss
- * (train/replica/replica_parts.h). */
+ * (train/replica/README.md). */
 typedef struct ls_step_vote {
     int64_t ready;         /* the step whose gradient and norm are here; -1: none */
     int64_t heard;         /* steps of which this rank has received all losses, */
@@ -145,7 +145,7 @@ typedef struct ls_step_search {
 } ls_step_search;
 
 struct ls_step_host_zero; /* host_stage_zero.c */
-struct ls_replica_pair;   /* replica/replica_pair.h */
+struct ls_replica_send;   /* replica/replica_impl.h */
 struct ls_pipeline;       /* pipeline_impl.h */
 
 struct ls_step {
@@ -180,8 +180,8 @@ struct ls_step {
     ls_step_experts ep_group;
     ls_step_vote vote;
     ls_step_search search;
-    struct ls_replica_pair *trust; /* owned: what this rank keeps of another's; NULL: nothing */
-    struct ls_pipeline *pipeline;  /* owned; NULL: no pipeline. Then it has the state, and pass is
+    struct ls_replica_send *replica; /* owned: the copy of another rank's part; NULL: none */
+    struct ls_pipeline *pipeline;    /* owned; NULL: no pipeline. Then it has the state, and pass is
                                     * that of the chunk at hand */
 
     /* The step that runs. */

@@ -8,9 +8,8 @@
 #include "base/mem.h"
 #include "plan/memory.h"
 #include "optim/optim.h"
-#include "layout/replica_moments.h"
-#include "train/replica/replica_copy.h"
-#include "train/replica/replica_pair.h"
+#include "layout/replicas.h"
+#include "train/replica/replica_send.h"
 #include "train/step/pipeline_impl.h"
 
 /* The first row that fits is taken: what divides more stands before what divides less. */
@@ -180,7 +179,7 @@ ls_status ls_step_memory(ls_step *s)
     const ls_model *model = s->args.model;
     const ls_dp_args *dp = s->args.dp ? ls_dp_about(s->args.dp) : NULL;
     int64_t weights = ls_memory_weight_elements(model, dp);
-    int64_t moments = ls_replica_moments_moments(s->args.run, model, dp ? &dp->mesh : NULL, s->own);
+    int64_t moments = ls_replicas_moments(s->args.run, model, dp ? &dp->mesh : NULL, s->own);
     int64_t bytes = weights * (int64_t)sizeof(float);
     ls_status st = LS_OK;
 
@@ -291,7 +290,7 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
     if (s->mode->plan)
         LS_TRY(st, s->mode->plan(s), out);
     LS_TRY(st, ls_step_open_parts(s), out);
-    LS_TRY(st, ls_replica_pair_open(s), out);
+    LS_TRY(st, ls_replica_send_open(s), out);
     LS_TRY(st, alloc_offload(s), out);
     LS_TRY(st, s->mode->memory(s), out);
     LS_TRY(st, alloc_small(s), out);
@@ -342,7 +341,7 @@ void ls_step_close(ls_step *step)
         return;
     (void)ls_step_settle(step); /* others may still read; when it fails they have ended */
     ls_device *device = ls_stream_device(step->args.stream);
-    ls_replica_pair_close(step);
+    ls_replica_send_close(step);
     ls_pipeline_close(step);
     ls_pass_close(step->pass);
     free_shared(step, ls_step_shares(step), step->state_memory[0]);

@@ -9,8 +9,7 @@
 #include "base/mem.h"
 #include "plan/memory.h"
 #include "optim/optim.h"
-#include "train/replica/replica_copy.h"
-#include "train/replica/replica_pair.h"
+#include "train/replica/replica_send.h"
 
 ls_rounding ls_step_rounding(const ls_run *run, int64_t gap)
 {
@@ -215,11 +214,11 @@ ls_status ls_step_update(ls_step *s, ls_step_clock *clock)
     if (s->args.pushes)
         return LS_OK;
     ls_packed_weights_updated(s->args.packs);
-    LS_TRY(st, ls_replica_copy_prepare(s->args.buddy, s), out);
+    LS_TRY(st, ls_replica_send_prepare(s), out);
     LS_TRY(st, update_own(s, clock), out);
     if (ls_step_updates_matrices(s)) /* all ranks have all weights now */
         return s->args.dp ? ls_step_weights_changed(s) : LS_OK;
-    ls_replica_pair_update(s);
+    ls_replica_send_update(s);
     s->vote.made = true;
     if (s->mode->spread)
         st = s->mode->spread(s, clock);

@@ -18,7 +18,6 @@
 #include "train/step/step_impl.h"
 
 #include "base/fault.h"
-#include "train/replica/replica_copy.h"
 
 static bool fits(const ls_step_args *args)
 {
@@ -131,7 +130,6 @@ ls_status ls_step_zero_spread(ls_step *s, ls_step_clock *clock)
 {
     ls_status st;
 
-    ls_replica_copy_update(s->args.buddy, s);
     ls_step_clock_lap(clock, LS_TIME_OPTIMIZER);
     if (ls_step_shards(s))
         return ls_step_forget(s);

@@ -1,10 +1,10 @@
-/* test_replica_copy.c -- copies that ranks keep of each other's parts: the same bits, as many bytes and as
- * much memory as was said. */
+/* test_replica_send.c -- copies that ranks hold of each other's parts: the bits of the owner, and the bytes and
+ * memory that were predicted. */
 #include "base/hash.h"
 #include "comm/worlds.h"
 #include "model/tiny.h"
 #include "plan/memory.h"
-#include "train/replica/replica_copy_impl.h"
+#include "train/replica/replica_impl.h"
 
 enum { VOCAB = 64, RANKS = 3, STEPS = 3 };
 
@@ -48,18 +48,14 @@ static void open_rank(rank *r, ls_comm *comm)
     ls_calls_plan(&r->run, &r->mesh, &r->args.calls);
     r->args.run = &r->run;
     r->args.model = &r->model;
-    int64_t before = ls_device_used_bytes(r->device);
-    LS_CHECK_OK(
-        ls_replica_copy_open(&r->args.buddy, &(ls_replica_copy_args){.run = &r->run,
-                                                                     .kernels = r->args.kernels,
-                                                                     .stream = r->args.stream,
-                                                                     .model = &r->model,
-                                                                     .device = r->device,
-                                                                     .dp = r->args.dp}));
-    LS_CHECK_EQ(ls_device_used_bytes(r->device) - before,
+    LS_CHECK_OK(ls_step_open(&r->step, &r->args));
+    int64_t with = ls_device_used_bytes(r->device);
+    LS_CHECK(r->step->replica);
+    ls_replica_send_close(r->step);
+    LS_CHECK_EQ(with - ls_device_used_bytes(r->device),
                 ls_memory_copy_bytes(&r->run, &r->model, &r->mesh) +
                     ls_memory_redo_bytes(&r->run, &r->model, &r->mesh));
-    LS_CHECK_OK(ls_step_open(&r->step, &r->args));
+    LS_CHECK_OK(ls_replica_send_open(r->step));
 }
 
 static void meet(ls_comm *comm)
@@ -70,7 +66,6 @@ static void meet(ls_comm *comm)
 static void close_rank(rank *r, ls_comm *comm)
 {
     ls_step_close(r->step);
-    ls_replica_copy_close(r->args.buddy);
     meet(comm);
     ls_dp_close(r->args.dp);
     ls_model_release(&r->model);
@@ -116,16 +111,16 @@ static ls_hash hash_packed(const rank *r, float *const *arrays, int64_t n)
     return ls_hash_end(&stream);
 }
 
-/* Weights and moments of a rank's parts, as it has them and as its buddy does; where an update may
+/* Weights and moments of a rank's part, as it has them and as its holder does; where an update may
  * be made again, both from before it. */
 static ls_hash hash_own(const rank *r)
 {
     ls_step_arrays live = ls_step_state_arrays(r->step);
-    const ls_replica_copy *buddy = r->args.buddy;
+    const struct ls_replica_send *replica = r->step->replica;
     ls_hash_stream stream;
 
-    if (buddy->redo.on)
-        return hash_packed(r, buddy->redo.old,
+    if (replica->again.on)
+        return hash_packed(r, replica->again.old,
                            ls_mesh_own(&r->mesh, r->model.trained, r->mesh.rank));
 
     ls_hash_begin(&stream);
@@ -141,15 +136,15 @@ static ls_hash hash_own(const rank *r)
 
 static ls_hash hash_copy(const rank *r)
 {
-    const ls_replica_copy *b = r->args.buddy;
+    const struct ls_replica_send *replica = r->step->replica;
 
-    return hash_packed(r, b->copy, ls_mesh_own(&r->mesh, r->model.trained, b->ward));
+    return hash_packed(r, replica->copy, ls_mesh_own(&r->mesh, r->model.trained, replica->from));
 }
 
 static void compare(const rank *r, ls_comm *comm)
 {
     ls_hash all[RANKS];
-    int ward = r->args.buddy->ward;
+    int owner = r->step->replica->from;
 
     all[r->mesh.rank] = hash_own(r);
     LS_CHECK_OK(ls_comm_run(
@@ -157,56 +152,53 @@ static void compare(const rank *r, ls_comm *comm)
         &(ls_coll){
             .kind = LS_COLL_ALL_GATHER, .type = LS_U8, .count = sizeof all, .in = all, .out = all},
         INT64_MAX));
-    LS_CHECK(ls_hash_equal(hash_copy(r), all[ward]));
-    LS_CHECK(ward != r->mesh.rank);
+    LS_CHECK(ls_hash_equal(hash_copy(r), all[owner]));
+    LS_CHECK(owner != r->mesh.rank);
 }
 
 static void keep_copies(ls_world *world, ls_comm *comm)
 {
-    const ls_replica_copy *b;
     rank r;
 
     (void)world;
     open_rank(&r, comm);
     start_weights(&r);
-    b = r.args.buddy;
-    LS_CHECK_OK(ls_replica_copy_begin(r.args.buddy, r.step, 0));
-    LS_CHECK(b->confirmed && b->voted == 0 && !b->ready);
+    LS_CHECK_OK(ls_replica_send_begin(r.step, 0));
+    LS_CHECK(r.step->replica->confirmed && r.step->vote.heard == 0 && r.step->vote.ready < 0);
     compare(&r, comm);
     for (int64_t s = 0; s < STEPS; s++) {
         run_step(&r, s);
-        LS_CHECK_EQ(b->done, s + 1);
-        LS_CHECK_EQ(b->voted, s + 1);
+        LS_CHECK_EQ(ls_step_done(r.step), s + 1);
+        LS_CHECK_EQ(r.step->vote.heard, s + 1);
         compare(&r, comm);
     }
+    int64_t own = ls_mesh_own(&r.mesh, r.model.trained, r.mesh.rank) * (int64_t)sizeof(float);
     int64_t first = ls_optim_kinds(&r.run) - (zero < 3); /* arrays of the state */
-    LS_CHECK_EQ(ls_replica_copy_sent(b),
-                (first + STEPS) *
-                    ls_replica_peers_step_bytes(&r.mesh, r.model.trained, r.mesh.rank));
+    LS_CHECK_EQ(ls_replica_send_bytes(r.step), (first + STEPS) * own);
     close_rank(&r, comm);
 }
 
-LS_TEST(buddy_copies_have_the_bits_of_their_owner)
+LS_TEST(replica_has_the_bits_of_its_owner)
 {
     for (zero = 1; zero <= 3; zero++)
         ls_world_run("3", NULL, keep_copies);
 }
 
-LS_TEST(buddy_copies_have_one_moment_where_the_owner_has)
+LS_TEST(replica_has_one_moment_where_the_owner_has)
 {
     optimizer = LS_OPTIMIZER_LION;
     for (zero = 1; zero <= 3; zero++)
         ls_world_run("3", NULL, keep_copies);
 }
 
-LS_TEST(buddy_copies_follow_lamb_and_muon)
+LS_TEST(replica_follows_lamb_and_muon)
 {
     zero = 1;
     for (optimizer = LS_OPTIMIZER_LAMB; optimizer <= LS_OPTIMIZER_MUON; optimizer++)
         ls_world_run("3", NULL, keep_copies);
 }
 
-LS_TEST(buddy_on_another_node_gets_its_copies)
+LS_TEST(replica_on_another_node_gets_its_copies)
 {
     zero = 1;
     ls_world_run("2+1", NULL, keep_copies);
