@@ -464,7 +464,7 @@ static ls_status compare(loop *l, bool ends)
     const ls_run *run = l->s.run;
     ls_status st;
 
-    ls_sdc_compare_suffer(&l->s);
+    ls_sdc_compare_inject(&l->s);
     if (!l->s.sdc.compare || run->heal.compare == 0 ||
         (!ends && !due(l, run->heal.compare) && !due(l, run->checkpoint.every)))
         return LS_OK;

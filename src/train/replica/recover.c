@@ -1,8 +1,16 @@
-/* recover.c -- see recover.h.
+/* recover.c -- from the failure of a step to the first step of the next view.
  *
- * The state is memory that is moved from the old step to the new one, never copied: it needs no
- * second place, and is there also when the new view fails in the middle of being built. Only where
- * it lies in memory that the ranks shared (muon) is it copied out of it. */
+ * A death in short, rank 1 of 3, mesh.zero: 1 (the state: README.md of this room):
+ *
+ *     rank 0, 2   a collective fails: LS_EPEER                                  ls_loop_run
+ *                 state kept; step, exchange, loader closed; report             ls_recover_rejoin
+ *     agent       view 2: ranks 0, 1 (started again), 2                         cluster/member
+ *     0, 1, 2     what is there, of which step? a step is opened                ls_session_regroup
+ *                 loss, loss scale and state of the base step to all            ls_recover_spread
+ *                 copies are confirmed, the incident is an event                ls_recover_tell
+ *
+ * The state is never in danger while the new view is built: it leaves the old step before that is
+ * closed, and what was kept stays until all ranks have theirs. */
 #include "train/replica/recover.h"
 
 #include <limits.h>
@@ -21,9 +29,10 @@
 
 enum { REVIVE_S = 600 };
 
-static void shed(ls_session *s)
+/* Everything that was made for the ranks of the view that ends; the state is kept. */
+static void close_view(ls_session *s)
 {
-    if (s->stream) /* a team's fails with the team */
+    if (s->stream) /* that of a tp group fails with it */
         ls_stream_revive(s->stream, ls_time_now_ns() + REVIVE_S * LS_NS_PER_S);
     ls_loader_close(s->data.loader);
     if (ls_save_copied(s) != LS_OK) /* what is saved in the background is read until then */
@@ -89,7 +98,7 @@ ls_status ls_recover_rejoin(ls_session *session, int64_t met)
     ls_err_record why = *ls_err_last();
 
     s->progress.met = met;
-    shed(s);
+    close_view(s);
     s->sdc.distrusted = false;
     ls_status st = ls_fault_pass(LS_FAULT_AT_REPORT);
     if (st != LS_OK)
@@ -104,24 +113,24 @@ ls_status ls_recover_rejoin(ls_session *session, int64_t met)
     return s->args.rejoin(s->args.rejoin_context, &report, &s->args.view, &s->args.comm);
 }
 
-/* What a rank knows of the step before. */
-typedef struct place {
+/* What a rank knows of the run beside the state. */
+typedef struct progress {
     double loss, val_loss, seconds;
     ls_step_result last;
     ls_loss_scaler scaler;
     int64_t nonfinite_step;
-} place;
+} progress;
 
 ls_status ls_recover_spread(ls_session *session)
 {
     ls_session *s = session;
     const ls_view_plan *plan = &s->args.view.plan;
-    place p = {.loss = s->progress.loss,
-               .val_loss = s->progress.val_loss,
-               .seconds = s->progress.seconds,
-               .last = s->progress.last,
-               .scaler = s->scaler,
-               .nonfinite_step = s->progress.nonfinite_step};
+    progress p = {.loss = s->progress.loss,
+                  .val_loss = s->progress.val_loss,
+                  .seconds = s->progress.seconds,
+                  .last = s->progress.last,
+                  .scaler = s->scaler,
+                  .nonfinite_step = s->progress.nonfinite_step};
     ls_status st = LS_OK;
 
     ls_fault_reach(plan->base, plan->generation);
@@ -166,7 +175,7 @@ int64_t ls_recover_last_told(const ls_session *session)
     return step;
 }
 
-/* Without a state in memory: steps that somebody saw done, or that were told. */
+/* From a checkpoint: steps behind it that a rank has seen done, or that are in the events. */
 static int64_t done_again(const ls_session *s)
 {
     int64_t seen = ls_max_i64(s->args.view.plan.reached, ls_recover_last_told(s));

@@ -1,15 +1,15 @@
-/* recover.h -- what a rank does when it has lost the others.
+/* recover.h -- what a rank does when it has lost others.
  *
- *   training fails because of a peer -> ls_recover_rejoin():
- *       everything that was made for the old mesh goes; weights and moments stay (shed)
- *       the rank reports which step they are of, and waits for a view (cluster/member/heal.h)
+ *   a step fails because of a peer -> ls_recover_rejoin():
+ *       weights and moments are kept (replica_store.h); all that was made for the old mesh is closed
+ *       the rank reports the step that it has, and waits for a view (cluster/member/heal.h)
  *       a new communicator
  *   ls_session_regroup(): mesh, exchange, step and loader for the new ranks
- *       ls_recover_spread(): who is behind, or new, gets the state of the view's source; where
- *       nobody has a whole state, the newest checkpoint is loaded by all
+ *       ls_recover_spread(): a rank that is behind, or new, gets its state; where a part of it is
+ *       nowhere, all ranks load the newest checkpoint
  *       ls_recover_tell(): an incident
  *
- * Nothing here waits without an end: the agent gives a view to all who are alive, or ends the job.
+ * Nothing here waits for ever: the agent gives a view to all ranks that are alive, or ends the job.
  */
 #pragma once
 #include "train/session/session.h"
@@ -22,31 +22,31 @@ static inline bool ls_recover_can(ls_status failure)
     return failure == LS_EPEER || failure == LS_EDEADLINE;
 }
 
-/* Let go of everything but the state, and meet the others again. Sets args.comm and args.view.
- * met: the step after which this rank last did what falls due. LS_EPEER: the job ends. */
+/* Close everything but the state, and meet the others again. Sets args.comm and args.view. met: the
+ * step after which this rank last did what falls due. LS_EPEER: the job ends. */
 ls_status ls_recover_rejoin(ls_session *session, int64_t met);
 
-/* Whether this rank was asked to meet the others anew, because somebody has come, and has done
- * enough steps in this view for that. Not where nobody has a whole state: it would cost the steps
- * since the last checkpoint; who has come waits until ranks are lost. */
-/* Tell as incidents what the agent says happened without the ranks' notice. */
+/* Incidents of what the agent has noticed and the ranks have not. */
 void ls_recover_notes(ls_session *session);
 
+/* Whether this rank leaves its view because others want to join, and has done enough steps in it.
+ * Not where the state could not be kept: it would cost the steps since the last checkpoint; the
+ * others wait until ranks are lost. */
 bool ls_recover_regroups(const ls_session *session, int64_t steps_in_view);
 
-/* Whether the ranks of this view go on with a state that one of them has. */
+/* Whether the ranks of this view go on with a state that they have in memory. */
 static inline bool ls_recover_in_memory(const ls_session *session)
 {
     return session->args.view.plan.base >= 0;
 }
 
-/* The state of the view's base step, to all ranks. By all ranks. */
+/* The state of the view's base step, to the ranks that lack it. By all ranks. */
 ls_status ls_recover_spread(ls_session *session);
 
-/* The incident, in a view that follows a loss. */
+/* The incident of a view that follows a loss. */
 void ls_recover_tell(ls_session *session);
 
-/* The last step of which events.jsonl tells; 0: none. For a first rank that was not so before. */
+/* The last step in events.jsonl; 0: none. For a first rank that was another one before. */
 int64_t ls_recover_last_told(const ls_session *session);
 
 LS_C_END

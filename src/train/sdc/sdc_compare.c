@@ -1,7 +1,17 @@
-/* sdc_compare.c -- see sdc_compare.h.
+/* sdc_compare.c -- hashes of the state, and which rank's differ.
  *
- * A rank has up to three hashes: of what all ranks have (COMMON), of its own parts (OWN), of the
- * copy of its ward's (COPY, replica_copy.h). They are gathered, so all ranks judge by the same table. */
+ * A rank has up to three hashes: of what all ranks have (COMMON), of its own part (OWN), of the copy
+ * of another part that it holds (COPY, train/replica). They are gathered, so all ranks judge by the
+ * same table. Example, 3 ranks with mesh.zero: 1, where rank 1 holds the copy of rank 0, rank 2 that
+ * of rank 1 and rank 0 that of rank 2; a bit flips in the moments of rank 2:
+ *
+ *              COMMON   OWN   COPY
+ *     rank 0   w        a     c
+ *     rank 1   w        b     a
+ *     rank 2   w        C     b         C is not c: of these two ranks one is corrupt
+ *
+ * A part and its copy are two, so there is no majority, and no rank is named. Had the bit been one of
+ * the weights, COMMON would be w w W, and rank 2 would be named. */
 #include "train/sdc/sdc_compare.h"
 
 #include "base/fault.h"
@@ -14,18 +24,18 @@
 
 enum { COMMON, OWN, COPY, KINDS, CHUNK = 1 << 20, WAIT_S = 600 };
 
-typedef struct line {
+typedef struct hash_row {
     ls_hash hashes[KINDS]; /* zeros: it has no such thing */
-} line;
-_Static_assert(sizeof(line) % 16 == 0, "all-gathers cut at 16 bytes");
+} hash_row;
+_Static_assert(sizeof(hash_row) % 16 == 0, "all-gathers cut at 16 bytes");
 
 struct ls_sdc_compare {
     int ranks;
-    line *now;   /* owned: of all ranks */
-    bool *odd;   /* owned: of them, who is wrong */
-    float *host; /* owned, apart: what is hashed */
+    hash_row *now; /* owned: of all ranks */
+    bool *odd;     /* owned: which of them are wrong */
+    float *host;   /* owned, where the device has its own memory: what is hashed */
     struct {
-        line *lines; /* owned; NULL: nothing is remembered */
+        hash_row *rows; /* owned; NULL: nothing is remembered */
         int ranks;
         int64_t step;
     } before; /* when ranks last disagreed without a majority */
@@ -62,7 +72,7 @@ void ls_sdc_compare_close(ls_session *session)
     ls_mem_free(v->now);
     ls_mem_free(v->odd);
     ls_mem_free(v->host);
-    ls_mem_free(v->before.lines);
+    ls_mem_free(v->before.rows);
     ls_mem_free(v);
     session->sdc.compare = NULL;
 }
@@ -101,8 +111,8 @@ out:
     return st;
 }
 
-/* What this rank has of each kind. Moments that were offloaded are nobody's to compare. */
-static ls_status hash_own(const ls_session *s, line *own)
+/* What this rank has of each kind. Moments that were offloaded are not compared. */
+static ls_status hash_own(const ls_session *s, hash_row *own)
 {
     ls_step_arrays live = ls_step_state_arrays(s->step);
     int64_t trained = s->model.trained, flat = s->model.flat;
@@ -111,7 +121,7 @@ static ls_status hash_own(const ls_session *s, line *own)
     int kinds = moments ? ls_optim_kinds(s->run) : 1, first = s->mesh.zero == 3 ? 0 : 1;
     ls_status st = LS_OK;
 
-    *own = (line){.hashes = {{.hi = 0}}};
+    *own = (hash_row){.hashes = {{.hi = 0}}};
     LS_TRY(st, ls_step_settle(s->step), out);
     if (s->mesh.zero == 0)
         return hash_arrays(s, (const float *const[]){live.w, live.m, live.v},
@@ -146,7 +156,7 @@ out:
 
 /* --- judging ---------------------------------------------------------------------------------- */
 
-/* Whether two ranks should have the same of a kind: everybody, or who has the same parts. */
+/* Whether two ranks should have the same of a kind: all ranks, or those with the same part. */
 static bool comparable(const ls_session *s, int kind, int a, int b)
 {
     return kind == COMMON
@@ -154,8 +164,8 @@ static bool comparable(const ls_session *s, int kind, int a, int b)
                : kind == OWN && ls_mesh_shard_rank(&s->mesh, a) == ls_mesh_shard_rank(&s->mesh, b);
 }
 
-/* Who differs from the majority of those it is comparable with is odd. False: somebody is in none.
- */
+/* A rank that differs from the majority of those it is comparable with is odd. False: a rank differs,
+ * and there is no majority. */
 static bool judge(const ls_session *s, int kind, bool *odd, bool *equal)
 {
     const struct ls_sdc_compare *v = s->sdc.compare;
@@ -183,7 +193,7 @@ static bool judge(const ls_session *s, int kind, bool *odd, bool *equal)
     return clear;
 }
 
-/* A rank's own parts and their copy are two: who of them is right cannot be told. */
+/* A part and its copy are two: which one is right is not known. */
 static bool judge_copies(const ls_session *s, bool *equal)
 {
     const struct ls_sdc_compare *v = s->sdc.compare;
@@ -196,18 +206,18 @@ static bool judge_copies(const ls_session *s, bool *equal)
     return clear;
 }
 
-/* Ranks agree now on a step that they had disagreed on: who had something else then was wrong.
- * How many those are; 0 also when all had, because the steps before were spoiled for all. */
+/* Ranks agree now on a step that they had disagreed on: a rank that had something else then was
+ * wrong. How many did; 0 also when all did, because the steps before were spoiled for all. */
 static int look_back(const ls_session *s)
 {
     struct ls_sdc_compare *v = s->sdc.compare;
     int n = 0;
 
     memset(v->odd, 0, (size_t)v->ranks * sizeof *v->odd);
-    if (!v->before.lines || v->before.step != s->step_number)
+    if (!v->before.rows || v->before.step != s->step_number)
         return 0;
     for (int r = 0; r < v->ranks && v->before.ranks == v->ranks; r++) {
-        v->odd[r] = memcmp(&v->before.lines[r], &v->now[r], sizeof *v->now) != 0;
+        v->odd[r] = memcmp(&v->before.rows[r], &v->now[r], sizeof *v->now) != 0;
         n += v->odd[r];
     }
     if (v->before.ranks == v->ranks && n == v->ranks && s->mesh.rank == 0)
@@ -215,8 +225,8 @@ static int look_back(const ls_session *s)
                "step %lld, on which ranks had disagreed, is done again: all had something else, so "
                "it cannot be told whose memory or processor is faulty",
                (long long)s->step_number);
-    ls_mem_free(v->before.lines);
-    v->before.lines = NULL;
+    ls_mem_free(v->before.rows);
+    v->before.rows = NULL;
     return n == v->ranks ? 0 : n;
 }
 
@@ -225,12 +235,12 @@ static void remember(const ls_session *s)
     struct ls_sdc_compare *v = s->sdc.compare;
     size_t n = (size_t)v->ranks;
 
-    ls_mem_free(v->before.lines);
-    v->before.lines = ls_mem_array(n, sizeof *v->before.lines);
+    ls_mem_free(v->before.rows);
+    v->before.rows = ls_mem_array(n, sizeof *v->before.rows);
     v->before.ranks = v->ranks;
     v->before.step = s->step_number;
-    if (v->before.lines) /* without it nobody is named later */
-        memcpy(v->before.lines, v->now, n * sizeof *v->now);
+    if (v->before.rows) /* without it no rank is named later */
+        memcpy(v->before.rows, v->now, n * sizeof *v->now);
 }
 
 static const char undecided[] = "no majority says who is right";
@@ -255,16 +265,16 @@ ls_status ls_sdc_compare_accuse(const ls_session *session, int rank, const char 
 static ls_status accuse_odd(const ls_session *s, const char *why)
 {
     const struct ls_sdc_compare *v = s->sdc.compare;
-    int who = 0;
+    int rank = 0;
 
     if (v->odd[s->mesh.rank])
         return ls_sdc_compare_accuse(s, s->mesh.rank, why);
-    while (!v->odd[who])
-        who++;
-    return ls_sdc_compare_accuse(s, who, why);
+    while (!v->odd[rank])
+        rank++;
+    return ls_sdc_compare_accuse(s, rank, why);
 }
 
-/* Nobody can be named: all go back to what they had agreed on. */
+/* No rank can be named: all go back to what they had agreed on. */
 static ls_status doubt(ls_session *s)
 {
     ls_status st = ls_fail(s->args.rejoin ? LS_EPEER : LS_EFAIL,
@@ -339,7 +349,7 @@ static void flip(const ls_session *s, const char *what, int kind)
 }
 #endif
 
-void ls_sdc_compare_suffer(ls_session *session)
+void ls_sdc_compare_inject(ls_session *session)
 {
 #ifdef LS_FAULTS
     flip(session, "weight", COMMON);

@@ -1,16 +1,20 @@
-/* sdc_replay.c -- see sdc_replay.h.
+/* sdc_replay.c -- a call is computed again, and its hash compared.
  *
- * Who makes a call again has its own memory for it: tokens, losses and a gradient. What a step
- * keeps for its update is left alone. Gradients are hashed from the last element to the first, in
- * the pieces in which backward completes them, which are the same everywhere.
+ * The rank that computes a call again has memory of its own for it: tokens, losses and a gradient;
+ * what the step keeps for its update is left alone. Gradients are hashed from the last element to
+ * the first, in the pieces in which backward completes them, which are the same on all ranks.
  *
- * Who is wrong, when owner (o) and helper (h) differ. The owner makes it once more:
+ * Which rank is wrong, when the hashes of owner (o) and helper (h) differ? The owner computes the
+ * call once more (o'), and then a third rank, if there is one (t):
  *
- *   o' == h               the owner, at that time
- *   o' is neither         the owner
- *   o' == o, a third t    who differs from t
- *   o' == o, no third     the helper makes it once more: when that differs, the helper
- *   else                  cannot be told: the run ends, and names both */
+ *     o' == h              the owner, at that time
+ *     o' is neither        the owner
+ *     o' == o, t == h      the owner; t == o: the helper; t is neither: not known
+ *     o' == o, no third    the helper computes it once more: the helper, if that differs from h
+ *     not known            the run ends, and names both
+ *
+ * Example, 3 ranks: leaf 5 is rank 1's. Rank 1 hashes 7a, the helper, rank 2, 31, rank 1 again 7a,
+ * rank 0 7a. Rank 2 is corrupt. */
 #include "train/sdc/sdc_replay.h"
 
 #include <math.h>
@@ -22,34 +26,34 @@
 #include "train/sdc/sdc_compare.h"
 
 /* Leaves first .. first+count-1, which a rank has in one call. */
-typedef struct some {
+typedef struct leaf_run {
     int owner;
     int64_t first, count;
-} some;
+} leaf_run;
 
 struct ls_sdc_replay {
     ls_sample_order order;
     bool isolate;
-    int64_t *most;   /* owned: leaves that each rank can make in a call */
+    int64_t *most;   /* owned: leaves that each rank has room for in a call */
     int64_t tokens;  /* of the largest call here */
     int32_t *window; /* owned, device: tokens, targets, starts; behind them losses */
     float *grad;     /* owned, device */
-    some drawn;
+    leaf_run drawn;
     int helper;
 };
 
 /* --- making a call ---------------------------------------------------------------------------- */
 
-/* A gradient that is hashed while it is made. */
-typedef struct noted {
+/* A gradient that is hashed while it is computed. */
+typedef struct hashed_gradient {
     const float *grad;
     int64_t end; /* elements from here on are hashed */
     ls_hash hash;
-} noted;
+} hashed_gradient;
 
-static void note_from(void *context, int64_t from)
+static void hash_from(void *context, int64_t from)
 {
-    noted *n = context;
+    hashed_gradient *n = context;
 
     ls_step_add_piece(&n->hash, n->grad + from, n->end - from);
     n->end = from;
@@ -87,7 +91,7 @@ static void close_memory(ls_session *s)
 }
 
 /* The sequences of some leaves of the step that runs. */
-static ls_status read_windows(const ls_session *s, const some *which)
+static ls_status read_windows(const ls_session *s, const leaf_run *which)
 {
     const struct ls_sdc_replay *a = s->sdc.replay;
     int64_t T = s->model.shape.T, leaf = s->run->batch.leaf;
@@ -107,13 +111,13 @@ out:
 }
 
 /* The gradient and the losses of a call, from the weights of before the update. */
-static ls_status make(ls_session *s, const some *which, ls_hash *hash_out)
+static ls_status compute(ls_session *s, const leaf_run *which, ls_hash *hash_out)
 {
     struct ls_sdc_replay *a = s->sdc.replay;
     ls_step *step = s->step;
     ls_step_state before = *step->state;
     int64_t all = ls_pass_grad_elements(&s->model, true);
-    noted n = {.grad = a->grad, .end = all};
+    hashed_gradient n = {.grad = a->grad, .end = all};
     const ls_pass_call call = {.w = ls_step_read(step),
                                .tokens = a->window,
                                .targets = a->window + a->tokens,
@@ -126,7 +130,7 @@ static ls_status make(ls_session *s, const some *which, ls_hash *hash_out)
                                .grad = a->grad,
                                .leaves = which->count,
                                .ordered = true,
-                               .complete = note_from,
+                               .complete = hash_from,
                                .context = &n};
     ls_status st = read_windows(s, which);
 
@@ -197,7 +201,7 @@ void ls_sdc_replay_close(ls_session *session)
 
 /* --- a leaf now and then ---------------------------------------------------------------------- */
 
-/* The next rank after one, but for two, that can make so many leaves in a call; -1: none. */
+/* The next rank behind `after`, other than `but`, with room for a call of so many leaves; -1: none. */
 static int next_able(const ls_session *s, int after, int64_t count, int but)
 {
     for (int k = 1; k < s->mesh.ranks; k++) {
@@ -209,11 +213,11 @@ static int next_able(const ls_session *s, int after, int64_t count, int but)
 }
 
 /* The call of a rank that a leaf is in. */
-static some call_of(const ls_session *s, int rank, int64_t leaf)
+static leaf_run call_of(const ls_session *s, int rank, int64_t leaf)
 {
     ls_ordered_run run = s->data.slice.set[rank];
     ls_calls calls = s->step->now;
-    some which = {.owner = rank, .first = run.first};
+    leaf_run which = {.owner = rank, .first = run.first};
 
     calls.first = run.first;
     calls.own = run.count;
@@ -231,19 +235,19 @@ static int owner_of(const ls_session *s, int64_t leaf)
     return r;
 }
 
-/* One rank makes it; all hear what comes of it. */
-static ls_status make_and_tell(ls_session *s, int rank, ls_hash *hash_out)
+/* One rank computes it; all receive its hash. */
+static ls_status compute_and_share(ls_session *s, int rank, ls_hash *hash_out)
 {
     ls_status st = LS_OK;
 
     if (s->mesh.rank == rank)
-        LS_TRY(st, make(s, &s->sdc.replay->drawn, hash_out), out);
+        LS_TRY(st, compute(s, &s->sdc.replay->drawn, hash_out), out);
     st = ls_dp_tell(s->dp, rank, hash_out, sizeof *hash_out);
 out:
     return st;
 }
 
-/* Who is wrong; -1: cannot be told. */
+/* Which rank is wrong; -1: not known. */
 static ls_status find_wrong(ls_session *s, ls_hash owners, ls_hash helpers, int *wrong_out)
 {
     const struct ls_sdc_replay *a = s->sdc.replay;
@@ -251,11 +255,11 @@ static ls_status find_wrong(ls_session *s, ls_hash owners, ls_hash helpers, int 
     ls_hash again, other;
     ls_status st;
 
-    LS_TRY(st, make_and_tell(s, a->drawn.owner, &again), out);
+    LS_TRY(st, compute_and_share(s, a->drawn.owner, &again), out);
     *wrong_out = a->drawn.owner;
     if (!ls_hash_equal(again, owners))
         goto out;
-    LS_TRY(st, make_and_tell(s, third >= 0 ? third : a->helper, &other), out);
+    LS_TRY(st, compute_and_share(s, third >= 0 ? third : a->helper, &other), out);
     if (third < 0)
         *wrong_out = ls_hash_equal(other, helpers) ? -1 : a->helper;
     else if (!ls_hash_equal(other, helpers))
@@ -276,7 +280,7 @@ static ls_status check(void *context)
     ls_status st;
 
     LS_TRY(st, ls_dp_tell(s->dp, a->drawn.owner, &owners, sizeof owners), out);
-    LS_TRY(st, make_and_tell(s, a->helper, &helpers), out);
+    LS_TRY(st, compute_and_share(s, a->helper, &helpers), out);
     ls_log(LS_LOG_DEBUG, "step %lld: leaf %lld of rank %d is made again by rank %d", step, first,
            a->drawn.owner, a->helper);
     if (ls_hash_equal(owners, helpers))
@@ -311,7 +315,7 @@ ls_status ls_sdc_replay_begin(ls_session *session)
         (int64_t)(ls_rng_philox(key, 0, 0, 0, 0).v[0] % (uint64_t)s->data.slice.set_leaves);
     a->drawn = call_of(s, owner_of(s, leaf), leaf);
     a->helper = next_able(s, a->drawn.owner, a->drawn.count, -1);
-    if (a->helper < 0) /* nobody has room for a call of that size */
+    if (a->helper < 0) /* no other rank has room for the call */
         return LS_OK;
     if (a->drawn.owner == s->mesh.rank)
         ls_step_hash_leaf(s->step, a->drawn.first);
@@ -340,11 +344,11 @@ static ls_status try_rank(ls_session *s, int rank, bool *finite_out)
     ls_hash hash;
 
     for (int64_t leaf = run.first; leaf < run.first + run.count && all;) {
-        some which = call_of(s, rank, leaf);
+        leaf_run which = call_of(s, rank, leaf);
         which.first = leaf; /* no larger than there is room for: the sum does not matter */
         which.count = ls_min_i64(which.count, a->most[s->mesh.rank]);
         which.count = ls_min_i64(which.count, run.first + run.count - leaf);
-        LS_TRY(st, make(s, &which, &hash), out);
+        LS_TRY(st, compute(s, &which, &hash), out);
         int64_t tokens = which.count * s->run->batch.leaf * s->model.shape.T;
         all = all_finite((const float *)(const void *)(a->window + 3 * a->tokens), tokens) &&
               all_finite(a->grad, ls_pass_grad_elements(&s->model, true));
