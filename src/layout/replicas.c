@@ -77,7 +77,7 @@ int ls_replicas_pieces(const ls_run *run, const ls_model *model, const ls_mesh *
 
 /* --- copies at a peer ------------------------------------------------------------------------- */
 
-/* What a run asks for that leaves nothing to copy, or nobody to copy it. Where heal.buddies is on,
+/* What a run asks for that leaves nothing to copy, or no rank to copy it. Where heal.buddies is on,
  * config has refused all of these already. */
 static bool can(const ls_run *run)
 {

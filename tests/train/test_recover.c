@@ -373,7 +373,7 @@ LS_TEST(recover_loads_what_nobody_has_copies_of)
                     .victim = {2}});
 }
 
-/* Parts of the dead rank come from its buddy, and are cut anew for those who are left. */
+/* Parts of the dead rank come from its holder, and are cut anew for the ranks that are left. */
 LS_TEST(recover_takes_moments_from_buddies)
 {
     compare((story){.workers = 4,

@@ -136,7 +136,7 @@ typedef struct ls_replica_holding {
     bool lent;
     bool windows;
     int64_t bytes[3];
-    ls_replica_pieces weights; /* the elements of weights that are there */
+    ls_replica_pieces weights; /* slices: the elements of weights that are there */
 } ls_replica_holding;
 
 extern const ls_replica_entry ls_replica_nothing; /* no part */

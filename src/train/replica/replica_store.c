@@ -97,7 +97,7 @@ int64_t ls_replica_bytes(const ls_session *s)
             const ls_window window = {.base = h->arrays[k], .bytes = h->bytes[k]};
             all += h->windows ? ls_window_held(&window) /* pages that are there */ : h->bytes[k];
         }
-        for (int p = 0; p < LS_REPLICA_HELD; p++)
+        for (int p = 0; p < LS_REPLICA_HELD && !h->weights.at; p++)
             for (int k = 0; k < LS_REPLICA_ARRAYS; k++)
                 all += (!!h->parts[p][k] + !!h->later[p][k]) * ls_replica_elements(&h->pieces[p]) *
                        (int64_t)sizeof(float);
