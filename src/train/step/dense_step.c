@@ -190,6 +190,13 @@ int ls_step_dense_parts(const ls_step *s, ls_mesh_part *parts_out)
     return 1;
 }
 
+int ls_step_dense_weights(const ls_step *s, ls_mesh_part *parts_out)
+{
+    if (parts_out)
+        parts_out[0] = (ls_mesh_part){.count = s->args.model->flat};
+    return 1;
+}
+
 ls_status ls_step_dense_split(ls_step *s, const ls_ordered_run *runs)
 {
     return s->args.dp ? ls_dp_split(s->args.dp, runs, s->now.leaves) : LS_OK;
@@ -220,17 +227,6 @@ ls_status ls_step_dense_forward(ls_step *s, const ls_pass_call *call)
     return LS_OK;
 }
 
-void ls_step_dense_put(ls_step *s, int64_t first, int64_t count, const float *values)
-{
-    ls_stream_copy_in(s->args.stream, (float *)s->state_memory[0] + first, values,
-                      count * (int64_t)sizeof *values);
-}
-
-void ls_step_dense_renew(ls_step *s)
-{
-    ls_step_renew_copy(s, (ls_mesh_part){.count = s->args.model->flat});
-}
-
 ls_status ls_step_dense_collect(ls_step *s, const float *part, float *whole)
 {
     return s->exchange->collect(s, part, whole);
@@ -250,6 +246,8 @@ static bool fits(const ls_step_args *args)
 const ls_step_mode ls_step_mode_dense = {.name = "dense",
                                          .fits = fits,
                                          .parts = ls_step_dense_parts,
+                                         .weights = ls_step_dense_weights,
+                                         .replays = true,
                                          .memory = ls_step_memory,
                                          .split = ls_step_dense_split,
                                          .gradients = ls_step_dense_gradients,
@@ -258,8 +256,6 @@ const ls_step_mode ls_step_mode_dense = {.name = "dense",
                                          .norm = norm,
                                          .rounds = ls_step_dense_rounds,
                                          .forward = ls_step_dense_forward,
-                                         .put = ls_step_dense_put,
-                                         .renew = ls_step_dense_renew,
                                          .collect = ls_step_dense_collect,
                                          .deal = ls_step_dense_deal,
                                          .keep = ls_step_keep_state};

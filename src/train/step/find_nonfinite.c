@@ -117,65 +117,36 @@ static ls_status search_forward(ls_step *s, int64_t number)
     return s->search.status;
 }
 
-/* The same for a parameter: its weight or its gradient, which begins at x. */
-static ls_status search_param(ls_step *s, const char *what, const ls_param *p, const float *x,
-                              int64_t number)
+/* The parts of a parameter that this rank has: of the weights, or of the sums of gradients. share_out:
+ * how much of the parameter lies before what was found. */
+static ls_status search_param(ls_step *s, bool gradients, const ls_param *p, int64_t number,
+                              double *share_out)
 {
-    ls_pass_tensor t = {.x = x, .type = LS_F32, .n = p->count};
-
-    snprintf(t.name, sizeof t.name, "%s", p->name);
-    return search_tensor(s, what, &t, number);
-}
-
-/* The same for n elements of a parameter from one on, which lie at x; share_out: how much of it
- * lies before what was found. */
-static ls_status search_piece(ls_step *s, const char *what, const ls_param *p, int64_t from,
-                              int64_t n, const float *x, int64_t number, double *share_out)
-{
-    int64_t index;
-    float value;
-    ls_status st = find_bad(s, x, LS_F32, n, &index, &value);
-
-    if (st != LS_OK || index < 0)
-        return st;
-    *share_out = (double)(from + index) / (double)p->count;
-    return found(what, p->name, from + index, value, number);
-}
-
-/* The weights that a rank of a pipeline has of a parameter. */
-static ls_status search_kept(ls_step *s, const char *what, const ls_param *p, int64_t number,
-                             double *share_out)
-{
-    ls_stage_plan_range kept[LS_STAGE_PLAN_BUCKETS + 1];
-    int n = ls_stage_plan_ranges(ls_pipeline_plan(s), kept);
+    int64_t start = gradients ? p->trained : p->first, index = -1;
+    int n = gradients ? ls_step_sums(s) : s->parts.n_weights;
+    float value = 0;
     ls_status st = LS_OK;
 
-    for (int i = 0; i < n && st == LS_OK; i++) {
-        ls_stage_plan_range r =
-            ls_stage_plan_common(kept[i], (ls_stage_plan_range){p->first, p->count});
-        if (r.count > 0)
-            st = search_piece(s, what, p, r.first - p->first, r.count,
-                              (const float *)s->state_memory[0] + r.first, number, share_out);
-    }
-    return st;
-}
-
-/* The part of a parameter whose sums this rank has: packed, or in a pipeline at their own place. */
-static ls_status search_parts(ls_step *s, const char *what, const ls_param *p, const float *packed,
-                              int64_t number, double *share_out)
-{
-    ls_status st = LS_OK;
-
-    for (int b = 0; b < ls_step_sums(s) && st == LS_OK; b++) {
-        ls_mesh_part own = ls_step_sum(s, b);
-        int64_t low = ls_max_i64(p->trained, own.first);
-        int64_t high = ls_min_i64(p->trained + p->count, own.first + own.count);
-        if (low >= high)
+    for (int i = 0; i < n && index < 0; i++) {
+        ls_mesh_part part = gradients ? ls_step_sum(s, i) : s->parts.weights[i];
+        ls_step_piece own;
+        if (!ls_step_piece_of(part, start, start + p->count, &own))
             continue;
-        const float *x = packed ? packed + own.packed : ls_step_own_gradient(s, own);
-        st = search_piece(s, what, p, low - p->trained, high - low, x + low - own.first, number,
-                          share_out);
+        part.first = own.first;
+        LS_TRY(st,
+               find_bad(s,
+                        gradients ? ls_step_own_gradient(s, part)
+                                  : (const float *)s->state_memory[0] + own.place,
+                        LS_F32, own.count, &index, &value),
+               out);
+        if (index >= 0)
+            index += own.first - start;
     }
+    if (index >= 0) {
+        *share_out = (double)index / (double)p->count;
+        st = found(gradients ? "gradient" : "weight", p->name, index, value, number);
+    }
+out:
     return st;
 }
 
@@ -205,9 +176,6 @@ out:
 static ls_status search_params(ls_step *s, bool gradients, int64_t number, double *saw)
 {
     const ls_model *model = s->args.model;
-    bool parts = s->pipeline || (gradients ? ls_step_parts(s) : ls_step_shards(s));
-    const char *what = gradients ? "gradient" : "weight";
-    const float *x = !gradients ? s->state_memory[0] : parts ? s->own_grad : s->grads[0];
     ls_status st = LS_OK;
 
     for (int k = 0; k < model->n_params && st == LS_OK; k++) {
@@ -215,13 +183,8 @@ static ls_status search_params(ls_step *s, bool gradients, int64_t number, doubl
         double share = 0;
         if (gradients && p->trained < 0)
             continue;
-        if (s->pipeline && !gradients)
-            st = search_kept(s, what, p, number, &share);
-        else if (parts)
-            st = search_parts(s, what, p, x, number, &share);
-        else
-            st = search_param(s, what, p, x + (gradients ? p->trained : p->first), number);
-        if (st != LS_OK && parts)
+        st = search_param(s, gradients, p, number, &share);
+        if (st != LS_OK)
             *saw += ((double)k + share) / (double)model->n_params;
     }
     *saw += st == LS_OK;

@@ -36,7 +36,7 @@ void ls_step_open_replay(ls_step *s)
     ls_graphs asked = s->args.run->device.graphs;
     bool can = ls_device_describe(ls_stream_device(s->args.stream)).graphs;
 
-    if (s->pipeline || ls_step_has_mp_group(s) || s->args.cp_group || ls_step_parts(s)) {
+    if (!s->mode->replays || ls_step_has_mp_group(s) || s->args.cp_group) {
         if (can && asked == LS_GRAPHS_ON && s->args.rank == 0)
             ls_log(LS_LOG_WARN, "device.graphs is on, but steps are not replayed: ranks exchange "
                                 "tensors inside of a pass, and the host does that");

@@ -177,8 +177,8 @@ void ls_pipeline_close(ls_step *step);
 /* Functions of the row. */
 int ls_pipeline_parts(const ls_step *step, ls_mesh_part *parts_out);
 float *ls_pipeline_gradient(const ls_step *step, int64_t element);
-void ls_pipeline_put(ls_step *step, int64_t first, int64_t count, const float *values);
-void ls_pipeline_renew(ls_step *step);
+int ls_pipeline_weights(const ls_step *step, ls_mesh_part *parts_out);
+void ls_pipeline_weights_changed(ls_step *step);
 ls_status ls_pipeline_spread_weights(ls_step *step);
 ls_status ls_pipeline_deal(ls_step *step, const float *whole, float *array);
 

@@ -56,31 +56,21 @@ float *ls_pipeline_gradient(const ls_step *step, int64_t first)
     return ls_pipeline_grad(x, c, 0) + first;
 }
 
-void ls_pipeline_put(ls_step *s, int64_t first, int64_t count, const float *values)
+int ls_pipeline_weights(const ls_step *s, ls_mesh_part *parts_out)
 {
     ls_stage_plan_range kept[LS_STAGE_PLAN_BUCKETS + 1];
     int n = ls_stage_plan_ranges(&s->pipeline->plan, kept);
 
-    for (int i = 0; i < n; i++) {
-        int64_t low = ls_max_i64(first, kept[i].first);
-        int64_t high = ls_min_i64(first + count, kept[i].first + kept[i].count);
-        if (low < high)
-            ls_stream_copy_in(s->args.stream, (float *)s->state_memory[0] + low,
-                              values + low - first, (high - low) * (int64_t)sizeof *values);
-    }
+    for (int i = 0; i < n && parts_out; i++)
+        parts_out[i] =
+            (ls_mesh_part){.first = kept[i].first, .count = kept[i].count, .packed = kept[i].first};
+    return n;
 }
 
-void ls_pipeline_renew(ls_step *s)
+void ls_pipeline_weights_changed(ls_step *s)
 {
-    ls_stage_plan_range kept[LS_STAGE_PLAN_BUCKETS + 1];
-    int n = ls_stage_plan_ranges(&s->pipeline->plan, kept);
-
     for (int c = 0; c < s->pipeline->plan.chunks; c++)
         ls_packed_weights_changed(s->pipeline->packs[c]);
-    for (int i = 0; i < n; i++)
-        ls_step_renew_copy(s, (ls_mesh_part){.first = kept[i].first,
-                                             .count = kept[i].count,
-                                             .packed = kept[i].first});
 }
 
 /* --- the state as a whole --------------------------------------------------------------------- */
@@ -249,7 +239,7 @@ ls_status ls_pipeline_spread_weights(ls_step *s)
         !x->copied) /* one that is frozen: once, for a rank that joined later than the others */
         LS_TRY(st, ls_pipeline_copy_tied(s, &once), out);
     x->copied = true;
-    ls_pipeline_renew(s);
+    st = ls_step_weights_changed(s);
 out:
     return st;
 }

@@ -461,7 +461,10 @@ ls_status ls_step_norm(ls_step *s)
 ls_status ls_step_weights_changed(ls_step *s)
 {
     ls_packed_weights_changed(s->args.packs);
-    s->mode->renew(s);
+    if (s->mode->changed)
+        s->mode->changed(s);
+    for (int i = 0; i < s->parts.n_weights; i++)
+        ls_step_renew_copy(s, s->parts.weights[i]);
     return ls_step_forget(s);
 }
 
@@ -473,7 +476,12 @@ void ls_step_idle(ls_step *s)
 
 void ls_step_put(ls_step *s, int64_t first, int64_t count, const float *values)
 {
-    s->mode->put(s, first, count, values);
+    ls_step_piece own;
+
+    for (int i = 0; i < s->parts.n_weights; i++)
+        if (ls_step_piece_of(s->parts.weights[i], first, first + count, &own))
+            ls_stream_copy_in(s->args.stream, (float *)s->state_memory[0] + own.place,
+                              values + own.first - first, own.count * (int64_t)sizeof *values);
 }
 
 ls_status ls_step_complete(ls_step *s)

@@ -21,6 +21,8 @@ enum { LS_STEP_WAIT_S = 3600 };
 typedef struct ls_step_own_parts {
     ls_mesh_part *sums; /* owned */
     int n;
+    ls_mesh_part *weights; /* owned: of the flat weights, what this rank keeps */
+    int n_weights;
 } ls_step_own_parts;
 
 /* step_open.c: where the two moments lie, and how many elements of them are updated at a time. */
@@ -326,7 +328,7 @@ ls_status ls_step_trouble(const ls_step *step);
 ls_status ls_step_await(ls_step *step);
 ls_status ls_step_send(ls_step *step, void *to, const void *from, int64_t bytes);
 
-/* Weights in 16 bits of a part: those at its place, numbered from its first element on. */
+/* Renew the weights in 16 bits of a part, which are numbered from its first element on. */
 void ls_step_renew_copy(ls_step *step, ls_mesh_part part);
 
 /* The weights as a pass reads them. */
@@ -378,6 +380,9 @@ typedef struct ls_step_piece {
 bool ls_step_own_piece(const ls_step *step, int64_t first, int64_t end, ls_step_piece *piece_out);
 bool ls_step_sum_piece(const ls_step *step, int64_t first, int64_t end, ls_step_piece *piece_out);
 
+/* The elements that a part has of those from `first` on; false: none. */
+bool ls_step_piece_of(ls_mesh_part part, int64_t first, int64_t end, ls_step_piece *piece_out);
+
 /* The place of an element among the sums, packed: as gradients lie with ZeRO 2 and 3, and weights
  * with 3. And the sum of the gradients of a part, or of a piece of one. */
 int64_t ls_step_place(const ls_step *step, int64_t element);
@@ -396,27 +401,25 @@ ls_status ls_step_keep_state(ls_step *step, void *kept_out[3]);
 
 /* dense_step.c. */
 int ls_step_dense_parts(const ls_step *step, ls_mesh_part *parts_out);
+int ls_step_dense_weights(const ls_step *step, ls_mesh_part *parts_out);
 ls_status ls_step_dense_split(ls_step *step, const ls_ordered_run *runs);
 ls_status ls_step_dense_gradients(ls_step *step, ls_step_state *host_state, ls_step_clock *clock);
 void ls_step_dense_ready(ls_step *step, int64_t from);
 float *ls_step_dense_gradient(const ls_step *step, int64_t element);
 int64_t ls_step_dense_rounds(const ls_step *step);
 ls_status ls_step_dense_forward(ls_step *step, const ls_pass_call *call);
-void ls_step_dense_put(ls_step *step, int64_t first, int64_t count, const float *values);
-void ls_step_dense_renew(ls_step *step);
 ls_status ls_step_dense_collect(ls_step *step, const float *part, float *whole);
 ls_status ls_step_dense_deal(ls_step *step, const float *whole, float *part);
 
 /* zero_step.c. */
 int ls_step_zero_parts(const ls_step *step, ls_mesh_part *parts_out);
+int ls_step_zero_weights(const ls_step *step, ls_mesh_part *parts_out);
 ls_status ls_step_zero_gradients(ls_step *step, ls_step_state *host_state, ls_step_clock *clock);
 void ls_step_zero_ready(ls_step *step, int64_t from);
 float *ls_step_zero_gradient(const ls_step *step, int64_t element);
 int64_t ls_step_zero_rounds(const ls_step *step);
 ls_status ls_step_zero_spread(ls_step *step, ls_step_clock *clock);
 ls_status ls_step_zero_complete(ls_step *step);
-void ls_step_zero_put(ls_step *step, int64_t first, int64_t count, const float *values);
-void ls_step_zero_renew(ls_step *step);
 
 /* --- zero_gather.c ---------------------------------------------------------------------------- */
 
@@ -454,7 +457,7 @@ ls_status ls_step_group_blame(ls_step *step, double *saw);
 ls_status ls_step_group_collect(ls_step *step, const float *part, float *whole);
 ls_status ls_step_group_deal(ls_step *step, const float *whole, float *part);
 
-/* --- host_stage.c, host_stage_zero.c, direct.c ------------------------------------------------ */
+/* --- host_stage.c, host_stage_zero.c, direct_exchange.c --------------------------------------- */
 
 ls_status ls_step_open_host_stage(ls_step *step, int64_t elements);
 void ls_step_close_host_stage(ls_step *step);

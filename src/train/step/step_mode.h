@@ -14,11 +14,11 @@
  *
  * ls_step_exchange: how gradients, weights and numbers reach the other ranks.
  *
- *     row          file                fits
- *     alone        direct.c            no other rank
- *     direct       direct.c            ranks read each other's memory, or the communicator reads it
- *     host zero    host_stage_zero.c   the device has a memory of its own, with ZeRO 2 or 3
- *     host stage   host_stage.c        the device has a memory of its own
+ *     row          file                 fits
+ *     alone        direct_exchange.c    no other rank
+ *     direct       direct_exchange.c    ranks read each other's memory, or the communicator reads it
+ *     host zero    host_stage_zero.c    the device has a memory of its own, with ZeRO 2 or 3
+ *     host stage   host_stage.c         the device has a memory of its own
  *
  * Tensor-parallel and expert-parallel groups (session/model_groups.c) are one more axis: they
  * put their norm, collect and deal around those of the row. A function that is NULL has nothing
@@ -32,11 +32,14 @@ typedef struct ls_step_mode {
     const char *name;
     bool (*fits)(const ls_step_args *args); /* the first row that fits is the mode */
 
-    /* Opening. plan: what must be known before memory is taken; parts: the parts of the gradient
-     * whose sums this rank has (parts_out may be NULL), and how many; memory: weights, moments,
-     * gradients and the pass. */
+    /* Opening. plan: what must be known before memory is taken; parts: of the gradient, those whose
+     * sums this rank has; weights: of the flat weights, those that it keeps (parts_out may be NULL;
+     * both return how many); memory: weights, moments, gradients and the pass. */
     ls_status (*plan)(ls_step *step);
     int (*parts)(const ls_step *step, ls_mesh_part *parts_out);
+    int (*weights)(const ls_step *step, ls_mesh_part *parts_out);
+    bool
+        replays; /* calls may be recorded (graph_replay.c): nothing is exchanged inside of a pass */
     ls_status (*memory)(ls_step *step);
 
     /* A step. split: the leaves of all ranks change; gradients: the sum over all calls of all
@@ -58,11 +61,10 @@ typedef struct ls_step_mode {
     void (*idle)(ls_step *step);
     void (*empty_round)(ls_step *step, const ls_pass_call *call, ls_step_clock *clock);
 
-    /* The state from outside. put: ls_step_put(); renew: the weights were written; complete: each
-     * rank has written the weights that it updates, now all ranks get all that they read; collect
-     * and deal: of the ranks with the same slice of the model; keep: ls_step_keep(). */
-    void (*put)(ls_step *step, int64_t first, int64_t count, const float *values);
-    void (*renew)(ls_step *step);
+    /* The state from outside. changed: weights were written; complete: each rank has written the
+     * weights that it updates, now all ranks get all that they read; collect and deal: of the ranks
+     * with the same slice of the model; keep: ls_step_keep(). */
+    void (*changed)(ls_step *step);
     ls_status (*complete)(ls_step *step);
     ls_status (*collect)(ls_step *step, const float *part, float *whole);
     ls_status (*deal)(ls_step *step, const float *whole, float *part);

@@ -19,6 +19,11 @@ ls_status ls_step_open_parts(ls_step *s)
     if (!s->parts.sums)
         return LS_ENOMEM;
     (void)s->mode->parts(s, s->parts.sums);
+    s->parts.n_weights = s->mode->weights(s, NULL);
+    s->parts.weights = ls_mem_array((size_t)s->parts.n_weights, sizeof *s->parts.weights);
+    if (!s->parts.weights)
+        return LS_ENOMEM;
+    (void)s->mode->weights(s, s->parts.weights);
     ls_mesh_part end = ls_step_own(s, ls_step_buckets(s) - 1);
     s->own = end.packed + end.count;
     return LS_OK;
@@ -27,6 +32,7 @@ ls_status ls_step_open_parts(ls_step *s)
 void ls_step_close_parts(ls_step *s)
 {
     ls_mem_free(s->parts.sums);
+    ls_mem_free(s->parts.weights);
 }
 
 int ls_step_sums(const ls_step *s)
@@ -49,8 +55,7 @@ ls_mesh_part ls_step_own(const ls_step *s, int bucket)
     return s->ep_group.parts ? s->ep_group.parts[bucket] : s->parts.sums[bucket];
 }
 
-/* What a part has of elements first .. end-1; false: nothing. */
-static bool piece_of(ls_mesh_part own, int64_t first, int64_t end, ls_step_piece *piece_out)
+bool ls_step_piece_of(ls_mesh_part own, int64_t first, int64_t end, ls_step_piece *piece_out)
 {
     int64_t from = ls_max_i64(first, own.first);
     int64_t to = ls_min_i64(end, own.first + own.count);
@@ -63,7 +68,7 @@ static bool piece_of(ls_mesh_part own, int64_t first, int64_t end, ls_step_piece
 bool ls_step_own_piece(const ls_step *s, int64_t first, int64_t end, ls_step_piece *piece_out)
 {
     for (int b = 0; b < ls_step_buckets(s); b++)
-        if (piece_of(ls_step_own(s, b), first, end, piece_out))
+        if (ls_step_piece_of(ls_step_own(s, b), first, end, piece_out))
             return true;
     return false;
 }
@@ -71,7 +76,7 @@ bool ls_step_own_piece(const ls_step *s, int64_t first, int64_t end, ls_step_pie
 bool ls_step_sum_piece(const ls_step *s, int64_t first, int64_t end, ls_step_piece *piece_out)
 {
     for (int b = 0; b < ls_step_sums(s); b++)
-        if (piece_of(ls_step_sum(s, b), first, end, piece_out))
+        if (ls_step_piece_of(ls_step_sum(s, b), first, end, piece_out))
             return true;
     return false;
 }

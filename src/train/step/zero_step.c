@@ -38,6 +38,12 @@ int ls_step_zero_parts(const ls_step *s, ls_mesh_part *parts_out)
     return n;
 }
 
+int ls_step_zero_weights(const ls_step *s, ls_mesh_part *parts_out)
+{
+    return ls_step_shards(s) ? ls_step_zero_parts(s, parts_out)
+                             : ls_step_dense_weights(s, parts_out);
+}
+
 /* --- gradients -------------------------------------------------------------------------------- */
 
 void ls_step_zero_ready(ls_step *s, int64_t from)
@@ -143,37 +149,11 @@ ls_status ls_step_zero_complete(ls_step *s)
     return ls_step_gather(s, s->state_memory[0]);
 }
 
-/* --- the state from outside ------------------------------------------------------------------- */
-
-void ls_step_zero_put(ls_step *s, int64_t first, int64_t count, const float *values)
-{
-    float *w = s->state_memory[0];
-
-    if (!ls_step_shards(s)) {
-        ls_step_dense_put(s, first, count, values);
-        return;
-    }
-    for (int b = 0; b < ls_step_sums(s); b++) {
-        ls_mesh_part own = ls_step_sum(s, b);
-        int64_t low = ls_max_i64(first, own.first);
-        int64_t high = ls_min_i64(first + count, own.first + own.count);
-        if (low < high)
-            ls_stream_copy_in(s->args.stream, w + own.packed + low - own.first,
-                              values + low - first, (high - low) * (int64_t)sizeof *values);
-    }
-}
-
-void ls_step_zero_renew(ls_step *s)
-{
-    if (!ls_step_shards(s))
-        ls_step_dense_renew(s);
-    for (int b = 0; ls_step_shards(s) && b < ls_step_sums(s); b++)
-        ls_step_renew_copy(s, ls_step_sum(s, b));
-}
-
 const ls_step_mode ls_step_mode_zero_update = {.name = "ZeRO 1",
                                                .fits = fits_update,
                                                .parts = ls_step_zero_parts,
+                                               .weights = ls_step_dense_weights,
+                                               .replays = true,
                                                .memory = ls_step_memory,
                                                .split = ls_step_dense_split,
                                                .gradients = ls_step_dense_gradients,
@@ -183,8 +163,6 @@ const ls_step_mode ls_step_mode_zero_update = {.name = "ZeRO 1",
                                                .spread = ls_step_zero_spread,
                                                .rounds = ls_step_dense_rounds,
                                                .forward = ls_step_dense_forward,
-                                               .put = ls_step_dense_put,
-                                               .renew = ls_step_dense_renew,
                                                .complete = ls_step_zero_complete,
                                                .collect = ls_step_dense_collect,
                                                .deal = ls_step_dense_deal,
@@ -193,6 +171,7 @@ const ls_step_mode ls_step_mode_zero_update = {.name = "ZeRO 1",
 const ls_step_mode ls_step_mode_zero = {.name = "ZeRO 2, 3",
                                         .fits = fits,
                                         .parts = ls_step_zero_parts,
+                                        .weights = ls_step_zero_weights,
                                         .memory = ls_step_memory,
                                         .split = ls_step_dense_split,
                                         .gradients = ls_step_zero_gradients,
@@ -204,8 +183,6 @@ const ls_step_mode ls_step_mode_zero = {.name = "ZeRO 2, 3",
                                         .forward = ls_step_dense_forward,
                                         .idle = idle,
                                         .empty_round = empty_round,
-                                        .put = ls_step_zero_put,
-                                        .renew = ls_step_zero_renew,
                                         .complete = ls_step_zero_complete,
                                         .collect = ls_step_dense_collect,
                                         .deal = ls_step_dense_deal,

@@ -1,4 +1,4 @@
-/* direct.c -- exchanges that need no way round: of a process that is alone, and of ranks whose
+/* direct_exchange.c -- exchanges that need no way round: of a process that is alone, and of ranks whose
  * memory the communicator reads and writes where it lies. */
 #include "train/step/step_impl.h"
 
