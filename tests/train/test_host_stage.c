@@ -1,6 +1,6 @@
-/* test_host_stage.c -- several ranks, each on a device whose memory neither the host nor another rank
- * can touch, as ranks on GPUs are: the bits of one process on the CPU, through saving and resuming.
- */
+/* test_host_stage.c -- several ranks, each on a device whose memory neither the host nor another
+ * rank can touch, as ranks on GPUs are: the bits of one process on the CPU, through saving and
+ * resuming. / */
 #include <math.h>
 #include "base/fault.h"
 #include "comm/worlds.h"
@@ -10,7 +10,7 @@
 
 enum { MOST_STEPS = 16, MOST_SETS = 16 };
 
-/* What a run is told, */
+/* What a run gets, */
 typedef struct job {
     const char *const *sets; /* NULL ends them */
     bool discrete;
@@ -21,7 +21,7 @@ typedef struct job {
     int warnings;     /* of each rank */
 } job;
 
-/* and tells, to the test by way of a file. */
+/* and what it reports to the test, in a file. */
 typedef struct told {
     double losses[MOST_STEPS + 1], norms[MOST_STEPS + 1], val_loss;
     char hash[40];
@@ -245,8 +245,8 @@ LS_TEST_SECONDS(host_stage_resumes_what_other_ranks_saved, 120)
     }
 }
 
-/* What ranks that have a model together have written, each its part of the tensors, is gone on with
- * by ranks on such devices as by one process. */
+/* A checkpoint that the ranks of one model have written, each its part of the tensors, is gone on
+ * with by ranks on such devices as by one process. */
 LS_TEST_SECONDS(host_stage_resumes_what_mp_groups_saved, 120)
 {
     static const struct {
@@ -262,7 +262,7 @@ LS_TEST_SECONDS(host_stage_resumes_what_mp_groups_saved, 120)
         for (int k = 0; k < 3; k++) { /* saved three times, with the same bits */
             char out[32];
             const char *sets[8] = {out, "train.steps=4", "checkpoint.every=2"};
-            snprintf(out, sizeof out, "out=team%zu-%d", c, k);
+            snprintf(out, sizeof out, "out=mesh%zu-%d", c, k);
             memcpy(sets + 3, cases[c].sets, sizeof cases[c].sets);
             (void)run_on(cases[c].world, &(job){.sets = sets});
             const char *more[] = {out, c == 2 ? "model.family=qwen3" : "model.family=gpt2",
@@ -278,7 +278,8 @@ LS_TEST_SECONDS(host_stage_resumes_what_mp_groups_saved, 120)
     }
 }
 
-/* Fast mode promises no bits but those of the same ranks on the CPU; compressed between nodes too. */
+/* Fast mode promises no bits but those of the same ranks on the CPU; compressed between nodes
+ * too. */
 LS_TEST_SECONDS(host_stage_is_the_exchange_of_the_host_in_fast_mode, 120)
 {
     static const struct {
@@ -465,7 +466,7 @@ LS_TEST_SECONDS(host_stage_pipelines_have_the_bits_of_the_host, 120)
     check_parts(cases, LS_COUNT(cases));
 }
 
-/* Experts of a stage, of pieces of sequences, of a team's parts. */
+/* mesh.ep with mesh.pp, with mesh.cp, with mesh.tp. */
 LS_TEST_SECONDS(host_stage_experts_have_the_bits_of_the_host, 120)
 {
     static const shape cases[] = {

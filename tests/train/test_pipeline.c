@@ -1,6 +1,6 @@
-/* test_pipeline.c -- pipelines: the bits of one process for any number of posts, lines and chunks and
- * every schedule, and what lines divide; what a rank holds beside what the ledger says; bytes along
- * a line and between lines by formula. */
+/* test_pipeline.c -- pipelines: the bits of one process for any number of stages, pipelines and
+ * chunks, every schedule and every ZeRO stage; what a rank holds against what the ledger predicts;
+ * bytes sent along a pipeline and between pipelines, by formula. */
 #include <math.h>
 #include "base/mem.h"
 #include "comm/worlds.h"
@@ -69,7 +69,7 @@ typedef struct rank {
     ls_step_args args;
     ls_step *step;
     double losses[STEPS], norms[STEPS], validation;
-    int64_t across; /* bytes to other lines, in the steps */
+    int64_t across; /* bytes to other pipelines, in the steps */
     float *w;       /* owned: all weights, where they are */
 } rank;
 
@@ -130,7 +130,7 @@ static void train(rank *r)
         r->losses[i] = result.loss;
         r->norms[i] = result.grad_norm;
     }
-    r->across = r->step->pipeline ? ls_pipeline_across(r->step) : 0;
+    r->across = r->step->pipeline ? r->step->pipeline->flow.sent_bytes : 0;
     LS_CHECK_OK(
         ls_step_loss(r->step, &(ls_step_batch){.tokens = tokens, .targets = tokens + 1}, 3, sums));
     LS_CHECK(ls_step_has_losses(r->step) || sums[0] + sums[1] + sums[2] == 0);
@@ -190,7 +190,8 @@ static void check_tied(const rank *r)
     ls_mem_free(first);
 }
 
-/* What goes along a line, and where lines divide gradients to others, is what formulas say. */
+/* The bytes sent along a pipeline, and with ZeRO 2 and 3 to other pipelines, are those of the
+ * formulas. */
 static void check_bytes(const rank *r)
 {
     const ls_pipeline *x = r->step->pipeline;
@@ -200,77 +201,79 @@ static void check_bytes(const rank *r)
         LS_CHECK_EQ(r->across, STEPS * ls_stage_plan_across_bytes(&x->plan, &r->model, &r->run,
                                                                   &r->step->now, r->step->type));
     }
-    LS_CHECK_EQ(ls_pipeline_sent(r->step),
+    LS_CHECK_EQ(r->step->pipeline->sent_bytes,
                 STEPS *
                     ls_stage_plan_sent_bytes(&x->plan, &r->model, &r->step->now, r->step->type));
 }
 
 static const kind kinds[] = {
     /* 2 ranks */
-    {"2 posts, 1f1b", 2, LS_PP_1F1B, 1, 5, 24, 6, 1, .tied = true},
-    {"2 posts, gpipe", 2, LS_PP_GPIPE, 1, 5, 24, 6, 1, .tied = true, .pack = true},
-    {"2 posts, interleaved", 2, LS_PP_INTERLEAVED, 2, 5, 24, 7, 1, .tied = true},
-    {"2 posts, 3 chunks, llama", 2, LS_PP_INTERLEAVED, 3, 6, 24, 5, 1, .family = LS_FAMILY_LLAMA},
-    {"2 posts, wide", 2, LS_PP_1F1B, 1, 3, 128, 4, 1, .tied = true},
-    {"2 posts, full recompute", 2, LS_PP_1F1B, 1, 5, 24, 6, 1, .tied = true,
+    {"2 stages, 1f1b", 2, LS_PP_1F1B, 1, 5, 24, 6, 1, .tied = true},
+    {"2 stages, gpipe", 2, LS_PP_GPIPE, 1, 5, 24, 6, 1, .tied = true, .pack = true},
+    {"2 stages, interleaved", 2, LS_PP_INTERLEAVED, 2, 5, 24, 7, 1, .tied = true},
+    {"2 stages, 3 chunks, llama", 2, LS_PP_INTERLEAVED, 3, 6, 24, 5, 1, .family = LS_FAMILY_LLAMA},
+    {"2 stages, wide", 2, LS_PP_1F1B, 1, 3, 128, 4, 1, .tied = true},
+    {"2 stages, full recompute", 2, LS_PP_1F1B, 1, 5, 24, 6, 1, .tied = true,
      .recompute = LS_RECOMPUTE_FULL},
-    {"2 posts, selective, llama", 2, LS_PP_GPIPE, 1, 4, 24, 6, 1, .family = LS_FAMILY_LLAMA,
+    {"2 stages, selective, llama", 2, LS_PP_GPIPE, 1, 4, 24, 6, 1, .family = LS_FAMILY_LLAMA,
      .recompute = LS_RECOMPUTE_SELECTIVE},
-    {"2 posts, groups of 2", 2, LS_PP_1F1B, 1, 4, 24, 7, 2, .tied = true},
-    {"2 posts, bf16", 2, LS_PP_1F1B, 1, 4, 24, 5, 1, .tied = true, .precision = LS_PRECISION_BF16},
-    {"2 posts, one micro-batch", 2, LS_PP_1F1B, 1, 4, 24, 1, 1, .tied = true},
-    {"2 posts, a head by itself", 2, LS_PP_1F1B, 1, 2, 24, 3, 1, .wide_head = true},
-    {"2 posts, experts", 2, LS_PP_1F1B, 1, 3, 24, 4, 1, .family = LS_FAMILY_QWEN3_MOE},
-    {"2 posts, fast", 2, LS_PP_1F1B, 1, 4, 24, 6, 1, .tied = true, .reduce = LS_REDUCE_FAST},
+    {"2 stages, groups of 2", 2, LS_PP_1F1B, 1, 4, 24, 7, 2, .tied = true},
+    {"2 stages, bf16", 2, LS_PP_1F1B, 1, 4, 24, 5, 1, .tied = true, .precision = LS_PRECISION_BF16},
+    {"2 stages, one micro-batch", 2, LS_PP_1F1B, 1, 4, 24, 1, 1, .tied = true},
+    {"2 stages, a head by itself", 2, LS_PP_1F1B, 1, 2, 24, 3, 1, .wide_head = true},
+    {"2 stages, experts", 2, LS_PP_1F1B, 1, 3, 24, 4, 1, .family = LS_FAMILY_QWEN3_MOE},
+    {"2 stages, fast", 2, LS_PP_1F1B, 1, 4, 24, 6, 1, .tied = true, .reduce = LS_REDUCE_FAST},
     /* 3 */
-    {"3 posts, 1f1b", 3, LS_PP_1F1B, 1, 5, 24, 7, 1, .tied = true},
-    {"3 posts, gpipe, llama", 3, LS_PP_GPIPE, 1, 4, 24, 5, 1, .family = LS_FAMILY_LLAMA},
-    {"3 posts, interleaved", 3, LS_PP_INTERLEAVED, 2, 7, 24, 8, 1, .tied = true},
+    {"3 stages, 1f1b", 3, LS_PP_1F1B, 1, 5, 24, 7, 1, .tied = true},
+    {"3 stages, gpipe, llama", 3, LS_PP_GPIPE, 1, 4, 24, 5, 1, .family = LS_FAMILY_LLAMA},
+    {"3 stages, interleaved", 3, LS_PP_INTERLEAVED, 2, 7, 24, 8, 1, .tied = true},
     /* 4 */
-    {"4 posts, 1f1b", 4, LS_PP_1F1B, 1, 5, 24, 6, 1, .tied = true},
-    {"4 posts, interleaved, llama", 4, LS_PP_INTERLEAVED, 2, 9, 24, 9, 1, .family = LS_FAMILY_LLAMA,
-     .recompute = LS_RECOMPUTE_FULL},
-    {"2 posts, 2 lines", 2, LS_PP_1F1B, 1, 5, 24, 7, 1, .tied = true},
-    {"2 posts, 2 lines, interleaved, wide", 2, LS_PP_INTERLEAVED, 2, 5, 128, 7, 1, .tied = true},
-    {"2 posts, 2 lines, one idle", 2, LS_PP_GPIPE, 1, 3, 24, 1, 1, .tied = true},
-    {"2 posts, 2 lines, zero 1", 2, LS_PP_1F1B, 1, 5, 24, 7, 1, .tied = true, .zero = 1},
-    {"2 posts, 2 lines, zero 1, interleaved, wide", 2, LS_PP_INTERLEAVED, 2, 5, 128, 7, 1,
+    {"4 stages, 1f1b", 4, LS_PP_1F1B, 1, 5, 24, 6, 1, .tied = true},
+    {"4 stages, interleaved, llama", 4, LS_PP_INTERLEAVED, 2, 9, 24, 9, 1,
+     .family = LS_FAMILY_LLAMA, .recompute = LS_RECOMPUTE_FULL},
+    {"2 stages, 2 pipelines", 2, LS_PP_1F1B, 1, 5, 24, 7, 1, .tied = true},
+    {"2 stages, 2 pipelines, interleaved, wide", 2, LS_PP_INTERLEAVED, 2, 5, 128, 7, 1,
+     .tied = true},
+    {"2 stages, 2 pipelines, one idle", 2, LS_PP_GPIPE, 1, 3, 24, 1, 1, .tied = true},
+    {"2 stages, 2 pipelines, zero 1", 2, LS_PP_1F1B, 1, 5, 24, 7, 1, .tied = true, .zero = 1},
+    {"2 stages, 2 pipelines, zero 1, interleaved, wide", 2, LS_PP_INTERLEAVED, 2, 5, 128, 7, 1,
      .tied = true, .zero = 1, .precision = LS_PRECISION_BF16},
-    {"2 posts, 2 lines, fast", 2, LS_PP_1F1B, 1, 4, 24, 6, 1, .tied = true,
+    {"2 stages, 2 pipelines, fast", 2, LS_PP_1F1B, 1, 4, 24, 6, 1, .tied = true,
      .reduce = LS_REDUCE_FAST},
-    {"2 posts, 2 lines, fast, one idle", 2, LS_PP_1F1B, 1, 4, 24, 1, 1, .tied = true,
+    {"2 stages, 2 pipelines, fast, one idle", 2, LS_PP_1F1B, 1, 4, 24, 1, 1, .tied = true,
      .reduce = LS_REDUCE_FAST},
     /* 6 and 8 */
-    {"3 posts, 2 lines, gpipe", 3, LS_PP_GPIPE, 1, 5, 24, 7, 1, .tied = true},
-    {"3 posts, 2 lines, llama", 3, LS_PP_INTERLEAVED, 2, 6, 24, 6, 1, .family = LS_FAMILY_LLAMA},
-    {"4 posts, 2 lines, zero 1", 4, LS_PP_1F1B, 1, 6, 24, 9, 1, .tied = true, .zero = 1},
-    /* backward in halves: 2 */
-    {"2 posts, zero-bubble", 2, LS_PP_ZERO_BUBBLE, 1, 5, 24, 6, 1, .tied = true, .pack = true},
-    {"2 posts, zero-bubble, llama", 2, LS_PP_ZERO_BUBBLE, 1, 4, 24, 7, 1,
+    {"3 stages, 2 pipelines, gpipe", 3, LS_PP_GPIPE, 1, 5, 24, 7, 1, .tied = true},
+    {"3 stages, 2 pipelines, llama", 3, LS_PP_INTERLEAVED, 2, 6, 24, 6, 1,
      .family = LS_FAMILY_LLAMA},
-    {"2 posts, zero-bubble, full recompute", 2, LS_PP_ZERO_BUBBLE, 1, 5, 24, 6, 1, .tied = true,
+    {"4 stages, 2 pipelines, zero 1", 4, LS_PP_1F1B, 1, 6, 24, 9, 1, .tied = true, .zero = 1},
+    /* backward in halves: 2 */
+    {"2 stages, zero-bubble", 2, LS_PP_ZERO_BUBBLE, 1, 5, 24, 6, 1, .tied = true, .pack = true},
+    {"2 stages, zero-bubble, llama", 2, LS_PP_ZERO_BUBBLE, 1, 4, 24, 7, 1,
+     .family = LS_FAMILY_LLAMA},
+    {"2 stages, zero-bubble, full recompute", 2, LS_PP_ZERO_BUBBLE, 1, 5, 24, 6, 1, .tied = true,
      .recompute = LS_RECOMPUTE_FULL},
-    {"2 posts, zero-bubble, selective, qwen3", 2, LS_PP_ZERO_BUBBLE, 1, 4, 24, 6, 1,
+    {"2 stages, zero-bubble, selective, qwen3", 2, LS_PP_ZERO_BUBBLE, 1, 4, 24, 6, 1,
      .family = LS_FAMILY_QWEN3, .recompute = LS_RECOMPUTE_SELECTIVE},
-    {"2 posts, zero-bubble, groups of 2", 2, LS_PP_ZERO_BUBBLE, 1, 4, 24, 7, 2, .tied = true},
-    {"2 posts, zero-bubble, bf16", 2, LS_PP_ZERO_BUBBLE, 1, 4, 24, 5, 1, .tied = true,
+    {"2 stages, zero-bubble, groups of 2", 2, LS_PP_ZERO_BUBBLE, 1, 4, 24, 7, 2, .tied = true},
+    {"2 stages, zero-bubble, bf16", 2, LS_PP_ZERO_BUBBLE, 1, 4, 24, 5, 1, .tied = true,
      .precision = LS_PRECISION_BF16},
-    {"2 posts, zero-bubble, one micro-batch, full recompute", 2, LS_PP_ZERO_BUBBLE, 1, 4, 24, 1, 1,
+    {"2 stages, zero-bubble, one micro-batch, full recompute", 2, LS_PP_ZERO_BUBBLE, 1, 4, 24, 1, 1,
      .tied = true, .recompute = LS_RECOMPUTE_FULL},
-    {"2 posts, zero-bubble, a head by itself", 2, LS_PP_ZERO_BUBBLE, 1, 2, 24, 3, 1,
+    {"2 stages, zero-bubble, a head by itself", 2, LS_PP_ZERO_BUBBLE, 1, 2, 24, 3, 1,
      .wide_head = true},
-    {"2 posts, zero-bubble, experts", 2, LS_PP_ZERO_BUBBLE, 1, 3, 24, 4, 1,
+    {"2 stages, zero-bubble, experts", 2, LS_PP_ZERO_BUBBLE, 1, 3, 24, 4, 1,
      .family = LS_FAMILY_QWEN3_MOE},
-    {"2 posts, zero-bubble, fast", 2, LS_PP_ZERO_BUBBLE, 1, 4, 24, 6, 1, .tied = true,
+    {"2 stages, zero-bubble, fast", 2, LS_PP_ZERO_BUBBLE, 1, 4, 24, 6, 1, .tied = true,
      .reduce = LS_REDUCE_FAST},
     /* 3, 4 and 8 */
-    {"3 posts, zero-bubble", 3, LS_PP_ZERO_BUBBLE, 1, 5, 24, 7, 1, .tied = true},
-    {"4 posts, zero-bubble, llama", 4, LS_PP_ZERO_BUBBLE, 1, 5, 24, 9, 1,
+    {"3 stages, zero-bubble", 3, LS_PP_ZERO_BUBBLE, 1, 5, 24, 7, 1, .tied = true},
+    {"4 stages, zero-bubble, llama", 4, LS_PP_ZERO_BUBBLE, 1, 5, 24, 9, 1,
      .family = LS_FAMILY_LLAMA},
-    {"2 posts, 2 lines, zero-bubble, zero 1", 2, LS_PP_ZERO_BUBBLE, 1, 5, 24, 7, 1, .tied = true,
-     .zero = 1},
-    {"4 posts, 2 lines, zero-bubble", 4, LS_PP_ZERO_BUBBLE, 1, 6, 24, 9, 1, .tied = true},
-    /* lines divide gradients, and weights: 4 ranks */
+    {"2 stages, 2 pipelines, zero-bubble, zero 1", 2, LS_PP_ZERO_BUBBLE, 1, 5, 24, 7, 1,
+     .tied = true, .zero = 1},
+    {"4 stages, 2 pipelines, zero-bubble", 4, LS_PP_ZERO_BUBBLE, 1, 6, 24, 9, 1, .tied = true},
+    /* pipelines divide gradients, and weights: 4 ranks */
     {"zero 2", 2, LS_PP_1F1B, 1, 5, 24, 7, 1, .tied = true, .zero = 2},
     {"zero 2, gpipe, llama, one idle", 2, LS_PP_GPIPE, 1, 4, 24, 1, 1, .family = LS_FAMILY_LLAMA,
      .zero = 2},
@@ -297,9 +300,10 @@ static const kind kinds[] = {
      .reduce = LS_REDUCE_FAST},
     {"zero 3, many layers", 2, LS_PP_1F1B, 1, 124, 8, 2, 1, .tied = true, .zero = 3},
     /* 6 */
-    {"3 lines, zero 2", 2, LS_PP_1F1B, 1, 4, 24, 7, 1, .tied = true, .zero = 2},
-    {"3 posts, zero 3, interleaved", 3, LS_PP_INTERLEAVED, 2, 6, 24, 7, 1, .tied = true, .zero = 3},
-    {"3 lines, zero 3, zero-bubble, full recompute", 2, LS_PP_ZERO_BUBBLE, 1, 4, 24, 8, 1,
+    {"3 pipelines, zero 2", 2, LS_PP_1F1B, 1, 4, 24, 7, 1, .tied = true, .zero = 2},
+    {"3 stages, zero 3, interleaved", 3, LS_PP_INTERLEAVED, 2, 6, 24, 7, 1, .tied = true,
+     .zero = 3},
+    {"3 pipelines, zero 3, zero-bubble, full recompute", 2, LS_PP_ZERO_BUBBLE, 1, 4, 24, 8, 1,
      .tied = true, .zero = 3, .recompute = LS_RECOMPUTE_FULL},
 };
 
@@ -426,7 +430,7 @@ static void sent_between_nodes(ls_world *w, ls_comm *comm)
     const ls_pipeline *x = r.step->pipeline;
     int64_t blocks = (r.model.trained + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
     int64_t norm = 8 * (blocks + x->edge_count * LS_NORM_BLOCK), numbers = 16 * 1024;
-    int64_t least = ls_pipeline_sent(r.step) + ls_pipeline_across(r.step);
+    int64_t least = r.step->pipeline->sent_bytes + r.step->pipeline->flow.sent_bytes;
     int64_t got = ls_world_sent(comm) - before;
     LS_CHECK(least > 2 * steps * norm);
     if (got < least || got > least + steps * (norm + numbers))
@@ -542,7 +546,7 @@ LS_TEST_SECONDS(pipelines_that_divide_hold_what_the_ledger_predicts, 120)
 }
 
 /* Of a deep model each stage takes less than the one before; weights and moments by as much as
- * there are lines. */
+ * there are pipelines. */
 LS_TEST(pipelines_that_divide_more_hold_less)
 {
     static const char *const pipelines[] = {"weights", "optimizer", "gradients", "gathered weights",

@@ -1,5 +1,4 @@
-/* test_products.c -- pipelines of teams and of ranks that divide experts, teams that do, rings of
- * teams and of stages, and all of these whose equals divide what they update: losses, gradients of
+/* test_products.c -- products of mesh axes (tp, pp, cp, ep, dp and ZeRO): losses, gradients of
  * every tensor, weights and moments beside those of one process; bytes of every axis by formula;
  * memory beside the ledger; arrays of the state to the first rank and back. */
 #include <math.h>
@@ -31,14 +30,14 @@ typedef struct kind {
     int cp;              /* 0: 1 */
     bool gather;
     int ep;    /* 0: 1 */
-    int shard; /* ranks of a group of equals; 0: all */
+    int shard; /* ranks of a group of replicas; 0: all */
     bool buddies;
     int64_t lora;
     const char *freeze[4]; /* up to the first NULL */
-    bool all; /* every token goes to every expert, so that it is known how many rows travel */
+    bool all; /* every token goes to every expert, so that the number of rows sent is known */
 } kind;
 
-/* Odd on purpose: tokens and columns that no number of ranks divides; a ring needs 2 cp chunks. */
+/* Odd on purpose: tokens and columns that no number of ranks divides; mesh.cp needs 2 cp chunks. */
 static ls_run run_of(const kind *k)
 {
     ls_run run = ls_tiny_run();
@@ -93,11 +92,11 @@ static ls_run run_of(const kind *k)
 /* A process alone, or a rank. */
 typedef struct rank {
     ls_run run;
-    ls_mesh world, mesh, replicas; /* of all ranks; of the teams; of those with the same part */
+    ls_mesh world, mesh, replicas; /* of all ranks; of the models; of the replicas */
     ls_model model, whole;
     ls_device *device;
     ls_comm *mp_group, *same_part, *beside[2],
-        *mesh_slice; /* as in a session; without teams alike is that of
+        *mesh_slice; /* as in a session; without mesh.tp and mesh.ep same_part is that of
                                                 * all ranks, and not owned */
     ls_comm *circle;
     ls_mp_group *tensor, *ep_group, *cp_group;
@@ -283,7 +282,8 @@ static void collect_gradient(rank *r)
 static void step(rank *r, int i)
 {
     int64_t T = r->run.model.context;
-    int64_t first = ls_calls_sequence(&r->args.calls, r->args.calls.first); /* of its ring */
+    int64_t first =
+        ls_calls_sequence(&r->args.calls, r->args.calls.first); /* of its mesh.cp group */
     int32_t tokens[MOST_TOKENS + 1];
     ls_step_result result;
     ls_step_clock clock;
@@ -318,7 +318,8 @@ static void train(rank *r)
     collect(r, state.m, true, &r->m);
 }
 
-/* All have three windows, then the first ring, or line, has one more while the others serve it. */
+/* All have three windows; then the first mesh.cp group, or pipeline, has one more while others
+ * serve. */
 static void validate(rank *r)
 {
     bool first = ls_mesh_pipeline(&r->mesh, r->mesh.rank) / ls_mesh_cp(&r->mesh) == 0;
@@ -398,7 +399,7 @@ static void check_same(const rank *want, const rank *got, const kind *k)
 
 /* --- bytes ------------------------------------------------------------------------------------ */
 
-/* What a rank's own chunks send to its ring, or else to its team, in the calls of a step. */
+/* What a rank's own chunks send to its mesh.cp group, or else to its mesh.tp group, in a step. */
 static int64_t call_bytes(const rank *r, bool cp_group)
 {
     const ls_pipeline *x = r->step->pipeline;
@@ -435,14 +436,14 @@ static int64_t sum_bytes(const rank *r, const ls_collectives_span *spans, int n,
     return sent;
 }
 
-/* To its team, with what its sums send. */
+/* To its mesh.tp group, with what its sums send. */
 static int64_t mp_bytes(const rank *r)
 {
     return call_bytes(r, false) +
            sum_bytes(r, r->step->mp_group.spans, r->step->mp_group.n, r->model.split.ranks);
 }
 
-/* Tokens that a rank of the mesh of teams has in a step. */
+/* Tokens of a rank of the mesh of models in a step. */
 static int64_t tokens_of(const rank *r, int of)
 {
     ls_mesh mesh = r->mesh;
@@ -477,7 +478,7 @@ static int64_t expert_bytes(const rank *r)
                sum_bytes(r, r->step->ep_group.spans, r->step->ep_group.n, (int)n);
 }
 
-/* Calls of who makes most, of all that share the batch. */
+/* Calls of the rank that has most, of all that share the batch. */
 static int64_t most_calls(const rank *r)
 {
     int64_t most = 1;
@@ -506,17 +507,18 @@ static void check_bytes(const rank *r)
     }
     if (x)
         LS_CHECK_EQ(
-            ls_pipeline_sent(r->step),
+            r->step->pipeline->sent_bytes,
             STEPS * ls_stage_plan_sent_bytes(&x->plan, &r->model, &r->step->now, r->step->type));
     if (x && x->plan.zero >= 2) {
         LS_CHECK_EQ(ls_pipeline_rounds(r->step), most_calls(r));
-        LS_CHECK_EQ(ls_pipeline_across(r->step),
+        LS_CHECK_EQ(r->step->pipeline->flow.sent_bytes,
                     STEPS * ls_stage_plan_across_bytes(&x->plan, &r->model, &r->run, &r->step->now,
                                                        r->step->type));
     }
 }
 
-/* Of the norm of a pipeline without teams: squares of all blocks, and those that a border cuts. */
+/* Of the norm of a pipeline without mesh.tp: squares of all blocks, and those that a border
+ * cuts. */
 static int64_t norm_bytes(const rank *r)
 {
     int64_t blocks = (r->model.trained + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
@@ -524,7 +526,7 @@ static int64_t norm_bytes(const rank *r)
     return r->mp_group ? 0 : 4 * (blocks + r->step->pipeline->edge_count * LS_NORM_BLOCK);
 }
 
-/* A node for each post: what leaves it is what goes along lines, and some numbers. */
+/* A node for each stage: what leaves it is what pipelines send, and some numbers. */
 static void between_nodes(ls_world *w, ls_comm *comm)
 {
     const int64_t numbers = STEPS * 8 * 1024; /* norm, losses, headers of messages */
@@ -534,7 +536,7 @@ static void between_nodes(ls_world *w, ls_comm *comm)
     open_rank(&r, k, comm);
     int64_t before = ls_world_sent(comm);
     steps(&r);
-    int64_t want = ls_pipeline_sent(r.step) + STEPS * norm_bytes(&r);
+    int64_t want = r.step->pipeline->sent_bytes + STEPS * norm_bytes(&r);
     int64_t got = ls_world_sent(comm) - before;
     LS_CHECK(want > 10 * numbers);
     if (got < want || got > want + numbers)
@@ -557,7 +559,7 @@ LS_TEST_SECONDS(hybrid_sends_streams_alone_between_nodes, 120)
     ls_world_run(k.world, &k, between_nodes);
 }
 
-/* Of a bucket of the weights, what this rank sends to its equals to gather it. */
+/* Of a bucket of the weights, what this rank sends to its replicas to gather it. */
 static int64_t gather_bytes(const rank *r, ls_zero_units_set buckets)
 {
     int64_t sent = 0;
@@ -585,8 +587,8 @@ static int64_t fetch_bytes(const rank *r, ls_zero_units_set *there)
     return sent;
 }
 
-/* What this rank sends to its equals in a step, in fast mode: sums of all rounds, weights, and what
- * the team has parts of. */
+/* What this rank sends to its replicas in a step, in fast mode: sums of all rounds, weights, and
+ * what the mesh.tp group adds up. */
 static int64_t replicas_bytes(const rank *r)
 {
     int rounds = ls_dp_about(r->args.dp)->rounds, ranks = r->replicas.ranks;
@@ -602,7 +604,7 @@ static int64_t replicas_bytes(const rank *r)
     return sent;
 }
 
-/* A team, or those that divide experts, on each node: what leaves it is what equals exchange. */
+/* A mesh.tp or mesh.ep group on each node: what leaves it is what replicas exchange. */
 static void between_replicas(ls_world *w, ls_comm *comm)
 {
     const kind *k = w->context;
@@ -655,7 +657,7 @@ LS_TEST_SECONDS(hybrid_replicas_send_what_zero_says, 120)
 /* Bytes that a rank sends to sum gradients with those that have the same part, and to have the sums
  * or the new weights everywhere; at least, and with what pads the parts of ranks. Its leaves are
  * one node of the tree of sums: it has one root. In ordered mode both gradients of a tied embedding
- * are summed; of a pipeline the last post sums the head's, in both modes. */
+ * are summed; in a pipeline the last stage sums the head's, in both modes. */
 static int64_t summed_bytes(const rank *r, bool padded)
 {
     const ls_pipeline *x = r->step->pipeline;
@@ -678,7 +680,7 @@ static int64_t summed_bytes(const rank *r, bool padded)
     return (summed + gathered) * (n - 1) / n * (int64_t)sizeof(float);
 }
 
-/* Of the norm of a pipeline: sums over its posts, with ZeRO over all lines. */
+/* Of the norm of a pipeline: sums over its stages, with ZeRO over all pipelines. */
 static int64_t pipe_norm_bytes(const rank *r, bool most)
 {
     const ls_stage_plan *plan = &r->step->pipeline->plan;
@@ -687,7 +689,7 @@ static int64_t pipe_norm_bytes(const rank *r, bool most)
     return norm_bytes(r) * (most ? 2 * n : 2 * (n - 1)) / n;
 }
 
-/* A node for each rank: what leaves it is what all axes send together, and some numbers. */
+/* A node for each rank: what leaves it is what all axes send, and some numbers. */
 static void on_the_wire(ls_world *w, ls_comm *comm)
 {
     const int64_t numbers = STEPS * 48 * 1024; /* norm, losses, headers of messages */
@@ -700,10 +702,11 @@ static void on_the_wire(ls_world *w, ls_comm *comm)
     LS_CHECK_OK(ls_step_settle(r.step));
     int64_t got = ls_world_sent(comm) - before;
     check_bytes(&r);
-    int64_t axes = (r.tensor ? ls_mp_group_sent(r.tensor) : 0) +
-                   (r.cp_group ? ls_mp_group_sent(r.cp_group) : 0) +
-                   (r.ep_group ? ls_mp_group_sent(r.ep_group) : 0) +
-                   (r.step->pipeline ? ls_pipeline_sent(r.step) + ls_pipeline_across(r.step) : 0);
+    int64_t axes =
+        (r.tensor ? ls_mp_group_sent(r.tensor) : 0) +
+        (r.cp_group ? ls_mp_group_sent(r.cp_group) : 0) +
+        (r.ep_group ? ls_mp_group_sent(r.ep_group) : 0) +
+        (r.step->pipeline ? r.step->pipeline->sent_bytes + r.step->pipeline->flow.sent_bytes : 0);
     int64_t least = axes + STEPS * summed_bytes(&r, false);
     int64_t most = axes + STEPS * summed_bytes(&r, true);
     least += r.step->pipeline ? STEPS * pipe_norm_bytes(&r, false) : 0;
@@ -944,7 +947,7 @@ static const kind kinds[] = {
     {"pp 2 dp 2 cp 2 ep 2 zero 3, gpipe, uneven", "8", 2, 2, 1, 3, false, LS_PP_GPIPE, 1, 3, 3, 1,
      .family = LS_FAMILY_MIXTRAL, .ep = 2, .cp = 2, .tied = true,
      .recompute = LS_RECOMPUTE_SELECTIVE},
-    {"pp 2 dp 2 ep 2 zero 3, nobody to divide with", "4", 2, 2, 1, 3, false, LS_PP_1F1B, 1, 3, 5, 1,
+    {"pp 2 dp 2 ep 2 zero 3, none to divide with", "4", 2, 2, 1, 3, false, LS_PP_1F1B, 1, 3, 5, 1,
      .family = LS_FAMILY_MIXTRAL, .ep = 2, .tied = true},
     {"pp 2 dp 4 ep 2 tp 2 zero 3", "8+8", 2, 4, 2, 3, true, LS_PP_1F1B, 1, 3, 6, 1,
      .family = LS_FAMILY_MIXTRAL, .ep = 2, .tied = true, .width = 144},
@@ -1046,7 +1049,7 @@ LS_TEST_SECONDS(hybrid_of_what_is_trained_in_part_agrees_with_one_process, 180)
 
 /* --- memory ----------------------------------------------------------------------------------- */
 
-/* Bytes that pad what lines divide, at most: of so small a model much, and nobody touches it. */
+/* Bytes that pad what pipelines divide, at most: much of so small a model, and never touched. */
 static int64_t padding_of(const rank *r)
 {
     const ls_stage_plan *plan = &r->step->pipeline->plan;
@@ -1070,7 +1073,7 @@ static void predict(const rank *r, ls_ledger *ledger)
                       ledger);
 }
 
-/* The ledger of a rank: what the device, the windows and the team's memory hold, each to the byte
+/* The ledger of a rank: what the device, the windows and the group's memory hold, each to the byte
  * or, of windows, whose pages are taken when they are touched, within a tenth. */
 static void counted(ls_world *w, ls_comm *comm)
 {
@@ -1129,8 +1132,8 @@ LS_TEST_SECONDS(hybrid_uses_the_bytes_that_the_ledger_predicts, 120)
     }
 }
 
-/* What equals divide: memory of the device to the byte; windows hold no more than the ledger says.
- */
+/* What replicas divide: memory of the device to the byte; windows hold no more than the ledger
+ * says. / */
 static void counted_parts(ls_world *w, ls_comm *comm)
 {
     const int64_t size = sizeof(float), slack = 4 * LS_WINDOW_PAGE;
@@ -1283,7 +1286,7 @@ LS_TEST_SECONDS(hybrid_keeps_moments_for_another_rank, 120)
     }
 }
 
-/* --- who is where ----------------------------------------------------------------------------- */
+/* --- places of ran----------------------------------------------------------------------------- */
 
 LS_TEST(hybrid_mesh_says_what_cannot_be_grouped)
 {
@@ -1306,7 +1309,7 @@ LS_TEST(hybrid_mesh_says_what_cannot_be_grouped)
     LS_CHECK_EQ(ls_mesh_pipeline(&mp_groups, mp_groups.rank), 0);
 }
 
-/* Ranks of a team cut the layers alike, also where their parts are of different size. */
+/* The ranks of one model cut the layers alike, also where their parts are of different size. */
 LS_TEST(hybrid_stages_are_those_of_the_whole_model)
 {
     const kind k = {.pp = 3, .dp = 1, .tp = 4, .chunks = 1, .layers = 7, .sequences = 4};
@@ -1327,7 +1330,7 @@ LS_TEST(hybrid_stages_are_those_of_the_whole_model)
     }
 }
 
-/* --- what a team decides together ------------------------------------------------------------- */
+/* --- what the ranks of one model agree on ----------------------------------------------------- */
 
 static void agree(ls_world *w, ls_comm *comm)
 {

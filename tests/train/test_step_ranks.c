@@ -187,7 +187,7 @@ static void counted(ls_world *w, ls_comm *comm)
         int64_t sum = sum_of_all(comm, mine);
         if (cases[c].shard == 0)
             LS_CHECK_EQ(sum, taken);
-        else /* communicators of groups, of twins and of all keep some for themselves */
+        else /* communicators of groups, of replicas and of all keep some for themselves */
             LS_CHECK(taken >= sum && taken - sum < 5 * LS_MIB);
         close_rank(&r, comm);
     }
@@ -214,7 +214,7 @@ static void late(ls_world *w, ls_comm *comm)
         open_rank(&r, comm, zero, 0, true);
         ls_steps_start(r.step, &r.model);
         run_step(&r, 0);
-        /* The step has ended, and nobody has waited for what others have updated. */
+        /* The step has ended without waiting for the weights that others have updated. */
         ls_zero_units_set all = ((ls_zero_units_set)1 << ls_dp_buckets(r.args.dp)) - 1;
         LS_CHECK(ls_dp_buckets(r.args.dp) > 4 && r.step->zero_gather.coming == all);
         run_step(&r, 1); /* forward has read all of them; then they are on their way once more */

@@ -183,58 +183,10 @@ out:
     return st;
 }
 
-int ls_step_dense_parts(const ls_step *s, ls_mesh_part *parts_out)
-{
-    if (parts_out)
-        parts_out[0] = (ls_mesh_part){.count = s->args.model->trained};
-    return 1;
-}
-
-int ls_step_dense_weights(const ls_step *s, ls_mesh_part *parts_out)
-{
-    if (parts_out)
-        parts_out[0] = (ls_mesh_part){.count = s->args.model->flat};
-    return 1;
-}
-
-ls_status ls_step_dense_split(ls_step *s, const ls_ordered_run *runs)
-{
-    return s->args.dp ? ls_dp_split(s->args.dp, runs, s->now.leaves) : LS_OK;
-}
-
-float *ls_step_dense_gradient(const ls_step *s, int64_t element)
-{
-    return (float *)s->grads[0] + element;
-}
-
 static ls_status norm(ls_step *s, const ls_norm2 *whole)
 {
     s->args.kernels->norm2(s->args.stream, whole);
     return LS_OK;
-}
-
-int64_t ls_step_dense_rounds(const ls_step *s)
-{
-    return s->args.calls.calls;
-}
-
-ls_status ls_step_dense_forward(ls_step *s, const ls_pass_call *call)
-{
-    if (call->made)
-        ls_pass_forward(s->pass, call);
-    else
-        ls_pass_loss(s->pass, call);
-    return LS_OK;
-}
-
-ls_status ls_step_dense_collect(ls_step *s, const float *part, float *whole)
-{
-    return s->exchange->collect(s, part, whole);
-}
-
-ls_status ls_step_dense_deal(ls_step *s, const float *whole, float *part)
-{
-    return s->exchange->deal(s, whole, part);
 }
 
 static bool fits(const ls_step_args *args)
@@ -243,19 +195,8 @@ static bool fits(const ls_step_args *args)
     return true;
 }
 
-const ls_step_mode ls_step_mode_dense = {.name = "dense",
-                                         .fits = fits,
-                                         .parts = ls_step_dense_parts,
-                                         .weights = ls_step_dense_weights,
+const ls_step_mode ls_step_mode_dense = {.fits = fits,
                                          .replays = true,
-                                         .memory = ls_step_memory,
-                                         .split = ls_step_dense_split,
                                          .gradients = ls_step_dense_gradients,
                                          .ready = ls_step_dense_ready,
-                                         .gradient = ls_step_dense_gradient,
-                                         .norm = norm,
-                                         .rounds = ls_step_dense_rounds,
-                                         .forward = ls_step_dense_forward,
-                                         .collect = ls_step_dense_collect,
-                                         .deal = ls_step_dense_deal,
-                                         .keep = ls_step_keep_state};
+                                         .norm = norm};

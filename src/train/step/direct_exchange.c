@@ -1,5 +1,5 @@
-/* direct_exchange.c -- exchanges that need no way round: of a process that is alone, and of ranks whose
- * memory the communicator reads and writes where it lies. */
+/* direct_exchange.c -- exchanges that need no way round: of a process that is alone, and of ranks
+ * whose memory the communicator reads and writes where it lies. */
 #include "train/step/step_impl.h"
 
 /* --- alone ------------------------------------------------------------------------------------ */
@@ -98,12 +98,6 @@ static ls_status fetch(ls_step *s, int bucket)
     return ls_dp_fetch(s->args.dp, bucket, s->type, own, s->zero_gather.window.base);
 }
 
-static ls_status fetched(ls_step *s, int bucket, bool wanted)
-{
-    (void)wanted;
-    return ls_dp_fetched(s->args.dp, bucket);
-}
-
 static void drop(ls_step *s, int b)
 {
     const ls_dp_args *a = ls_dp_about(s->args.dp);
@@ -114,31 +108,6 @@ static void drop(ls_step *s, int b)
                    ls_round_up(bucket.each * ls_mesh_shard_ranks(&a->mesh) * size, LS_WINDOW_PAGE));
 }
 
-static ls_status share(ls_step *s, float *numbers, int64_t n)
-{
-    return ls_dp_share(s->args.dp, numbers, n);
-}
-
-static ls_status gather(ls_step *s, float *whole)
-{
-    return ls_dp_gather(s->args.dp, whole);
-}
-
-static ls_status tell(ls_step *s, int from, void *memory, int64_t bytes)
-{
-    return ls_dp_tell(s->args.dp, from, memory, bytes);
-}
-
-static ls_status collect(ls_step *s, const float *part, float *whole)
-{
-    return ls_dp_collect(s->args.dp, part, whole);
-}
-
-static ls_status deal(ls_step *s, const float *whole, float *part)
-{
-    return ls_dp_deal(s->args.dp, whole, part);
-}
-
 const ls_step_exchange ls_step_exchange_direct = {.shares = true,
                                                   .open_parts = open_parts,
                                                   .ready = ready,
@@ -147,10 +116,4 @@ const ls_step_exchange ls_step_exchange_direct = {.shares = true,
                                                   .end_round = end_round,
                                                   .spread = spread,
                                                   .fetch = fetch,
-                                                  .fetched = fetched,
-                                                  .drop = drop,
-                                                  .share = share,
-                                                  .gather = gather,
-                                                  .tell = tell,
-                                                  .collect = collect,
-                                                  .deal = deal};
+                                                  .drop = drop};

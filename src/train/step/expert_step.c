@@ -27,20 +27,14 @@
 
 enum { CARRY_S = 600 };
 
-void ls_step_expert_split(ls_step *step, const ls_ordered_run *runs)
+ls_status ls_step_expert_split(ls_step *s, const ls_ordered_run *runs)
 {
-    ls_step *s = step;
     const ls_mesh *mesh = &ls_dp_about(s->args.batch_dp)->mesh;
     int64_t most = 1, first = mesh->rank / mesh->ep * mesh->ep;
 
     for (int64_t r = first; r < first + mesh->ep; r++)
         most = ls_max_i64(most, runs[r].count);
     s->ep_group.rounds = (most + s->now.group - 1) / s->now.group;
-}
-
-static ls_status split(ls_step *s, const ls_ordered_run *runs)
-{
-    ls_step_expert_split(s, runs);
     return LS_OK;
 }
 
@@ -238,7 +232,7 @@ out:
 static int parts(const ls_step *s, ls_mesh_part *parts_out)
 {
     return ls_step_divides(s) ? ls_step_zero_parts(s, parts_out)
-                              : ls_step_dense_parts(s, parts_out);
+                              : ls_step_all(s->args.model->trained, parts_out);
 }
 
 /* First what this rank has updated to the ranks that divide experts with it, then, with ZeRO, the
@@ -281,40 +275,27 @@ static bool fits_zero(const ls_step_args *args)
 }
 
 /* The norm is that of model_groups.c, since the ranks that divide experts share a model. */
-const ls_step_mode ls_step_mode_expert = {.name = "expert",
-                                          .fits = fits,
+const ls_step_mode ls_step_mode_expert = {.fits = fits,
                                           .plan = plan,
                                           .parts = parts,
                                           .weights = ls_step_zero_weights,
-                                          .memory = ls_step_memory,
-                                          .split = split,
+                                          .split = ls_step_expert_split,
                                           .gradients = gradients,
-                                          .gradient = ls_step_dense_gradient,
                                           .spread = spread,
                                           .rounds = rounds,
-                                          .forward = ls_step_dense_forward,
                                           .idle = idle,
-                                          .complete = complete,
-                                          .collect = ls_step_dense_collect,
-                                          .deal = ls_step_dense_deal,
-                                          .keep = ls_step_keep_state};
+                                          .complete = complete};
 
-const ls_step_mode ls_step_mode_expert_zero = {.name = "expert, ZeRO 2, 3",
-                                               .fits = fits_zero,
+const ls_step_mode ls_step_mode_expert_zero = {.fits = fits_zero,
                                                .plan = plan,
                                                .parts = parts,
                                                .weights = ls_step_zero_weights,
-                                               .memory = ls_step_memory,
-                                               .split = split,
+                                               .split = ls_step_expert_split,
                                                .gradients = ls_step_zero_gradients,
                                                .ready = ls_step_zero_ready,
                                                .gradient = ls_step_zero_gradient,
                                                .spread = spread,
                                                .rounds = ls_step_zero_rounds,
-                                               .forward = ls_step_dense_forward,
                                                .idle = idle,
                                                .empty_round = empty_round,
-                                               .complete = complete,
-                                               .collect = ls_step_dense_collect,
-                                               .deal = ls_step_dense_deal,
-                                               .keep = ls_step_keep_state};
+                                               .complete = complete};

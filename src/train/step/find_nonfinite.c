@@ -94,7 +94,7 @@ static bool goes_on(const ls_step *s)
 static ls_status search_forward(ls_step *s, int64_t number)
 {
     ls_step_state host_state = ls_step_numbers(s, number, 0);
-    int64_t rounds = s->mode->rounds(s);
+    int64_t rounds = s->mode->rounds ? s->mode->rounds(s) : s->args.calls.calls;
     ls_step_part p = {.count = 0};
 
     s->search.number = number;
@@ -110,15 +110,15 @@ static ls_status search_forward(ls_step *s, int64_t number)
         s->search.looked = 0;
         ls_step_set_numbers(s, &p, &host_state);
         ls_step_send_numbers(s, p.number);
-        ls_status st = s->mode->forward(s, &call);
+        ls_status st = ls_step_forward_only(s, &call);
         if (st != LS_OK)
             return st;
     }
     return s->search.status;
 }
 
-/* The parts of a parameter that this rank has: of the weights, or of the sums of gradients. share_out:
- * how much of the parameter lies before what was found. */
+/* The parts of a parameter that this rank has: of the weights, or of the sums of gradients.
+ * share_out: how much of the parameter lies before what was found. */
 static ls_status search_param(ls_step *s, bool gradients, const ls_param *p, int64_t number,
                               double *share_out)
 {

@@ -149,7 +149,7 @@ static void begin_round(ls_step *s, int round)
     ls_dp_round_of_places(s->args.dp, round, x->places, s->host_stage.buffers[0]);
 }
 
-/* Legs whose copy is queued, up to a number: when it is there, their sum is started. */
+/* Start the sums of legs below `end`, each when its copy is in host memory. */
 static ls_status begin_until(ls_step *s, int end)
 {
     struct ls_step_host_zero *x = s->host_zero;

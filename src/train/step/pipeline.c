@@ -261,8 +261,7 @@ out:
     return st;
 }
 
-/* --- work -------------------------------------------------------------------------------------
- */
+/* --- work ------------------------------------------------------------------------------------- */
 
 /* Whether this pipeline has no sequences in a micro-batch, in which others that divide experts, or
  * gradients, with it have some. It is sent and received as others are, with nothing in it. */
@@ -598,16 +597,6 @@ int64_t ls_pipeline_rounds(const ls_step *step)
     return ls_pipeline_micros(step);
 }
 
-int64_t ls_pipeline_sent(const ls_step *step)
-{
-    return step->pipeline->sent_bytes;
-}
-
-int64_t ls_pipeline_across(const ls_step *step)
-{
-    return step->pipeline->flow.sent_bytes;
-}
-
 static ls_status spread(ls_step *s, ls_step_clock *clock)
 {
     ls_status st;
@@ -623,8 +612,7 @@ static bool fits(const ls_step_args *args)
     return args->dp && ls_mesh_pp(&ls_dp_about(args->dp)->mesh) > 1;
 }
 
-const ls_step_mode ls_step_mode_pipeline = {.name = "pipeline",
-                                            .fits = fits,
+const ls_step_mode ls_step_mode_pipeline = {.fits = fits,
                                             .plan = ls_pipeline_plan_step,
                                             .parts = ls_pipeline_parts,
                                             .weights = ls_pipeline_weights,

@@ -32,9 +32,4 @@ ls_status ls_pipeline_collect(ls_step *step, const float *array, float *whole);
  * others. */
 ls_status ls_pipeline_complete(ls_step *step, float *array);
 
-/* Bytes that this rank has sent along its pipeline in steps, as ls_stage_plan_sent_bytes() counts;
- * and with ZeRO 2 and 3 to other pipelines, as ls_stage_plan_across_bytes() counts. */
-int64_t ls_pipeline_sent(const ls_step *step);
-int64_t ls_pipeline_across(const ls_step *step);
-
 LS_C_END

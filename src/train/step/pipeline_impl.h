@@ -71,21 +71,22 @@ struct ls_pipeline {
     int top[LS_STAGE_PLAN_CHUNKS]; /* of each stack of gradients: all, or those of a first half */
     int late_top[LS_STAGE_PLAN_CHUNKS]; /* those of a second half (pipeline_sum.c) */
     int left[LS_STAGE_PLAN_CHUNKS];     /* micro-batches whose backward is still to come */
-    int next_sum; /* the chunk whose sum over pipelines begins next; -1: all have begun */
-    int64_t sent_bytes;
-    bool copied; /* the last stage has the weights of a tied embedding */
+    int next_sum;       /* the chunk whose sum over pipelines begins next; -1: all have begun */
+    int64_t sent_bytes; /* along the pipeline in steps, as ls_stage_plan_sent_bytes() counts */
+    bool copied;        /* the last stage has the weights of a tied embedding */
     struct {
         ls_ordered_feed *feeds[LS_STAGE_PLAN_CHUNKS + 1]; /* owned, ordered mode: as sums */
         ls_window *windows; /* owned: gradients of a micro-batch, by the indices of the model */
         int n;              /* of them: as many micro-batches are between halves of a backward */
         ls_window head;     /* the same of the head's gradient */
         ls_pipeline_flight up[LS_STAGE_PLAN_AHEAD];
-        int64_t started, ended;   /* of those */
-        int chunk, round, place;  /* the backward at hand: a micro-batch, and its window */
-        int next;                 /* the bucket that is summed next; -1: all are */
-        bool half, tied, empty;   /* a first half; the head's gradient comes first; no sequences */
-        int64_t sent_bytes, most; /* to other pipelines, with weights; for tests: held at most */
-    } flow;                       /* ZeRO 2 and 3: gradients that leave (pipeline_zero.c) */
+        int64_t started, ended;  /* of those */
+        int chunk, round, place; /* the backward at hand: a micro-batch, and its window */
+        int next;                /* the bucket that is summed next; -1: all are */
+        bool half, tied, empty;  /* a first half; the head's gradient comes first; no sequences */
+        int64_t sent_bytes;      /* to other pipelines, as ls_stage_plan_across_bytes() counts */
+        int64_t most;            /* for tests: held at most */
+    } flow;                      /* ZeRO 2 and 3: gradients that leave (pipeline_zero.c) */
     struct {
         int chunk;              /* that is read */
         bool back;              /* from its end */
@@ -103,8 +104,8 @@ struct ls_pipeline {
             int place, send;          /* which of `sends` */
         } waiting[LS_PIPELINE_SENDS]; /* sends whose copy to the host is queued */
         int n_waiting;
-        float
-            *sums[LS_STAGE_PLAN_CHUNKS + 1][LS_ORDERED_ROOTS]; /* host, as sums: buffer by buffer */
+        /* host, as sums: buffer by buffer */
+        float *sums[LS_STAGE_PLAN_CHUNKS + 1][LS_ORDERED_ROOTS];
         bool locked[LS_STAGE_PLAN_CHUNKS + 1][LS_ORDERED_ROOTS];
     } host_stage; /* where the device has a memory of its own (pipeline_host_stage.c) */
 };

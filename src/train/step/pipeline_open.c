@@ -286,7 +286,7 @@ ls_status ls_pipeline_split(ls_step *s, const ls_ordered_run *runs)
     ls_status st;
 
     if (ls_step_is_ep(s))
-        ls_step_expert_split(s, runs);
+        LS_TRY(st, ls_step_expert_split(s, runs), out);
     LS_TRY(st, ls_stage_plan_set(&x->plan, ls_max_i64(1, ls_pipeline_micros(s))), out);
     for (int i = 0; i <= LS_STAGE_PLAN_CHUNKS; i++) /* first ranks: stage 0, by pipelines */
         if (x->sums[i] && !ls_step_is_ep(s))

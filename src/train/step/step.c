@@ -33,7 +33,9 @@ ls_status ls_step_split(ls_step *s, const ls_ordered_run *runs, int64_t leaves)
 
     ls_calls_set(&s->args.calls, runs[sharers ? ls_dp_about(sharers)->mesh.rank : 0], leaves,
                  &s->now);
-    return s->mode->split(s, runs);
+    if (s->mode->split)
+        return s->mode->split(s, runs);
+    return s->args.dp ? ls_dp_split(s->args.dp, runs, leaves) : LS_OK;
 }
 
 const double *ls_step_work_ns(const ls_step *step)
@@ -41,7 +43,8 @@ const double *ls_step_work_ns(const ls_step *step)
     return step->host_sums + step->now.leaves;
 }
 
-/* What this rank has of some sequences of T tokens: all of it, or two chunks of each. */
+/* The tokens of this rank in `count` sequences of T tokens: all, or with mesh.cp two chunks of
+ * each. */
 static void take_pieces(const ls_step *s, const int32_t *from, int64_t count, int32_t *to)
 {
     int64_t T = s->args.model->shape.T, n = ls_step_tokens(s), size = sizeof *to;
@@ -374,6 +377,17 @@ out:
     return st;
 }
 
+ls_status ls_step_forward_only(ls_step *s, const ls_pass_call *call)
+{
+    if (s->mode->forward)
+        return s->mode->forward(s, call);
+    if (call->made)
+        ls_pass_forward(s->pass, call);
+    else
+        ls_pass_loss(s->pass, call);
+    return LS_OK;
+}
+
 ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequences,
                        double *sums_out)
 {
@@ -395,7 +409,7 @@ ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequ
                                    .need = ls_step_divides(step) ? ls_step_need : NULL,
                                    .context = step};
         copy_windows(step, windows, done, B);
-        LS_TRY(st, step->mode->forward(step, &call), out);
+        LS_TRY(st, ls_step_forward_only(step, &call), out);
         LS_TRY(st, ls_step_trouble(step), out);
         if (!ls_step_has_losses(step)) {
             memset(sums_out + done, 0, (size_t)B * sizeof *sums_out);
@@ -491,44 +505,50 @@ ls_status ls_step_complete(ls_step *s)
 
 ls_status ls_step_keep(ls_step *s, void *kept_out[3])
 {
-    return s->mode->keep(s, kept_out);
+    return s->mode->keep ? s->mode->keep(s, kept_out) : ls_step_keep_state(s, kept_out);
 }
 
 ls_status ls_step_slice_collect(ls_step *s, const float *part, float *whole)
 {
-    return s->mode->collect(s, part, whole);
+    return s->mode->collect       ? s->mode->collect(s, part, whole)
+           : s->exchange->collect ? s->exchange->collect(s, part, whole)
+                                  : ls_dp_collect(s->args.dp, part, whole);
 }
 
 ls_status ls_step_slice_deal(ls_step *s, const float *whole, float *part)
 {
-    return s->mode->deal(s, whole, part);
+    return s->mode->deal       ? s->mode->deal(s, whole, part)
+           : s->exchange->deal ? s->exchange->deal(s, whole, part)
+                               : ls_dp_deal(s->args.dp, whole, part);
 }
 
 ls_status ls_step_collect(ls_step *s, const float *part, float *whole)
 {
     return ls_step_has_mp_group(s) ? ls_step_group_collect(s, part, whole)
-                                   : s->mode->collect(s, part, whole);
+                                   : ls_step_slice_collect(s, part, whole);
 }
 
 ls_status ls_step_deal(ls_step *s, const float *whole, float *part)
 {
     return ls_step_has_mp_group(s) ? ls_step_group_deal(s, whole, part)
-                                   : s->mode->deal(s, whole, part);
+                                   : ls_step_slice_deal(s, whole, part);
 }
 
 ls_status ls_step_share(ls_step *s, float *numbers, int64_t n)
 {
-    return s->exchange->share(s, numbers, n);
+    return s->exchange->share ? s->exchange->share(s, numbers, n)
+                              : ls_dp_share(s->args.dp, numbers, n);
 }
 
 ls_status ls_step_gather(ls_step *s, float *whole)
 {
-    return s->exchange->gather(s, whole);
+    return s->exchange->gather ? s->exchange->gather(s, whole) : ls_dp_gather(s->args.dp, whole);
 }
 
 ls_status ls_step_tell(ls_step *s, int from, void *memory, int64_t bytes)
 {
-    return s->exchange->tell(s, from, memory, bytes);
+    return s->exchange->tell ? s->exchange->tell(s, from, memory, bytes)
+                             : ls_dp_tell(s->args.dp, from, memory, bytes);
 }
 
 bool ls_step_has_losses(const ls_step *step)

@@ -362,6 +362,7 @@ static inline void *ls_step_cut(char **at, int64_t bytes)
 /* --- step_parts.c: what this rank sums and updates -------------------------------------------- */
 
 ls_status ls_step_open_parts(ls_step *step);
+int ls_step_all(int64_t elements, ls_mesh_part *parts_out); /* one part: everything */
 void ls_step_close_parts(ls_step *step);
 
 /* Parts that it updates, and parts whose sums it has with its replicas (layout/expert_zero.h). */
@@ -393,23 +394,13 @@ ls_status ls_step_norm(ls_step *step);
 
 /* --- what rows share -------------------------------------------------------------------------- */
 
-/* step_open.c: the memory of a rank that computes the whole model; memory that other ranks read
- * (shared), or of the device alone. */
-ls_status ls_step_memory(ls_step *step);
+/* step_open.c: memory that other ranks read (shared), or of the device alone. */
 ls_status ls_step_alloc(ls_step *step, bool shared, int64_t bytes, const char *what, void **out);
 ls_status ls_step_keep_state(ls_step *step, void *kept_out[3]);
 
 /* dense_step.c. */
-int ls_step_dense_parts(const ls_step *step, ls_mesh_part *parts_out);
-int ls_step_dense_weights(const ls_step *step, ls_mesh_part *parts_out);
-ls_status ls_step_dense_split(ls_step *step, const ls_ordered_run *runs);
 ls_status ls_step_dense_gradients(ls_step *step, ls_step_state *host_state, ls_step_clock *clock);
 void ls_step_dense_ready(ls_step *step, int64_t from);
-float *ls_step_dense_gradient(const ls_step *step, int64_t element);
-int64_t ls_step_dense_rounds(const ls_step *step);
-ls_status ls_step_dense_forward(ls_step *step, const ls_pass_call *call);
-ls_status ls_step_dense_collect(ls_step *step, const float *part, float *whole);
-ls_status ls_step_dense_deal(ls_step *step, const float *whole, float *part);
 
 /* zero_step.c. */
 int ls_step_zero_parts(const ls_step *step, ls_mesh_part *parts_out);
@@ -437,7 +428,7 @@ ls_status ls_step_start_gathers(ls_step *step);
 
 /* The experts of this rank serve the other ranks in a round in which it has no call. */
 void ls_step_expert_serve(ls_step *step, bool backward, bool ready);
-void ls_step_expert_split(ls_step *step, const ls_ordered_run *runs);
+ls_status ls_step_expert_split(ls_step *step, const ls_ordered_run *runs);
 
 /* With ZeRO. The new weights, to the ranks that divide experts with this one; and an array of
  * moments to the first of the replicas, which then has this slice of the model whole, or back. */
@@ -481,6 +472,9 @@ void ls_step_buffers(const ls_step *step, float *buffers[LS_ORDERED_ROOTS]);
 ls_status ls_step_share(ls_step *step, float *numbers, int64_t n);
 ls_status ls_step_gather(ls_step *step, float *whole);
 void ls_step_host_zero_bring(ls_step *step);
+
+/* Forward of a call through all layers: with call->made as in a step, otherwise losses only. */
+ls_status ls_step_forward_only(ls_step *step, const ls_pass_call *call);
 
 /* The row's collect and deal: of the ranks with the same slice of the model; and its complete. */
 ls_status ls_step_slice_collect(ls_step *step, const float *part, float *whole);

@@ -20,16 +20,17 @@
  *     host zero    host_stage_zero.c    the device has a memory of its own, with ZeRO 2 or 3
  *     host stage   host_stage.c         the device has a memory of its own
  *
- * Tensor-parallel and expert-parallel groups (session/model_groups.c) are one more axis: they
- * put their norm, collect and deal around those of the row. A function that is NULL has nothing
- * to do. */
+ * A function of a mode that is NULL does what a rank with the whole model does, or nothing; one of
+ * an exchange calls parallel/dp.h with the memory itself, or does nothing.
+ *
+ * Tensor-parallel and expert-parallel groups (session/model_groups.c) are one more axis: they put
+ * their norm, collect and deal around those of the row. */
 #pragma once
 #include "train/step/step.h"
 
 LS_C_BEGIN
 
 typedef struct ls_step_mode {
-    const char *name;
     bool (*fits)(const ls_step_args *args); /* the first row that fits is the mode */
 
     /* Opening. plan: what must be known before memory is taken; parts: of the gradient, those whose
@@ -38,8 +39,7 @@ typedef struct ls_step_mode {
     ls_status (*plan)(ls_step *step);
     int (*parts)(const ls_step *step, ls_mesh_part *parts_out);
     int (*weights)(const ls_step *step, ls_mesh_part *parts_out);
-    bool
-        replays; /* calls may be recorded (graph_replay.c): nothing is exchanged inside of a pass */
+    bool replays; /* calls may be recorded (graph_replay.c): passes exchange nothing */
     ls_status (*memory)(ls_step *step);
 
     /* A step. split: the leaves of all ranks change; gradients: the sum over all calls of all

@@ -96,7 +96,7 @@ out:
     return st;
 }
 
-/* A moment, where the run wants it. */
+/* A moment, where device.offload puts it. */
 static ls_status alloc_moment(ls_step *s, int i, int64_t bytes, const char *name)
 {
     ls_status st;
@@ -172,7 +172,7 @@ static ls_status open_pass(ls_step *s)
     return ls_pass_open(&s->pass, &pass);
 }
 
-ls_status ls_step_memory(ls_step *s)
+static ls_status open_memory(ls_step *s)
 {
     static const char *const names[3] = {"weights", "first moments", "second moments"};
     ls_device *device = ls_stream_device(s->args.stream);
@@ -292,7 +292,7 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
     LS_TRY(st, ls_step_open_parts(s), out);
     LS_TRY(st, ls_replica_send_open(s), out);
     LS_TRY(st, alloc_offload(s), out);
-    LS_TRY(st, s->mode->memory(s), out);
+    LS_TRY(st, s->mode->memory ? s->mode->memory(s) : open_memory(s), out);
     LS_TRY(st, alloc_small(s), out);
     if (!args->pushes)
         LS_TRY(st, ls_step_open_optimizer(s), out);
@@ -319,7 +319,7 @@ ls_status ls_step_keep_state(ls_step *s, void *kept_out[3])
     ls_status st = LS_OK;
 
     LS_BUG_IF(ls_step_parts(s), "a part of the weights is kept");
-    if (ls_step_shares(s)) { /* it lies in memory that goes with the other ranks */
+    if (ls_step_shares(s)) { /* it lies in memory that ends with the other ranks */
         LS_TRY(st, ls_device_alloc(device, bytes, "weights", &w), out);
         ls_stream_copy(s->args.stream, w, s->state_memory[0], bytes);
         LS_TRY(st, ls_step_await(s), out);

@@ -12,18 +12,35 @@
 
 #include "base/mem.h"
 
+int ls_step_all(int64_t elements, ls_mesh_part *parts_out)
+{
+    if (parts_out)
+        parts_out[0] = (ls_mesh_part){.count = elements};
+    return 1;
+}
+
+static int list_sums(const ls_step *s, ls_mesh_part *parts_out)
+{
+    return s->mode->parts ? s->mode->parts(s, parts_out)
+                          : ls_step_all(s->args.model->trained, parts_out);
+}
+
+static int list_weights(const ls_step *s, ls_mesh_part *parts_out)
+{
+    return s->mode->weights ? s->mode->weights(s, parts_out)
+                            : ls_step_all(s->args.model->flat, parts_out);
+}
+
 ls_status ls_step_open_parts(ls_step *s)
 {
-    s->parts.n = s->mode->parts(s, NULL);
+    s->parts.n = list_sums(s, NULL);
+    s->parts.n_weights = list_weights(s, NULL);
     s->parts.sums = ls_mem_array((size_t)s->parts.n, sizeof *s->parts.sums);
-    if (!s->parts.sums)
-        return LS_ENOMEM;
-    (void)s->mode->parts(s, s->parts.sums);
-    s->parts.n_weights = s->mode->weights(s, NULL);
     s->parts.weights = ls_mem_array((size_t)s->parts.n_weights, sizeof *s->parts.weights);
-    if (!s->parts.weights)
+    if (!s->parts.sums || !s->parts.weights)
         return LS_ENOMEM;
-    (void)s->mode->weights(s, s->parts.weights);
+    (void)list_sums(s, s->parts.sums);
+    (void)list_weights(s, s->parts.weights);
     ls_mesh_part end = ls_step_own(s, ls_step_buckets(s) - 1);
     s->own = end.packed + end.count;
     return LS_OK;
@@ -90,5 +107,6 @@ int64_t ls_step_place(const ls_step *s, int64_t element)
 
 const float *ls_step_own_gradient(const ls_step *s, ls_mesh_part own)
 {
-    return s->mode->gradient(s, own.first);
+    return s->mode->gradient ? s->mode->gradient(s, own.first)
+                             : (const float *)s->grads[0] + own.first;
 }

@@ -57,7 +57,8 @@ static ls_status settle_some(ls_step *s, ls_zero_units_set wanted, bool dropped)
         if (has(wanted & s->zero_gather.coming, b)) {
             st = ls_fault_pass(LS_FAULT_AT_GATHER);
             if (st == LS_OK)
-                st = s->exchange->fetched(s, b, !dropped);
+                st = s->exchange->fetched ? s->exchange->fetched(s, b, !dropped)
+                                          : ls_dp_fetched(s->args.dp, b);
             s->zero_gather.coming &= ~((ls_zero_units_set)1 << b);
             s->zero_gather.there |= (ls_zero_units_set)1 << b;
             if (st == LS_OK && !ls_step_shards(s))

@@ -41,7 +41,7 @@ int ls_step_zero_parts(const ls_step *s, ls_mesh_part *parts_out)
 int ls_step_zero_weights(const ls_step *s, ls_mesh_part *parts_out)
 {
     return ls_step_shards(s) ? ls_step_zero_parts(s, parts_out)
-                             : ls_step_dense_weights(s, parts_out);
+                             : ls_step_all(s->args.model->flat, parts_out);
 }
 
 /* --- gradients -------------------------------------------------------------------------------- */
@@ -149,41 +149,24 @@ ls_status ls_step_zero_complete(ls_step *s)
     return ls_step_gather(s, s->state_memory[0]);
 }
 
-const ls_step_mode ls_step_mode_zero_update = {.name = "ZeRO 1",
-                                               .fits = fits_update,
+const ls_step_mode ls_step_mode_zero_update = {.fits = fits_update,
                                                .parts = ls_step_zero_parts,
-                                               .weights = ls_step_dense_weights,
                                                .replays = true,
-                                               .memory = ls_step_memory,
-                                               .split = ls_step_dense_split,
                                                .gradients = ls_step_dense_gradients,
                                                .ready = ls_step_dense_ready,
-                                               .gradient = ls_step_dense_gradient,
                                                .norm = norm,
                                                .spread = ls_step_zero_spread,
-                                               .rounds = ls_step_dense_rounds,
-                                               .forward = ls_step_dense_forward,
-                                               .complete = ls_step_zero_complete,
-                                               .collect = ls_step_dense_collect,
-                                               .deal = ls_step_dense_deal,
-                                               .keep = ls_step_keep_state};
+                                               .complete = ls_step_zero_complete};
 
-const ls_step_mode ls_step_mode_zero = {.name = "ZeRO 2, 3",
-                                        .fits = fits,
+const ls_step_mode ls_step_mode_zero = {.fits = fits,
                                         .parts = ls_step_zero_parts,
                                         .weights = ls_step_zero_weights,
-                                        .memory = ls_step_memory,
-                                        .split = ls_step_dense_split,
                                         .gradients = ls_step_zero_gradients,
                                         .ready = ls_step_zero_ready,
                                         .gradient = ls_step_zero_gradient,
                                         .norm = norm,
                                         .spread = ls_step_zero_spread,
                                         .rounds = ls_step_zero_rounds,
-                                        .forward = ls_step_dense_forward,
                                         .idle = idle,
                                         .empty_round = empty_round,
-                                        .complete = ls_step_zero_complete,
-                                        .collect = ls_step_dense_collect,
-                                        .deal = ls_step_dense_deal,
-                                        .keep = ls_step_keep_state};
+                                        .complete = ls_step_zero_complete};
