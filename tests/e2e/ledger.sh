@@ -22,6 +22,7 @@ eval: {every: 2, sequences: 4, sample: "Once", sample_tokens: 8}
 YAML
 sed 's/^model:.*/model: {family: mixtral, layers: 4, width: 96, heads: 4, kv_heads: 2, context: 64, mlp: 256, experts: 4, experts_used: 2}/' \
     llama.yaml >mixtral.yaml
+sed 's/family: llama/family: olmo2/' llama.yaml >olmo2.yaml # norms behind the layers keep other tensors
 
 # Run file, ranks, how far below the ledger it may be, in per cent, and what is set. With mesh.zero 3 the largest part of the weights
 # and that of the gradients come and go at different times: the ledger has room for both. In a pipeline it has room for three
@@ -57,6 +58,9 @@ llama 4 4 mesh.pp=2 mesh.zero=2
 llama 4 7 mesh.pp=2 mesh.zero=3
 llama 4 2 mesh.pp=2 mesh.tp=2
 llama 2 2 mesh.cp=2
+olmo2 1 2 train.recompute=full
+olmo2 2 2 mesh.tp=2
+olmo2 2 2 mesh.pp=2 mesh.schedule=zero-bubble
 llama 4 2 mesh.cp=2 mesh.tp=2 precision=bf16
 llama 4 2 mesh.cp=2 mesh.pp=2
 mixtral 2 2 mesh.tp=2
