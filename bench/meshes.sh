@@ -1,5 +1,5 @@
 #!/bin/sh
-# meshes.sh [MESHES] -- the table of products of axes: 80 generated meshes of up to 8 ranks, 6 models on each, beside one process.
+# meshes.sh [MESHES] -- the table of products of axes: 80 generated meshes of up to 8 ranks, 8 models on each, beside one process.
 # 30 steps in ordered mode, with clipping, dropout where the model has it, and weight decay; after the first step the run is stopped
 # and goes on from its checkpoint.
 #   pp, dp, zero, recompute, schedules   every loss and the hash of the weights must have the same bits

@@ -24,7 +24,7 @@ enum { CONFIG_BYTES = 1 << 22 }; /* longest config.json; real ones have a few Ki
 typedef struct reader {
     const json_t *root;
     const char *name;
-    ls_hf_config_config *to;
+    ls_hf_config *to;
     ls_family family;
     const ls_family_row *row; /* of that family */
 } reader;
@@ -606,7 +606,7 @@ static void read_kept(const reader *r)
                 {"attn_pdrop", true},
                 {"summary_use_proj", false},
                 {"summary_proj_to_labels", false}};
-    ls_hf_config_config *to = r->to;
+    ls_hf_config *to = r->to;
 
     for (size_t i = 0; i < LS_COUNT(rows); i++) {
         const json_t *value = json_object_get(r->root, rows[i].key);
@@ -663,19 +663,19 @@ out:
     return st;
 }
 
-ls_status ls_hf_config_read(ls_hf_config_config *config_out, const char *text, size_t len,
+ls_status ls_hf_config_read(ls_hf_config *config_out, const char *text, size_t len,
                             const char *name)
 {
     ls_status st = LS_OK;
     json_error_t error;
     json_t *root;
-    ls_hf_config_config config = {.model = {.import = "",
-                                            .rope_theta = 10000,
-                                            .rope_factor = 1,
-                                            .rope_low = 1,
-                                            .rope_high = 4,
-                                            .rope_original = 8192},
-                                  .bos = -1};
+    ls_hf_config config = {.model = {.import = "",
+                                     .rope_theta = 10000,
+                                     .rope_factor = 1,
+                                     .rope_low = 1,
+                                     .rope_high = 4,
+                                     .rope_original = 8192},
+                           .bos = -1};
 
     if (len > CONFIG_BYTES)
         return ls_fail(LS_EDATA, "%s: longer than any configuration", name);
@@ -696,7 +696,7 @@ ls_status ls_hf_config_read(ls_hf_config_config *config_out, const char *text, s
     return st;
 }
 
-ls_status ls_hf_config_open(ls_hf_config_config *config_out, const char *folder)
+ls_status ls_hf_config_open(ls_hf_config *config_out, const char *folder)
 {
     char path[PATH_MAX];
     ls_str text;

@@ -31,7 +31,7 @@ typedef struct ls_hf_config_kept {
 } ls_hf_config_kept;
 
 /* What config.json says besides the model's shape. */
-typedef struct ls_hf_config_config {
+typedef struct ls_hf_config {
     ls_run_model model;            /* family, sizes ...; strings are empty */
     int64_t bos;                   /* token ids; -1: none */
     int64_t eos[LS_HF_CONFIG_EOS]; /* a model may have several */
@@ -43,15 +43,15 @@ typedef struct ls_hf_config_config {
     int n_kept;
     int64_t positions; /* of the model this one was tuned from, where more; 0: unknown */
     char dtype[16];    /* "float32", "bfloat16", "float16" ..., "" when not given */
-} ls_hf_config_config;
+} ls_hf_config;
 
 /* name stands in messages. LS_EDATA: not such a file, or a value that cannot be. LS_EUSAGE: a model
  * that lineshaft does not build; the message says what about it. */
-ls_status ls_hf_config_read(ls_hf_config_config *config_out, const char *text, size_t len,
+ls_status ls_hf_config_read(ls_hf_config *config_out, const char *text, size_t len,
                             const char *name);
 
 /* config.json of a folder. LS_EUSAGE also when there is no such folder or file. */
-ls_status ls_hf_config_open(ls_hf_config_config *config_out, const char *folder);
+ls_status ls_hf_config_open(ls_hf_config *config_out, const char *folder);
 
 /* Whether transformers can express the model: a run may combine what no family of theirs has.
  * LS_EUSAGE says what. */
@@ -59,7 +59,7 @@ ls_status ls_hf_config_writable(const ls_run_model *model);
 
 /* The text of a config.json that transformers loads; model is resolved, vocab included, and
  * writable. */
-void ls_hf_config_write(const ls_hf_config_config *config, ls_str *out);
+void ls_hf_config_write(const ls_hf_config *config, ls_str *out);
 
 /* Fill the model section of a run from run->model.import's config.json; keys that the run file
  * gives itself must agree, except context (for gpt2 not above what was learned), dropout and

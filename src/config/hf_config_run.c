@@ -50,8 +50,7 @@ static bool is_auto(const ls_option *row, const ls_run *run)
            (strcmp(row->key, "model.tied") == 0 && run->model.tied == LS_TIED_AUTO);
 }
 
-static ls_status check_context(const ls_run *run, const ls_hf_config_config *config,
-                               const char *where)
+static ls_status check_context(const ls_run *run, const ls_hf_config *config, const char *where)
 {
     if (run->model.context <= config->model.context)
         return LS_OK;
@@ -93,7 +92,7 @@ static ls_status take_row(ls_run *run, const ls_run *given, const ls_run *theirs
 
 ls_status ls_hf_config_import(ls_run *run)
 {
-    ls_hf_config_config config;
+    ls_hf_config config;
     const ls_run given = *run;
     const char *folder = run->model.import;
     char *copies = ls_arena_printf(&run->arena, "%s/" LS_HF_CONFIG_COPIES, run->out);

@@ -60,8 +60,7 @@ static void put_float(ls_json *json, const char *key, double value)
 }
 
 /* A number, unless the model came with another. */
-static void put_kept(ls_json *json, const ls_hf_config_config *config, const char *key,
-                     double value)
+static void put_kept(ls_json *json, const ls_hf_config *config, const char *key, double value)
 {
     for (int i = 0; i < config->n_kept; i++)
         if (strcmp(config->kept[i].key, key) == 0 && config->kept[i].kind == LS_HF_CONFIG_KEPT_NUM)
@@ -70,7 +69,7 @@ static void put_kept(ls_json *json, const ls_hf_config_config *config, const cha
 }
 
 /* What came along and is written nowhere else. */
-static void put_rest(ls_json *json, const ls_hf_config_config *config)
+static void put_rest(ls_json *json, const ls_hf_config *config)
 {
     for (int i = 0; i < config->n_kept; i++) {
         const ls_hf_config_kept *k = &config->kept[i];
@@ -90,7 +89,7 @@ static void put_rest(ls_json *json, const ls_hf_config_config *config)
     }
 }
 
-static void put_ids(ls_json *json, const ls_hf_config_config *config)
+static void put_ids(ls_json *json, const ls_hf_config *config)
 {
     if (config->bos >= 0)
         ls_json_put_int(json, "bos_token_id", config->bos);
@@ -111,7 +110,7 @@ static void put_ids(ls_json *json, const ls_hf_config_config *config)
     }
 }
 
-static void put_gpt2(ls_json *json, const ls_hf_config_config *config)
+static void put_gpt2(ls_json *json, const ls_hf_config *config)
 {
     const ls_run_model *m = &config->model;
 
@@ -188,7 +187,7 @@ static void put_window(ls_json *json, const ls_run_model *m)
     ls_json_close(json);
 }
 
-static void put_experts(ls_json *json, const ls_hf_config_config *config)
+static void put_experts(ls_json *json, const ls_hf_config *config)
 {
     const ls_run_model *m = &config->model;
     const ls_family_row *row = ls_families_row(m->family);
@@ -210,7 +209,7 @@ static void put_experts(ls_json *json, const ls_hf_config_config *config)
     ls_json_close(json);
 }
 
-static void put_llama(ls_json *json, const ls_hf_config_config *config)
+static void put_llama(ls_json *json, const ls_hf_config *config)
 {
     const ls_run_model *m = &config->model;
     const ls_family_row *row = ls_families_row(m->family);
@@ -242,7 +241,7 @@ static void put_llama(ls_json *json, const ls_hf_config_config *config)
     put_window(json, m);
 }
 
-void ls_hf_config_write(const ls_hf_config_config *config, ls_str *out)
+void ls_hf_config_write(const ls_hf_config *config, ls_str *out)
 {
     const ls_run_model *m = &config->model;
     const ls_family_row *row = ls_families_row(m->family);

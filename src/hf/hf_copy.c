@@ -1,4 +1,4 @@
-/* hf_copy.c -- the small files that travel with a model, and folders that appear whole.
+/* hf_copy.c -- the small files that go along with a model, and folders that appear whole.
  *
  * A folder is written under a temporary name beside its final place, synced, and renamed: rename()
  * replaces an empty folder and fails on any other, so nothing of anybody is ever overwritten. While
@@ -21,7 +21,7 @@
 #include "base/str.h"
 #include "config/hf_config.h"
 
-#define COPY_BYTES (256 * LS_MIB) /* longest file that travels along */
+#define COPY_BYTES (256 * LS_MIB) /* longest file that goes along */
 
 ls_status ls_hf_copy_file(const char *from, const char *to, const char *name, bool *done_out)
 {
@@ -197,7 +197,7 @@ static void remove_tree(const char *path)
     (void)nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* The lock of a folder; -1: somebody has it, or it is no folder. */
+/* The lock of a folder; -1: another process has it, or it is no folder. */
 static int lock_folder(const char *path)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);

@@ -1,4 +1,4 @@
-/* hf_copy.h -- the small files that travel with a model, and folders that appear whole. */
+/* hf_copy.h -- the small files that go along with a model, and folders that appear whole. */
 #pragma once
 #include "base/err.h"
 

@@ -28,7 +28,7 @@ typedef struct job {
     ls_resident r;
     ls_hf_copy_stage stage;
     ls_fingerprint print; /* of the model before anything was rounded */
-    ls_hf_config_config config;
+    ls_hf_config config;
     ls_hf_export_report report;
 } job;
 
@@ -262,7 +262,7 @@ static const char *torch_name(ls_dtype type)
 static ls_status write_config(job *j)
 {
     const char *origin = ls_hf_folder_origin(j->folder);
-    ls_hf_config_config base;
+    ls_hf_config base;
     ls_str text;
     ls_status st;
 
@@ -323,7 +323,7 @@ out:
     return st;
 }
 
-/* The template that a run's conversations were written with: without it nobody can ask the model as
+/* The template that a run's conversations were written with: without it the model cannot be asked as
  * it was taught. */
 static ls_status write_template(job *j)
 {

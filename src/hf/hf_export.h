@@ -22,7 +22,7 @@ typedef struct ls_hf_export_report {
     int files;
     ls_dtype type;
     bool merged;    /* small matrices were added to the weights beside them */
-    bool tokenizer; /* one travelled along */
+    bool tokenizer; /* one went along */
     double worst;   /* largest difference of a logit to the model exported; 0 for an adapter */
     double seconds;
 } ls_hf_export_report;

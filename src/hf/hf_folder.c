@@ -5,7 +5,7 @@
  * A folder with model files of Hugging Face counts as theirs, whatever else lies in it.
  *
  * Checking compares two lists, the model's parameters and the folder's tensors, in both directions:
- * a tensor that nobody asks for is as much a sign of a wrong model as one that is missing. */
+ * a tensor that is left over is as much a sign of a wrong model as one that is missing. */
 #include "hf/hf_folder.h"
 
 #include <limits.h>
@@ -109,9 +109,9 @@ static void home_of_store(const char *dir, ls_str *home_out)
 /* Token ids and dtype that an import kept; a run that was trained from nothing has none. */
 static ls_status config_of_ours(ls_hf_folder *f)
 {
-    ls_hf_config_config kept;
+    ls_hf_config kept;
 
-    f->config = (ls_hf_config_config){.model = f->run.model, .bos = -1};
+    f->config = (ls_hf_config){.model = f->run.model, .bos = -1};
     if (!holds(f->home.p, "config.json") && !holds(f->home.p, LS_HF_CONFIG_COPIES "/config.json"))
         return LS_OK;
     ls_status st = ls_hf_config_open(&kept, ls_hf_folder_origin(f));
@@ -251,7 +251,7 @@ const ls_run *ls_hf_folder_run(const ls_hf_folder *f)
     return &f->run;
 }
 
-const ls_hf_config_config *ls_hf_folder_config(const ls_hf_folder *f)
+const ls_hf_config *ls_hf_folder_config(const ls_hf_folder *f)
 {
     return &f->config;
 }

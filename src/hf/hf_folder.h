@@ -34,7 +34,7 @@ const char *ls_hf_folder_path(const ls_hf_folder *folder);
  * section is empty but for the tokenizer, and vocab is that of config.json). Borrowed. */
 const ls_run *ls_hf_folder_run(const ls_hf_folder *folder);
 /* Token ids and dtype that config.json gives; for our folders what the import kept of them. */
-const ls_hf_config_config *ls_hf_folder_config(const ls_hf_folder *folder);
+const ls_hf_config *ls_hf_folder_config(const ls_hf_folder *folder);
 
 /* The tokenizer that belongs to the model: beside it, the copy that the run kept, or the one that
  * its run names. LS_EUSAGE: none is there. */

@@ -16,7 +16,7 @@ struct ls_hf_folder {
     bool hf;
     ls_run run; /* released when has_run */
     bool has_run;
-    ls_hf_config_config config;
+    ls_hf_config config;
     char dtype[48];
 
     /* Hugging Face */

@@ -16,7 +16,7 @@ typedef struct ls_hf_import_report {
     int files;
     ls_hf_import_proof proof;
     double worst;   /* largest difference of a logit, as a share of their root mean square */
-    bool tokenizer; /* one travelled along */
+    bool tokenizer; /* one went along */
     int64_t tokens; /* that it has; 0: it could not be read, for this reason: */
     char problem[640];
     double loss;         /* on a short English text, nats a token; NaN: not measured */

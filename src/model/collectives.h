@@ -1,11 +1,18 @@
-/* collectives.h -- the ranks that have one model together, as the model sees them.
+/* collectives.h -- the collectives that a model calls.
  *
- * A split model (model/model_split.h) ends some products with a part of their sum, and needs tensors that
- * other ranks have; ranks that share sequences (model/pass_context.c) need each other's keys. What
- * carries them is not the model's business: it asks a table of functions, and parallel/mp_group.h
- * fills it with a communicator. Tensors lie where the stream's rows work. All ranks ask for the
- * same in the same order. What fails is a failure of the stream, and everything after it is
- * dropped. */
+ * A split model (model_split.h) ends some products with a part of their sum and needs tensors that
+ * other ranks hold; ranks that share sequences (pass_context.c) need each other's keys; ranks that
+ * divide experts exchange rows (pass_expert_parallel.c). The model calls a table of functions, which
+ * parallel/mp_group.h fills with a communicator, so this room knows none. Tensors lie where the
+ * stream's rows work. All ranks of a group make the same calls in the same order. A call that fails
+ * fails the stream, and everything queued after it is dropped.
+ *
+ *   of 2 ranks          rank 0   rank 1         rank 0     rank 1
+ *   SUM                 a b      c d        ->  a+c b+d    a+c b+d
+ *   GATHER              a        b          ->  a b        a b
+ *   SCATTER             a b      c d        ->  a+c        b+d
+ *   SHIFT               a        b          ->  b          a
+ *   deal                a | b    c | d      ->  a | c      b | d */
 #pragma once
 #include "kernel/kernel.h"
 
@@ -18,7 +25,7 @@ typedef enum ls_collectives_move {
     LS_COLLECTIVES_SHIFT    /* to[n] = from[n] of the rank before, the last one's of the first */
 } ls_collectives_move;
 
-/* Gather and scatter move multiples of so many elements. */
+/* Gather and scatter move multiples of this number of elements. */
 enum { LS_COLLECTIVES_UNIT = 16 };
 
 typedef struct ls_collectives_ask {
@@ -29,7 +36,7 @@ typedef struct ls_collectives_ask {
     int64_t n;
 } ls_collectives_ask;
 
-/* What ranks give each other: to each its own elements, side by side in the order of ranks. */
+/* An all-to-all: each rank gives every rank some elements, side by side in the order of ranks. */
 typedef struct ls_collectives_deal {
     ls_dtype type;
     const void *from;
@@ -41,7 +48,7 @@ typedef struct ls_collectives_deal {
 
 typedef struct ls_collectives {
     void *context;
-    bool discrete; /* what is started goes on while the rank computes; else it is done at once */
+    bool overlaps; /* what is started goes on while the rank computes; else it is done at once */
     void (*run)(void *context, ls_stream *stream, const ls_collectives_ask *ask);
     /* Begin a move, and give a number to wait for, -1: it is done. Its memory belongs to it until
      * then. Two are under way at a time, at most. */
@@ -60,7 +67,7 @@ typedef struct ls_collectives_span {
     int copies;
 } ls_collectives_span;
 
-/* Bytes that each rank sends at least, for one move of so many ranks: along a ring. */
+/* Bytes that each rank sends at least for one move, which is by the ring algorithm. */
 static inline int64_t ls_collectives_sent(ls_collectives_move move, int64_t ranks, int64_t bytes)
 {
     return move == LS_COLLECTIVES_SUM     ? 2 * (ranks - 1) * bytes / ranks
@@ -68,7 +75,7 @@ static inline int64_t ls_collectives_sent(ls_collectives_move move, int64_t rank
                                           : (ranks - 1) * bytes;
 }
 
-/* Bytes of host memory that a move of so many passes through, where tensors lie on a device: what
+/* Bytes of host memory that a move of `bytes` passes through, where tensors lie on a device: what
  * all ranks have, or what goes and what comes. */
 static inline int64_t ls_collectives_place(ls_collectives_move move, int64_t ranks, int64_t bytes)
 {

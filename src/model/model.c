@@ -25,9 +25,9 @@ typedef struct spec {
     int64_t rows, cols; /* rows 0: a vector */
     ls_param_start start;
     float std;
-    bool joined;            /* lies directly behind the one before: one product reads both */
-    int parts;              /* see ls_param */
-    ls_flight_recorder box; /* shape[dim] of the whole; where dim is -1 nothing of it is divided */
+    bool joined;      /* lies directly behind the one before: one product reads both */
+    int parts;        /* see ls_param */
+    ls_param_box box; /* shape[dim] of the whole; where dim is -1 nothing of it is divided */
 } spec;
 
 typedef struct builder {
@@ -144,9 +144,9 @@ static ls_place add_if(builder *b, bool wanted, spec s)
 }
 
 /* A box that is the whole, on every rank. */
-static ls_flight_recorder undivided(const builder *b)
+static ls_param_box undivided(const builder *b)
 {
-    return (ls_flight_recorder){.dim = -1, .parts = 1, .copies = b->model->split.ranks};
+    return (ls_param_box){.dim = -1, .parts = 1, .copies = b->model->split.ranks};
 }
 
 static spec vector(const builder *b, const char *name, int64_t n, ls_param_start start)
@@ -736,7 +736,7 @@ void ls_model_start(const ls_param *p, uint64_t seed, int64_t first, int64_t cou
                     float *values_out)
 {
     for (int64_t done = 0, run; done < count; done += run) {
-        int64_t at = ls_flight_recorder_whole(&p->box, p->shape, first + done, &run);
+        int64_t at = ls_param_box_whole(&p->box, p->shape, first + done, &run);
         run = ls_min_i64(run, count - done);
         start_whole(p, seed, at, run, values_out + done);
     }
@@ -821,7 +821,7 @@ static float rope_frequency(const ls_model *model, int64_t i)
     const double pi = 3.14159265358979323846;
     float share = (float)(2 * i) / (float)model->shape.D;
     float f = 1.0f / (float)pow(r->rope_theta, (double)share);
-    double wave = 2 * pi / (double)f, page_reuse = (double)r->rope_original / wave;
+    double wave = 2 * pi / (double)f, turns = (double)r->rope_original / wave;
 
     switch (r->rope_scaling) {
     case LS_ROPE_PLAIN:
@@ -829,11 +829,11 @@ static float rope_frequency(const ls_model *model, int64_t i)
     case LS_ROPE_LINEAR:
         return f / (float)r->rope_factor;
     case LS_ROPE_LLAMA3:
-        if (page_reuse > r->rope_high)
+        if (turns > r->rope_high)
             return f;
-        if (page_reuse < r->rope_low)
+        if (turns < r->rope_low)
             return f / (float)r->rope_factor;
-        double smooth = (page_reuse - r->rope_low) / (r->rope_high - r->rope_low);
+        double smooth = (turns - r->rope_low) / (r->rope_high - r->rope_low);
         return (float)((1 - smooth) * (double)f / r->rope_factor + smooth * (double)f);
     }
     return f;

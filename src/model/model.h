@@ -9,8 +9,8 @@
  * out by the same rules. When all are trained the two places are equal. Initial values are
  * functions of (seed, tensor name, global element).
  *
- * Where several ranks have a model together (model_split.h), each describes its own part: sizes are those
- * of the part, and each parameter has a box in the whole tensor. */
+ * Where ranks split a model (model_split.h), each describes its own part: sizes are those of the part,
+ * and each parameter has a box in the whole tensor. */
 #pragma once
 #include "base/err.h"
 #include "config/run.h"
@@ -64,9 +64,9 @@ typedef struct ls_param {
                                * L + 1 the final norm and a head of its own */
     int ndim;
     int64_t shape[2];
-    ls_flight_recorder box; /* where it lies in the tensor of the whole model */
-    int64_t first;          /* element in the flat buffer of weights */
-    int64_t trained;        /* element in the buffers of gradients and moments; -1: frozen */
+    ls_param_box box; /* where it lies in the tensor of the whole model */
+    int64_t first;    /* element in the flat buffer of weights */
+    int64_t trained;  /* element in the buffers of gradients and moments; -1: frozen */
     int64_t count;
     ls_param_start start;
     float std;   /* of LS_START_NORMAL and LS_START_UNIFORM */
@@ -140,7 +140,7 @@ typedef struct ls_model {
  * of train.freeze or a target of lora.targets that fits nothing. */
 ls_status ls_model_init(ls_model *model, const ls_run *run, int64_t vocab);
 
-/* The part of split.rank and split.far_rank; sequence: rows of streams are divided too. LS_EUSAGE
+/* The part of split.rank and split.ep_rank; sequence: rows of streams are divided too. LS_EUSAGE
  * also: it cannot be divided so. */
 ls_status ls_model_init_split(ls_model *model, const ls_run *run, int64_t vocab,
                               ls_model_split split);

@@ -87,8 +87,8 @@ ls_status ls_model_split_make(ls_model_split *split, const ls_run *run, ls_model
     return LS_OK;
 }
 
-int64_t ls_flight_recorder_whole(const ls_flight_recorder *box, const int64_t shape[2], int64_t at,
-                                 int64_t *run_out)
+int64_t ls_param_box_whole(const ls_param_box *box, const int64_t shape[2], int64_t at,
+                           int64_t *run_out)
 {
     if (box->dim < 0) {
         *run_out = shape[0] * shape[1] - at;

@@ -1,13 +1,13 @@
 /* model_split.h -- one model on several ranks: which part of it each of them has.
  *
- * Tensor parallel (mesh.tp): heads, the MLP's inner width and the vocabulary are divided; the width
- * of the stream is not. So a rank's model is a model with fewer heads, a narrower MLP and fewer
- * tokens, and its products are plain products of smaller matrices:
+ * Tensor parallel (mesh.tp) divides heads, the MLP's inner width and the vocabulary, not the width of
+ * the stream. So a rank's model is a model with fewer heads, a narrower MLP and fewer tokens, and its
+ * products are plain products of smaller matrices:
  *
  *   q, k, v and the way into the MLP   by outputs: each rank makes its own heads, its own columns
  *   the two ways back to the stream    by inputs: each rank makes a part of the sum of all columns
  *   embedding and head                 by tokens
- *   norms over all heads (OLMoE)       by heads, with a sum over ranks in between (pass_tensor.c)
+ *   norms over all heads (OLMo-2)      by heads, with a sum over ranks in between (pass_tensor.c)
  *   other norms, biases after a sum, positions, the router of experts: every rank has them whole
  *
  * Expert parallel (mesh.ep): a rank has some of the experts, and everything else; and it has tokens
@@ -16,12 +16,12 @@
  * A parameter knows its box, its place in the whole tensor: initial values, checkpoints and hashes
  * go by elements of the whole, and do not depend on the split.
  *
- * What several ranks have alike gets alike gradients from whoever sees all of its uses. Where each
- * copy sees some uses only, its gradient is a part of a sum (`partial`), to be added up once in a
- * step: norms of q and k (own heads), keys and values that ranks share (own queries), the router
- * (own part of the experts), with `sequence` the norms of the stream (own rows). That is said of
- * ranks that are tensor parallel. Of those that divide experts everything else is such a part (own
- * tokens), and experts never are: all tokens reach them. */
+ * A parameter that several ranks copy gets equal gradients on all of them if each copy sees all uses.
+ * Where a copy sees some uses only, its gradient is a part of a sum (`partial`), which is added up
+ * once in a step. With tensor parallel these are the norms of q and k (own heads), keys and values
+ * that ranks share (own queries), the router (own part of the experts), and with `sequence` the norms
+ * of the stream (own rows). With expert parallel everything but the experts is such a part (own
+ * tokens); experts never are, since all tokens reach them. */
 #pragma once
 #include "base/err.h"
 #include "config/run.h"
@@ -44,7 +44,7 @@ typedef struct ls_model_split {
 } ls_model_split;
 
 /* Where a tensor lies in the whole one. */
-typedef struct ls_flight_recorder {
+typedef struct ls_param_box {
     int64_t shape[2]; /* of the whole */
     int dim;          /* that is divided; -1: none, it is the whole */
     int parts;        /* stretches of equal length along it, each divided alike: q, k and v in one
@@ -53,16 +53,16 @@ typedef struct ls_flight_recorder {
     int copies;       /* of `ranks` those side by side, from a multiple of it on, that have this
                        * same box, */
     bool partial;     /* and gradients that are parts of a sum */
-} ls_flight_recorder;
+} ls_param_box;
 
-/* The part of split->rank and split->far_rank: makes *shape, the shape of the whole, that of the
+/* The part of split->rank and split->ep_rank: makes *shape, the shape of the whole, that of the
  * part, and fills in the rest of *split. LS_EUSAGE: it cannot be divided, with the reason. */
 ls_status ls_model_split_make(ls_model_split *split, const ls_run *run,
                               struct ls_model_shape *shape);
 
 /* The element of the whole tensor that is element `at` of a tensor of this shape in its box, and
  * how many from there on lie side by side in both. */
-int64_t ls_flight_recorder_whole(const ls_flight_recorder *box, const int64_t shape[2], int64_t at,
-                                 int64_t *run_out);
+int64_t ls_param_box_whole(const ls_param_box *box, const int64_t shape[2], int64_t at,
+                           int64_t *run_out);
 
 LS_C_END

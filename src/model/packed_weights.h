@@ -1,12 +1,12 @@
 /* packed_weights.h -- the weights of a model in the order in which products read them.
  *
- * A product packs the columns of a weight that it needs, in every call, unless somebody did it
+ * A product packs the columns of a weight that it needs, in every call, unless that was done
  * before. Packs do it once after each change of the weights, at the first call that reads them, and
  * every call until the next change takes what is there: leaves, validation, a prompt. It costs one
  * copy of the matrices for each direction: forward, and with training towards the input.
  *
- * One set belongs to one buffer of weights; several passes may share it. Whoever changes weights
- * tells. Values and bits stay those of the weights themselves. Not thread-safe: for the thread that
+ * One set belongs to one buffer of weights; several passes may share it. The code that changes
+ * weights says so (`_updated`, `_changed`). Values and bits stay those of the weights themselves. Not thread-safe: for the thread that
  * queues the calls. */
 #pragma once
 #include "model/model.h"

@@ -269,7 +269,7 @@ static void adapt(const ls_pass *pass, const ls_pass_call *call, int64_t l, cons
     }
 }
 
-/* Whether the activation rides on the product into the MLP, and its ls_pass_gradient on the one
+/* Whether the activation rides on the product into the MLP, and its gradient on the one
  * out. */
 static bool act_rides_in(const ls_model_shape *s, const ls_block_params *p,
                          const ls_pass_layers *at)
@@ -383,14 +383,14 @@ static void norm(const ls_pass *pass, const ls_pass_call *call, ls_norm_fwd args
         pass->args.kernels->norm_fwd(pass->args.stream, &args);
 }
 
-bool ls_pass_ends_apart(const ls_pass *pass, const ls_pass_call *call, int64_t l, int site)
+bool ls_pass_ends_beside(const ls_pass *pass, const ls_pass_call *call, int64_t l, int site)
 {
     return !pass->args.model->shape.post_norm &&
            (ls_pass_is_split(&pass->args) || ls_pass_drop_at(pass, call, l, site).p > 0);
 }
 
 /* A product of which each rank has a part of the sum, which goes to `to`: between nodes one half of
- * its rows travels while the other is made. */
+ * its rows is sent while the other is made. */
 static void join_product(const ls_pass *pass, const ls_pass_call *call, int64_t l,
                          const ls_pass_layer *at, const void *x, void *to)
 {
@@ -407,7 +407,7 @@ static void join_product(const ls_pass *pass, const ls_pass_call *call, int64_t 
     for (int which = 0; which < 2; which++) {
         ls_pass_half_of(pass, call, to, which, &half);
         for (int i = 0; i < half.pieces; i++) {
-            stretch rows = {half.first + i * half.discrete, 0};
+            stretch rows = {half.first + i * half.stride, 0};
             rows.n = ls_max_i64(0, ls_min_i64(half.rows, M - rows.first));
             product(pass, call, l, at, rows, (const char *)x + rows.first * at->K * size,
                     (result){.y = ls_pass_at(pass, half.to, i * half.rows * at->N), .alone = true});
@@ -419,7 +419,7 @@ static void join_product(const ls_pass *pass, const ls_pass_call *call, int64_t 
 }
 
 /* stream + norm(x), where the norm stands behind the layer that made x. No row of the table adds
- * after a norm, so the next one is asked for the sum; what it makes of that nobody reads. */
+ * after a norm, so the next one is asked for the sum, and what it makes of that is never read. */
 static void norm_behind(const ls_pass *pass, const ls_pass_call *call, ls_norm_fwd args, ls_place w,
                         ls_place b, const void *stream, void *sum)
 {
@@ -459,7 +459,7 @@ static void end_branch(const ls_pass *pass, const ls_pass_call *call, int64_t l,
 
     if (pass->args.model->shape.post_norm) {
         end_before_norm(pass, call, l, site, at, x);
-    } else if (ls_pass_ends_apart(pass, call, l, site)) {
+    } else if (ls_pass_ends_beside(pass, call, l, site)) {
         join_product(pass, call, l, at, x, pass->branch);
     } else if (site == SITE_PROJ)
         linear(pass, call, l, at, x, ls_pass_stream_into(pass, l), b->mid);
@@ -474,11 +474,11 @@ static void norm_after(const ls_pass *pass, const ls_pass_call *call, int64_t l,
     const ls_pass_buffers *at = &pass->blocks[l];
     const void *before = site == SITE_PROJ ? ls_pass_stream_into(pass, l) : at->mid;
     void *sum = site == SITE_PROJ ? at->mid : at->next;
-    bool discrete = ls_pass_ends_apart(pass, call, l, site);
+    bool beside = ls_pass_ends_beside(pass, call, l, site);
 
-    args.stream = discrete ? before : sum;
-    args.x = discrete ? pass->branch : NULL;
-    args.sum = discrete ? sum : NULL;
+    args.stream = beside ? before : sum;
+    args.x = beside ? pass->branch : NULL;
+    args.sum = beside ? sum : NULL;
     norm(pass, call, args, w, b, ls_pass_drop_at(pass, call, l, site));
 }
 
@@ -673,7 +673,7 @@ void ls_pass_again(const ls_pass *pass, const ls_pass_call *call, int64_t l)
         mlp(pass, call, l, &at);
 }
 
-/* Tell who looks that tensors below this number are there. */
+/* Report that tensors below this number are there. */
 static void tell_made(const ls_pass_call *call, int64_t ready)
 {
     if (call->made)
@@ -709,7 +709,7 @@ static void embed(const ls_pass *pass, const ls_pass_call *call)
 }
 
 /* The norm behind the last block of a part: the final one; or, where that block's result was left
- * in the branch, one whose outcome nobody reads, so that the stream is whole. */
+ * in the branch, one whose outcome is never read, so that the stream is whole. */
 static void end_part(const ls_pass *pass, const ls_pass_call *call)
 {
     const ls_model *model = pass->args.model;
@@ -722,7 +722,7 @@ static void end_part(const ls_pass *pass, const ls_pass_call *call)
         norm(pass, call, args, model->lnf_w, model->lnf_b, (ls_dropout){0});
     } else if (head) {
         norm_after(pass, call, end - 1, SITE_OUT, args, model->lnf_w, model->lnf_b);
-    } else if (blocks && ls_pass_ends_apart(pass, call, end - 1, SITE_OUT)) {
+    } else if (blocks && ls_pass_ends_beside(pass, call, end - 1, SITE_OUT)) {
         const ls_block_params *p = &model->blocks[end - 1];
         norm_after(pass, call, end - 1, SITE_OUT, args, p->ln1_w, p->ln1_b);
     }

@@ -30,18 +30,19 @@ typedef struct ls_pass_args {
     const ls_kernels *kernels; /* borrowed */
     ls_stream *stream;         /* borrowed */
     ls_dtype type;             /* LS_F32 or LS_BF16; LS_F16 where the kernels know it */
-    int64_t B, T;             /* largest call; with a ring T is what a rank has of each sequence, in
+    int64_t B, T;           /* largest call; with cp_group T is what a rank has of each sequence, in
                                * two chunks, and every call has it */
-    int64_t leaves;           /* most leaves of a training call */
-    bool training;            /* keep what backward needs */
-    bool fp8;                 /* linear layers of all blocks but the first and the last multiply
+    int64_t leaves;         /* most leaves of a training call */
+    bool training;          /* keep what backward needs */
+    bool fp8;               /* linear layers of all blocks but the first and the last multiply
                                * in fp8 (kernel.h); type is bf16 */
-    bool tf32;                /* products of fp32 are made in tf32, where the kernels know it */
-    bool any_order;           /* sums of the gradient may be made in any order, where that is
+    bool tf32;              /* products of fp32 are made in tf32, where the kernels know it */
+    bool any_order;         /* sums of the gradient may be made in any order, where that is
                                * quicker: two runs can differ in the last bits */
-    ls_recompute recompute;   /* what backward makes again instead of keeping it; never auto. No
+    ls_recompute recompute; /* what backward makes again instead of keeping it; never auto. No
                                * bit depends on it */
-    int64_t recompute_blocks; /* the first so many do that; with full the others are selective */
+    int64_t
+        recompute_blocks; /* this many, from the first, do that; with full the others are selective */
     int64_t unit, units;      /* the part of the model that it computes: the first unit
                                * (ls_param.unit) and how many; 0 units: all of it */
     int slots;                /* calls whose activations are kept at a time; 0 counts as one */
@@ -84,14 +85,14 @@ typedef struct ls_pass_call {
      * one behind the other: the gradient from the part behind (anything, where the head is in this
      * part), in place of which that for the part before comes. */
     void *in, *dstream;
-    /* Told while backward goes down the model: of this call, elements `from` and above of grad are
-     * complete. From high to low, 0 at the end. NULL: nobody wants to know. */
+    /* Called while backward goes down the model: of this call, elements `from` and above of grad are
+     * complete. From high to low, 0 at the end. NULL: not reported. */
     void (*complete)(void *context, int64_t from);
     /* Asked for before the weights of a unit of the model (ls_param.unit) are read, in forward and
      * in backward; L + 1 also stands for the head. NULL: all are there. */
     void (*need)(void *context, int64_t unit);
-    /* Told while forward goes up the model: tensors below number `ready` (ls_pass_computed) that
-     * were not told before are there, some of them only until it returns. NULL: nobody looks. */
+    /* Called while forward goes up the model: tensors below number `ready` (ls_pass_computed) that
+     * were not told before are there, some of them only until it returns. NULL: not reported. */
     void (*made)(void *context, int ready);
     void *context;
 } ls_pass_call;
@@ -145,7 +146,7 @@ bool ls_pass_is_late(const ls_model *model, const ls_param *param);
  * that were not rounded yet, so it cannot be made on the other side. */
 int ls_pass_border(const ls_model *model);
 
-/* Elements of a stream between parts, of a call of so many tokens: all rows, or of a split model
+/* Elements of a stream between parts, of a call of this many tokens: all rows, or of a split model
  * whose rows are divided this rank's share of them, as many on every rank. */
 int64_t ls_pass_stream(const ls_model *model, int64_t tokens);
 

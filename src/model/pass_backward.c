@@ -189,7 +189,7 @@ static void linear_back(const ls_pass *pass, const ls_pass_call *call, int64_t l
 
 /* The same of a layer that begins a branch, down to pass->dy, or, with norms behind the layers, onto
  * the gradient of the stream. On one rank that is all. Else dx is a part of a sum: rows of x come
- * while dx is made, and dx travels while the gradients of the parameters are. */
+ * while dx is made, and dx is sent while the gradients of the parameters are. */
 static void column_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
                         const ls_pass_layer *at, void *share, void *dy)
 {
@@ -524,7 +524,7 @@ static void embed_back(const ls_pass *pass, const ls_pass_call *call)
                         .scratch = pass->scratch});
 }
 
-/* The lowest block that a ls_pass_gradient must reach; 0 where the embedding is trained. */
+/* The lowest block that a gradient must reach; 0 where the embedding is trained. */
 static int64_t lowest_trained(const ls_model *model)
 {
     int64_t l = 0;

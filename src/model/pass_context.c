@@ -1,12 +1,13 @@
 /* pass_context.c -- attention of ranks that share sequences (mesh.cp): context parallel.
  *
  * N ranks cut each sequence into 2 N chunks of as many tokens, and rank r has chunks r and
- * 2 N - 1 - r: one whose queries see little and one whose queries see much. What is computed for a
- * token alone needs nobody. Attention needs the keys and values of all ranks; they go round a ring,
- * each rank sends on what it has while it computes with it:
+ * 2 N - 1 - r: one whose queries see little and one whose queries see much. Norms, projections and
+ * the MLP work on each token alone and need no other rank. Attention needs the keys and values of
+ * all ranks. They go round a ring: each rank passes on what it holds while it computes with it.
  *
- *   chunks of 3 ranks        0 5        1 4        2 3
- *   step 0, keys of          0 5        1 4        2 3        the own ones: two triangles, a square
+ *                            rank 0     rank 1     rank 2
+ *   chunks of queries        0 5        1 4        2 3
+ *   step 0, keys of chunks   0 5        1 4        2 3        own keys: two triangles, a square
  *   step 1                   2 3        0 5        1 4        from the left: two squares
  *   step 2                   1 4        2 3        0 5        two squares
  *
@@ -15,22 +16,22 @@
  * all ranks have as much to do in every step. The results of the steps are joined as the tiles of
  * one attention are, by log-sum-exp (ls_attention_pair).
  *
- * Backward sends keys and values round once more, and the gradients for them after them: a rank
- * computes its part, adds what has come from the left and sends it to the right. They begin behind
- * their owner, which keeps its own part, and come home after N - 1 steps.
+ * Backward sends keys and values round once more, and their gradients one step behind them: a rank
+ * computes its part, adds the sum that came from the left and sends it to the right. The owner of
+ * the keys keeps its own part; the sum of the others' reaches it after N - 1 steps.
  *
  *   step i of rank r, i > 0:  part = gradient for the keys of rank r - i;  part += sum from r - 1
  *                             part -> r + 1, where it is the sum for step i + 1
  *
- * The other way, `gather`: everything comes at once while the rank computes with its own keys, in
- * as many bytes and N times the memory; gradients go back as one reduce-scatter.
+ * With `gather` all keys and values arrive in one all-gather while the rank computes with its own: as
+ * many bytes, N times the memory. Gradients go back in one reduce-scatter.
  *
  * Gradients for keys and values are fp32 on their way, whatever the type. Both ways join in the
  * same order, so the forward pass has the same bits.
  *
- * Where the model is split as well (mesh.tp), every rank of a team has a ring of its own, of those
- * that have the same heads: the keys of the others are nothing to it. All that travels lies in
- * memory of its own, since a ring reaches other memory than a team. */
+ * Where the model is split as well (mesh.tp), a context-parallel group holds the ranks that have the
+ * same heads; each rank of a tensor-parallel group belongs to another one. Buffers that are sent lie
+ * in memory of their own, since the two groups reach different memory of their ranks. */
 #include "model/pass_impl.h"
 
 #include <math.h>
@@ -70,7 +71,7 @@ static ls_heads dense_heads(void *x, int64_t T, int64_t H, int64_t D)
     return (ls_heads){x, T * H * D, H * D, D};
 }
 
-/* Keys, or values, of a buffer that travels, of some type. */
+/* Keys, or values, in a buffer that is sent, of some type. */
 static ls_heads half_of(const ls_pass *pass, const ls_pass_call *call, ls_dtype type, void *kv,
                         bool values)
 {
@@ -132,8 +133,8 @@ static void split_packed(const ls_pass *pass, const ls_pass_call *call, void *qk
     (back ? k->qkv_bwd : k->qkv_fwd)(pass->args.stream, &row);
 }
 
-/* Keys and values of a packed product, and queries where they are given, between it and what
- * travels. */
+/* Copy keys and values, and queries where they are given, from a packed product to buffers that are
+ * sent, or back. */
 static void copy_kv(const ls_pass *pass, const ls_pass_call *call, void *qkv, void *queries,
                     void *kv, bool back)
 {
@@ -190,7 +191,7 @@ static void await(const ls_pass *pass, int number)
         collectives->wait(collectives->context, pass->args.stream, number);
 }
 
-/* Whose keys a rank has in a step. */
+/* The rank whose keys this rank has in a step. */
 static int owner_at(const ls_pass *pass, int step)
 {
     int n = pass->args.cp_group.ranks;
@@ -239,7 +240,7 @@ static void forward_with(const ls_pass *pass, const ls_pass_call *call, int64_t 
                          void *kv)
 {
     const ls_model_shape *s = &pass->args.model->shape;
-    void *out = pass->args.type == LS_F32 ? pass->blocks[l].att : pass->host_stage.wide;
+    void *out = pass->args.type == LS_F32 ? pass->blocks[l].att : pass->cp.wide;
     ls_heads o = dense_heads(out, call->T, s->H, s->D);
     meeting m;
 
@@ -273,7 +274,7 @@ static void backward_with(const ls_pass *pass, const ls_pass_call *call, int64_t
     ls_dtype type = pass->args.type;
     ls_heads o = ls_pass_heads_of(pass, call->T, pass->blocks[l].att);
     ls_heads dout = ls_pass_heads_of(pass, call->T, pass->datt);
-    ls_heads dq = dense_heads(pass->host_stage.wide, call->T, s->H, s->D);
+    ls_heads dq = dense_heads(pass->cp.wide, call->T, s->H, s->D);
     ls_heads dk = half_of(pass, call, LS_F32, dkv, false);
     ls_heads dv = half_of(pass, call, LS_F32, dkv, true);
     meeting m;
@@ -310,7 +311,7 @@ static void backward_with(const ls_pass *pass, const ls_pass_call *call, int64_t
 
 static void cp_forward(const ls_pass *pass, const ls_pass_call *call, int64_t l)
 {
-    void *const *kv = pass->host_stage.kv;
+    void *const *kv = pass->cp.kv;
     int n = pass->args.cp_group.ranks;
 
     for (int i = 0; i < n; i++) {
@@ -325,7 +326,7 @@ static void cp_forward(const ls_pass *pass, const ls_pass_call *call, int64_t l)
 
 static void gather_forward(const ls_pass *pass, const ls_pass_call *call, int64_t l)
 {
-    void *const *kv = pass->host_stage.kv;
+    void *const *kv = pass->cp.kv;
     ls_dtype type = pass->args.type;
     int coming = start(pass, call, LS_COLLECTIVES_GATHER, type, kv[0], kv[1]);
 
@@ -340,7 +341,7 @@ static void gather_forward(const ls_pass *pass, const ls_pass_call *call, int64_
 void ls_pass_cp_forward(const ls_pass *pass, const ls_pass_call *call, int64_t l)
 {
     const ls_pass_buffers *b = &pass->blocks[l];
-    const ls_pass_travel *t = &pass->host_stage;
+    const ls_pass_cp_buffers *t = &pass->cp;
 
     copy_kv(pass, call, b->turned, NULL, t->kv[0], false);
     (pass->args.cp_group.gather ? gather_forward : cp_forward)(pass, call, l);
@@ -357,7 +358,7 @@ static void add(const ls_pass *pass, float *to, const float *x, int64_t n)
 /* Keys and values are one step ahead of their gradients. */
 static void cp_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l)
 {
-    const ls_pass_travel *t = &pass->host_stage;
+    const ls_pass_cp_buffers *t = &pass->cp;
     int64_t elements = ls_pass_kv_elements(&pass->args, call->B, call->T);
     int n = pass->args.cp_group.ranks, sum = -1;
 
@@ -383,7 +384,7 @@ static void cp_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l
 
 static void gather_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l)
 {
-    const ls_pass_travel *t = &pass->host_stage;
+    const ls_pass_cp_buffers *t = &pass->cp;
     ls_dtype type = pass->args.type;
     int n = pass->args.cp_group.ranks, rank = pass->args.cp_group.rank;
     int coming = start(pass, call, LS_COLLECTIVES_GATHER, type, t->kv[0], t->kv[1]);
@@ -399,12 +400,12 @@ static void gather_backward(const ls_pass *pass, const ls_pass_call *call, int64
     await(pass, start(pass, call, LS_COLLECTIVES_SCATTER, LS_F32, t->all, t->dkv));
 }
 
-/* datt, whose last reader is gone, takes the queries' gradient in the pass's type; and a buffer
- * that travelled those of the keys and values. */
+/* datt, whose last reader is gone, takes the queries' gradient in the pass's type, and the first
+ * send buffer those of the keys and values. */
 void ls_pass_cp_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l, void *dqkv)
 {
     const ls_model_shape *s = &pass->args.model->shape;
-    const ls_pass_travel *t = &pass->host_stage;
+    const ls_pass_cp_buffers *t = &pass->cp;
     int64_t queries = call->B * call->T * ls_pass_att_width(s);
     int64_t elements = ls_pass_kv_elements(&pass->args, call->B, call->T);
 

@@ -1,30 +1,31 @@
-/* pass_expert_parallel.c -- experts that other ranks have (mesh.ep).
+/* pass_expert_parallel.c -- experts that other ranks have (mesh.ep): expert parallel.
  *
  * Every rank has tokens of its own and routes them; experts are divided. A rank's routed rows are
- * sorted by expert, so they lie by the rank that has the expert. They go there, are grouped by
- * expert, go through the experts, and come back the same way; none is dropped.
+ * sorted by expert, so those for one rank lie side by side. An all-to-all takes them to the ranks of
+ * their experts, which group them by expert, apply the experts and send the results back the same
+ * way. No row is dropped.
  *
  *   2 ranks, experts a b | c d, 2 tokens each, 2 experts for each token
  *
  *             rank 0: tokens 0 1         rank 1: tokens 2 3
  *   rows      a0 b1 | c0 d1              a2 | c2 c3 d3
  *   counts    1 1 | 1 1                  1 0 | 2 1             to each rank those of its experts
- *   deal      a0 b1 | a2                 c0 d1 | c2 c3 d3      by source
+ *   deal      a0 b1 | a2                 c0 d1 | c2 c3 d3      all-to-all: by source
  *   regroup   a0 a2 | b1                 c0 c2 c3 | d1 d3      by expert: products
  *   and back  a0 b1 | c0 d1              a2 | c2 c3 d3
  *
- * Backward the same rows travel once more: gradients of the experts' results there, those of their
- * inputs back. So a row that another rank's expert works on crosses four times, counts once.
+ * Backward sends the gradients of the results there and those of the inputs back. So a row for
+ * another rank's expert crosses the network four times in a step, and its counts once.
  *
- * How many rows come is known only when they come, but memory is taken before: there is room for
- * all tokens of all ranks. A rank without a call in a round serves the others' (ls_pass_serve).
+ * A rank learns how many rows arrive only after memory was reserved, so there is room for all tokens
+ * of all ranks. A rank without a call in a round still serves the others' rows (ls_pass_serve).
  *
- * Of a split model (mesh.tp) every rank of a team has a part of each expert of the team, and all
- * have the same tokens and route them alike: rows go to the rank of the same place in another team,
- * and what comes back is a part of a sum, as it is where a team has all experts.
+ * Where the model is split as well (mesh.tp), the ranks of a tensor-parallel group have the same
+ * tokens, route them alike and hold parts of the same experts. Rows go to the rank of the same number
+ * in another group, and what comes back is a part of a sum over the own group.
  *
- * On a device with a memory of its own the host waits once in a layer, to know how many rows go
- * where: it keeps tables of these numbers, and rows of the device read copies of them. */
+ * With discrete device memory the host waits once in a layer to learn how many rows go where. It
+ * keeps tables of these numbers, and the device reads copies of them. */
 #include "model/pass_impl.h"
 
 #include "base/time.h"
@@ -72,10 +73,10 @@ static ls_status open_tables(ls_pass *pass)
 
     if (st != LS_OK)
         return st;
-    pass->ep_group.elements = pass->ep_tables;
-    int32_t *at = (int32_t *)(void *)(pass->ep_group.elements + 2 * model->split.ep_ranks);
-    pass->ep_group.own = at;
-    pass->ep_group.come = at + E;
+    pass->ep.elements = pass->ep_tables;
+    int32_t *at = (int32_t *)(void *)(pass->ep.elements + 2 * model->split.ep_ranks);
+    pass->ep.own = at;
+    pass->ep.come = at + E;
     at += 2 * E;
     for (int64_t i = 0; i < blocks; i++, at += table_numbers(pass))
         pass->all[i].experts.host = (ls_pass_tables){.first = at,
@@ -134,31 +135,31 @@ static void tell_device(const ls_pass *pass, const ls_pass_experts *b)
     ls_stream_copy_in(pass->args.stream, b->first_here, b->host.first_here, (n + 1) * size);
 }
 
-/* How many rows of each expert everybody has, to who has the expert; then where rows will lie. */
+/* Tell each rank how many rows every rank has for its experts; then work out where rows will lie. */
 static void exchange_counts(const ls_pass *pass, const ls_pass_experts *b)
 {
     const ls_model_split *split = &pass->args.model->split;
-    const ls_pass_ep *ep_group = &pass->ep_group;
+    const ls_pass_ep_buffers *ep = &pass->ep;
     const ls_pass_tables *to = &b->host;
     int64_t ranks = split->ep_ranks, n = split->experts;
     int32_t at = 0;
 
     for (int64_t e = 0; e < pass->args.model->shape.E; e++)
-        ep_group->own[e] = to->first[e + 1] - to->first[e];
+        ep->own[e] = to->first[e + 1] - to->first[e];
     pass->args.ep_group->deal(
         pass->args.ep_group->context, pass->args.stream,
         &(ls_collectives_deal){
-            .type = LS_I32, .from = ep_group->own, .to = ep_group->come, .n = n, .host = true});
+            .type = LS_I32, .from = ep->own, .to = ep->come, .n = n, .host = true});
     if (ls_stream_failed(pass->args.stream))
         return;
-    for (int64_t i = 0; i < ranks * n; at += ep_group->come[i++])
+    for (int64_t i = 0; i < ranks * n; at += ep->come[i++])
         to->by_source[i] = at;
     to->by_source[ranks * n] = at;
     LS_BUG_IF(at > ls_pass_ep_rows(&pass->args), "%d rows for the experts of a rank", at);
     at = 0;
     for (int64_t i = 0; i < n * ranks; i++) {
         to->by_expert[i] = at;
-        at += ep_group->come[i % ranks * n + i / ranks];
+        at += ep->come[i % ranks * n + i / ranks];
     }
     to->by_expert[n * ranks] = at;
     for (int64_t e = 0; e <= n; e++)
@@ -168,13 +169,13 @@ static void exchange_counts(const ls_pass *pass, const ls_pass_experts *b)
 
 /* --- rows ------------------------------------------------------------------------------------- */
 
-/* Rows to those who have their experts, or back. */
+/* Send rows to the ranks of their experts, or back. */
 static void deal_rows(const ls_pass *pass, const ls_pass_experts *b, const void *from, void *to,
                       bool back)
 {
     const ls_model_split *split = &pass->args.model->split;
     int64_t ranks = split->ep_ranks, n = split->experts, C = pass->args.model->shape.C;
-    int64_t *there = pass->ep_group.elements, *here = there + ranks;
+    int64_t *there = pass->ep.elements, *here = there + ranks;
 
     if (ls_stream_failed(pass->args.stream))
         return;
@@ -220,33 +221,33 @@ static ls_route route_here(const ls_pass *pass, const ls_pass_experts *b)
 static void serve_forward(const ls_pass *pass, const ls_pass_call *call, int64_t l)
 {
     const ls_pass_experts *b = &pass->blocks[l].experts;
-    const ls_pass_ep *ep_group = &pass->ep_group;
+    const ls_pass_ep_buffers *ep = &pass->ep;
 
     exchange_counts(pass, b);
     ls_route route = route_here(pass, b);
     ls_experts here = ls_pass_experts_of(pass, call, l, &route, false);
-    deal_rows(pass, b, ep_group->away, ep_group->come_rows, false);
-    regroup(pass, b, ep_group->come_rows, b->xs, false);
-    here.ys = ep_group->grouped;
+    deal_rows(pass, b, ep->away, ep->come_rows, false);
+    regroup(pass, b, ep->come_rows, b->xs, false);
+    here.ys = ep->grouped;
     ls_experts_apply(pass->args.stream, &here);
-    regroup(pass, b, ep_group->grouped, ep_group->come_rows, true);
-    deal_rows(pass, b, ep_group->come_rows, b->ys, true);
+    regroup(pass, b, ep->grouped, ep->come_rows, true);
+    deal_rows(pass, b, ep->come_rows, b->ys, true);
 }
 
 static void serve_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l)
 {
     const ls_pass_experts *b = &pass->blocks[l].experts;
-    const ls_pass_ep *ep_group = &pass->ep_group;
+    const ls_pass_ep_buffers *ep = &pass->ep;
     ls_route route = route_here(pass, b);
     ls_experts here = ls_pass_experts_of(pass, call, l, &route, true);
 
-    deal_rows(pass, b, b->ys, ep_group->come_rows, false);
-    regroup(pass, b, ep_group->come_rows, ep_group->grouped, false);
-    here.ys = ep_group->grouped;
+    deal_rows(pass, b, b->ys, ep->come_rows, false);
+    regroup(pass, b, ep->come_rows, ep->grouped, false);
+    here.ys = ep->grouped;
     here.accumulate = call->accumulate;
     ls_experts_apply_back(pass->args.stream, &here);
-    regroup(pass, b, b->xs, ep_group->come_rows, true);
-    deal_rows(pass, b, ep_group->come_rows, ep_group->away, true);
+    regroup(pass, b, b->xs, ep->come_rows, true);
+    deal_rows(pass, b, ep->come_rows, ep->away, true);
 }
 
 void ls_pass_ep_again(const ls_pass *pass, const ls_pass_call *call, int64_t l)
@@ -262,7 +263,7 @@ void ls_pass_ep_forward(const ls_pass *pass, const ls_pass_call *call, int64_t l
 {
     ls_experts leaving = *own;
 
-    leaving.xs = pass->ep_group.away;
+    leaving.xs = pass->ep.away;
     ls_experts_gather(pass->args.stream, &leaving);
     learn_first(pass, &pass->blocks[l].experts);
     serve_forward(pass, call, l);
@@ -276,7 +277,7 @@ void ls_pass_ep_backward(const ls_pass *pass, const ls_pass_call *call, int64_t 
 
     ls_experts_spread(pass->args.stream, own);
     serve_backward(pass, call, l);
-    returned.xs = pass->ep_group.away;
+    returned.xs = pass->ep.away;
     ls_experts_collect(pass->args.stream, &returned);
 }
 

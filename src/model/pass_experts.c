@@ -8,15 +8,15 @@
  *
  * Where the model is split, every rank routes alike and has some columns of each expert. What comes
  * back to the weights and through the router is then a part of a sum, like the experts' own, and is
- * added up with it; the router's losses are counted by the first rank. GPUs of a team may multiply
- * by different algorithms, and a rounding may decide between two experts: there the first rank's
- * logits are everybody's.
+ * added up with it; the first rank counts the router's losses. GPUs of a tensor-parallel group may
+ * multiply by different algorithms, and a rounding may decide between two experts: there all ranks
+ * use the first rank's logits.
  *
- * Where experts are divided, every rank, or team, routes its own tokens (pass_expert_parallel.c).
+ * Where experts are divided, every rank, or tensor-parallel group, routes its own tokens
+ * (pass_expert_parallel.c).
  *
- * The balance loss is that of a sequence. Ranks that share sequences (pass_context.c) add up what each
- * has counted of the choices in them; whoever counts the losses does, and nothing else of it needs
- * the other tokens. */
+ * The balance loss is that of a sequence. Ranks that share sequences (pass_context.c) add up how often
+ * their tokens chose each expert; nothing else of the loss needs the other ranks' tokens. */
 #include "model/pass_impl.h"
 
 #include "kernel/experts.h"
@@ -95,7 +95,7 @@ static void make_logits(const ls_pass *pass, const ls_pass_call *call, int64_t l
                          .layout = s->layout});
 }
 
-/* Those of the first rank to all of a team: the others bring zeros to a sum. */
+/* The first rank's logits to all of the group: a sum to which the others bring zeros. */
 static void share_logits(const ls_pass *pass, void *logits, int64_t M)
 {
     int64_t n = M * pass->args.model->shape.E, bytes = n * ls_dtype_bytes(pass->args.type);
@@ -127,19 +127,19 @@ static void choose(const ls_pass *pass, const ls_pass_call *call, int64_t l, con
 void ls_pass_experts_forward(const ls_pass *pass, const ls_pass_call *call, int64_t l)
 {
     const ls_pass_buffers *b = &pass->blocks[l];
-    bool discrete = ls_pass_ends_apart(pass, call, l, SITE_OUT);
+    bool beside = ls_pass_ends_beside(pass, call, l, SITE_OUT);
     ls_route route = route_of(pass, call, l);
     ls_experts args = ls_pass_experts_of(pass, call, l, &route, false);
 
     args.x = ls_pass_whole(pass, call, b->y2, pass->whole_x);
     choose(pass, call, l, args.x, &route);
-    args.add = discrete ? NULL : b->mid;
-    args.y = discrete ? ls_pass_part(pass, pass->branch) : b->next;
+    args.add = beside ? NULL : b->mid;
+    args.y = beside ? ls_pass_part(pass, pass->branch) : b->next;
     if (ls_pass_is_ep(&pass->args))
         ls_pass_ep_forward(pass, call, l, &args);
     else
         ls_experts_forward(pass->args.stream, &args);
-    if (discrete)
+    if (beside)
         ls_pass_join(pass, call, pass->branch);
 }
 

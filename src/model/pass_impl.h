@@ -24,13 +24,13 @@ typedef struct ls_pass_experts {
 } ls_pass_experts;
 
 /* Rows on their way to experts of other ranks, and how many. */
-typedef struct ls_pass_ep {
+typedef struct ls_pass_ep_buffers {
     void *away;          /* own rows, by expert */
     void *come_rows;     /* by source */
     void *grouped;       /* by expert */
     int64_t *elements;   /* [2][ranks]: of own rows for each rank, and of those from it */
     int32_t *own, *come; /* rows of each expert: own ones, [E]; [ranks][experts] */
-} ls_pass_ep;
+} ls_pass_ep_buffers;
 
 /* What one block computes: of the pass's type, but for the statistics. */
 typedef struct ls_pass_buffers {
@@ -55,8 +55,8 @@ typedef struct ls_pass_ends {
     float *meanf, *rstdf;
 } ls_pass_ends;
 
-/* What travels between ranks that share sequences (pass_context.c). */
-typedef struct ls_pass_travel {
+/* What ranks that share sequences send to each other (pass_context.c). */
+typedef struct ls_pass_cp_buffers {
     void *kv[2]; /* keys and values of a rank, [2][B, T, Hkv, D], and the next ones; with gather the
                   * own ones, and those of all ranks */
     float *dkv;  /* gradient of the own ones */
@@ -64,21 +64,20 @@ typedef struct ls_pass_travel {
                            * ranks have added up */
     float *all;           /* with gather: of all ranks' */
     float *wide;          /* [B, T, H, D]: of the queries; and the result, where it is not fp32 */
-} ls_pass_travel;
+} ls_pass_cp_buffers;
 
 struct ls_pass {
     ls_pass_args args;
     bool discrete; /* the device has a memory of its own */
     int64_t bytes;
-    void *memory; /* owned */
-    void
-        *host_stage_memory; /* owned: of `travel`, which the ranks of a ring reach; NULL: no ring */
+    void *memory;    /* owned */
+    void *cp_memory; /* owned: of cp, which the ranks of the group reach; NULL: no group */
     void *in0, *branch, *yf;
     void *whole_x, *whole_y; /* where streams are divided: all rows of one, and of a sum's part */
     float *scores, *all_scores; /* of the head of a split model: this rank's, and all ranks' */
     float *qk_sums;             /* [2, M]: of q and k, where ranks normalise them together */
     float *meanf, *rstdf, *rope;
-    ls_pass_travel host_stage;
+    ls_pass_cp_buffers cp;
     ls_pass_ends *ends;   /* owned: of each slot; those of the call at hand are above */
     ls_pass_buffers *all; /* owned: blocks of each slot */
     void *dstream, *dbranch, *dy, *dqkv, *datt, *dz, *dact, *dsmall;
@@ -86,7 +85,7 @@ struct ls_pass {
     float *dweights, *stack; /* of experts: [M, K], and sums over leaves */
     int64_t stack_floats;    /* of that */
     ls_expert *experts;      /* owned, E of them: those of the block at hand */
-    ls_pass_ep ep_group;
+    ls_pass_ep_buffers ep;
     void *ep_tables; /* owned, host: tables of all blocks, where the device has a memory of its own
                        */
     float *spare; /* [D]: the gradient of a norm of q or k that is frozen while the other is not */
@@ -281,7 +280,7 @@ int ls_pass_times_again(const ls_pass_args *args, int64_t l);
 /* Make it, where the buffers that blocks share hold those of another block. */
 void ls_pass_again(const ls_pass *pass, const ls_pass_call *call, int64_t l);
 
-/* --- ranks that have the model together (pass_tensor.c); on one rank nothing happens ----------- */
+/* --- ranks of a split model (pass_tensor.c); on one rank nothing happens ------------------------ */
 
 bool ls_pass_is_split(const ls_pass_args *args);
 bool ls_pass_divides_rows(const ls_pass_args *args);
@@ -305,11 +304,11 @@ void *ls_pass_part(const ls_pass *pass, void *share);
 bool ls_pass_part_onto(const ls_pass *pass, const ls_pass_call *call, void *share);
 void ls_pass_join(const ls_pass *pass, const ls_pass_call *call, void *share);
 
-/* Half of the rows of a join, which travels while the other half is made: `pieces` runs of `rows`
- * rows each, `apart` rows from one to the next, the first of them at `first`. The part of the sum
- * is made in them, one behind the other, from `to` on; rows behind the call's are nobody's. */
+/* Half of the rows of a join, which is sent while the other half is made: `pieces` runs of `rows`
+ * rows each, `stride` rows from one to the next, the first of them at `first`. The part of the sum
+ * is made in them, one behind the other, from `to` on; rows behind the call's have no meaning. */
 typedef struct ls_pass_half {
-    int64_t first, rows, discrete;
+    int64_t first, rows, stride;
     int pieces;
     void *to;
 } ls_pass_half;
@@ -348,8 +347,8 @@ void ls_pass_cp_backward(const ls_pass *pass, const ls_pass_call *call, int64_t 
 /* Before a router's losses go backward: choices of experts, of whole sequences. */
 void ls_pass_cp_count(const ls_pass *pass, const ls_pass_call *call, int64_t l);
 
-/* Whether a branch ends apart from the stream, to which the norm after it adds it. */
-bool ls_pass_ends_apart(const ls_pass *pass, const ls_pass_call *call, int64_t l, int site);
+/* Whether a branch ends in a buffer beside the stream, to which the norm after it adds it. */
+bool ls_pass_ends_beside(const ls_pass *pass, const ls_pass_call *call, int64_t l, int site);
 
 /* The same for a half of backward, which ends with pass->late NULL again. */
 void ls_pass_take_late(ls_pass *pass, const ls_pass_call *call);

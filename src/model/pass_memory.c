@@ -222,18 +222,18 @@ static void cut_gated(cutter *c, const ls_pass_args *args, ls_pass_buffers *bloc
 }
 
 /* What rows pass through on their way to other ranks and back, of all blocks. */
-static void cut_ep(cutter *c, const ls_pass_args *args, ls_pass_ep *ep_group)
+static void cut_ep(cutter *c, const ls_pass_args *args, ls_pass_ep_buffers *ep)
 {
     const ls_model_shape *s = &args->model->shape;
     const ls_model_split *split = &args->model->split;
     int64_t here = ls_pass_ep_rows(args) * s->C;
 
-    ep_group->away = cut_values(c, args, args->B * args->T * s->K * s->C);
-    ep_group->come_rows = cut_values(c, args, here);
-    ep_group->grouped = cut_values(c, args, here);
-    ep_group->elements = cut(c, 2 * split->ep_ranks * (int64_t)sizeof *ep_group->elements);
-    ep_group->own = cut_ints(c, s->E);
-    ep_group->come = cut_ints(c, split->ep_ranks * split->experts);
+    ep->away = cut_values(c, args, args->B * args->T * s->K * s->C);
+    ep->come_rows = cut_values(c, args, here);
+    ep->grouped = cut_values(c, args, here);
+    ep->elements = cut(c, 2 * split->ep_ranks * (int64_t)sizeof *ep->elements);
+    ep->own = cut_ints(c, s->E);
+    ep->come = cut_ints(c, split->ep_ranks * split->experts);
 }
 
 /* The rest of a block, but for its end. */
@@ -370,10 +370,10 @@ static void lay_out_slot(cutter *c, const ls_pass_args *args, ls_pass *pass, int
     ls_pass_ends ends = {.yf = NULL};
 
     /* A branch ends beside the stream. */
-    bool discrete = s->dropout > 0 || s->post_norm || ls_pass_is_split(args);
-    if (ls_pass_has_head(args) || (slot == 0 && discrete))
+    bool beside = s->dropout > 0 || s->post_norm || ls_pass_is_split(args);
+    if (ls_pass_has_head(args) || (slot == 0 && beside))
         ends = cut_ends(c, args);
-    else if (pass->ends) /* nobody reads it */
+    else if (pass->ends) /* its content is never read */
         ends = pass->ends[0];
     if (ls_pass_has_embedding(args))
         ends.in0 = cut_values(c, args, share * s->C);
@@ -427,7 +427,7 @@ static void cut_meeting(cutter *c, const ls_pass_args *args, ls_pass *pass)
 }
 
 /* What ranks that share sequences send to each other. */
-static void cut_host_stage(cutter *c, const ls_pass_args *args, ls_pass_travel *t)
+static void cut_cp(cutter *c, const ls_pass_args *args, ls_pass_cp_buffers *t)
 {
     int64_t n = ls_pass_kv_elements(args, args->B, args->T);
     bool gather = args->cp_group.gather;
@@ -448,7 +448,7 @@ static void cut_host_stage(cutter *c, const ls_pass_args *args, ls_pass_travel *
 }
 
 /* The one description of the buffer, used for counting and for cutting: then ends and all are
- * there. What travels round a ring is in another one. */
+ * there. What context-parallel ranks send lies in another one. */
 static void lay_out(cutter *c, const ls_pass_args *args, int threads, ls_pass *pass)
 {
     const ls_model_shape *s = &args->model->shape;
@@ -459,7 +459,7 @@ static void lay_out(cutter *c, const ls_pass_args *args, int threads, ls_pass *p
     if (ls_pass_is_split(args))
         cut_meeting(c, args, pass);
     if (ls_pass_is_ep(args))
-        cut_ep(c, args, &pass->ep_group);
+        cut_ep(c, args, &pass->ep);
     pass->maxima = args->fp8 ? cut_floats(c, s->L * 2 * LS_LAYERS) : NULL;
     pass->rope = s->rope ? cut_floats(c, ls_max_i64(args->T, args->cache) * s->D) : NULL;
     if (args->type != LS_F32) {
@@ -485,22 +485,22 @@ static int64_t own_bytes(const ls_pass_args *args, int threads)
     return ls_round_up(c.used, 4096);
 }
 
-static int64_t host_stage_bytes(const ls_pass_args *args)
+static int64_t cp_bytes(const ls_pass_args *args)
 {
     cutter c = {.base = NULL};
-    ls_pass_travel unused = {.dkv = NULL};
+    ls_pass_cp_buffers unused = {.dkv = NULL};
 
     if (ls_pass_is_cp(args))
-        cut_host_stage(&c, args, &unused);
+        cut_cp(&c, args, &unused);
     return ls_round_up(c.used, 4096);
 }
 
 int64_t ls_pass_bytes(const ls_pass_args *args, int threads)
 {
-    return own_bytes(args, threads) + host_stage_bytes(args);
+    return own_bytes(args, threads) + cp_bytes(args);
 }
 
-/* Angles of all positions, some at a time; with a ring of those of this rank. */
+/* Angles of all positions, some at a time; of this rank's positions where ranks share sequences. */
 static ls_status send_rope(const ls_pass *pass)
 {
     enum { PIECE = 256 };
@@ -564,13 +564,13 @@ int64_t ls_pass_ep_place(const ls_pass_args *args)
     return ls_pass_ep_rows(args) * args->model->shape.C * ls_dtype_bytes(args->type);
 }
 
-/* Those who reach the activations of a pass; NULL: nobody does. */
+/* The group whose ranks reach the activations of a pass; NULL: there is none. */
 static const ls_collectives *collectives_of(const ls_pass *pass)
 {
     return pass->args.collectives ? pass->args.collectives : pass->args.ep_group;
 }
 
-/* What travels round a ring lies in memory that its ranks reach. */
+/* What context-parallel ranks send lies in memory that they reach. */
 static ls_status alloc_memory(ls_pass *pass, ls_device *device)
 {
     const ls_collectives *g = collectives_of(pass), *cp_group = pass->args.cp_group.collectives;
@@ -581,8 +581,8 @@ static ls_status alloc_memory(ls_pass *pass, ls_device *device)
              : ls_device_alloc(device, pass->bytes, "activations", &pass->memory),
            out);
     if (cp_group)
-        st = cp_group->alloc(cp_group->context, host_stage_bytes(&pass->args), "keys and values",
-                             &pass->host_stage_memory);
+        st = cp_group->alloc(cp_group->context, cp_bytes(&pass->args), "keys and values",
+                             &pass->cp_memory);
 out:
     return st;
 }
@@ -598,12 +598,12 @@ ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args)
         return LS_ENOMEM;
     LS_BUG_IF(args->recompute == LS_RECOMPUTE_AUTO, "a pass that has to choose what to recompute");
     LS_BUG_IF((args->model->split.ranks > 1) != (args->collectives != NULL),
-              "a pass of a part of a model and nobody to meet, or of a whole one and somebody");
+              "a pass of a part of a model without collectives, or of a whole one with them");
     LS_BUG_IF(ls_pass_is_ep(args) != (args->ep_group != NULL),
-              "a pass of some experts and nobody to meet, or of all and somebody");
+              "a pass of some experts without collectives, or of all with them");
     LS_BUG_IF(ls_pass_is_cp(args) != (args->cp_group.collectives != NULL) ||
                   (ls_pass_is_cp(args) && (args->cache || args->T % 2)),
-              "a ring of %d ranks, %lld tokens", args->cp_group.ranks, (long long)args->T);
+              "%d context-parallel ranks, %lld tokens", args->cp_group.ranks, (long long)args->T);
     LS_BUG_IF(args->training && args->cache, "a pass for training keeps no cache");
     LS_BUG_IF((unsigned)args->type > (args->kernels->f16 ? LS_F16 : LS_BF16), "a pass of type %d",
               (int)args->type);
@@ -626,10 +626,10 @@ ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args)
     }
     pass->bytes = own_bytes(args, threads);
     LS_TRY(st, alloc_memory(pass, device), out);
-    cutter c = {.base = pass->memory}, host_stage = {.base = pass->host_stage_memory};
+    cutter c = {.base = pass->memory}, cp = {.base = pass->cp_memory};
     lay_out(&c, args, threads, pass);
-    if (host_stage.base)
-        cut_host_stage(&host_stage, args, &pass->host_stage);
+    if (cp.base)
+        cut_cp(&cp, args, &pass->cp);
     LS_TRY(st, ls_pass_ep_open(pass), out);
     ls_pass_take(pass, &(ls_pass_call){.slot = 0});
     if (pass->rope)
@@ -651,7 +651,7 @@ void ls_pass_close(ls_pass *pass)
         ls_device_free(ls_stream_device(pass->args.stream), pass->memory);
     if (pass->args.cp_group.collectives)
         pass->args.cp_group.collectives->free(pass->args.cp_group.collectives->context,
-                                              pass->host_stage_memory);
+                                              pass->cp_memory);
     ls_pass_ep_close(pass);
     ls_mem_free(pass->all);
     ls_mem_free(pass->ends);
@@ -665,7 +665,7 @@ ls_pass_args ls_pass_describe(const ls_pass *pass)
     return pass->args;
 }
 
-/* The tied ls_pass_gradient has two parts that ordered mode keeps apart. */
+/* The tied gradient has two parts that ordered mode keeps apart. */
 bool ls_pass_parts_tied(const ls_model *model, bool ordered)
 {
     return ordered && model->shape.tied && model->wte.g >= 0;

@@ -14,8 +14,10 @@
  *
  *   7 rows, 3 ranks:  | 0 1 2 | 3 4 5 | 6 - - |
  *
- * Where q and k are normalised over all heads (OLMoE), ranks sum two numbers of each row as well,
- * forward and back.
+ * Where q and k are normalised over all heads (OLMoE, OLMo-2), each rank has some heads of a row and
+ * the norm needs the mean square of all. Ranks sum two numbers of each row, forward and back:
+ *
+ *   rank 0 has q0 q1, rank 1 has q2 q3:   q0^2 + q1^2  and  q2^2 + q3^2  ->  sum / 4, on both
  *
  * On one rank all of this is nothing: a tensor is its own whole. */
 #include "model/pass_impl.h"
@@ -178,12 +180,12 @@ bool ls_pass_half_of(const ls_pass *pass, const ls_pass_call *call, void *share,
     int64_t first = ls_round_up((each + 1) / 2, row_unit(C));
     int pieces = rows ? args->model->split.ranks : 1;
 
-    if (!ls_pass_is_split(args) || !args->collectives->discrete || each - first < FEWEST)
+    if (!ls_pass_is_split(args) || !args->collectives->overlaps || each - first < FEWEST)
         return false;
     *half_out = (ls_pass_half){
         .first = which == 0 ? 0 : first,
         .rows = which == 0 ? first : each - first,
-        .discrete = each,
+        .stride = each,
         .pieces = pieces,
         .to = ls_pass_at(pass, ls_pass_part(pass, share), which == 0 ? 0 : first * pieces * C)};
     return true;
@@ -201,8 +203,7 @@ int ls_pass_join_half(const ls_pass *pass, const ls_pass_half *half, void *share
                                              .n = half->rows * C});
 }
 
-/* --- norms over all heads ----------------------------------------------------------------------
- */
+/* --- norms over all heads --------------------------------------------------------------------- */
 
 static void wide_part(const ls_pass *pass, const ls_pass_call *call, const ls_qkv rows[2],
                       ls_qkv_part part, bool forward)

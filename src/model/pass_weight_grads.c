@@ -5,10 +5,13 @@
  * the first half (pass_backward.c) makes dx down the model and keeps each dy, and this half makes all
  * dW and db when the schedule says so (layout/pp_schedule.h, zero-bubble).
  *
- *   kept of a call between the halves, for each block and token, in elements (C: width, F: of the
- * MLP) dqkv   (H + 2 Hkv) D      dy of q, k and v          beside the activations y1 dproj  C of
- * attention's end                               att dz     F, gated 2 F       of the way into the
- * MLP                          y2 dout   C                  of the way out act
+ * Kept of a call between the halves, for each block and token, in elements (C: width, F: of the MLP):
+ *
+ *            elements            dy of                    beside its input
+ *   dqkv     (H + 2 Hkv) D       q, k and v               y1, or the stream
+ *   dproj    C                   attention's projection   att
+ *   dz       F, gated 2 F        the way into the MLP     y2, or the stream
+ *   dout     C                   the way out of it        act
  *
  * The rows are those that a whole backward calls, with the same tensors, so the bits are the same.
  * What recomputation shares between calls is made once more. A gated MLP no longer makes its

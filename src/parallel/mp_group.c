@@ -63,7 +63,7 @@ static int in_turn(int *next, int n)
 }
 
 /* Whether ranks are on several nodes. */
-static bool is_discrete(const ls_comm *comm)
+static bool overlaps(const ls_comm *comm)
 {
     for (int i = 1; i < ls_comm_ranks(comm); i++)
         if (ls_comm_node(comm, i) != ls_comm_node(comm, 0))
@@ -194,7 +194,7 @@ ls_status ls_mp_group_stage(ls_mp_group *tensor, ls_stream *stream, int64_t byte
 
     if (st != LS_OK)
         return st;
-    t->collectives.discrete =
+    t->collectives.overlaps =
         false; /* one half of a product would wait for the copy of the other */
     t->packed_locked = ls_device_host_lock(ls_stream_device(stream), t->packed, packed,
                                            "small sums of a model-parallel group") == LS_OK;
@@ -214,7 +214,7 @@ void ls_mp_group_unstage(ls_mp_group *tensor)
     ls_staging_close(t->staging);
     t->staging = NULL;
     t->packed_locked = false;
-    t->collectives.discrete = is_discrete(t->comm);
+    t->collectives.overlaps = overlaps(t->comm);
 }
 
 int64_t ls_mp_group_stage_bytes(int64_t bytes)
@@ -265,7 +265,7 @@ static int start(void *context, ls_stream *stream, const ls_collectives_ask *ask
         return take_out(t, ask);
     if (ask->move == LS_COLLECTIVES_SHIFT)
         return start_shift(t, stream, ask);
-    if (!t->collectives.discrete) {
+    if (!t->collectives.overlaps) {
         run(t, stream, ask);
         return -1;
     }
@@ -418,7 +418,7 @@ ls_status ls_mp_group_open(ls_mp_group **tensor_out, ls_comm *comm, int copies)
         return LS_ENOMEM;
     *t = (ls_mp_group){.comm = comm,
                        .collectives = {.context = t,
-                                       .discrete = is_discrete(comm),
+                                       .overlaps = overlaps(comm),
                                        .run = run,
                                        .start = start,
                                        .wait = wait_number,

@@ -38,14 +38,14 @@
     "\"model_type\":\"qwen3\",\"vocab_size\":100,\"hidden_size\":32,\"intermediate_size\":48," \
     "\"num_hidden_layers\":4,\"num_attention_heads\":4,\"num_key_value_heads\":2"
 
-static ls_status read_text(const char *text, ls_hf_config_config *config)
+static ls_status read_text(const char *text, ls_hf_config *config)
 {
     return ls_hf_config_read(config, text, strlen(text), "config.json");
 }
 
 LS_TEST(hf_reads_llama_with_transformers_defaults)
 {
-    ls_hf_config_config c;
+    ls_hf_config c;
 
     LS_CHECK_OK(read_text("{" LLAMA "}", &c));
     LS_CHECK_EQ(c.model.family, LS_FAMILY_LLAMA);
@@ -64,7 +64,7 @@ LS_TEST(hf_reads_llama_with_transformers_defaults)
 
 LS_TEST(hf_reads_llama_flags_and_ids)
 {
-    ls_hf_config_config c;
+    ls_hf_config c;
 
     LS_CHECK_OK(read_text("{" LLAMA ",\"num_key_value_heads\":2,\"head_dim\":16,\"bos_token_id\":1,"
                           "\"eos_token_id\":[2,99,5000],\"torch_dtype\":\"torch.bfloat16\","
@@ -84,7 +84,7 @@ LS_TEST(hf_reads_llama_flags_and_ids)
 
 static void check_llama3(const char *text)
 {
-    ls_hf_config_config c;
+    ls_hf_config c;
 
     LS_CHECK_OK(read_text(text, &c));
     LS_CHECK_EQ(c.model.rope_scaling, LS_ROPE_LLAMA3);
@@ -97,7 +97,7 @@ static void check_llama3(const char *text)
 
 LS_TEST(hf_reads_both_spellings_of_rotary_settings)
 {
-    ls_hf_config_config c;
+    ls_hf_config c;
 
     check_llama3("{" LLAMA ",\"rope_theta\":500000.0,\"rope_scaling\":{\"rope_type\":\"llama3\","
                  "\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"
@@ -119,7 +119,7 @@ LS_TEST(hf_reads_both_spellings_of_rotary_settings)
 /* The spelling that wins differs between versions of transformers. */
 LS_TEST(hf_asks_both_rotary_spellings_to_agree)
 {
-    ls_hf_config_config c;
+    ls_hf_config c;
 
     LS_CHECK_OK(read_text("{" LLAMA ",\"rope_theta\":77,\"rope_scaling\":{\"type\":\"linear\","
                           "\"factor\":4},\"rope_parameters\":{\"rope_type\":\"linear\","
@@ -145,7 +145,7 @@ LS_TEST(hf_asks_both_rotary_spellings_to_agree)
 /* A name that transformers passes over must not make another model here. */
 LS_TEST(hf_passes_over_names_that_transformers_does_not_know)
 {
-    ls_hf_config_config c;
+    ls_hf_config c;
 
     LS_CHECK_OK(read_text("{" GPT2 ",\"hidden_act\":\"relu\",\"layer_norm_eps\":0.5,"
                           "\"intermediate_size\":40,\"n_ctx\":7}",
@@ -169,7 +169,7 @@ LS_TEST(hf_passes_over_names_that_transformers_does_not_know)
 
 LS_TEST(hf_reads_gpt2_with_its_defaults)
 {
-    ls_hf_config_config c;
+    ls_hf_config c;
 
     LS_CHECK_OK(read_text("{" GPT2 ",\"n_ctx\":7,\"n_positions\":64,\"n_inner\":null,"
                           "\"eos_token_id\":50256}",
@@ -185,7 +185,7 @@ LS_TEST(hf_reads_gpt2_with_its_defaults)
 
 LS_TEST(hf_reads_windows_of_mistral_and_qwen)
 {
-    ls_hf_config_config c;
+    ls_hf_config c;
     static const char mistral[] = "{\"model_type\":\"mistral\",\"vocab_size\":100,"
                                   "\"hidden_size\":32,\"intermediate_size\":48,"
                                   "\"num_hidden_layers\":3,\"num_attention_heads\":8%s}";
@@ -281,7 +281,7 @@ LS_TEST(hf_refuses_other_models_by_name)
         {"{" LLAMA ",\"rms_norm_eps\":\"x\"}", "not a number", LS_EDATA},
         {"{" LLAMA ",\"attention_bias\":1}", "neither true nor false", LS_EDATA},
     };
-    ls_hf_config_config c;
+    ls_hf_config c;
 
     for (size_t i = 0; i < LS_COUNT(rows); i++)
         LS_CHECK_FAILS(read_text(rows[i].text, &c), rows[i].status, rows[i].part);
@@ -290,7 +290,7 @@ LS_TEST(hf_refuses_other_models_by_name)
 /* What is written reads back to the same model. */
 static void check_round(const char *text)
 {
-    ls_hf_config_config a, b;
+    ls_hf_config a, b;
     ls_str out;
 
     ls_str_init(&out);
@@ -351,7 +351,7 @@ LS_TEST(hf_writes_what_it_reads)
 
 LS_TEST(hf_reads_mixtures_with_transformers_defaults)
 {
-    ls_hf_config_config c;
+    ls_hf_config c;
 
     LS_CHECK_OK(read_text("{" MIXTRAL "}", &c));
     LS_CHECK_EQ(c.model.family, LS_FAMILY_MIXTRAL);
@@ -393,7 +393,7 @@ LS_TEST(hf_reads_mixtures_with_transformers_defaults)
 /* What means nothing here travels along, and what was not said stays unsaid. */
 LS_TEST(hf_keeps_what_it_does_not_use)
 {
-    ls_hf_config_config c;
+    ls_hf_config c;
     ls_str out;
 
     ls_str_init(&out);
@@ -424,7 +424,7 @@ LS_TEST(hf_keeps_what_it_does_not_use)
 
 LS_TEST(hf_says_what_no_family_has)
 {
-    ls_hf_config_config c;
+    ls_hf_config c;
 
     LS_CHECK_OK(read_text("{" LLAMA "}", &c));
     c.model.bias = LS_BIAS_QKV;

@@ -5,7 +5,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    ls_hf_config_config a, b;
+    ls_hf_config a, b;
     ls_str text;
 
     if (ls_hf_config_read(&a, (const char *)data, size, "fuzz") != LS_OK)

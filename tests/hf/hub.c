@@ -38,7 +38,7 @@ static int add_params(hub *s, const ls_param *p)
 void hub_init(hub *s, const char *model_yaml)
 {
     ls_str text;
-    ls_hf_config_config config;
+    ls_hf_config config;
 
     *s = (hub){.n = 0};
     ls_str_init(&text);
@@ -53,7 +53,7 @@ void hub_init(hub *s, const char *model_yaml)
     LS_CHECK(s->tensors);
     for (int i = 0; i < s->model.n_params; i += add_params(s, &s->model.params[i]))
         ;
-    config = (ls_hf_config_config){.model = s->run.model, .bos = -1};
+    config = (ls_hf_config){.model = s->run.model, .bos = -1};
     config.model.vocab = s->model.shape.V;
     ls_str_clear(&text);
     ls_hf_config_write(&config, &text);

@@ -148,7 +148,7 @@ static int64_t count_elements(const rank *r, const ls_model *whole, int kind, bo
         LS_CHECK(same && pieces[i].first >= 0 && pieces[i].count > 0 &&
                  pieces[i].first + pieces[i].count <= p->count);
         for (int64_t e = 0, run; e < pieces[i].count; e += run) {
-            int64_t at = ls_flight_recorder_whole(&p->box, p->shape, pieces[i].first + e, &run);
+            int64_t at = ls_param_box_whole(&p->box, p->shape, pieces[i].first + e, &run);
             run = ls_min_i64(run, pieces[i].count - e);
             for (int64_t k = 0; k < run; k++)
                 seen[same->first + at + k]++;

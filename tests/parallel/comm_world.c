@@ -23,10 +23,8 @@ static void start_weights(side *s)
         float *w = s->w + p->first;
         ls_model_start(p, 3, 0, p->count, w);
         for (int64_t k = 0, run; k < p->count && p->start != LS_START_NORMAL; k++)
-            w[k] +=
-                0.1f *
-                (float)((ls_flight_recorder_whole(&p->box, p->shape, k, &run) * 7 + number) % 5 -
-                        2);
+            w[k] += 0.1f *
+                    (float)((ls_param_box_whole(&p->box, p->shape, k, &run) * 7 + number) % 5 - 2);
     }
 }
 
@@ -130,7 +128,7 @@ void check_gradient(const side *whole, const side *part, const ls_param *p, doub
     LS_CHECK_EQ(p->box.shape[0], all->shape[0]);
     LS_CHECK_EQ(p->box.shape[1], all->shape[1]);
     for (int64_t k = 0, run; k < p->count; k++) {
-        int64_t at = ls_flight_recorder_whole(&p->box, p->shape, k, &run);
+        int64_t at = ls_param_box_whole(&p->box, p->shape, k, &run);
         LS_CHECK(run >= 1 && at < all->count);
         if (part->w[p->first + k] != whole->w[all->first + at])
             ls_test_fail(__FILE__, __LINE__, "%s: %s starts differently", who, p->name);

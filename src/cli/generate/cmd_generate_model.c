@@ -28,7 +28,7 @@ void ls_generate_release(ls_generate_model *m)
  * its separator. */
 static void find_eos(ls_generate_model *m)
 {
-    const ls_hf_config_config *config = ls_hf_folder_config(m->folder);
+    const ls_hf_config *config = ls_hf_folder_config(m->folder);
     int32_t eos = ls_tokenizer_eos(m->tokenizer);
 
     for (int i = 0; i < config->n_eos; i++)

@@ -23,7 +23,7 @@ enum { KINDS = LS_CKPT_RANGES_KINDS };
 static int place_part(const ls_param *p, const ls_ckpt_tensor *whole, const ls_ckpt_part *own,
                       ls_ckpt_part *out)
 {
-    const ls_flight_recorder *box = &p->box;
+    const ls_param_box *box = &p->box;
     int d = box->dim < 0 ? 0 : box->dim, n = 0;
     int64_t piece = p->shape[d] / box->parts, stretch = box->shape[d] / box->parts;
     int64_t from = box->dim < 0 ? 0 : box->from, end = own->offset[d] + own->shape[d];

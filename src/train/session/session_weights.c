@@ -38,7 +38,7 @@ static ls_status read_piece(const starter *t)
     ls_status st = LS_OK;
 
     for (int64_t done = 0, run; done < t->count && st == LS_OK; done += run) {
-        int64_t at = ls_flight_recorder_whole(&t->p->box, t->p->shape, t->first + done, &run);
+        int64_t at = ls_param_box_whole(&t->p->box, t->p->shape, t->first + done, &run);
         run = ls_min_i64(run, t->count - done);
         st = ls_hf_folder_read(t->from, t->whole, at, run, t->piece + done);
     }

@@ -417,7 +417,7 @@ typedef struct passage {
 static void place_piece(const passage *x, int64_t first, int64_t n, float *piece)
 {
     for (int64_t done = 0, run; done < n; done += run) {
-        int64_t at = ls_flight_recorder_whole(&x->p->box, x->p->shape, first + done, &run);
+        int64_t at = ls_param_box_whole(&x->p->box, x->p->shape, first + done, &run);
         run = ls_min_i64(run, n - done);
         float *to = x->back ? piece + done : x->whole + at;
         const float *from = x->back ? x->whole + at : piece + done;
