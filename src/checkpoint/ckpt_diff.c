@@ -58,6 +58,7 @@ static double number_at(ls_dtype type, const unsigned char *p)
     }
 }
 
+/* Whether two rows lie in the same bytes: then they are equal without being read. */
 static bool same_boxes(const ls_ckpt *a, const ls_ckpt_row *x, const ls_ckpt *b,
                        const ls_ckpt_row *y)
 {
@@ -73,6 +74,8 @@ static bool same_boxes(const ls_ckpt *a, const ls_ckpt_row *x, const ls_ckpt *b,
     return true;
 }
 
+/* Count the elements that differ, and keep the largest difference; infinity where one is not a
+ * number. */
 static void compare(ls_ckpt_change *c, const ls_ckpt_row *row, const unsigned char *a,
                     const unsigned char *b)
 {

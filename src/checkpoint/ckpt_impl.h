@@ -1,4 +1,14 @@
-/* ckpt_impl.h -- what the files of this room share. Not for other rooms. */
+/* ckpt_impl.h -- what the files of this room share. Not for other rooms.
+ *
+ *   object   a safetensors file, named by its hash; read in blocks of 1 MiB, each with a CRC32C
+ *   row      one logical tensor in a manifest: name, kind, dtype, shape
+ *   box      a part of a row's tensor: offset and shape, and where it lies (object, key)
+ *   part     a box in the memory of a writer; several writers may save parts of one tensor
+ *   slab     a piece of a part that goes into one object
+ *   report   the rows and objects of one writer, for the process that commits
+ *
+ *       row w [8, 4]  =  box [0,0]+[4,4] in object 5a.. key w   (written by rank 0)
+ *                     +  box [4,0]+[4,4] in object 77.. key w   (written by rank 1) */
 #pragma once
 #include "base/arena.h"
 #include "base/hash.h"

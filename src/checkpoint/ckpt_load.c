@@ -140,6 +140,8 @@ static void join_rows(copy *c)
     }
 }
 
+/* Copy the common part of two boxes, row by row after dimensions that are whole on both sides are
+ * joined. */
 static void copy_box(const copy *whole, const unsigned char *from, unsigned char *to, int64_t width)
 {
     copy c = *whole;
@@ -236,6 +238,8 @@ static int64_t volume(const int64_t *shape, int ndim)
     return n;
 }
 
+/* Note one overlap of a wanted part and a stored box, and its bytes with the object that holds
+ * them. */
 static ls_status add_need(load *x, const need *added)
 {
     if (x->n_needs == x->cap) {

@@ -1,7 +1,21 @@
 /* ckpt_manifest.c -- the text of a manifest, written and read.
  *
  * A manifest is JSON with one row per line, so that people can read it and diff can show what
- * changed. It has two parts:
+ * changed (docs/reference/checkpoint.md has every field). One tensor in one object:
+ *
+ *     "tensors": [
+ *       {"name":"a","kind":"param","dtype":"F32","shape":[3,5],
+ *        "boxes":[{"object":"678b...","key":"a","offset":[0,0],"shape":[3,5]}]}
+ *     ],
+ *     "objects": {
+ *       "678b...": {"bytes": 240, "crc32c": "a4c170b9"}
+ *     },
+ *     "saved": {"time": 1794720459, "total_bytes": 240, "new_bytes": 240},
+ *     "generation": 1,
+ *     "previous": null,
+ *     "hash": "0f5888cfaffa6698277ff38170887710"
+ *
+ * It has two parts:
  *
  *   body   what is saved: header fields, tensors with their boxes, objects with their checksums
  *   tail   when it was saved, how much of it was new, the hash of the manifest before it, its
@@ -299,6 +313,7 @@ static ls_status get_hash(const json_t *value, const char *what, ls_hash *hash_o
     return LS_OK;
 }
 
+/* A seed is written as text: many JSON readers keep only 53 bits of a number. */
 static ls_status read_seed(const json_t *root, uint64_t *seed_out)
 {
     const char *text = json_string_value(json_object_get(root, "seed"));
@@ -314,6 +329,7 @@ static ls_status read_seed(const json_t *root, uint64_t *seed_out)
     return LS_OK;
 }
 
+/* A version that this program does not know is refused rather than guessed. */
 static ls_status read_version(const json_t *root)
 {
     const char *format = json_string_value(json_object_get(root, "format"));
@@ -365,6 +381,7 @@ out:
     return st;
 }
 
+/* Eight hexadecimal digits. */
 static bool read_crc(const char *hex, uint32_t *crc_out)
 {
     uint32_t crc = 0;
@@ -561,6 +578,8 @@ out:
     return st;
 }
 
+/* The whole text as a tree. A key that is given twice is refused, because readers differ in which
+ * one they take. */
 static ls_status read_json(const char *text, size_t len, json_t **root_out)
 {
     json_error_t error;

@@ -169,6 +169,7 @@ static ls_status grow(void **array, int n, int *cap, size_t size)
     return LS_OK;
 }
 
+/* A new object, empty so far. open: small tensors of its group and kind may still join. */
 static ls_status add_plan(work *s, const ls_ckpt_tensor *t, bool open)
 {
     ls_status st = grow((void **)&s->plans, s->n_plans, &s->cap_plans, sizeof *s->plans);
@@ -223,6 +224,8 @@ static ls_status name_slab(work *s, slab *b)
     return b->key ? LS_OK : ls_err_last()->code;
 }
 
+/* Put rows first .. first+rows-1 of a part into an object; its key there is the tensor's name, or
+ * name#2 for a second part. */
 static ls_status add_slab(work *s, int part, int64_t first, int64_t rows, int64_t bytes, int to)
 {
     slab added = {.part = part, .first = first, .rows = rows, .bytes = bytes, .plan = to};
@@ -485,6 +488,7 @@ static ls_status list_objects(work *s)
     return LS_OK;
 }
 
+/* Where a slab lies in its tensor: the part's offset, moved along dimension 0. */
 static void fill_box(const work *s, const slab *b, ls_ckpt_box *box)
 {
     const ls_ckpt_part *p = &s->parts[b->part];

@@ -35,6 +35,7 @@ static int order_hashes(const void *a, const void *b)
     return ls_ckpt_hash_order(*x, *y);
 }
 
+/* All objects of a manifest; names that several manifests have stand several times. */
 static ls_status add_names(name_set *set, const ls_ckpt *ckpt)
 {
     if (set->cap - set->n < ckpt->n_objects) {

@@ -4,6 +4,9 @@
  *   RUNNING   the thread saves               thread  -> FINISHED
  *   FINISHED  the result waits to be read    poll(), wait() -> IDLE
  *
+ *   training   step | copy | step | step | step | step | poll: saved
+ *   writer            [ hash, write, sync, commit, prune ]
+ *
  * The thread is started once and sleeps between jobs, so beginning a save costs copying the rows
  * into an arena and a wake-up. The job's fields are written by the caller while IDLE and by the
  * thread while RUNNING; the mutex orders the two. */

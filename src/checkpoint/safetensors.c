@@ -6,6 +6,11 @@
  * first at 0 and the last at the end of the file. Together this excludes overlaps, holes, offsets
  * outside the file and trailing bytes, so no later code has to check an offset again.
  *
+ *     8 bytes    "a4 00 00 00 00 00 00 00"     the header has 164 bytes
+ *     164 bytes  {"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[3,5],
+ *                "data_offsets":[0,60]}, ...}      padded with blanks
+ *     60 bytes   a, then the next tensor, up to the end of the file
+ *
  * Writing is deterministic: the same tensors give the same bytes, because objects of a checkpoint
  * are named by their content. Elements of 8 bytes come first, then 4, 2, 1; as the header is padded
  * to a multiple of 8, each tensor is aligned for its type in a mapped file. */

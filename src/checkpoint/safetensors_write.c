@@ -11,6 +11,8 @@
 #include <unistd.h>
 #include "base/fault.h"
 
+/* Take the space for the whole file now. Only a clear answer (no space, quota, file size) is a
+ * failure; other errors mean that the file system cannot reserve. */
 static ls_status reserve(const ls_safetensors_writer *w)
 {
     int error = LS_FAULT("safetensors.reserve") ? ENOSPC
