@@ -63,10 +63,10 @@ struct ls_pool {
     _Atomic bool ending;
 };
 
-typedef struct seat {
+typedef struct worker_start {
     ls_pool *pool;
     int worker;
-} seat;
+} worker_start;
 
 /* --- masks ------------------------------------------------------------------------------------ */
 
@@ -272,7 +272,7 @@ static int64_t take_tasks(ls_pool *pool, int worker)
 
 static void *work(void *arg)
 {
-    seat *s = arg;
+    worker_start *s = arg;
     ls_pool *pool = s->pool;
     int worker = s->worker;
     int64_t spin_ns = LONG_SPIN_NS;
@@ -332,11 +332,11 @@ void ls_pool_run(ls_pool *pool, ls_pool_task task, void *context, int64_t tasks)
 
 static ls_status start_worker(ls_pool *pool, int worker)
 {
-    seat *s = ls_mem_alloc(sizeof *s);
+    worker_start *s = ls_mem_alloc(sizeof *s);
 
     if (!s)
         return LS_ENOMEM;
-    *s = (seat){pool, worker};
+    *s = (worker_start){pool, worker};
     int rc = ls_pool_start_apart(&pool->workers[worker - 1], work, s);
     if (rc != 0) {
         ls_mem_free(s);

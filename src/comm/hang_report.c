@@ -38,11 +38,11 @@ static bool on_this_node(const ls_fabric *f, int rank)
 /* What the segment holds about a rank of this node. */
 static void look_here(const ls_fabric *f, int rank, int group, ls_hang_answer *told_out)
 {
-    int seat = f->recorder == f->segment ? f->locals[rank] : f->recorder_local;
+    int local = f->recorder == f->segment ? f->locals[rank] : f->recorder_local;
 
     *told_out =
-        (ls_hang_answer){.heard = true, .stopped = ls_flight_recorder_stopped(f->recorder, seat)};
-    told_out->nowhere = !ls_flight_recorder_find(f->recorder, seat, group, &told_out->record);
+        (ls_hang_answer){.heard = true, .stopped = ls_flight_recorder_stopped(f->recorder, local)};
+    told_out->nowhere = !ls_flight_recorder_find(f->recorder, local, group, &told_out->record);
 }
 
 /* --- the side channel -------------------------------------------------------------------------*/
