@@ -95,7 +95,7 @@ for kind in lion sgd; do
     losses out >got
     alike "servers of $kind" 12 $kind/losses got 1e-3
     run 2 "$LINESHAFT" train run.yaml -n 2 "$@" --set sync=local --set out=$kind-local
-    says 'replicas save two moments of every weight'
+    says 'workers save two moments of every weight'
 done
 
 # Moments of one optimizer mean nothing to another.

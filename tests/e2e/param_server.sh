@@ -152,7 +152,7 @@ says 'sync is ps, but 15 ranks cannot each have one of 14 sequences'
 run 2 "$LINESHAFT" train run.yaml -n 2 --set train.reduce=ordered --set out=no
 says 'Set train.reduce: fast, or sync: allreduce.'
 run 2 "$LINESHAFT" train run.yaml -n 2 --set mesh.zero=1 --set out=no
-says 'servers divide the optimizer'
+says 'servers already divide the optimizer'
 run 2 "$LINESHAFT" train run.yaml -n 2 --set sync=allreduce --set out=one
 says 'sync: ps -> allreduce (cannot change on resume)'
 [ ! -e no ] || fail "a refused run left a folder"

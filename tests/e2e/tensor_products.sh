@@ -83,5 +83,5 @@ no 'mesh.pp is 2, mesh.tp 2 and mesh.dp 2, but the run has 4 ranks: it needs 8' 
 no '4 layers cannot be cut into 5 stages' --set mesh.pp=5 --set mesh.tp=2
 no 'mesh.tp is 3 but model.heads is 4' --set mesh.pp=2 --set mesh.tp=3
 no 'mesh.shard cannot be 3: 4 ranks cannot be grouped by 3' -n 8 --set mesh.tp=2 --set mesh.zero=1 --set mesh.shard=3
-no 'is copied with 1 only' -n 4 --set mesh.tp=2 --set mesh.zero=2 --set heal.buddies=on
+no 'are copied with mesh.zero: 1 only' -n 4 --set mesh.tp=2 --set mesh.zero=2 --set heal.buddies=on
 no 'groups of ranks that hold the same shard keep no copies' -n 8 --set mesh.tp=2 --set mesh.zero=1 --set mesh.shard=2 --set heal.buddies=on
