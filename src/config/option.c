@@ -3,14 +3,11 @@
  * Everything a user may write in a run file is one row here. A new setting is a field in run.h and
  * a row; parser, documentation, schema and completion follow by themselves. Defaults are written as
  * text and go through the same parser as a user's value, so a default cannot be out of range
- * without a test noticing. The file is as long as the table is, which stays in one place so that a
- * row is found by its neighbours: sections follow each other as in the reference. */
+ * without a test noticing. Sections follow each other as in the reference. */
 #include "config/option.h"
 #include "config/families.h"
 
 #include <math.h>
-
-#define AT(field) offsetof(ls_run, field)
 
 const ls_option_section ls_option_sections[] = {
     {"model",
@@ -34,1294 +31,595 @@ const int ls_option_section_count = (int)LS_COUNT(ls_option_sections);
 #define OPTIMIZER_NAME(id, name, doc, ...) #name,
 #define OPTIMIZER_DOC(id, name, doc, ...) " " #name ": " doc "."
 
-const ls_option ls_options[] = {
-    {.key = "name",
-     .type = LS_OPTION_STRING,
-     .preset = "auto",
-     .when_auto = "the run file's name without .yaml",
-     .doc = "Name of the run; it becomes the name of the run folder.",
-     .offset = AT(name)},
-    {.key = "out",
-     .type = LS_OPTION_STRING,
-     .preset = "auto",
-     .when_auto = "runs/ and the name of the run",
-     .doc = "Run folder: logs and checkpoints go there. A relative path starts at the current "
-            "folder.",
-     .offset = AT(out)},
+/* A row is KIND(field of ls_run, FIXED or FREE, default, sentences, ...); kinds with numbers have
+ * the least and the most of them before the sentences. The key is the path of the field; where it
+ * is not, the row is KEYED("key", field, KIND, ...). Behind the sentences stand, where needed, other
+ * members of ls_option: .names, .unit, .when_auto, .above, .below, .limit. */
+#define KEYED(key_, field, kind, fixed_, preset_, ...)                                             \
+    {                                                                                              \
+        .key = key_, .type = LS_OPTION_##kind, .offset = offsetof(ls_run, field), .fixed = fixed_, \
+        .preset = preset_, .doc = __VA_ARGS__                                                      \
+    }
+#define RANGED(field, kind, fixed, preset, low, high, ...) \
+    KEYED(#field, field, kind, fixed, preset, __VA_ARGS__, .least = low, .most = high)
+#define INT(field, ...) RANGED(field, INT, __VA_ARGS__)
+#define FLOAT(field, ...) RANGED(field, FLOAT, __VA_ARGS__)
+#define FLOATS(field, ...) RANGED(field, FLOATS, __VA_ARGS__)
+#define DURATION(field, ...) RANGED(field, DURATION, __VA_ARGS__)
+#define BOOL(field, ...) KEYED(#field, field, BOOL, __VA_ARGS__)
+#define ENUM(field, ...) KEYED(#field, field, ENUM, __VA_ARGS__)
+#define STRING(field, ...) KEYED(#field, field, STRING, __VA_ARGS__)
+#define STRINGS(field, ...) KEYED(#field, field, STRINGS, __VA_ARGS__)
 
-    {.key = "model.import",
-     .type = LS_OPTION_STRING,
-     .preset = "",
-     .doc = "Folder of a model to start from: a Hugging Face folder, or one made by `lineshaft "
-            "import` or export. Its configuration gives all other keys of this section; only "
-            "context, dropout and init_std may differ.",
-     .offset = AT(model.import),
-     .fixed = true},
-    {.key = "model.family",
-     .type = LS_OPTION_ENUM,
-     .preset = "gpt2",
-     .names = {LS_FAMILY_NAMES},
-     .limit = "other families are not built yet",
-     .doc =
+enum { FREE = false, FIXED = true }; /* FIXED: a run that resumes must have the same value */
+#define REQUIRED NULL                /* in place of a default */
+
+const ls_option ls_options[] = {
+    STRING(name, FREE, "auto", "Name of the run; it becomes the name of the run folder.",
+           .when_auto = "the run file's name without .yaml"),
+    STRING(
+        out, FREE, "auto",
+        "Run folder: logs and checkpoints go there. A relative path starts at the current folder.",
+        .when_auto = "runs/ and the name of the run"),
+
+    STRING(model.import, FIXED, "",
+           "Folder of a model to start from: a Hugging Face folder, or one made by `lineshaft "
+           "import` or export. Its configuration gives all other keys of this section; only "
+           "context, dropout and init_std may differ."),
+    ENUM(model.family, FIXED, "gpt2",
          "Architecture of the network; the names are those of Hugging Face configurations. gpt2: "
          "learned positions, LayerNorm, GELU; the others: rotary positions, RMSNorm, gated SiLU; "
          "qwen3 also normalises queries and keys. mixtral and qwen3_moe are mistral and qwen3 with "
          "a mixture of experts (model.experts); olmoe is such a mixture too, and normalises the "
          "queries of all heads together, and so the keys. olmo2 does the same without experts, and "
          "has its norms behind attention and MLP. phi3 is llama, stored otherwise.",
-     .offset = AT(model.family),
-     .fixed = true},
-    {.key = "model.layers",
-     .type = LS_OPTION_INT,
-     .least = 1,
-     .most = 1000,
-     .doc = "Transformer blocks. Memory and time grow in proportion.",
-     .offset = AT(model.layers),
-     .fixed = true},
-    {.key = "model.width",
-     .type = LS_OPTION_INT,
-     .least = 1,
-     .most = 65536,
-     .doc = "Size of each token's vector. Weights and time grow with its square.",
-     .offset = AT(model.width),
-     .fixed = true},
-    {.key = "model.heads",
-     .type = LS_OPTION_INT,
-     .least = 1,
-     .most = 1024,
-     .doc = "Attention heads; they must divide the width, unless model.head_size is given.",
-     .offset = AT(model.heads),
-     .fixed = true},
-    {.key = "model.context",
-     .type = LS_OPTION_INT,
-     .least = 1,
-     .most = 1048576,
-     .unit = "tokens",
-     .doc = "Tokens of one sequence: how far back the model can look. Attention time grows with "
-            "its square.",
-     .offset = AT(model.context),
-     .fixed = true},
-    {.key = "model.kv_heads",
-     .type = LS_OPTION_INT,
-     .preset = "auto",
-     .least = 1,
-     .most = 1024,
-     .when_auto = "as many as model.heads",
-     .doc = "Heads of keys and values, each read by the same number of query heads (grouped-query "
-            "attention). The number must divide model.heads; gpt2 has as many as heads.",
-     .offset = AT(model.kv_heads),
-     .fixed = true},
-    {.key = "model.vocab",
-     .type = LS_OPTION_INT,
-     .preset = "auto",
-     .least = 2,
-     .most = 16777216,
-     .unit = "tokens",
-     .when_auto = "the size of the tokenizer",
-     .doc = "Rows of the embedding; a number above the tokenizer's size leaves rows unused.",
-     .offset = AT(model.vocab),
-     .fixed = true},
-    {.key = "model.mlp",
-     .type = LS_OPTION_INT,
-     .preset = "auto",
-     .least = 1,
-     .most = 1048576,
-     .when_auto =
-         "4 times model.width for gpt2, otherwise 8/3 of it, rounded up to a multiple of 64",
-     .doc = "Inner width of the feed-forward layers; in a mixture of experts, of each of them.",
-     .offset = AT(model.mlp),
-     .fixed = true},
-    {.key = "model.experts",
-     .type = LS_OPTION_INT,
-     .preset = "0",
-     .least = 0,
-     .most = 1024,
-     .doc = "Experts (feed-forward layers) of a block, of which a router chooses some for each "
-            "token. Memory grows with their number, time with model.experts_used. For mixtral, "
-            "qwen3_moe and olmoe; 0: the other families.",
-     .offset = AT(model.experts),
-     .fixed = true},
-    {.key = "model.experts_used",
-     .type = LS_OPTION_INT,
-     .preset = "2",
-     .least = 1,
-     .most = 64,
-     .doc = "Experts that each token goes to; no token is dropped.",
-     .offset = AT(model.experts_used),
-     .fixed = true},
-    {.key = "model.experts_norm",
-     .type = LS_OPTION_BOOL,
-     .preset = "true",
-     .doc =
+         .names = {LS_FAMILY_NAMES}, .limit = "other families are not built yet"),
+    INT(model.layers, FIXED, REQUIRED, 1, 1000,
+        "Transformer blocks. Memory and time grow in proportion."),
+    INT(model.width, FIXED, REQUIRED, 1, 65536,
+        "Size of each token's vector. Weights and time grow with its square."),
+    INT(model.heads, FIXED, REQUIRED, 1, 1024,
+        "Attention heads; they must divide the width, unless model.head_size is given."),
+    INT(model.context, FIXED, REQUIRED, 1, 1048576,
+        "Tokens of one sequence: how far back the model can look. Attention time grows with its "
+        "square.",
+        .unit = "tokens"),
+    INT(model.kv_heads, FIXED, "auto", 1, 1024,
+        "Heads of keys and values, each read by the same number of query heads (grouped-query "
+        "attention). The number must divide model.heads; gpt2 has as many as heads.",
+        .when_auto = "as many as model.heads"),
+    INT(model.vocab, FIXED, "auto", 2, 16777216,
+        "Rows of the embedding; a number above the tokenizer's size leaves rows unused.",
+        .unit = "tokens", .when_auto = "the size of the tokenizer"),
+    INT(model.mlp, FIXED, "auto", 1, 1048576,
+        "Inner width of the feed-forward layers; in a mixture of experts, of each of them.",
+        .when_auto =
+            "4 times model.width for gpt2, otherwise 8/3 of it, rounded up to a multiple of 64"),
+    INT(model.experts, FIXED, "0", 0, 1024,
+        "Experts (feed-forward layers) of a block, of which a router chooses some for each token. "
+        "Memory grows with their number, time with model.experts_used. For mixtral, qwen3_moe and "
+        "olmoe; 0: the other families."),
+    INT(model.experts_used, FIXED, "2", 1, 64,
+        "Experts that each token goes to; no token is dropped."),
+    BOOL(model.experts_norm, FIXED, "true",
          "Whether the weights of a token's experts are divided by their sum; false for qwen3_moe "
-         "and olmoe only.",
-     .offset = AT(model.experts_norm),
-     .fixed = true},
-    {.key = "model.dropout",
-     .type = LS_OPTION_FLOAT,
-     .preset = "0",
-     .least = 0,
-     .most = 1,
-     .below = true,
-     .doc = "Share of activations set to zero while training, which keeps a model from memorising "
-            "a small text.",
-     .offset = AT(model.dropout),
-     .fixed = true},
-    {.key = "model.tied",
-     .type = LS_OPTION_ENUM,
-     .preset = "auto",
-     .names = {"auto", "true", "false"},
-     .doc = "Whether the head uses the embedding's weights; auto: true.",
-     .offset = AT(model.tied),
-     .fixed = true},
-    {.key = "model.bias",
-     .type = LS_OPTION_ENUM,
-     .preset = "auto",
-     .names = {"auto", "none", "qkv", "attention", "mlp", "all"},
-     .doc =
+         "and olmoe only."),
+    FLOAT(model.dropout, FIXED, "0", 0, 1,
+          "Share of activations set to zero while training, which keeps a model from memorising a "
+          "small text.",
+          .below = true),
+    ENUM(model.tied, FIXED, "auto", "Whether the head uses the embedding's weights; auto: true.",
+         .names = {"auto", "true", "false"}),
+    ENUM(model.bias, FIXED, "auto",
          "Linear layers of a block that have a bias; auto: all for gpt2, qkv for qwen2, none for "
          "the others.",
-     .offset = AT(model.bias),
-     .fixed = true},
-    {.key = "model.head_size",
-     .type = LS_OPTION_INT,
-     .preset = "auto",
-     .least = 1,
-     .most = 1024,
-     .when_auto = "model.width divided by model.heads",
-     .doc = "Size of a head; even where positions are rotary.",
-     .offset = AT(model.head_size),
-     .fixed = true},
-    {.key = "model.rope_theta",
-     .type = LS_OPTION_FLOAT,
-     .preset = "10000",
-     .least = 1,
-     .above = true,
-     .most = 1e12,
-     .doc = "Base of the rotary frequencies; longer contexts use a larger one. Not for gpt2.",
-     .offset = AT(model.rope_theta),
-     .fixed = true},
-    {.key = "model.rope_scaling",
-     .type = LS_OPTION_ENUM,
-     .preset = "none",
-     .names = {"none", "linear", "llama3"},
-     .limit = "dynamic, yarn and longrope are not built yet",
-     .doc = "How rotary frequencies were changed to extend the context.",
-     .offset = AT(model.rope_scaling),
-     .fixed = true},
-    {.key = "model.rope_factor",
-     .type = LS_OPTION_FLOAT,
-     .preset = "1",
-     .least = 1,
-     .most = 1e6,
-     .doc = "How many times longer model.rope_scaling made the context.",
-     .offset = AT(model.rope_factor),
-     .fixed = true},
-    {.key = "model.rope_low",
-     .type = LS_OPTION_FLOAT,
-     .preset = "1",
-     .least = 0,
-     .above = true,
-     .most = 1e6,
-     .doc = "llama3 scaling: turns within the original context below which a frequency is divided "
-            "by the factor.",
-     .offset = AT(model.rope_low),
-     .fixed = true},
-    {.key = "model.rope_high",
-     .type = LS_OPTION_FLOAT,
-     .preset = "4",
-     .least = 0,
-     .above = true,
-     .most = 1e6,
-     .doc = "llama3 scaling: turns within the original context above which a frequency stays.",
-     .offset = AT(model.rope_high),
-     .fixed = true},
-    {.key = "model.rope_original",
-     .type = LS_OPTION_INT,
-     .preset = "8192",
-     .least = 1,
-     .most = 1e9,
-     .unit = "tokens",
-     .doc = "llama3 scaling: the context before it was extended.",
-     .offset = AT(model.rope_original),
-     .fixed = true},
-    {.key = "model.window",
-     .type = LS_OPTION_INT,
-     .preset = "0",
-     .least = 0,
-     .most = 1048576,
-     .unit = "tokens",
-     .doc = "Sliding window: a token sees this many positions, itself included; 0: all before it.",
-     .offset = AT(model.window),
-     .fixed = true},
-    {.key = "model.window_from",
-     .type = LS_OPTION_INT,
-     .preset = "0",
-     .least = 0,
-     .most = 1000,
-     .doc = "First layer (counted from 0) that has the window; earlier layers see all positions.",
-     .offset = AT(model.window_from),
-     .fixed = true},
-    {.key = "model.norm_eps",
-     .type = LS_OPTION_FLOAT,
-     .preset = "auto",
-     .least = 0,
-     .above = true,
-     .most = 1,
-     .when_auto = "1e-5 for gpt2, otherwise 1e-6",
-     .doc = "Added to the variance in every norm.",
-     .offset = AT(model.norm_eps),
-     .fixed = true},
-    {.key = "model.init_std",
-     .type = LS_OPTION_FLOAT,
-     .preset = "0.02",
-     .least = 0,
-     .above = true,
-     .most = 1,
-     .doc = "Standard deviation of the initial weights.",
-     .offset = AT(model.init_std),
-     .fixed = true},
+         .names = {"auto", "none", "qkv", "attention", "mlp", "all"}),
+    INT(model.head_size, FIXED, "auto", 1, 1024, "Size of a head; even where positions are rotary.",
+        .when_auto = "model.width divided by model.heads"),
+    FLOAT(model.rope_theta, FIXED, "10000", 1, 1e12,
+          "Base of the rotary frequencies; longer contexts use a larger one. Not for gpt2.",
+          .above = true),
+    ENUM(model.rope_scaling, FIXED, "none",
+         "How rotary frequencies were changed to extend the context.",
+         .names = {"none", "linear", "llama3"},
+         .limit = "dynamic, yarn and longrope are not built yet"),
+    FLOAT(model.rope_factor, FIXED, "1", 1, 1e6,
+          "How many times longer model.rope_scaling made the context."),
+    FLOAT(model.rope_low, FIXED, "1", 0, 1e6,
+          "llama3 scaling: turns within the original context below which a frequency is divided by "
+          "the factor.",
+          .above = true),
+    FLOAT(model.rope_high, FIXED, "4", 0, 1e6,
+          "llama3 scaling: turns within the original context above which a frequency stays.",
+          .above = true),
+    INT(model.rope_original, FIXED, "8192", 1, 1e9,
+        "llama3 scaling: the context before it was extended.", .unit = "tokens"),
+    INT(model.window, FIXED, "0", 0, 1048576,
+        "Sliding window: a token sees this many positions, itself included; 0: all before it.",
+        .unit = "tokens"),
+    INT(model.window_from, FIXED, "0", 0, 1000,
+        "First layer (counted from 0) that has the window; earlier layers see all positions."),
+    FLOAT(model.norm_eps, FIXED, "auto", 0, 1, "Added to the variance in every norm.",
+          .above = true, .when_auto = "1e-5 for gpt2, otherwise 1e-6"),
+    FLOAT(model.init_std, FIXED, "0.02", 0, 1, "Standard deviation of the initial weights.",
+          .above = true),
 
-    {.key = "data.text",
-     .type = LS_OPTION_STRINGS,
-     .preset = "[]",
-     .doc = "Text to train on: files, patterns such as corpus/*.txt, or builtin:stories; .txt and "
+    STRINGS(data.text, FIXED, "[]",
+            "Text to train on: files, patterns such as corpus/*.txt, or builtin:stories; .txt and "
             ".jsonl, also .gz and .zst. Relative paths start at the current folder. Give this or "
-            "data.shards.",
-     .offset = AT(data.text),
-     .fixed = true},
-    {.key = "data.shards",
-     .type = LS_OPTION_STRINGS,
-     .preset = "[]",
-     .doc = "Token shards (.lst) made by `lineshaft data build`, instead of text: nothing is left "
-            "to tokenize when the run starts.",
-     .offset = AT(data.shards),
-     .fixed = true},
-    {.key = "data.weights",
-     .type = LS_OPTION_FLOATS,
-     .preset = "[]",
-     .least = 0,
-     .above = true,
-     .most = HUGE_VAL,
-     .doc = "Shares of a mixture, one per entry of data.text or data.shards; they need not add up "
-            "to 1. Empty: by size.",
-     .offset = AT(data.weights),
-     .fixed = true},
-    {.key = "data.tokenizer",
-     .type = LS_OPTION_STRING,
-     .preset = "auto",
-     .when_auto = "the tokenizer in the folder of model.import, otherwise bytes",
-     .doc = "How text becomes tokens: bytes (each byte is one), or a folder with a tokenizer.json.",
-     .offset = AT(data.tokenizer),
-     .fixed = true},
-    {.key = "data.field",
-     .type = LS_OPTION_STRING,
-     .preset = "text",
-     .doc = "Field of a .jsonl line that holds the text.",
-     .offset = AT(data.field),
-     .fixed = true},
-    {.key = "data.template",
-     .type = LS_OPTION_STRING,
-     .preset = "none",
-     .doc = "Chat data: each line of .jsonl is a conversation (messages), which this template "
-            "writes out; only what the assistant says counts in the loss. auto: the tokenizer's "
-            "own template; chatml, llama3 or qwen: a built-in one; or the path of a .jinja file. "
-            "none: plain text.",
-     .offset = AT(data.chat_template),
-     .fixed = true},
-    {.key = "data.validation",
-     .type = LS_OPTION_FLOAT,
-     .preset = "10%",
-     .least = 0,
-     .most = 0.9,
-     .doc = "Share of the tokens, at the end of each source, that is kept for validation and "
-            "never trained on.",
-     .offset = AT(data.validation),
-     .fixed = true},
-    {.key = "data.utf8",
-     .type = LS_OPTION_ENUM,
-     .preset = "strict",
-     .names = {"strict", "replace", "bytes"},
-     .doc = "What happens to bytes of a text that are not UTF-8: an error (strict), U+FFFD "
-            "instead (replace), or kept as they are (bytes).",
-     .offset = AT(data.utf8),
-     .fixed = true},
-    {.key = "data.isolate",
-     .type = LS_OPTION_BOOL,
-     .preset = "false",
-     .doc = "Tokens see only tokens of their own document.",
-     .offset = AT(data.isolate),
-     .fixed = true},
-    {.key = "data.shuffle",
-     .type = LS_OPTION_BOOL,
-     .preset = "true",
-     .doc = "Read the sequences in random order, a new one in each epoch. It costs no memory.",
-     .offset = AT(data.shuffle),
-     .fixed = true},
+            "data.shards."),
+    STRINGS(data.shards, FIXED, "[]",
+            "Token shards (.lst) made by `lineshaft data build`, instead of text: nothing is left "
+            "to tokenize when the run starts."),
+    FLOATS(data.weights, FIXED, "[]", 0, HUGE_VAL,
+           "Shares of a mixture, one per entry of data.text or data.shards; they need not add up "
+           "to 1. Empty: by size.",
+           .above = true),
+    STRING(data.tokenizer, FIXED, "auto",
+           "How text becomes tokens: bytes (each byte is one), or a folder with a tokenizer.json.",
+           .when_auto = "the tokenizer in the folder of model.import, otherwise bytes"),
+    STRING(data.field, FIXED, "text", "Field of a .jsonl line that holds the text."),
+    KEYED(
+        "data.template", data.chat_template, STRING, FIXED, "none",
+        "Chat data: each line of .jsonl is a conversation (messages), which this template writes "
+        "out; only what the assistant says counts in the loss. auto: the tokenizer's own template; "
+        "chatml, llama3 or qwen: a built-in one; or the path of a .jinja file. none: plain text."),
+    FLOAT(data.validation, FIXED, "10%", 0, 0.9,
+          "Share of the tokens, at the end of each source, that is kept for validation and never "
+          "trained on."),
+    ENUM(data.utf8, FIXED, "strict",
+         "What happens to bytes of a text that are not UTF-8: an error (strict), U+FFFD instead "
+         "(replace), or kept as they are (bytes).",
+         .names = {"strict", "replace", "bytes"}),
+    BOOL(data.isolate, FIXED, "false", "Tokens see only tokens of their own document."),
+    BOOL(data.shuffle, FIXED, "true",
+         "Read the sequences in random order, a new one in each epoch. It costs no memory."),
 
-    {.key = "batch.sequences",
-     .type = LS_OPTION_INT,
-     .preset = "16",
-     .least = 1,
-     .most = 1048576,
-     .unit = "sequences",
-     .doc = "Global batch: sequences of one step, on all machines together. The time of a step "
-            "grows in proportion, memory does not.",
-     .offset = AT(batch.sequences),
-     .fixed = true},
-    {.key = "batch.leaf",
-     .type = LS_OPTION_INT,
-     .preset = "auto",
-     .least = 1,
-     .most = 1048576,
-     .unit = "sequences",
-     .when_auto = "the largest divisor of batch.sequences (and batch.ramp_from) up to 8",
-     .doc = "Sequences of one leaf, the unit whose gradients are summed in a fixed order; it must "
-            "divide batch.sequences.",
-     .offset = AT(batch.leaf),
-     .fixed = true},
-    {.key = "batch.group",
-     .type = LS_OPTION_INT,
-     .preset = "auto",
-     .least = 1,
-     .most = 1048576,
-     .unit = "leaves",
-     .when_auto = "as many leaves as make up to 4096 tokens; on a GPU up to 65536, or what fits",
-     .doc = "Leaves that one forward and backward call computes. More leaves need more memory and "
-            "keep the cores busier. A power of two, or all leaves. In ordered mode it does not "
-            "change the result.",
-     .offset = AT(batch.group)},
-    {.key = "batch.ramp",
-     .type = LS_OPTION_INT,
-     .preset = "0",
-     .least = 0,
-     .most = 1e9,
-     .unit = "steps",
-     .doc = "Batch ramp: the batch grows from batch.ramp_from to batch.sequences in this many "
-            "steps, one leaf at a time; 0: every step has batch.sequences. Schedules count steps, "
-            "so the learning rate does not depend on it.",
-     .offset = AT(batch.ramp),
-     .fixed = true},
-    {.key = "batch.ramp_from",
-     .type = LS_OPTION_INT,
-     .preset = "auto",
-     .least = 1,
-     .most = 1048576,
-     .unit = "sequences",
-     .when_auto = "one leaf",
-     .doc = "Sequences of the first step of a batch ramp; a multiple of batch.leaf.",
-     .offset = AT(batch.ramp_from),
-     .fixed = true},
+    INT(batch.sequences, FIXED, "16", 1, 1048576,
+        "Global batch: sequences of one step, on all machines together. The time of a step grows "
+        "in proportion, memory does not.",
+        .unit = "sequences"),
+    INT(batch.leaf, FIXED, "auto", 1, 1048576,
+        "Sequences of one leaf, the unit whose gradients are summed in a fixed order; it must "
+        "divide batch.sequences.",
+        .unit = "sequences",
+        .when_auto = "the largest divisor of batch.sequences (and batch.ramp_from) up to 8"),
+    INT(batch.group, FREE, "auto", 1, 1048576,
+        "Leaves that one forward and backward call computes. More leaves need more memory and keep "
+        "the cores busier. A power of two, or all leaves. In ordered mode it does not change the "
+        "result.",
+        .unit = "leaves",
+        .when_auto =
+            "as many leaves as make up to 4096 tokens; on a GPU up to 65536, or what fits"),
+    INT(batch.ramp, FIXED, "0", 0, 1e9,
+        "Batch ramp: the batch grows from batch.ramp_from to batch.sequences in this many steps, "
+        "one leaf at a time; 0: every step has batch.sequences. Schedules count steps, so the "
+        "learning rate does not depend on it.",
+        .unit = "steps"),
+    INT(batch.ramp_from, FIXED, "auto", 1, 1048576,
+        "Sequences of the first step of a batch ramp; a multiple of batch.leaf.",
+        .unit = "sequences", .when_auto = "one leaf"),
 
-    {.key = "train.steps",
-     .type = LS_OPTION_INT,
-     .preset = "auto",
-     .least = 0,
-     .most = LS_OPTION_BIG,
-     .unit = "steps",
-     .when_auto = "1000 when no other end is set, otherwise 0",
-     .doc = "Stop after this many steps; 0: no such limit.",
-     .offset = AT(train.steps)},
-    {.key = "train.tokens",
-     .type = LS_OPTION_INT,
-     .preset = "0",
-     .least = 0,
-     .most = LS_OPTION_BIG,
-     .unit = "tokens",
-     .doc = "Stop after this many training tokens; 0: no such limit.",
-     .offset = AT(train.tokens)},
-    {.key = "train.seconds",
-     .type = LS_OPTION_DURATION,
-     .preset = "0",
-     .least = 0,
-     .most = HUGE_VAL,
-     .unit = "seconds",
-     .doc = "Stop after this much training time; 0: no such limit.",
-     .offset = AT(train.seconds)},
-    {.key = "train.target_loss",
-     .type = LS_OPTION_FLOAT,
-     .preset = "0",
-     .least = 0,
-     .most = HUGE_VAL,
-     .doc = "Stop when the validation loss is at or below this; 0: no such limit.",
-     .offset = AT(train.target_loss)},
-    {.key = "train.lr",
-     .type = LS_OPTION_FLOAT,
-     .preset = "auto",
-     .least = 0,
-     .above = true,
-     .most = 100,
-     .when_auto = "1e-3, for lion 1e-4, for sgd 0.1",
-     .doc = "Peak learning rate.",
-     .offset = AT(train.lr),
-     .fixed = true},
-    {.key = "train.min_lr",
-     .type = LS_OPTION_FLOAT,
-     .preset = "auto",
-     .least = 0,
-     .most = 100,
-     .when_auto = "a tenth of train.lr",
-     .doc = "Final learning rate of the schedule.",
-     .offset = AT(train.min_lr),
-     .fixed = true},
-    {.key = "train.lr_rule",
-     .type = LS_OPTION_ENUM,
-     .preset = "none",
-     .names = {"none", "linear", "sqrt"},
-     .doc = "How train.lr and train.min_lr follow the batch. linear: times batch.sequences / "
-            "train.lr_base_batch; sqrt: times the square root of that; none: as written.",
-     .offset = AT(train.lr_rule),
-     .fixed = true},
-    {.key = "train.lr_base_batch",
-     .type = LS_OPTION_INT,
-     .preset = "0",
-     .least = 0,
-     .most = 1048576,
-     .unit = "sequences",
-     .doc = "Batch for which train.lr was chosen, in sequences; train.lr_rule scales it to "
-            "batch.sequences. 0: none.",
-     .offset = AT(train.lr_base_batch),
-     .fixed = true},
-    {.key = "train.schedule",
-     .type = LS_OPTION_ENUM,
-     .preset = "cosine",
-     .names = {"constant", "linear", "cosine", "wsd"},
-     .doc = "Course of the learning rate after warm-up. wsd stays at the peak and falls in the "
-            "last train.decay steps.",
-     .offset = AT(train.schedule),
-     .fixed = true},
-    {.key = "train.warmup",
-     .type = LS_OPTION_INT,
-     .preset = "auto",
-     .least = 0,
-     .most = LS_OPTION_BIG,
-     .unit = "steps",
-     .when_auto = "a twentieth of the steps, at most 100",
-     .doc = "Steps in which the learning rate rises from 0.",
-     .offset = AT(train.warmup)},
-    {.key = "train.decay",
-     .type = LS_OPTION_INT,
-     .preset = "auto",
-     .least = 0,
-     .most = LS_OPTION_BIG,
-     .unit = "steps",
-     .when_auto = "a fifth of the steps",
-     .doc = "Steps of the final decay of the wsd schedule.",
-     .offset = AT(train.decay)},
-    {.key = "train.optimizer",
-     .type = LS_OPTION_ENUM,
-     .preset = "adamw",
-     .names = {LS_OPTIMIZERS(OPTIMIZER_NAME)},
-     .doc = "Rule that changes the weights." LS_OPTIMIZERS(OPTIMIZER_DOC),
-     .offset = AT(train.optimizer),
-     .fixed = true},
-    {.key = "train.beta1",
-     .type = LS_OPTION_FLOAT,
-     .preset = "0.9",
-     .least = 0,
-     .most = 1,
-     .below = true,
-     .doc = "Decay of AdamW's mean of gradients; of the mean whose sign Lion takes.",
-     .offset = AT(train.beta1),
-     .fixed = true},
-    {.key = "train.beta2",
-     .type = LS_OPTION_FLOAT,
-     .preset = "auto",
-     .least = 0,
-     .most = 1,
-     .below = true,
-     .when_auto = "0.95, for lion 0.99",
-     .doc = "Decay of AdamW's mean of squared gradients, and of the mean that Lion keeps.",
-     .offset = AT(train.beta2),
-     .fixed = true},
-    {.key = "train.eps",
-     .type = LS_OPTION_FLOAT,
-     .preset = "1e-8",
-     .least = 0,
-     .above = true,
-     .most = 1,
-     .doc = "Added to AdamW's divisor.",
-     .offset = AT(train.eps),
-     .fixed = true},
-    {.key = "train.weight_decay",
-     .type = LS_OPTION_FLOAT,
-     .preset = "auto",
-     .least = 0,
-     .most = 100,
-     .when_auto = "0.1, for lion 1, for sgd 0",
-     .doc = "Pull of matrices towards zero; biases and norms are spared.",
-     .offset = AT(train.weight_decay),
-     .fixed = true},
-    {.key = "train.momentum",
-     .type = LS_OPTION_FLOAT,
-     .preset = "auto",
-     .least = 0,
-     .most = 1,
-     .below = true,
-     .when_auto = "0.95, for sgd 0.9",
-     .doc =
-         "Decay of Muon's mean of gradients, for the matrices of blocks, and of SGD's sum of them.",
-     .offset = AT(train.momentum),
-     .fixed = true},
-    {.key = "train.nesterov",
-     .type = LS_OPTION_BOOL,
-     .preset = "true",
-     .doc =
+    INT(train.steps, FREE, "auto", 0, LS_OPTION_BIG,
+        "Stop after this many steps; 0: no such limit.", .unit = "steps",
+        .when_auto = "1000 when no other end is set, otherwise 0"),
+    INT(train.tokens, FREE, "0", 0, LS_OPTION_BIG,
+        "Stop after this many training tokens; 0: no such limit.", .unit = "tokens"),
+    DURATION(train.seconds, FREE, "0", 0, HUGE_VAL,
+             "Stop after this much training time; 0: no such limit.", .unit = "seconds"),
+    FLOAT(train.target_loss, FREE, "0", 0, HUGE_VAL,
+          "Stop when the validation loss is at or below this; 0: no such limit."),
+    FLOAT(train.lr, FIXED, "auto", 0, 100, "Peak learning rate.", .above = true,
+          .when_auto = "1e-3, for lion 1e-4, for sgd 0.1"),
+    FLOAT(train.min_lr, FIXED, "auto", 0, 100, "Final learning rate of the schedule.",
+          .when_auto = "a tenth of train.lr"),
+    ENUM(train.lr_rule, FIXED, "none",
+         "How train.lr and train.min_lr follow the batch. linear: times batch.sequences / "
+         "train.lr_base_batch; sqrt: times the square root of that; none: as written.",
+         .names = {"none", "linear", "sqrt"}),
+    INT(train.lr_base_batch, FIXED, "0", 0, 1048576,
+        "Batch for which train.lr was chosen, in sequences; train.lr_rule scales it to "
+        "batch.sequences. 0: none.",
+        .unit = "sequences"),
+    ENUM(train.schedule, FIXED, "cosine",
+         "Course of the learning rate after warm-up. wsd stays at the peak and falls in the last "
+         "train.decay steps.",
+         .names = {"constant", "linear", "cosine", "wsd"}),
+    INT(train.warmup, FREE, "auto", 0, LS_OPTION_BIG,
+        "Steps in which the learning rate rises from 0.", .unit = "steps",
+        .when_auto = "a twentieth of the steps, at most 100"),
+    INT(train.decay, FREE, "auto", 0, LS_OPTION_BIG,
+        "Steps of the final decay of the wsd schedule.", .unit = "steps",
+        .when_auto = "a fifth of the steps"),
+    ENUM(train.optimizer, FIXED, "adamw",
+         "Rule that changes the weights." LS_OPTIMIZERS(OPTIMIZER_DOC),
+         .names = {LS_OPTIMIZERS(OPTIMIZER_NAME)}),
+    FLOAT(train.beta1, FIXED, "0.9", 0, 1,
+          "Decay of AdamW's mean of gradients; of the mean whose sign Lion takes.", .below = true),
+    FLOAT(train.beta2, FIXED, "auto", 0, 1,
+          "Decay of AdamW's mean of squared gradients, and of the mean that Lion keeps.",
+          .below = true, .when_auto = "0.95, for lion 0.99"),
+    FLOAT(train.eps, FIXED, "1e-8", 0, 1, "Added to AdamW's divisor.", .above = true),
+    FLOAT(train.weight_decay, FIXED, "auto", 0, 100,
+          "Pull of matrices towards zero; biases and norms are spared.",
+          .when_auto = "0.1, for lion 1, for sgd 0"),
+    FLOAT(
+        train.momentum, FIXED, "auto", 0, 1,
+        "Decay of Muon's mean of gradients, for the matrices of blocks, and of SGD's sum of them.",
+        .below = true, .when_auto = "0.95, for sgd 0.9"),
+    BOOL(train.nesterov, FIXED, "true",
          "With sgd: step along the sum of gradients as it will be after the next one (Nesterov), "
-         "not as it is.",
-     .offset = AT(train.nesterov),
-     .fixed = true},
-    {.key = "train.adamw_lr",
-     .type = LS_OPTION_FLOAT,
-     .preset = "0",
-     .least = 0,
-     .most = 100,
-     .doc = "With muon: highest learning rate of embeddings, head, norms and biases, which AdamW "
-            "updates; it takes the course of train.lr. 0: the same as train.lr.",
-     .offset = AT(train.adamw_lr),
-     .fixed = true},
-    {.key = "train.clip",
-     .type = LS_OPTION_FLOAT,
-     .preset = "1.0",
-     .least = 0,
-     .most = HUGE_VAL,
-     .doc = "Largest norm of the whole gradient; a longer gradient is scaled down. 0: off.",
-     .offset = AT(train.clip),
-     .fixed = true},
-    {.key = "train.balance_loss",
-     .type = LS_OPTION_FLOAT,
-     .preset = "0.001",
-     .least = 0,
-     .most = 10,
-     .doc = "Mixtures of experts: weight, in each layer, of the loss that spreads the tokens of a "
-            "sequence evenly over experts; the loss of a token has weight 1. The loss that is "
-            "shown leaves it out.",
-     .offset = AT(train.balance_loss),
-     .fixed = true},
-    {.key = "train.z_loss",
-     .type = LS_OPTION_FLOAT,
-     .preset = "0",
-     .least = 0,
-     .most = 10,
-     .doc = "Mixtures of experts: weight, in each layer, of the loss that keeps the router's "
-            "logits small; the loss of a token has weight 1. The loss that is shown leaves it "
-            "out.",
-     .offset = AT(train.z_loss),
-     .fixed = true},
-    {.key = "train.seed",
-     .type = LS_OPTION_INT,
-     .preset = "1",
-     .least = 0,
-     .most = LS_OPTION_BIG,
-     .doc = "Seed of all random choices: initial weights, order of the data, dropout.",
-     .offset = AT(train.seed),
-     .fixed = true},
-    {.key = "train.reduce",
-     .type = LS_OPTION_ENUM,
-     .preset = "ordered",
-     .names = {"ordered", "fast"},
-     .doc = "How gradients are summed. ordered: the same bits for any number of threads and "
-            "calls; fast: the quickest way, the same within rounding.",
-     .offset = AT(train.reduce),
-     .fixed = true},
-    {.key = "train.rounding",
-     .type = LS_OPTION_ENUM,
-     .preset = "nearest",
-     .names = {"nearest", "stochastic"},
-     .doc = "precision: bf16 or fp8: how fp32 weights are rounded to the 16-bit weights that the "
-            "model reads. stochastic: up or down at random, more often to the nearer neighbour, "
-            "so that small updates count on average. The draw depends on seed, step and element "
-            "only: the same bits on every mesh and after a restart.",
-     .offset = AT(train.rounding),
-     .fixed = true},
-    {.key = "train.loss_scale",
-     .type = LS_OPTION_INT,
-     .preset = "65536",
-     .least = 1,
-     .most = 16777216,
-     .doc = "precision: fp16: the initial factor of the loss, a power of two, which keeps small "
-            "gradients from vanishing. When a gradient overflows, the step is dropped and the "
-            "factor is halved.",
-     .offset = AT(train.loss_scale),
-     .fixed = true},
-    {.key = "train.loss_scale_interval",
-     .type = LS_OPTION_INT,
-     .preset = "2000",
-     .least = 1,
-     .most = 1e9,
-     .unit = "steps",
-     .doc = "precision: fp16: steps without overflow after which the loss scale is doubled.",
-     .offset = AT(train.loss_scale_interval),
-     .fixed = true},
-    {.key = "train.recompute",
-     .type = LS_OPTION_ENUM,
-     .preset = "none",
-     .names = {"none", "selective", "full", "auto"},
-     .doc = "What the backward pass recomputes instead of keeping it from the forward pass: less "
-            "memory for more time, and the same bits. selective: outputs of norms, and the "
-            "activation of a gated MLP, or everything inside another MLP; of experts, their input "
-            "rows and activations. full: everything but the input of the block and, with mesh.ep, "
-            "the rows that came from other ranks. auto: as little as fits into the free memory.",
-     .offset = AT(train.recompute)},
-    {.key = "train.recompute_blocks",
-     .type = LS_OPTION_INT,
-     .preset = "auto",
-     .least = 1,
-     .most = 1000,
-     .unit = "blocks",
-     .when_auto = "all of them",
-     .doc = "This many blocks, from the first one on, do what train.recompute says. Of the other "
-            "blocks, selective keeps everything, and full recomputes what selective would.",
-     .offset = AT(train.recompute_blocks)},
-    {.key = "train.nonfinite",
-     .type = LS_OPTION_ENUM,
-     .preset = "stop",
-     .names = {"stop", "skip"},
-     .doc = "What happens at a NaN or Inf in the loss or the gradient: stop and name the tensor, "
-            "or skip the step.",
-     .offset = AT(train.nonfinite)},
-    {.key = "train.freeze",
-     .type = LS_OPTION_STRINGS,
-     .preset = "[]",
-     .doc = "Parameters that are not trained: names as `lineshaft ckpt show` lists them, with * "
+         "not as it is."),
+    FLOAT(train.adamw_lr, FIXED, "0", 0, 100,
+          "With muon: highest learning rate of embeddings, head, norms and biases, which AdamW "
+          "updates; it takes the course of train.lr. 0: the same as train.lr."),
+    FLOAT(train.clip, FIXED, "1.0", 0, HUGE_VAL,
+          "Largest norm of the whole gradient; a longer gradient is scaled down. 0: off."),
+    FLOAT(train.balance_loss, FIXED, "0.001", 0, 10,
+          "Mixtures of experts: weight, in each layer, of the loss that spreads the tokens of a "
+          "sequence evenly over experts; the loss of a token has weight 1. The loss that is shown "
+          "leaves it out."),
+    FLOAT(train.z_loss, FIXED, "0", 0, 10,
+          "Mixtures of experts: weight, in each layer, of the loss that keeps the router's logits "
+          "small; the loss of a token has weight 1. The loss that is shown leaves it out."),
+    INT(train.seed, FIXED, "1", 0, LS_OPTION_BIG,
+        "Seed of all random choices: initial weights, order of the data, dropout."),
+    ENUM(train.reduce, FIXED, "ordered",
+         "How gradients are summed. ordered: the same bits for any number of threads and calls; "
+         "fast: the quickest way, the same within rounding.",
+         .names = {"ordered", "fast"}),
+    ENUM(train.rounding, FIXED, "nearest",
+         "precision: bf16 or fp8: how fp32 weights are rounded to the 16-bit weights that the "
+         "model reads. stochastic: up or down at random, more often to the nearer neighbour, so "
+         "that small updates count on average. The draw depends on seed, step and element only: "
+         "the same bits on every mesh and after a restart.",
+         .names = {"nearest", "stochastic"}),
+    INT(train.loss_scale, FIXED, "65536", 1, 16777216,
+        "precision: fp16: the initial factor of the loss, a power of two, which keeps small "
+        "gradients from vanishing. When a gradient overflows, the step is dropped and the factor "
+        "is halved."),
+    INT(train.loss_scale_interval, FIXED, "2000", 1, 1e9,
+        "precision: fp16: steps without overflow after which the loss scale is doubled.",
+        .unit = "steps"),
+    ENUM(train.recompute, FREE, "none",
+         "What the backward pass recomputes instead of keeping it from the forward pass: less "
+         "memory for more time, and the same bits. selective: outputs of norms, and the activation "
+         "of a gated MLP, or everything inside another MLP; of experts, their input rows and "
+         "activations. full: everything but the input of the block and, with mesh.ep, the rows "
+         "that came from other ranks. auto: as little as fits into the free memory.",
+         .names = {"none", "selective", "full", "auto"}),
+    INT(train.recompute_blocks, FREE, "auto", 1, 1000,
+        "This many blocks, from the first one on, do what train.recompute says. Of the other "
+        "blocks, selective keeps everything, and full recomputes what selective would.",
+        .unit = "blocks", .when_auto = "all of them"),
+    ENUM(train.nonfinite, FREE, "stop",
+         "What happens at a NaN or Inf in the loss or the gradient: stop and name the tensor, or "
+         "skip the step.",
+         .names = {"stop", "skip"}),
+    STRINGS(train.freeze, FIXED, "[]",
+            "Parameters that are not trained: names as `lineshaft ckpt show` lists them, with * "
             "for any text. They take no memory for gradients and optimizer state. Works on every "
-            "mesh, but only with mesh.zero: 0.",
-     .offset = AT(train.freeze),
-     .fixed = true},
+            "mesh, but only with mesh.zero: 0."),
 
-    {.key = "lora.rank",
-     .type = LS_OPTION_INT,
-     .preset = "0",
-     .least = 0,
-     .most = 4096,
-     .doc = "Rank of the small matrices (LoRA); 0: none, all weights are trained. With a rank, "
-            "only the small matrices are trained. Works on every mesh, but only with mesh.zero: "
-            "0; with mesh.tp they are divided like the weights beside them.",
-     .offset = AT(lora.rank),
-     .fixed = true},
-    {.key = "lora.alpha",
-     .type = LS_OPTION_FLOAT,
-     .preset = "auto",
-     .least = 0,
-     .most = 1e6,
-     .when_auto = "twice lora.rank",
-     .doc = "The small matrices are scaled by alpha / rank.",
-     .offset = AT(lora.alpha),
-     .fixed = true},
-    {.key = "lora.targets",
-     .type = LS_OPTION_STRINGS,
-     .preset = "[]",
-     .doc = "Layers that get small matrices: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, "
-            "down_proj; for gpt2 c_attn, c_proj, c_fc. Empty: all of them.",
-     .offset = AT(lora.targets),
-     .fixed = true},
+    INT(lora.rank, FIXED, "0", 0, 4096,
+        "Rank of the small matrices (LoRA); 0: none, all weights are trained. With a rank, only "
+        "the small matrices are trained. Works on every mesh, but only with mesh.zero: 0; with "
+        "mesh.tp they are divided like the weights beside them."),
+    FLOAT(lora.alpha, FIXED, "auto", 0, 1e6, "The small matrices are scaled by alpha / rank.",
+          .when_auto = "twice lora.rank"),
+    STRINGS(lora.targets, FIXED, "[]",
+            "Layers that get small matrices: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, "
+            "down_proj; for gpt2 c_attn, c_proj, c_fc. Empty: all of them."),
 
-    {.key = "precision",
-     .type = LS_OPTION_ENUM,
-     .preset = "fp32",
-     .names = {"fp32", "tf32", "bf16", "fp16", "fp8"},
-     .doc = "Number format of activations and of the weights that the model reads. bf16: the "
-            "weights that are trained and saved, gradients, moments and sums stay fp32, without "
-            "loss scaling; on a CPU without AVX512_BF16 or AMX it saves memory, not time. fp16: "
-            "like bf16, but finer numbers in a smaller range, with loss scaling "
-            "(train.loss_scale); on GPUs, and on a CPU with device.isa: reference, for checking. "
-            "tf32, on GPUs: fp32 whose products round their inputs to 10 bits of fraction. fp8: "
-            "bf16, with 8-bit products in all blocks but the first and the last, scaled by the "
-            "largest magnitude of each tensor; on GPUs that have it, with train.reduce: fast, and "
-            "not for mixtures of experts.",
-     .offset = AT(precision),
-     .fixed = true},
+    ENUM(precision, FIXED, "fp32",
+         "Number format of activations and of the weights that the model reads. bf16: the weights "
+         "that are trained and saved, gradients, moments and sums stay fp32, without loss scaling; "
+         "on a CPU without AVX512_BF16 or AMX it saves memory, not time. fp16: like bf16, but "
+         "finer numbers in a smaller range, with loss scaling (train.loss_scale); on GPUs, and on "
+         "a CPU with device.isa: reference, for checking. tf32, on GPUs: fp32 whose products round "
+         "their inputs to 10 bits of fraction. fp8: bf16, with 8-bit products in all blocks but "
+         "the first and the last, scaled by the largest magnitude of each tensor; on GPUs that "
+         "have it, with train.reduce: fast, and not for mixtures of experts.",
+         .names = {"fp32", "tf32", "bf16", "fp16", "fp8"}),
 
-    {.key = "mesh.auto",
-     .type = LS_OPTION_BOOL,
-     .preset = "false",
-     .doc = "Lets lineshaft choose those of mesh.tp, pp, cp, ep, zero and schedule that are not "
-            "set, for the given processes, machines and memory: by the memory ledger and the "
-            "predicted time of a step. Where the model does not fit otherwise, it recomputes "
-            "(train.recompute). In ordered mode mesh.tp, cp and ep stay 1 unless they are set, "
-            "because bits depend on them. `mesh: auto` is short for it. `lineshaft plan mesh` "
-            "shows the choice. When processes die, the mesh is kept, with fewer of them if need "
-            "be; a run that is started again chooses anew.",
-     .offset = AT(mesh.automatic)},
-    {.key = "mesh.dp",
-     .type = LS_OPTION_INT,
-     .preset = "auto",
-     .least = 1,
-     .most = 4096,
-     .when_auto = "as many as there are processes (-n)",
-     .doc = "Data-parallel width: copies of the model that share a batch.",
-     .offset = AT(mesh.dp)},
-    {.key = "mesh.tp",
-     .type = LS_OPTION_INT,
-     .preset = "1",
-     .least = 1,
-     .most = 1024,
-     .doc = "Tensor-parallel width: processes that divide every layer. Each has some heads, some "
-            "columns of the MLPs and some tokens of the vocabulary. They communicate four times "
-            "in every layer, so keep them on one machine. The number of processes is mesh.dp "
-            "times mesh.pp times mesh.cp times mesh.tp. With mesh.pp each pipeline stage is such "
-            "a tensor-parallel group; with mesh.cp several groups share each sequence. mesh.zero "
-            "divides what ranks with the same shard of the model hold. Results agree with one "
-            "process within rounding, in ordered mode too.",
-     .offset = AT(mesh.tp)},
-    {.key = "mesh.sp",
-     .type = LS_OPTION_BOOL,
-     .preset = "true",
-     .doc = "With mesh.tp (sequence parallelism): whether each process also keeps only its share "
-            "of the rows between the layers (norms, residual stream, dropout). It takes less "
-            "memory, and sends up to a quarter more.",
-     .offset = AT(mesh.sp)},
-    {.key = "mesh.pp",
-     .type = LS_OPTION_INT,
-     .preset = "1",
-     .least = 1,
-     .most = 256,
-     .doc = "Pipeline width: processes that divide the layers. A leaf passes through all of them "
-            "as a micro-batch (batch.group sets how many leaves do at a time). mesh.dp such "
-            "pipelines share the batch, and divide what mesh.zero says of each stage (on GPUs 0 "
-            "or 1); with AdamW.",
-     .offset = AT(mesh.pp)},
-    {.key = "mesh.schedule",
-     .type = LS_OPTION_ENUM,
-     .preset = "1f1b",
-     .names = {"gpipe", "1f1b", "interleaved", "zero-bubble"},
-     .doc = "In which order the ranks of a pipeline compute. gpipe: all forward, then all "
-            "backward; 1f1b: forward and backward in turn, with activations of at most mesh.pp "
-            "micro-batches; interleaved: 1f1b with several chunks of layers on each rank, which "
-            "idles less and sends more; zero-bubble: 1f1b that computes gradients of weights "
-            "while a rank would otherwise idle, and keeps more until then. No result depends on "
-            "it. `lineshaft plan schedule` draws them.",
-     .offset = AT(mesh.schedule)},
-    {.key = "mesh.chunks",
-     .type = LS_OPTION_INT,
-     .preset = "auto",
-     .least = 1,
-     .most = 16,
-     .when_auto = "2 where mesh.schedule is interleaved, else 1",
-     .doc = "Chunks of layers on each rank of an interleaved pipeline.",
-     .offset = AT(mesh.chunks)},
-    {.key = "mesh.cp",
-     .type = LS_OPTION_INT,
-     .preset = "1",
-     .least = 1,
-     .most = 1024,
-     .doc = "Context-parallel width: processes that divide every sequence, for long contexts. "
-            "Each has two of 2 x mesh.cp chunks of it, one near the beginning and one near the "
-            "end, so that all have the same work, and they send each other keys and values in "
-            "every layer. The number of processes is mesh.dp times mesh.pp times mesh.tp times "
-            "mesh.cp. Without mesh.tp and mesh.pp, all of them have the whole model, and "
-            "mesh.zero divides it among all; otherwise, ranks with the same heads and layers form "
-            "a context-parallel group. Results agree with one process within rounding, in ordered "
-            "mode too. When one rank dies, another one has the same weights; the run goes on with "
-            "a multiple of mesh.cp.",
-     .offset = AT(mesh.cp)},
-    {.key = "mesh.keys",
-     .type = LS_OPTION_ENUM,
-     .preset = "ring",
-     .names = {"ring", "gather"},
-     .doc = "With mesh.cp: how keys and values reach the other processes of the group. ring: from "
-            "one to the next, while each computes with the previous ones; gather: all at once, "
-            "with more memory and fewer messages. Both send the same number of bytes.",
-     .offset = AT(mesh.keys)},
-    {.key = "mesh.ep",
-     .type = LS_OPTION_INT,
-     .preset = "1",
-     .least = 1,
-     .most = 1024,
-     .doc = "Expert-parallel width: processes that divide the experts of a mixture "
-            "(model.experts). They are some of the mesh.dp ranks that share the batch, and each "
-            "has everything but the other experts. In every layer tokens are sent to their "
-            "experts and back, so keep these processes on one machine. The width must divide "
-            "mesh.dp (times mesh.cp) and model.experts. With mesh.pp the processes of each stage "
-            "divide the experts of its layers; with mesh.tp, tensor-parallel groups do. mesh.zero "
-            "1 divides moments: of experts among the ranks that hold the same ones, of the rest "
-            "among all; 2 and 3 also divide gradients and weights, among the ranks that hold the "
-            "same experts. Gradients are summed as train.reduce: fast does it, and results agree "
-            "with one process within rounding. When a rank dies, its experts come from another "
-            "rank that holds the same ones, where mesh.dp is larger than mesh.ep, else from the "
-            "newest checkpoint; the run goes on with a multiple of mesh.ep.",
-     .offset = AT(mesh.ep)},
-    {.key = "mesh.zero",
-     .type = LS_OPTION_INT,
-     .preset = "0",
-     .least = 0,
-     .most = 3,
-     .doc = "ZeRO stage: what data-parallel replicas divide instead of each holding all of it. 0: "
-            "nothing; 1: optimizer moments and the update; 2: gradients too; 3: weights too, "
-            "gathered part by part while they are used. With mesh.tp and mesh.ep the replicas of "
-            "each shard of the model divide it; with mesh.pp the pipelines divide each stage.",
-     .offset = AT(mesh.zero)},
-    {.key = "mesh.shard",
-     .type = LS_OPTION_STRING,
-     .preset = "world",
-     .doc = "Which ranks divide what mesh.zero says. world: all of them; node: the ranks of each "
-            "node, so that nodes hold copies of each other; a number: groups of this many ranks. "
-            "Weights are gathered only inside such a group, and each rank holds more. With "
-            "mesh.tp and mesh.ep it groups ranks that hold the same shard of the model.",
-     .offset = AT(mesh.shard)},
-    {.key = "mesh.balance",
-     .type = LS_OPTION_ENUM,
-     .preset = "off",
-     .names = {"off", "auto"},
-     .doc = "Whether the slices of the batch follow the speed of ranks. off: they are equal, or "
-            "as mesh.weights says; auto: a rank that is measured to be slow gets fewer leaves, "
-            "and none gets more than twice an equal share. In ordered mode it does not change the "
-            "result.",
-     .offset = AT(mesh.balance)},
-    {.key = "mesh.weights",
-     .type = LS_OPTION_FLOATS,
-     .preset = "[]",
-     .least = 1e-6,
-     .most = 1e6,
-     .doc = "Shares of the batch, one per rank; they need not add up to 1. With mesh.balance: "
-            "auto the run starts with them. Empty: equal shares.",
-     .offset = AT(mesh.weights)},
-    {.key = "mesh.bucket",
-     .type = LS_OPTION_INT,
-     .preset = "auto",
-     .least = 65536,
-     .most = LS_OPTION_BIG,
-     .unit = "bytes",
-     .when_auto = "so large that the fixed cost of messages is at most a tenth of the exchange",
-     .doc = "Size of a gradient bucket: the backward pass goes on while a bucket is sent. The "
-            "result does not depend on it.",
-     .offset = AT(mesh.bucket)},
+    KEYED("mesh.auto", mesh.automatic, BOOL, FREE, "false",
+          "Lets lineshaft choose those of mesh.tp, pp, cp, ep, zero and schedule that are not set, "
+          "for the given processes, machines and memory: by the memory ledger and the predicted "
+          "time of a step. Where the model does not fit otherwise, it recomputes "
+          "(train.recompute). In ordered mode mesh.tp, cp and ep stay 1 unless they are set, "
+          "because bits depend on them. `mesh: auto` is short for it. `lineshaft plan mesh` shows "
+          "the choice. When processes die, the mesh is kept, with fewer of them if need be; a run "
+          "that is started again chooses anew."),
+    INT(mesh.dp, FREE, "auto", 1, 4096,
+        "Data-parallel width: copies of the model that share a batch.",
+        .when_auto = "as many as there are processes (-n)"),
+    INT(mesh.tp, FREE, "1", 1, 1024,
+        "Tensor-parallel width: processes that divide every layer. Each has some heads, some "
+        "columns of the MLPs and some tokens of the vocabulary. They communicate four times in "
+        "every layer, so keep them on one machine. The number of processes is mesh.dp times "
+        "mesh.pp times mesh.cp times mesh.tp. With mesh.pp each pipeline stage is such a "
+        "tensor-parallel group; with mesh.cp several groups share each sequence. mesh.zero divides "
+        "what ranks with the same shard of the model hold. Results agree with one process within "
+        "rounding, in ordered mode too."),
+    BOOL(mesh.sp, FREE, "true",
+         "With mesh.tp (sequence parallelism): whether each process also keeps only its share of "
+         "the rows between the layers (norms, residual stream, dropout). It takes less memory, and "
+         "sends up to a quarter more."),
+    INT(mesh.pp, FREE, "1", 1, 256,
+        "Pipeline width: processes that divide the layers. A leaf passes through all of them as a "
+        "micro-batch (batch.group sets how many leaves do at a time). mesh.dp such pipelines share "
+        "the batch, and divide what mesh.zero says of each stage (on GPUs 0 or 1); with AdamW."),
+    ENUM(mesh.schedule, FREE, "1f1b",
+         "In which order the ranks of a pipeline compute. gpipe: all forward, then all backward; "
+         "1f1b: forward and backward in turn, with activations of at most mesh.pp micro-batches; "
+         "interleaved: 1f1b with several chunks of layers on each rank, which idles less and sends "
+         "more; zero-bubble: 1f1b that computes gradients of weights while a rank would otherwise "
+         "idle, and keeps more until then. No result depends on it. `lineshaft plan schedule` "
+         "draws them.",
+         .names = {"gpipe", "1f1b", "interleaved", "zero-bubble"}),
+    INT(mesh.chunks, FREE, "auto", 1, 16,
+        "Chunks of layers on each rank of an interleaved pipeline.",
+        .when_auto = "2 where mesh.schedule is interleaved, else 1"),
+    INT(mesh.cp, FREE, "1", 1, 1024,
+        "Context-parallel width: processes that divide every sequence, for long contexts. Each has "
+        "two of 2 x mesh.cp chunks of it, one near the beginning and one near the end, so that all "
+        "have the same work, and they send each other keys and values in every layer. The number "
+        "of processes is mesh.dp times mesh.pp times mesh.tp times mesh.cp. Without mesh.tp and "
+        "mesh.pp, all of them have the whole model, and mesh.zero divides it among all; otherwise, "
+        "ranks with the same heads and layers form a context-parallel group. Results agree with "
+        "one process within rounding, in ordered mode too. When one rank dies, another one has the "
+        "same weights; the run goes on with a multiple of mesh.cp."),
+    ENUM(mesh.keys, FREE, "ring",
+         "With mesh.cp: how keys and values reach the other processes of the group. ring: from one "
+         "to the next, while each computes with the previous ones; gather: all at once, with more "
+         "memory and fewer messages. Both send the same number of bytes.",
+         .names = {"ring", "gather"}),
+    INT(mesh.ep, FREE, "1", 1, 1024,
+        "Expert-parallel width: processes that divide the experts of a mixture (model.experts). "
+        "They are some of the mesh.dp ranks that share the batch, and each has everything but the "
+        "other experts. In every layer tokens are sent to their experts and back, so keep these "
+        "processes on one machine. The width must divide mesh.dp (times mesh.cp) and "
+        "model.experts. With mesh.pp the processes of each stage divide the experts of its layers; "
+        "with mesh.tp, tensor-parallel groups do. mesh.zero 1 divides moments: of experts among "
+        "the ranks that hold the same ones, of the rest among all; 2 and 3 also divide gradients "
+        "and weights, among the ranks that hold the same experts. Gradients are summed as "
+        "train.reduce: fast does it, and results agree with one process within rounding. When a "
+        "rank dies, its experts come from another rank that holds the same ones, where mesh.dp is "
+        "larger than mesh.ep, else from the newest checkpoint; the run goes on with a multiple of "
+        "mesh.ep."),
+    INT(mesh.zero, FREE, "0", 0, 3,
+        "ZeRO stage: what data-parallel replicas divide instead of each holding all of it. 0: "
+        "nothing; 1: optimizer moments and the update; 2: gradients too; 3: weights too, gathered "
+        "part by part while they are used. With mesh.tp and mesh.ep the replicas of each shard of "
+        "the model divide it; with mesh.pp the pipelines divide each stage."),
+    STRING(mesh.shard, FREE, "world",
+           "Which ranks divide what mesh.zero says. world: all of them; node: the ranks of each "
+           "node, so that nodes hold copies of each other; a number: groups of this many ranks. "
+           "Weights are gathered only inside such a group, and each rank holds more. With mesh.tp "
+           "and mesh.ep it groups ranks that hold the same shard of the model."),
+    ENUM(mesh.balance, FREE, "off",
+         "Whether the slices of the batch follow the speed of ranks. off: they are equal, or as "
+         "mesh.weights says; auto: a rank that is measured to be slow gets fewer leaves, and none "
+         "gets more than twice an equal share. In ordered mode it does not change the result.",
+         .names = {"off", "auto"}),
+    FLOATS(mesh.weights, FREE, "[]", 1e-6, 1e6,
+           "Shares of the batch, one per rank; they need not add up to 1. With mesh.balance: auto "
+           "the run starts with them. Empty: equal shares."),
+    INT(mesh.bucket, FREE, "auto", 65536, LS_OPTION_BIG,
+        "Size of a gradient bucket: the backward pass goes on while a bucket is sent. The result "
+        "does not depend on it.",
+        .unit = "bytes",
+        .when_auto = "so large that the fixed cost of messages is at most a tenth of the exchange"),
 
-    {.key = "exchange.compress",
-     .type = LS_OPTION_ENUM,
-     .preset = "none",
-     .names = {"none", "bf16", "int8", "topk"},
-     .doc = "Compression of gradients between nodes; inside a node they stay as they are. bf16: "
-            "half of the bytes; int8: a quarter, with a scale for each 256 of them; topk: only "
-            "the largest. What is rounded off or left out is added in the next step (error "
-            "feedback). Needs train.reduce: fast.",
-     .offset = AT(exchange.compress)},
-    {.key = "exchange.topk",
-     .type = LS_OPTION_FLOAT,
-     .preset = "0.01",
-     .least = 0,
-     .above = true,
-     .most = 0.5,
-     .doc = "Share of the gradients that exchange.compress: topk sends: the largest of each 4096, "
-            "at least one.",
-     .offset = AT(exchange.topk)},
+    ENUM(exchange.compress, FREE, "none",
+         "Compression of gradients between nodes; inside a node they stay as they are. bf16: half "
+         "of the bytes; int8: a quarter, with a scale for each 256 of them; topk: only the "
+         "largest. What is rounded off or left out is added in the next step (error feedback). "
+         "Needs train.reduce: fast.",
+         .names = {"none", "bf16", "int8", "topk"}),
+    FLOAT(exchange.topk, FREE, "0.01", 0, 0.5,
+          "Share of the gradients that exchange.compress: topk sends: the largest of each 4096, at "
+          "least one.",
+          .above = true),
 
-    {.key = "sync",
-     .type = LS_OPTION_ENUM,
-     .preset = "allreduce",
-     .names = {"allreduce", "local", "ps"},
-     .doc = "How replicas of the model agree. allreduce: they sum their gradients in every step. "
-            "local: each trains by itself on its part of every batch, and now and then they agree "
-            "on new weights (local SGD, DiLoCo); for slow links. ps: servers keep the weights and "
-            "make the updates, workers push gradients and pull weights (parameter server); for "
-            "ranks whose steps take uneven times, and for large embeddings.",
-     .offset = AT(sync),
-     .fixed = true},
+    ENUM(sync, FIXED, "allreduce",
+         "How replicas of the model agree. allreduce: they sum their gradients in every step. "
+         "local: each trains by itself on its part of every batch, and now and then they agree on "
+         "new weights (local SGD, DiLoCo); for slow links. ps: servers keep the weights and make "
+         "the updates, workers push gradients and pull weights (parameter server); for ranks whose "
+         "steps take uneven times, and for large embeddings.",
+         .names = {"allreduce", "local", "ps"}),
 
-    {.key = "local.steps",
-     .type = LS_OPTION_INT,
-     .preset = "50",
-     .least = 1,
-     .most = 1000000,
-     .unit = "steps",
-     .doc = "Steps that local-SGD workers make by themselves before they agree on weights. "
-            "Validation, samples, checkpoints and a stop wait until they have agreed.",
-     .offset = AT(local.steps),
-     .fixed = true},
-    {.key = "local.delay",
-     .type = LS_OPTION_INT,
-     .preset = "0",
-     .least = 0,
-     .most = 1000000,
-     .unit = "steps",
-     .doc = "Steps that local-SGD workers go on with while the exchange of weights is under way; "
-            "their progress meanwhile is kept. 0: they wait for it.",
-     .offset = AT(local.delay),
-     .fixed = true},
-    {.key = "local.lr",
-     .type = LS_OPTION_FLOAT,
-     .preset = "1",
-     .least = 0,
-     .above = true,
-     .most = 10,
-     .doc = "How far the shared weights move towards the mean of the workers; 1 without momentum: "
-            "all the way. DiLoCo's authors use 0.7, with a momentum of 0.9, for 500 steps.",
-     .offset = AT(local.lr),
-     .fixed = true},
-    {.key = "local.momentum",
-     .type = LS_OPTION_FLOAT,
-     .preset = "0.5",
-     .least = 0,
-     .most = 1,
-     .below = true,
-     .doc = "Nesterov momentum of that movement; 0: none.",
-     .offset = AT(local.momentum),
-     .fixed = true},
-    {.key = "local.compress",
-     .type = LS_OPTION_ENUM,
-     .preset = "int8",
-     .names = {"none", "bf16", "int8"},
-     .doc = "Format in which differences of weights are sent: fp32 (none), bf16, or 8 bits with a "
-            "scale for each 256 of them.",
-     .offset = AT(local.compress),
-     .fixed = true},
+    INT(local.steps, FIXED, "50", 1, 1000000,
+        "Steps that local-SGD workers make by themselves before they agree on weights. Validation, "
+        "samples, checkpoints and a stop wait until they have agreed.",
+        .unit = "steps"),
+    INT(local.delay, FIXED, "0", 0, 1000000,
+        "Steps that local-SGD workers go on with while the exchange of weights is under way; their "
+        "progress meanwhile is kept. 0: they wait for it.",
+        .unit = "steps"),
+    FLOAT(local.lr, FIXED, "1", 0, 10,
+          "How far the shared weights move towards the mean of the workers; 1 without momentum: "
+          "all the way. DiLoCo's authors use 0.7, with a momentum of 0.9, for 500 steps.",
+          .above = true),
+    FLOAT(local.momentum, FIXED, "0.5", 0, 1, "Nesterov momentum of that movement; 0: none.",
+          .below = true),
+    ENUM(local.compress, FIXED, "int8",
+         "Format in which differences of weights are sent: fp32 (none), bf16, or 8 bits with a "
+         "scale for each 256 of them.",
+         .names = {"none", "bf16", "int8"}),
 
-    {.key = "ps.servers",
-     .type = LS_OPTION_INT,
-     .preset = "auto",
-     .least = 1,
-     .most = 64,
-     .when_auto = "all ranks",
-     .doc = "How many ranks serve, from the first one on: each keeps an equal part of the weights "
-            "and of the optimizer's state. All ranks compute. The result does not depend on it.",
-     .offset = AT(ps.servers)},
-    {.key = "ps.staleness",
-     .type = LS_OPTION_INT,
-     .preset = "0",
-     .least = -1,
-     .most = 1000000,
-     .unit = "steps",
-     .doc = "How many steps a rank may be ahead of the slowest one. 0: a step is one update with "
-            "the gradients of all ranks. Above 0: the gradients of each rank are an update of "
-            "their own, applied when they arrive, in proportion to the rank's share of the step. "
-            "-1: the same without a bound (asynchronous).",
-     .offset = AT(ps.staleness)},
-    {.key = "ps.meet",
-     .type = LS_OPTION_INT,
-     .preset = "50",
-     .least = 1,
-     .most = 1000000,
-     .unit = "steps",
-     .doc = "Unless ps.staleness is 0: after this many steps ranks wait for each other. "
-            "Validation, samples, checkpoints and a stop wait until then.",
-     .offset = AT(ps.meet)},
-    {.key = "ps.sparse",
-     .type = LS_OPTION_BOOL,
-     .preset = "true",
-     .doc = "For an embedding that is not also the head (model.tied: false), pull and push only "
-            "the rows of the batch's tokens. The result does not depend on it.",
-     .offset = AT(ps.sparse)},
+    INT(ps.servers, FREE, "auto", 1, 64,
+        "How many ranks serve, from the first one on: each keeps an equal part of the weights and "
+        "of the optimizer's state. All ranks compute. The result does not depend on it.",
+        .when_auto = "all ranks"),
+    INT(ps.staleness, FREE, "0", -1, 1000000,
+        "How many steps a rank may be ahead of the slowest one. 0: a step is one update with the "
+        "gradients of all ranks. Above 0: the gradients of each rank are an update of their own, "
+        "applied when they arrive, in proportion to the rank's share of the step. -1: the same "
+        "without a bound (asynchronous).",
+        .unit = "steps"),
+    INT(ps.meet, FREE, "50", 1, 1000000,
+        "Unless ps.staleness is 0: after this many steps ranks wait for each other. Validation, "
+        "samples, checkpoints and a stop wait until then.",
+        .unit = "steps"),
+    BOOL(ps.sparse, FREE, "true",
+         "For an embedding that is not also the head (model.tied: false), pull and push only the "
+         "rows of the batch's tokens. The result does not depend on it."),
 
-    {.key = "checkpoint.every",
-     .type = LS_OPTION_INT,
-     .preset = "100",
-     .least = 0,
-     .most = LS_OPTION_BIG,
-     .unit = "steps",
-     .doc = "Save after this many steps; 0: only at the end.",
-     .offset = AT(checkpoint.every)},
-    {.key = "checkpoint.keep",
-     .type = LS_OPTION_INT,
-     .preset = "2",
-     .least = 1,
-     .most = 1000000,
-     .doc = "How many of the newest checkpoints are kept; older ones are removed. A run keeps at "
-            "least two, because the newest may turn out to be damaged. Pinned ones (lineshaft "
-            "ckpt pin) stay.",
-     .offset = AT(checkpoint.keep)},
-    {.key = "checkpoint.keep_every",
-     .type = LS_OPTION_INT,
-     .preset = "0",
-     .least = 0,
-     .most = LS_OPTION_BIG,
-     .unit = "steps",
-     .doc = "Checkpoints of steps that are multiples of this are kept for good, besides the "
-            "newest; 0: none.",
-     .offset = AT(checkpoint.keep_every)},
-    {.key = "checkpoint.mirror",
-     .type = LS_OPTION_STRING,
-     .preset = "",
-     .doc = "A second folder, best on another disk: every checkpoint is copied there after it is "
-            "saved, and a damaged or missing part of a checkpoint is restored from there. Empty: "
-            "none.",
-     .offset = AT(checkpoint.mirror)},
-    {.key = "checkpoint.key",
-     .type = LS_OPTION_STRING,
-     .preset = "",
-     .doc = "A file of 32 random bytes that only its owner may read (lineshaft ckpt key FILE). "
-            "Checkpoints are signed with it, and the run resumes only from checkpoints that are "
-            "signed with it. The secret of a job may be used. Empty: nothing is signed or "
-            "checked.",
-     .offset = AT(checkpoint.key)},
-    {.key = "checkpoint.take_unsigned",
-     .type = LS_OPTION_BOOL,
-     .preset = "false",
-     .doc = "With checkpoint.key: resume also from checkpoints that are not signed, for runs that "
-            "had no key before. Those with a wrong signature are refused all the same.",
-     .offset = AT(checkpoint.take_unsigned)},
-    {.key = "checkpoint.grace",
-     .type = LS_OPTION_INT,
-     .preset = "0",
-     .least = 0,
-     .most = 86400,
-     .unit = "seconds",
-     .doc = "Time that the run has when it is asked to stop (SIGTERM, SIGUSR1, Ctrl-C). It saves "
-            "if the time suffices, judged by its earlier saves, and otherwise ends without "
-            "saving. 0: as long as a save takes; in a Slurm job until the end of the job, or 30 s "
-            "after it.",
-     .offset = AT(checkpoint.grace)},
+    INT(checkpoint.every, FREE, "100", 0, LS_OPTION_BIG,
+        "Save after this many steps; 0: only at the end.", .unit = "steps"),
+    INT(checkpoint.keep, FREE, "2", 1, 1000000,
+        "How many of the newest checkpoints are kept; older ones are removed. A run keeps at least "
+        "two, because the newest may turn out to be damaged. Pinned ones (lineshaft ckpt pin) "
+        "stay."),
+    INT(checkpoint.keep_every, FREE, "0", 0, LS_OPTION_BIG,
+        "Checkpoints of steps that are multiples of this are kept for good, besides the newest; 0: "
+        "none.",
+        .unit = "steps"),
+    STRING(checkpoint.mirror, FREE, "",
+           "A second folder, best on another disk: every checkpoint is copied there after it is "
+           "saved, and a damaged or missing part of a checkpoint is restored from there. Empty: "
+           "none."),
+    STRING(checkpoint.key, FREE, "",
+           "A file of 32 random bytes that only its owner may read (lineshaft ckpt key FILE). "
+           "Checkpoints are signed with it, and the run resumes only from checkpoints that are "
+           "signed with it. The secret of a job may be used. Empty: nothing is signed or checked."),
+    BOOL(checkpoint.take_unsigned, FREE, "false",
+         "With checkpoint.key: resume also from checkpoints that are not signed, for runs that had "
+         "no key before. Those with a wrong signature are refused all the same."),
+    INT(checkpoint.grace, FREE, "0", 0, 86400,
+        "Time that the run has when it is asked to stop (SIGTERM, SIGUSR1, Ctrl-C). It saves if "
+        "the time suffices, judged by its earlier saves, and otherwise ends without saving. 0: as "
+        "long as a save takes; in a Slurm job until the end of the job, or 30 s after it.",
+        .unit = "seconds"),
 
-    {.key = "heal.mode",
-     .type = LS_OPTION_ENUM,
-     .preset = "on",
-     .names = {"on", "off"},
-     .doc = "on: when a rank dies or a machine is lost, the other ranks keep their memory, and "
-            "training goes on after the last completed step, with the same batches; off: the run "
-            "ends. With sync: local or ps, a rank that dies always ends the run. The first "
-            "machine, which the others have joined, is replaced by another one when more than "
-            "half of the others are left.",
-     .offset = AT(heal.mode)},
-    {.key = "heal.restarts",
-     .type = LS_OPTION_INT,
-     .preset = "1",
-     .least = 0,
-     .most = 1000000,
-     .doc = "How often a rank that died is started again. After that the other ranks go on "
-            "without it and share the batch. With mesh.pp or mesh.tp they go on with as many "
-            "ranks as make whole models, and the rest waits.",
-     .offset = AT(heal.restarts)},
-    {.key = "heal.min_ranks",
-     .type = LS_OPTION_INT,
-     .preset = "1",
-     .least = 1,
-     .most = 4096,
-     .doc = "The run ends when fewer ranks than this are left.",
-     .offset = AT(heal.min_ranks)},
-    {.key = "heal.wait",
-     .type = LS_OPTION_INT,
-     .preset = "60",
-     .least = 1,
-     .most = 86400,
-     .unit = "seconds",
-     .doc = "A rank is killed and counts as dead when it is stopped for this long, or when it "
-            "neither computes nor joins the others for this long after they lost a rank.",
-     .offset = AT(heal.wait)},
-    {.key = "heal.min_nodes",
-     .type = LS_OPTION_INT,
-     .preset = "1",
-     .least = 1,
-     .most = 4096,
-     .doc = "The run ends when fewer machines than this are left.",
-     .offset = AT(heal.min_nodes)},
-    {.key = "heal.max_nodes",
-     .type = LS_OPTION_INT,
-     .preset = "0",
-     .least = 0,
-     .most = 4096,
-     .doc = "A machine that joins a running job becomes part of it while the job has fewer "
-            "machines than this; otherwise it waits as a spare until one is lost. 0: no limit.",
-     .offset = AT(heal.max_nodes)},
-    {.key = "heal.grow_wait",
-     .type = LS_OPTION_DURATION,
-     .preset = "60",
-     .least = 0,
-     .most = 86400,
-     .unit = "seconds",
-     .doc = "New machines are taken in when the ranks have trained for this long since the last "
-            "change of members, because each change costs a moment.",
-     .offset = AT(heal.grow_wait)},
-    {.key = "heal.grow_steps",
-     .type = LS_OPTION_INT,
-     .preset = "10",
-     .least = 0,
-     .most = 1000000,
-     .unit = "steps",
-     .doc = "New machines are taken in only after this many steps since the last change, as well.",
-     .offset = AT(heal.grow_steps)},
-    {.key = "heal.quarantine",
-     .type = LS_OPTION_INT,
-     .preset = "2",
-     .least = 0,
-     .most = 1000000,
-     .doc = "A machine on which this many ranks have crashed within a day is given up with all "
-            "its ranks, and refused for heal.cool_down. The coordinating machine is exempt. 0: "
-            "never.",
-     .offset = AT(heal.quarantine)},
-    {.key = "heal.cool_down",
-     .type = LS_OPTION_DURATION,
-     .preset = "600",
-     .least = 0,
-     .most = 86400,
-     .unit = "seconds",
-     .doc = "How long a machine in quarantine is refused; twice as long each further time.",
-     .offset = AT(heal.cool_down)},
-    {.key = "heal.pulse",
-     .type = LS_OPTION_DURATION,
-     .preset = "0.25",
-     .least = 0.01,
-     .most = 60,
-     .unit = "seconds",
-     .doc = "How often machines send each other a heartbeat.",
-     .offset = AT(heal.heartbeat)},
-    {.key = "heal.suspect",
-     .type = LS_OPTION_DURATION,
-     .preset = "1",
-     .least = 0.01,
-     .most = 86400,
-     .unit = "seconds",
-     .doc = "A machine that was silent for this long is named in the log (-v), and two others are "
-            "asked whether they reach it.",
-     .offset = AT(heal.suspect)},
-    {.key = "heal.dead",
-     .type = LS_OPTION_DURATION,
-     .preset = "3",
-     .least = 0.1,
-     .most = 86400,
-     .unit = "seconds",
-     .doc = "A machine that was silent for this long is lost. Where heartbeats come late, the "
-            "limit is eight times their delay; while other machines reach it, it is twice as "
-            "long. A machine whose connection ends is lost at once.",
-     .offset = AT(heal.dead)},
-    {.key = "heal.buddies",
-     .type = LS_OPTION_ENUM,
-     .preset = "auto",
-     .names = {"auto", "on", "off"},
-     .doc = "With mesh.zero 1 to 3: whether a peer keeps a copy of what only one rank holds, so "
-            "that the death of that rank costs no step; without copies the newest checkpoint is "
-            "loaded. For each element of a shard, a copy takes 16 bytes of memory (8 with mesh.tp "
-            "and mesh.ep, with mesh.pp 8, 12 or 16 by mesh.zero, 36 with lamb and muon) and 4 "
-            "bytes a step on the wire. mesh.tp without mesh.pp, and mesh.ep, have copies with "
-            "mesh.zero: 1 only. With mesh.shard the groups are copies of each other already. "
-            "auto: on where ranks that die are replaced, on CPUs.",
-     .offset = AT(heal.buddies)},
-    {.key = "heal.compare",
-     .type = LS_OPTION_INT,
-     .preset = "100",
-     .least = 0,
-     .most = LS_OPTION_BIG,
-     .unit = "steps",
-     .doc = "After this many steps, before each checkpoint and at the end, ranks compare hashes "
-            "of the weights and moments that several of them hold; 0: never. (With mesh.pp, "
-            "mesh.tp and mesh.ep nothing is compared yet.) A rank that differs from the majority "
-            "has faulty memory or a faulty processor: it is named and replaced, and all ranks go "
-            "back to the newest checkpoint, so that nothing it has computed stays.",
-     .offset = AT(heal.compare)},
-    {.key = "heal.replay",
-     .type = LS_OPTION_INT,
-     .preset = "0",
-     .least = 0,
-     .most = LS_OPTION_BIG,
-     .unit = "steps",
-     .doc = "After this many steps a second rank recomputes the gradient of a leaf, drawn at "
-            "random, before the update; 0: never. Where the two differ, the rank that is wrong is "
-            "named and replaced, and the step is repeated. For train.reduce: ordered on CPUs, "
-            "with mesh.zero 0 or 1.",
-     .offset = AT(heal.replay)},
-    {.key = "heal.quorum",
-     .type = LS_OPTION_ENUM,
-     .preset = "embedded",
-     .names = {"embedded", "etcd"},
-     .doc = "What decides which job may write the run. embedded: the lock and the generation in "
-            "the run folder; etcd: also the servers of heal.etcd, so that a second job of the "
-            "same name and folder is refused, and a job that was cut off cannot commit "
-            "checkpoints any more. When the first machine is lost: with embedded, more than half "
-            "of the others elect another one; with etcd, the machine that gets the run from the "
-            "servers goes on.",
-     .offset = AT(heal.quorum)},
-    {.key = "heal.etcd",
-     .type = LS_OPTION_STRINGS,
-     .preset = "[]",
-     .doc = "With heal.quorum: etcd, the client URLs of etcd 3.4 or later, such as "
-            "http://10.0.0.1:2379. While none of them answers, training goes on and checkpoints "
-            "wait.",
-     .offset = AT(heal.etcd)},
+    ENUM(heal.mode, FREE, "on",
+         "on: when a rank dies or a machine is lost, the other ranks keep their memory, and "
+         "training goes on after the last completed step, with the same batches; off: the run "
+         "ends. With sync: local or ps, a rank that dies always ends the run. The first machine, "
+         "which the others have joined, is replaced by another one when more than half of the "
+         "others are left.",
+         .names = {"on", "off"}),
+    INT(heal.restarts, FREE, "1", 0, 1000000,
+        "How often a rank that died is started again. After that the other ranks go on without it "
+        "and share the batch. With mesh.pp or mesh.tp they go on with as many ranks as make whole "
+        "models, and the rest waits."),
+    INT(heal.min_ranks, FREE, "1", 1, 4096, "The run ends when fewer ranks than this are left."),
+    INT(heal.wait, FREE, "60", 1, 86400,
+        "A rank is killed and counts as dead when it is stopped for this long, or when it neither "
+        "computes nor joins the others for this long after they lost a rank.",
+        .unit = "seconds"),
+    INT(heal.min_nodes, FREE, "1", 1, 4096, "The run ends when fewer machines than this are left."),
+    INT(heal.max_nodes, FREE, "0", 0, 4096,
+        "A machine that joins a running job becomes part of it while the job has fewer machines "
+        "than this; otherwise it waits as a spare until one is lost. 0: no limit."),
+    DURATION(heal.grow_wait, FREE, "60", 0, 86400,
+             "New machines are taken in when the ranks have trained for this long since the last "
+             "change of members, because each change costs a moment.",
+             .unit = "seconds"),
+    INT(heal.grow_steps, FREE, "10", 0, 1000000,
+        "New machines are taken in only after this many steps since the last change, as well.",
+        .unit = "steps"),
+    INT(heal.quarantine, FREE, "2", 0, 1000000,
+        "A machine on which this many ranks have crashed within a day is given up with all its "
+        "ranks, and refused for heal.cool_down. The coordinating machine is exempt. 0: never."),
+    DURATION(heal.cool_down, FREE, "600", 0, 86400,
+             "How long a machine in quarantine is refused; twice as long each further time.",
+             .unit = "seconds"),
+    KEYED("heal.pulse", heal.heartbeat, DURATION, FREE, "0.25",
+          "How often machines send each other a heartbeat.", .unit = "seconds", .least = 0.01,
+          .most = 60),
+    DURATION(heal.suspect, FREE, "1", 0.01, 86400,
+             "A machine that was silent for this long is named in the log (-v), and two others are "
+             "asked whether they reach it.",
+             .unit = "seconds"),
+    DURATION(heal.dead, FREE, "3", 0.1, 86400,
+             "A machine that was silent for this long is lost. Where heartbeats come late, the "
+             "limit is eight times their delay; while other machines reach it, it is twice as "
+             "long. A machine whose connection ends is lost at once.",
+             .unit = "seconds"),
+    ENUM(heal.buddies, FREE, "auto",
+         "With mesh.zero 1 to 3: whether a peer keeps a copy of what only one rank holds, so that "
+         "the death of that rank costs no step; without copies the newest checkpoint is loaded. "
+         "For each element of a shard, a copy takes 16 bytes of memory (8 with mesh.tp and "
+         "mesh.ep, with mesh.pp 8, 12 or 16 by mesh.zero, 36 with lamb and muon) and 4 bytes a "
+         "step on the wire. mesh.tp without mesh.pp, and mesh.ep, have copies with mesh.zero: 1 "
+         "only. With mesh.shard the groups are copies of each other already. auto: on where ranks "
+         "that die are replaced, on CPUs.",
+         .names = {"auto", "on", "off"}),
+    INT(heal.compare, FREE, "100", 0, LS_OPTION_BIG,
+        "After this many steps, before each checkpoint and at the end, ranks compare hashes of the "
+        "weights and moments that several of them hold; 0: never. (With mesh.pp, mesh.tp and "
+        "mesh.ep nothing is compared yet.) A rank that differs from the majority has faulty memory "
+        "or a faulty processor: it is named and replaced, and all ranks go back to the newest "
+        "checkpoint, so that nothing it has computed stays.",
+        .unit = "steps"),
+    INT(heal.replay, FREE, "0", 0, LS_OPTION_BIG,
+        "After this many steps a second rank recomputes the gradient of a leaf, drawn at random, "
+        "before the update; 0: never. Where the two differ, the rank that is wrong is named and "
+        "replaced, and the step is repeated. For train.reduce: ordered on CPUs, with mesh.zero 0 "
+        "or 1.",
+        .unit = "steps"),
+    ENUM(heal.quorum, FREE, "embedded",
+         "What decides which job may write the run. embedded: the lock and the generation in the "
+         "run folder; etcd: also the servers of heal.etcd, so that a second job of the same name "
+         "and folder is refused, and a job that was cut off cannot commit checkpoints any more. "
+         "When the first machine is lost: with embedded, more than half of the others elect "
+         "another one; with etcd, the machine that gets the run from the servers goes on.",
+         .names = {"embedded", "etcd"}),
+    STRINGS(
+        heal.etcd, FREE, "[]",
+        "With heal.quorum: etcd, the client URLs of etcd 3.4 or later, such as "
+        "http://10.0.0.1:2379. While none of them answers, training goes on and checkpoints wait."),
 
-    {.key = "eval.every",
-     .type = LS_OPTION_INT,
-     .preset = "100",
-     .least = 0,
-     .most = LS_OPTION_BIG,
-     .unit = "steps",
-     .doc = "Measure the validation loss after this many steps; 0: only at the end.",
-     .offset = AT(eval.every)},
-    {.key = "eval.sequences",
-     .type = LS_OPTION_INT,
-     .preset = "auto",
-     .least = 1,
-     .most = 1048576,
-     .unit = "sequences",
-     .when_auto = "all there are, at most 256",
-     .doc = "Validation sequences of one measurement, the same each time.",
-     .offset = AT(eval.sequences)},
-    {.key = "eval.sample",
-     .type = LS_OPTION_STRING,
-     .preset = "",
-     .doc = "Prompt of a text that the model continues at each measurement; empty: none.",
-     .offset = AT(eval.sample)},
-    {.key = "eval.sample_tokens",
-     .type = LS_OPTION_INT,
-     .preset = "100",
-     .least = 1,
-     .most = 1048576,
-     .unit = "tokens",
-     .doc = "Length of that text.",
-     .offset = AT(eval.sample_tokens)},
+    INT(eval.every, FREE, "100", 0, LS_OPTION_BIG,
+        "Measure the validation loss after this many steps; 0: only at the end.", .unit = "steps"),
+    INT(eval.sequences, FREE, "auto", 1, 1048576,
+        "Validation sequences of one measurement, the same each time.", .unit = "sequences",
+        .when_auto = "all there are, at most 256"),
+    STRING(eval.sample, FREE, "",
+           "Prompt of a text that the model continues at each measurement; empty: none."),
+    INT(eval.sample_tokens, FREE, "100", 1, 1048576, "Length of that text.", .unit = "tokens"),
 
-    {.key = "device.kind",
-     .type = LS_OPTION_ENUM,
-     .preset = "auto",
-     .names = {"auto", "cpu", "cuda"},
-     .doc = "What computes: the CPU, or an NVIDIA GPU (cuda, which needs the plugin that \"make "
-            "cuda\" builds). Ranks of one machine take its GPUs in turn; ranks that share a GPU "
-            "divide its memory. auto: the CPU.",
-     .offset = AT(device.kind)},
-    {.key = "device.threads",
-     .type = LS_OPTION_INT,
-     .preset = "auto",
-     .least = 1,
-     .most = 4096,
-     .unit = "threads",
-     .when_auto = "the physical cores that this process may use, by affinity, CPU quota and the "
-                  "ranks beside it; `lineshaft doctor` says why",
-     .doc = "Threads that compute. In ordered mode their number does not change the result.",
-     .offset = AT(device.threads)},
-    {.key = "device.pin",
-     .type = LS_OPTION_ENUM,
-     .preset = "auto",
-     .names = {"auto", "on", "off"},
-     .doc = "Whether each thread stays on its own core. auto: on when there are as many threads "
-            "as cores that this process may use, and no CPU quota. Changes speed only.",
-     .offset = AT(device.pin)},
-    {.key = "device.isa",
-     .type = LS_OPTION_ENUM,
-     .preset = "auto",
-     .names = {"auto", "reference", "generic", "avx2", "avx512"},
-     .doc = "Instruction set of the kernels; auto: the best that this CPU has. reference is slow "
-            "and exact, for checking.",
-     .offset = AT(device.isa)},
-    {.key = "device.pack",
-     .type = LS_OPTION_ENUM,
-     .preset = "auto",
-     .names = {"auto", "on", "off"},
-     .doc = "Whether copies of the weights are kept in the order in which the CPU's matrix "
-            "products read them, made once after each update instead of in every call. auto: on "
-            "when a step has at least three calls and a quarter of the free memory is left. "
-            "Changes speed and memory only.",
-     .offset = AT(device.pack)},
-    {.key = "device.offload",
-     .type = LS_OPTION_ENUM,
-     .preset = "none",
-     .names = {"none", "host", "disk"},
-     .doc = "Where the moments of AdamW are kept, most of a run's memory. none: in the device's "
-            "memory; host: in host memory, for a GPU (on a CPU they are there anyway); disk: in a "
-            "file, for a CPU. The update loads them piece by piece. Changes speed and memory "
-            "only.",
-     .offset = AT(device.offload)},
-    {.key = "device.offload_to",
-     .type = LS_OPTION_STRING,
-     .preset = "auto",
-     .when_auto = "the run folder",
-     .doc = "Folder for the file of device.offload: disk, on a fast disk of each machine. The "
-            "file has no name and disappears when the run ends; checkpoints hold the moments.",
-     .offset = AT(device.offload_to)},
-    {.key = "device.graphs",
-     .type = LS_OPTION_ENUM,
-     .preset = "off",
-     .names = {"auto", "on", "off"},
-     .doc = "Whether forward and backward passes are recorded once and replayed as CUDA graphs, "
-            "on a GPU. on: from the third step on. auto: if it is at least 2 % faster in the "
-            "first 18 steps, as with a model that is small for its GPU. Changes speed only.",
-     .offset = AT(device.graphs)},
+    ENUM(device.kind, FREE, "auto",
+         "What computes: the CPU, or an NVIDIA GPU (cuda, which needs the plugin that \"make "
+         "cuda\" builds). Ranks of one machine take its GPUs in turn; ranks that share a GPU "
+         "divide its memory. auto: the CPU.",
+         .names = {"auto", "cpu", "cuda"}),
+    INT(device.threads, FREE, "auto", 1, 4096,
+        "Threads that compute. In ordered mode their number does not change the result.",
+        .unit = "threads",
+        .when_auto = "the physical cores that this process may use, by affinity, CPU quota and the "
+                     "ranks beside it; `lineshaft doctor` says why"),
+    ENUM(device.pin, FREE, "auto",
+         "Whether each thread stays on its own core. auto: on when there are as many threads as "
+         "cores that this process may use, and no CPU quota. Changes speed only.",
+         .names = {"auto", "on", "off"}),
+    ENUM(device.isa, FREE, "auto",
+         "Instruction set of the kernels; auto: the best that this CPU has. reference is slow and "
+         "exact, for checking.",
+         .names = {"auto", "reference", "generic", "avx2", "avx512"}),
+    ENUM(device.pack, FREE, "auto",
+         "Whether copies of the weights are kept in the order in which the CPU's matrix products "
+         "read them, made once after each update instead of in every call. auto: on when a step "
+         "has at least three calls and a quarter of the free memory is left. Changes speed and "
+         "memory only.",
+         .names = {"auto", "on", "off"}),
+    ENUM(device.offload, FREE, "none",
+         "Where the moments of AdamW are kept, most of a run's memory. none: in the device's "
+         "memory; host: in host memory, for a GPU (on a CPU they are there anyway); disk: in a "
+         "file, for a CPU. The update loads them piece by piece. Changes speed and memory only.",
+         .names = {"none", "host", "disk"}),
+    STRING(device.offload_to, FREE, "auto",
+           "Folder for the file of device.offload: disk, on a fast disk of each machine. The file "
+           "has no name and disappears when the run ends; checkpoints hold the moments.",
+           .when_auto = "the run folder"),
+    ENUM(device.graphs, FREE, "off",
+         "Whether forward and backward passes are recorded once and replayed as CUDA graphs, on a "
+         "GPU. on: from the third step on. auto: if it is at least 2 % faster in the first 18 "
+         "steps, as with a model that is small for its GPU. Changes speed only.",
+         .names = {"auto", "on", "off"}),
 };
 const int ls_option_count = (int)LS_COUNT(ls_options);
 _Static_assert(LS_COUNT(ls_options) <= LS_OPTION_MOST, "raise LS_OPTION_MOST");
