@@ -117,20 +117,21 @@ static int64_t rows_of(const ls_bench *b)
     return b->d->B * b->d->T;
 }
 
+/* The arguments of a row, for the union. */
+#define ARGS(row, ...)       \
+    b->args.row = (ls_##row) \
+    {                        \
+        __VA_ARGS__          \
+    }
+
 static void prepare_linear_fwd(ls_bench *b)
 {
     const ls_bench_product *p = &b->product;
     int64_t M = rows_of(b);
 
-    b->args.linear_fwd = (ls_linear_fwd){.x = floats(b, M * p->K),
-                                         .w = floats(b, p->K * p->N),
-                                         .b = floats(b, p->N),
-                                         .y = floats(b, M * p->N),
-                                         .z = p->act ? floats(b, M * p->N) : NULL,
-                                         .M = M,
-                                         .N = p->N,
-                                         .K = p->K,
-                                         .act = p->act};
+    ARGS(linear_fwd, .x = floats(b, M * p->K), .w = floats(b, p->K * p->N), .b = floats(b, p->N),
+         .y = floats(b, M * p->N), .z = p->act ? floats(b, M * p->N) : NULL, .M = M, .N = p->N,
+         .K = p->K, .act = p->act);
 }
 
 static void prepare_linear_bwd_x(ls_bench *b)
@@ -138,14 +139,9 @@ static void prepare_linear_bwd_x(ls_bench *b)
     const ls_bench_product *p = &b->product;
     int64_t M = rows_of(b);
 
-    b->args.linear_bwd_x = (ls_linear_bwd_x){.dy = floats(b, M * p->N),
-                                             .w = floats(b, p->K * p->N),
-                                             .z = p->below ? floats(b, M * p->K) : NULL,
-                                             .dx = floats(b, M * p->K),
-                                             .M = M,
-                                             .N = p->N,
-                                             .K = p->K,
-                                             .act = p->below};
+    ARGS(linear_bwd_x, .dy = floats(b, M * p->N), .w = floats(b, p->K * p->N),
+         .z = p->below ? floats(b, M * p->K) : NULL, .dx = floats(b, M * p->K), .M = M, .N = p->N,
+         .K = p->K, .act = p->below);
 }
 
 static void prepare_linear_bwd_w(ls_bench *b)
@@ -153,14 +149,9 @@ static void prepare_linear_bwd_w(ls_bench *b)
     const ls_bench_product *p = &b->product;
     int64_t M = rows_of(b);
 
-    b->args.linear_bwd_w = (ls_linear_bwd_w){.x = floats(b, M * p->K),
-                                             .dy = floats(b, M * p->N),
-                                             .dw = floats(b, p->K * p->N),
-                                             .db = floats(b, p->N),
-                                             .M = M,
-                                             .N = p->N,
-                                             .K = p->K,
-                                             .leaves = b->d->leaves};
+    ARGS(linear_bwd_w, .x = floats(b, M * p->K), .dy = floats(b, M * p->N),
+         .dw = floats(b, p->K * p->N), .db = floats(b, p->N), .M = M, .N = p->N, .K = p->K,
+         .leaves = b->d->leaves);
 }
 
 /* Heads beside each other in rows of `wide` floats, from column `first` on. */
@@ -176,16 +167,10 @@ static void prepare_qkv(ls_bench *b)
 {
     int64_t M = rows_of(b), C = b->d->C, H = b->d->H;
 
-    b->args.qkv = (ls_qkv){.packed = floats(b, M * 3 * C),
-                           .q = heads(b, floats(b, M * C), C, 0),
-                           .k = heads(b, floats(b, M * C), C, 0),
-                           .v = heads(b, floats(b, M * C), C, 0),
-                           .rope = floats(b, b->d->T * C / H),
-                           .B = b->d->B,
-                           .T = b->d->T,
-                           .H = H,
-                           .Hkv = H,
-                           .D = C / H};
+    ARGS(qkv, .packed = floats(b, M * 3 * C), .q = heads(b, floats(b, M * C), C, 0),
+         .k = heads(b, floats(b, M * C), C, 0), .v = heads(b, floats(b, M * C), C, 0),
+         .rope = floats(b, b->d->T * C / H), .B = b->d->B, .T = b->d->T, .H = H, .Hkv = H,
+         .D = C / H);
 }
 
 static void prepare_attention_fwd(ls_bench *b)
@@ -193,79 +178,42 @@ static void prepare_attention_fwd(ls_bench *b)
     int64_t M = rows_of(b), C = b->d->C, H = b->d->H;
     float *packed = floats(b, M * 3 * C);
 
-    b->args.attention_fwd = (ls_attention_fwd){.q = heads(b, packed, 3 * C, 0),
-                                               .k = heads(b, packed, 3 * C, C),
-                                               .v = heads(b, packed, 3 * C, 2 * C),
-                                               .o = heads(b, floats(b, M * C), C, 0),
-                                               .lse = floats(b, M * H),
-                                               .B = b->d->B,
-                                               .T = b->d->T,
-                                               .H = H,
-                                               .Hkv = H,
-                                               .D = C / H,
-                                               .scale = 0.125f};
+    ARGS(attention_fwd, .q = heads(b, packed, 3 * C, 0), .k = heads(b, packed, 3 * C, C),
+         .v = heads(b, packed, 3 * C, 2 * C), .o = heads(b, floats(b, M * C), C, 0),
+         .lse = floats(b, M * H), .B = b->d->B, .T = b->d->T, .H = H, .Hkv = H, .D = C / H,
+         .scale = 0.125f);
 }
 
 static void prepare_attention_bwd(ls_bench *b)
 {
     int64_t M = rows_of(b), C = b->d->C, H = b->d->H;
     float *packed = floats(b, M * 3 * C), *grad = floats(b, M * 3 * C);
-    ls_attention_bwd *a = &b->args.attention_bwd;
 
-    *a = (ls_attention_bwd){.q = heads(b, packed, 3 * C, 0),
-                            .k = heads(b, packed, 3 * C, C),
-                            .v = heads(b, packed, 3 * C, 2 * C),
-                            .o = heads(b, floats(b, M * C), C, 0),
-                            .dout = heads(b, floats(b, M * C), C, 0),
-                            .dq = heads(b, grad, 3 * C, 0),
-                            .dk = heads(b, grad, 3 * C, C),
-                            .dv = heads(b, grad, 3 * C, 2 * C),
-                            .lse = floats(b, M * H),
-                            .B = b->d->B,
-                            .T = b->d->T,
-                            .H = H,
-                            .Hkv = H,
-                            .D = C / H,
-                            .scale = 0.125f,
-                            .any_order = true};
+    ARGS(attention_bwd, .q = heads(b, packed, 3 * C, 0), .k = heads(b, packed, 3 * C, C),
+         .v = heads(b, packed, 3 * C, 2 * C), .o = heads(b, floats(b, M * C), C, 0),
+         .dout = heads(b, floats(b, M * C), C, 0), .dq = heads(b, grad, 3 * C, 0),
+         .dk = heads(b, grad, 3 * C, C), .dv = heads(b, grad, 3 * C, 2 * C),
+         .lse = floats(b, M * H), .B = b->d->B, .T = b->d->T, .H = H, .Hkv = H, .D = C / H,
+         .scale = 0.125f, .any_order = true);
 }
 
 static void prepare_norm_fwd(ls_bench *b)
 {
     int64_t M = rows_of(b), C = b->d->C;
 
-    b->args.norm_fwd = (ls_norm_fwd){.stream = floats(b, M * C),
-                                     .x = floats(b, M * C),
-                                     .sum = floats(b, M * C),
-                                     .y = floats(b, M * C),
-                                     .w = floats(b, C),
-                                     .b = floats(b, C),
-                                     .mean = floats(b, M),
-                                     .rstd = floats(b, M),
-                                     .M = M,
-                                     .C = C,
-                                     .T = b->d->T,
-                                     .eps = 1e-5f};
+    ARGS(norm_fwd, .stream = floats(b, M * C), .x = floats(b, M * C), .sum = floats(b, M * C),
+         .y = floats(b, M * C), .w = floats(b, C), .b = floats(b, C), .mean = floats(b, M),
+         .rstd = floats(b, M), .M = M, .C = C, .T = b->d->T, .eps = 1e-5f);
 }
 
 static void prepare_norm_bwd(ls_bench *b)
 {
     int64_t M = rows_of(b), C = b->d->C;
 
-    b->args.norm_bwd = (ls_norm_bwd){.dy = floats(b, M * C),
-                                     .sum = floats(b, M * C),
-                                     .w = floats(b, C),
-                                     .mean = floats(b, M),
-                                     .rstd = floats(b, M),
-                                     .dsum = floats(b, M * C),
-                                     .add_to_dsum = true,
-                                     .dx = floats(b, M * C),
-                                     .dw = floats(b, C),
-                                     .db = floats(b, C),
-                                     .M = M,
-                                     .C = C,
-                                     .T = b->d->T,
-                                     .leaves = b->d->leaves};
+    ARGS(norm_bwd, .dy = floats(b, M * C), .sum = floats(b, M * C), .w = floats(b, C),
+         .mean = floats(b, M), .rstd = floats(b, M), .dsum = floats(b, M * C), .add_to_dsum = true,
+         .dx = floats(b, M * C), .dw = floats(b, C), .db = floats(b, C), .M = M, .C = C,
+         .T = b->d->T, .leaves = b->d->leaves);
 }
 
 static void prepare_act(ls_bench *b)
@@ -285,88 +233,61 @@ static void prepare_embed_fwd(ls_bench *b)
 {
     int64_t M = rows_of(b), C = b->d->C;
 
-    b->args.embed_fwd = (ls_embed_fwd){.tokens = tokens(b, M),
-                                       .wte = floats(b, b->d->V * C),
-                                       .wpe = floats(b, b->d->T * C),
-                                       .y = floats(b, M * C),
-                                       .M = M,
-                                       .C = C,
-                                       .T = b->d->T,
-                                       .V = b->d->V};
+    ARGS(embed_fwd, .tokens = tokens(b, M), .wte = floats(b, b->d->V * C),
+         .wpe = floats(b, b->d->T * C), .y = floats(b, M * C), .M = M, .C = C, .T = b->d->T,
+         .V = b->d->V);
 }
 
 static void prepare_embed_bwd(ls_bench *b)
 {
     int64_t M = rows_of(b), C = b->d->C;
 
-    b->args.embed_bwd = (ls_embed_bwd){.tokens = tokens(b, M),
-                                       .dy = floats(b, M * C),
-                                       .dwte = floats(b, b->d->V * C),
-                                       .dwpe = floats(b, b->d->T * C),
-                                       .M = M,
-                                       .C = C,
-                                       .T = b->d->T,
-                                       .V = b->d->V,
-                                       .positions = b->d->T,
-                                       .leaves = b->d->leaves};
+    ARGS(embed_bwd, .tokens = tokens(b, M), .dy = floats(b, M * C), .dwte = floats(b, b->d->V * C),
+         .dwpe = floats(b, b->d->T * C), .M = M, .C = C, .T = b->d->T, .V = b->d->V,
+         .positions = b->d->T, .leaves = b->d->leaves);
 }
 
 static void prepare_head(ls_bench *b)
 {
     int64_t M = rows_of(b), C = b->d->C, V = b->d->V;
 
-    b->args.head = (ls_head){.h = floats(b, M * C),
-                             .w = floats(b, V * C),
-                             .targets = tokens(b, M),
-                             .losses = floats(b, M),
-                             .dh = floats(b, M * C),
-                             .dw = floats(b, V * C),
-                             .state = state(b),
-                             .M = M,
-                             .C = C,
-                             .V = V,
-                             .leaves = b->d->leaves};
+    ARGS(head, .h = floats(b, M * C), .w = floats(b, V * C), .targets = tokens(b, M),
+         .losses = floats(b, M), .dh = floats(b, M * C), .dw = floats(b, V * C), .state = state(b),
+         .M = M, .C = C, .V = V, .leaves = b->d->leaves);
 }
 
 static void prepare_sum(ls_bench *b)
 {
-    b->args.sum =
-        (ls_sum){.x = floats(b, b->d->n), .out = bytes_of(b, 16 * 8), .n = b->d->n, .segments = 16};
+    ARGS(sum, .x = floats(b, b->d->n), .out = bytes_of(b, 16 * 8), .n = b->d->n, .segments = 16);
 }
 
 static void prepare_add(ls_bench *b)
 {
     float *sum = floats(b, b->d->n);
 
-    b->args.add = (ls_add){.a = sum, .b = floats(b, b->d->n), .out = sum, .n = b->d->n};
+    ARGS(add, .a = sum, .b = floats(b, b->d->n), .out = sum, .n = b->d->n);
 }
 
 static void prepare_scale(ls_bench *b)
 {
-    b->args.scale = (ls_scale){.x = floats(b, b->d->n), .value = 1, .n = b->d->n};
+    ARGS(scale, .x = floats(b, b->d->n), .value = 1, .n = b->d->n);
 }
 
 static void prepare_cast(ls_bench *b)
 {
-    b->args.cast = (ls_cast){.from_type = LS_F32,
-                             .to_type = LS_BF16,
-                             .from = floats(b, b->d->n),
-                             .to = bytes_of(b, b->d->n * 2),
-                             .n = b->d->n};
+    ARGS(cast, .from_type = LS_F32, .to_type = LS_BF16, .from = floats(b, b->d->n),
+         .to = bytes_of(b, b->d->n * 2), .n = b->d->n);
 }
 
 static void prepare_fill(ls_bench *b)
 {
-    b->args.fill = (ls_fill){.x = floats(b, b->d->n), .value = 1, .n = b->d->n};
+    ARGS(fill, .x = floats(b, b->d->n), .value = 1, .n = b->d->n);
 }
 
 static void prepare_norm2(ls_bench *b)
 {
-    b->args.norm2 = (ls_norm2){.x = floats(b, b->d->n),
-                               .partials = floats(b, b->d->n / LS_NORM_BLOCK + 1),
-                               .result = bytes_of(b, sizeof(ls_norm_result)),
-                               .state = state(b),
-                               .n = b->d->n};
+    ARGS(norm2, .x = floats(b, b->d->n), .partials = floats(b, b->d->n / LS_NORM_BLOCK + 1),
+         .result = bytes_of(b, sizeof(ls_norm_result)), .state = state(b), .n = b->d->n);
 }
 
 /* A gradient whose norm is 1. */
@@ -391,14 +312,9 @@ static const ls_adamw_span *one_span(ls_bench *b)
 
 static void prepare_adamw(ls_bench *b)
 {
-    b->args.adamw = (ls_adamw){.w = floats(b, b->d->n),
-                               .m = floats(b, b->d->n),
-                               .v = floats(b, b->d->n),
-                               .grad = floats(b, b->d->n),
-                               .spans = one_span(b),
-                               .n_spans = 1,
-                               .state = state(b),
-                               .result = good_norm(b)};
+    ARGS(adamw, .w = floats(b, b->d->n), .m = floats(b, b->d->n), .v = floats(b, b->d->n),
+         .grad = floats(b, b->d->n), .spans = one_span(b), .n_spans = 1, .state = state(b),
+         .result = good_norm(b));
 }
 
 /* The first part, which has most of the work, on one tensor. */
@@ -425,32 +341,17 @@ static void prepare_lamb(ls_bench *b)
     }
     copy_in(b, tensors, &tensor, sizeof tensor);
     copy_in(b, list, pieces, bytes);
-    b->args.lamb = (ls_lamb){.w = floats(b, n),
-                             .m = floats(b, n),
-                             .v = floats(b, n),
-                             .grad = floats(b, n),
-                             .pieces = list,
-                             .tensors = tensors,
-                             .squares = floats(b, 2 * count),
-                             .ratios = floats(b, 1),
-                             .n_pieces = count,
-                             .n_tensors = 1,
-                             .n_squares = count,
-                             .n = n,
-                             .state = state(b),
-                             .result = good_norm(b)};
+    ARGS(lamb, .w = floats(b, n), .m = floats(b, n), .v = floats(b, n), .grad = floats(b, n),
+         .pieces = list, .tensors = tensors, .squares = floats(b, 2 * count),
+         .ratios = floats(b, 1), .n_pieces = count, .n_tensors = 1, .n_squares = count, .n = n,
+         .state = state(b), .result = good_norm(b));
     ls_mem_free(pieces);
 }
 
 static void prepare_momentum(ls_bench *b)
 {
-    b->args.momentum = (ls_momentum){.m = floats(b, b->d->n),
-                                     .grad = floats(b, b->d->n),
-                                     .spans = one_span(b),
-                                     .n_spans = 1,
-                                     .n = b->d->n,
-                                     .state = state(b),
-                                     .result = good_norm(b)};
+    ARGS(momentum, .m = floats(b, b->d->n), .grad = floats(b, b->d->n), .spans = one_span(b),
+         .n_spans = 1, .n = b->d->n, .state = state(b), .result = good_norm(b));
 }
 
 /* The part that changes the weights, on a square that is nearly as large as the flat rows. */
@@ -460,15 +361,9 @@ static void prepare_muon(ls_bench *b)
 
     while ((side + 1) * (side + 1) <= b->d->n)
         side++;
-    b->args.muon = (ls_muon){.part = LS_MUON_STEP,
-                             .x = floats(b, side * side),
-                             .w = floats(b, side * side),
-                             .rows = side,
-                             .cols = side,
-                             .ld = side,
-                             .scale = 1,
-                             .state = state(b),
-                             .result = good_norm(b)};
+    ARGS(muon, .part = LS_MUON_STEP, .x = floats(b, side * side), .w = floats(b, side * side),
+         .rows = side, .cols = side, .ld = side, .scale = 1, .state = state(b),
+         .result = good_norm(b));
 }
 
 static void prepare_pack(ls_bench *b)
@@ -484,71 +379,48 @@ static void prepare_pack(ls_bench *b)
 /* --- the table ----------------------------------------------------------------------------------
  */
 
-#define RUN(field, member)                             \
-    static void run_##field(ls_bench *b)               \
-    {                                                  \
-        b->kernels->field(b->stream, &b->args.member); \
-    }
-RUN(linear_fwd, linear_fwd)
-RUN(linear_bwd_x, linear_bwd_x)
-RUN(linear_bwd_w, linear_bwd_w)
-RUN(qkv_fwd, qkv)
-RUN(qkv_bwd, qkv)
-RUN(attention_fwd, attention_fwd)
-RUN(attention_bwd, attention_bwd)
-RUN(norm_fwd, norm_fwd)
-RUN(norm_bwd, norm_bwd)
-RUN(act_fwd, act)
-RUN(act_bwd, act)
-RUN(embed_fwd, embed_fwd)
-RUN(embed_bwd, embed_bwd)
-RUN(head, head)
-RUN(sum, sum)
-RUN(add, add)
-RUN(scale, scale)
-RUN(cast, cast)
-RUN(fill, fill)
-RUN(norm2, norm2)
-RUN(adamw, adamw)
-RUN(lion, adamw)
-RUN(sgd, adamw)
-RUN(lamb, lamb)
-RUN(momentum, momentum)
-RUN(muon, muon)
-RUN(pack, pack)
+/* Each row: its kernel, and its arguments, which prepare_*() makes. */
+#define ROWS(X)                                           \
+    X(LS_ROW_LINEAR_FWD, linear_fwd, linear_fwd)          \
+    X(LS_ROW_LINEAR_BWD_X, linear_bwd_x, linear_bwd_x)    \
+    X(LS_ROW_LINEAR_BWD_W, linear_bwd_w, linear_bwd_w)    \
+    X(LS_ROW_QKV_FWD, qkv_fwd, qkv)                       \
+    X(LS_ROW_QKV_BWD, qkv_bwd, qkv)                       \
+    X(LS_ROW_ATTENTION_FWD, attention_fwd, attention_fwd) \
+    X(LS_ROW_ATTENTION_BWD, attention_bwd, attention_bwd) \
+    X(LS_ROW_NORM_FWD, norm_fwd, norm_fwd)                \
+    X(LS_ROW_NORM_BWD, norm_bwd, norm_bwd)                \
+    X(LS_ROW_ACT_FWD, act_fwd, act)                       \
+    X(LS_ROW_ACT_BWD, act_bwd, act)                       \
+    X(LS_ROW_EMBED_FWD, embed_fwd, embed_fwd)             \
+    X(LS_ROW_EMBED_BWD, embed_bwd, embed_bwd)             \
+    X(LS_ROW_HEAD, head, head)                            \
+    X(LS_ROW_SUM, sum, sum)                               \
+    X(LS_ROW_ADD, add, add)                               \
+    X(LS_ROW_SCALE, scale, scale)                         \
+    X(LS_ROW_CAST, cast, cast)                            \
+    X(LS_ROW_FILL, fill, fill)                            \
+    X(LS_ROW_NORM2, norm2, norm2)                         \
+    X(LS_ROW_ADAMW, adamw, adamw)                         \
+    X(LS_ROW_LION, lion, adamw)                           \
+    X(LS_ROW_SGD, sgd, adamw)                             \
+    X(LS_ROW_LAMB, lamb, lamb)                            \
+    X(LS_ROW_MOMENTUM, momentum, momentum)                \
+    X(LS_ROW_MUON, muon, muon)                            \
+    X(LS_ROW_PACK, pack, pack)
 
+#define RUN(row, kernel, member)                        \
+    static void run_##kernel(ls_bench *b)               \
+    {                                                   \
+        b->kernels->kernel(b->stream, &b->args.member); \
+    }
+ROWS(RUN)
+
+#define CASE(row, kernel, member) [row] = {prepare_##member, run_##kernel},
 static const struct {
     void (*prepare)(ls_bench *b);
     void (*run)(ls_bench *b);
-} cases[LS_ROWS] = {
-    [LS_ROW_LINEAR_FWD] = {prepare_linear_fwd, run_linear_fwd},
-    [LS_ROW_LINEAR_BWD_X] = {prepare_linear_bwd_x, run_linear_bwd_x},
-    [LS_ROW_LINEAR_BWD_W] = {prepare_linear_bwd_w, run_linear_bwd_w},
-    [LS_ROW_QKV_FWD] = {prepare_qkv, run_qkv_fwd},
-    [LS_ROW_QKV_BWD] = {prepare_qkv, run_qkv_bwd},
-    [LS_ROW_ATTENTION_FWD] = {prepare_attention_fwd, run_attention_fwd},
-    [LS_ROW_ATTENTION_BWD] = {prepare_attention_bwd, run_attention_bwd},
-    [LS_ROW_NORM_FWD] = {prepare_norm_fwd, run_norm_fwd},
-    [LS_ROW_NORM_BWD] = {prepare_norm_bwd, run_norm_bwd},
-    [LS_ROW_ACT_FWD] = {prepare_act, run_act_fwd},
-    [LS_ROW_ACT_BWD] = {prepare_act, run_act_bwd},
-    [LS_ROW_EMBED_FWD] = {prepare_embed_fwd, run_embed_fwd},
-    [LS_ROW_EMBED_BWD] = {prepare_embed_bwd, run_embed_bwd},
-    [LS_ROW_HEAD] = {prepare_head, run_head},
-    [LS_ROW_SUM] = {prepare_sum, run_sum},
-    [LS_ROW_ADD] = {prepare_add, run_add},
-    [LS_ROW_SCALE] = {prepare_scale, run_scale},
-    [LS_ROW_CAST] = {prepare_cast, run_cast},
-    [LS_ROW_FILL] = {prepare_fill, run_fill},
-    [LS_ROW_NORM2] = {prepare_norm2, run_norm2},
-    [LS_ROW_ADAMW] = {prepare_adamw, run_adamw},
-    [LS_ROW_LION] = {prepare_adamw, run_lion},
-    [LS_ROW_SGD] = {prepare_adamw, run_sgd},
-    [LS_ROW_LAMB] = {prepare_lamb, run_lamb},
-    [LS_ROW_MOMENTUM] = {prepare_momentum, run_momentum},
-    [LS_ROW_MUON] = {prepare_muon, run_muon},
-    [LS_ROW_PACK] = {prepare_pack, run_pack},
-};
+} cases[LS_ROWS] = {ROWS(CASE)};
 
 /* Rows with scratch get it once their shapes are known. */
 static void prepare_scratch(ls_bench *b, ls_row row)
