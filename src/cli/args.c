@@ -5,6 +5,7 @@
  * cannot promise more or less than the parser does. */
 #include "cli/args.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
 
@@ -196,20 +197,40 @@ static ls_status unknown_flag(const ls_command *command, const char *shown, cons
     return LS_EUSAGE;
 }
 
-static ls_status wrong_count(const ls_args *args)
+/* How many arguments a usage line allows: "DIR TO", "RUN [KEY ...]", "FOLDER | FILE ...". most -1:
+ * any. */
+static void count_arguments(const char *usage, int *least_out, int *most_out)
 {
-    const ls_command *c = args->command;
+    int least = 0, most = 0, depth = 0;
+    char before = ' ';
+
+    for (const char *p = usage; *p; before = *p++) {
+        bool begins = isalpha((unsigned char)*p) && (before == ' ' || before == '[');
+        bool instead = *p == '|' && before == ' '; /* of the word before it */
+        depth += (*p == '[') - (*p == ']');
+        least += (begins && depth == 0) - instead;
+        most += begins - instead;
+    }
+    *least_out = least;
+    *most_out = strstr(usage, "...") ? -1 : most;
+}
+
+static ls_status check_count(const ls_args *args)
+{
+    const char *usage = args->command->arguments ? args->command->arguments : "";
+    int least, most;
     ls_str full;
 
+    count_arguments(usage, &least, &most);
+    if (args->n_rest >= least && (most < 0 || args->n_rest <= most))
+        return LS_OK;
     ls_str_init(&full);
-    ls_args_full_name(c, &full);
-    if (args->n_rest < c->least)
-        ls_fail(LS_EUSAGE, "\"%s\" needs %s", full.p, c->arguments ? c->arguments : "arguments");
+    ls_args_full_name(args->command, &full);
+    if (args->n_rest < least)
+        ls_fail(LS_EUSAGE, "\"%s\" needs %s", full.p, usage);
     else
-        ls_fail(LS_EUSAGE, "\"%s\" does not take the argument \"%.60s\"", full.p,
-                args->rest[c->most]);
-    ls_err_hint("Usage: %s%s%s; `%s --help` says more.", full.p, c->arguments ? " " : "",
-                c->arguments ? c->arguments : "", full.p);
+        ls_fail(LS_EUSAGE, "\"%s\" does not take the argument \"%.60s\"", full.p, args->rest[most]);
+    ls_err_hint("Usage: %s%s%s; `%s --help` says more.", full.p, *usage ? " " : "", usage, full.p);
     ls_str_release(&full);
     return LS_EUSAGE;
 }
@@ -359,8 +380,7 @@ ls_status ls_args_parse(ls_args *args, const ls_command *const *commands, int ar
     const ls_command *c = args->command;
     if (!c || c->subs || ls_args_has(args, "help") || ls_args_has(args, "version"))
         return LS_OK;
-    if (args->n_rest < c->least || (c->most >= 0 && args->n_rest > c->most))
-        st = wrong_count(args);
+    st = check_count(args);
 out:
     return st;
 }

@@ -247,8 +247,6 @@ const ls_command ls_cmd_chat = {
     .name = "chat",
     .summary = "show conversations as a model sees them, with the part that counts",
     .arguments = "FILE.jsonl",
-    .least = 1,
-    .most = 1,
     .about =
         "Writes conversations out with a chat template. What the assistant says, which is what "
         "loss is computed on, stands between white square brackets and is green on a terminal. "

@@ -21,8 +21,6 @@ const ls_command ls_cmd_completion = {
     .name = "completion",
     .summary = "print a script that completes commands in a shell",
     .arguments = "bash|zsh|fish",
-    .least = 1,
-    .most = 1,
     .about = "Prints a script that teaches the shell to complete commands, flags, and the keys of "
              "the run file after --set.",
     .examples =

@@ -55,8 +55,6 @@ static const ls_command check = {
     .name = "check",
     .summary = "say whether a run file is valid",
     .arguments = "RUN",
-    .least = 1,
-    .most = 1,
     .about =
         "Reads the run file exactly as `lineshaft train` would, with variables and --set, and "
         "checks every value, contradictions between values, that the files it names exist, and "
@@ -110,8 +108,6 @@ static const ls_command explain = {
     .name = "explain",
     .summary = "show every setting with its value and origin",
     .arguments = "RUN [KEY ...]",
-    .least = 1,
-    .most = -1,
     .about =
         "Shows the value that each key of the run file has in the end and where it came from: "
         "the default, a line of the file, a variable, or --set; for auto also how it was worked "
@@ -144,7 +140,6 @@ static const ls_command schema = {
     .name = "schema",
     .summary = "print a JSON Schema of the run file",
     .arguments = "[RUN]",
-    .most = 1,
     .flags = check_flags,
     .about = "Prints a JSON Schema (draft 2020-12) for editors, which then complete keys and mark "
              "mistakes while you type. In an editor with the YAML language server, begin the run "

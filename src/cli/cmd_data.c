@@ -469,8 +469,6 @@ static const ls_command build = {
     .name = "build",
     .summary = "encode text files into one token shard",
     .arguments = "FILE ...",
-    .least = 1,
-    .most = -1,
     .about = "Reads .txt files (each is one document) and .jsonl files (each line is one), also "
              "compressed as .gz or .zst, or \"builtin:stories\", and writes their tokens with an "
              "index of documents.",
@@ -485,8 +483,6 @@ static const ls_command inspect = {
     .name = "inspect",
     .summary = "show what a token shard holds and verify it",
     .arguments = "FILE.lst",
-    .least = 1,
-    .most = 1,
     .about =
         "Prints the header and the beginning of the text, then reads the whole shard: checksums, "
         "ids, document starts. Exits with an error when anything is wrong.",
@@ -504,8 +500,6 @@ static const ls_command check = {
     .name = "check",
     .summary = "prove that each sample is used exactly once per epoch",
     .arguments = "RUN",
-    .least = 1,
-    .most = 1,
     .about =
         "Walks the samples of a run with a bitmap per source and epoch, then once more from a "
         "random place in the middle, and says whether each sample of each epoch was met exactly "
@@ -524,8 +518,6 @@ static const ls_flag stories_flags[] = {
 static const ls_command stories = {
     .name = "stories",
     .summary = "write simple stories to train on",
-    .least = 0,
-    .most = 0,
     .about =
         "Writes the text that \"builtin:stories\" stands for: whole stories, with an empty line "
         "between them, until there is as much as asked for.",

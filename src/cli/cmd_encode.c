@@ -167,8 +167,6 @@ const ls_command ls_cmd_encode = {
     .name = "encode",
     .summary = "print the token ids of a text",
     .arguments = "[FILE]",
-    .least = 0,
-    .most = 1,
     .about = "Prints one id a line for the text of FILE, or of standard input when there is no "
              "FILE or it is \"-\". Special tokens written in the text become their ids.",
     .examples = "echo hello | lineshaft data encode  # 104, 101, 108, 108, 111, 10\n"
@@ -181,8 +179,6 @@ const ls_command ls_cmd_decode = {
     .name = "decode",
     .summary = "print the text of token ids",
     .arguments = "[FILE]",
-    .least = 0,
-    .most = 1,
     .about = "Reads ids separated by white space from FILE, or from standard input, and writes "
              "exactly the bytes that they stand for.",
     .examples = "lineshaft data decode --tokenizer tok ids.txt  # ids to text",

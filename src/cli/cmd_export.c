@@ -116,8 +116,6 @@ const ls_command ls_cmd_export = {
     .name = "export",
     .summary = "write a model as a Hugging Face folder",
     .arguments = "CKPT HF_FOLDER",
-    .least = 2,
-    .most = 2,
     .about = "CKPT is a run folder, its checkpoints folder, one manifest (step-*.json) or an "
              "imported model. HF_FOLDER must not exist or be empty; it appears whole or not at "
              "all.\n\nAfter writing, the folder is opened again and must compute the same logits "

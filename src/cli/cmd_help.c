@@ -46,8 +46,6 @@ const ls_command ls_cmd_help = {
     .name = "help",
     .summary = "explain a command, a topic or a key of the run file",
     .arguments = "[TOPIC ...]",
-    .least = 0,
-    .most = -1,
     .about = "TOPIC is a command (config check), a key (train.lr) or section (batch) of the run "
              "file, or one of run-file, environment and exit-codes.",
     .examples = "lineshaft help config check  # a command\n"

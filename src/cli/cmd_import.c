@@ -80,8 +80,6 @@ const ls_command ls_cmd_import = {
     .name = "import",
     .summary = "take over a Hugging Face model",
     .arguments = "HF_FOLDER OUT",
-    .least = 2,
-    .most = 2,
     .about =
         "HF_FOLDER holds config.json and model.safetensors (or shards with an index). OUT, which "
         "must not exist or be empty, becomes a folder that every command takes as a checkpoint: "

@@ -92,8 +92,6 @@ const ls_command ls_cmd_lab = {
     .name = "lab",
     .summary = "make several hosts on this machine and run a command on each",
     .arguments = "-- [COMMAND [ARGUMENT ...]]",
-    .least = 0,
-    .most = -1,
     .about =
         "Makes N network namespaces on a bridge, each with the address 10.77.0.1, 10.77.0.2 and so "
         "on, a host name (lab0, lab1, ...) and a link of the given speed, and runs the command on "

@@ -50,8 +50,6 @@ const ls_command ls_cmd_launch = {
     .name = "launch",
     .summary = "run a program as many processes, and see them to their end",
     .arguments = "-- COMMAND [ARGUMENT ...]",
-    .least = 1,
-    .most = -1,
     .about =
         "Starts N copies of a command. Each finds its place in RANK, WORLD_SIZE, LOCAL_RANK, "
         "LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and has its own share of the cores. What "

@@ -472,8 +472,6 @@ const ls_command ls_cmd_tokenizer = {
     .name = "tokenizer",
     .summary = "train a tokenizer on text, or describe one",
     .arguments = "FOLDER | FILE ...",
-    .least = 1,
-    .most = -1,
     .about =
         "With --train, makes a byte-level BPE vocabulary of the text in the files: .txt, .jsonl, "
         "also as .gz or .zst, or \"builtin:stories\". Any text can be encoded with it, whatever it "

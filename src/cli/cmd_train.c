@@ -236,8 +236,6 @@ const ls_command ls_cmd_train = {
     .name = "train",
     .summary = "train a model as a run file says, or go on where it stopped",
     .arguments = "[RUN]",
-    .least = 0,
-    .most = 1,
     .about =
         "RUN is a YAML run file (see docs/reference/run-file.md). Without it a small demonstration "
         "is trained on text that lineshaft makes itself.\n\n"

@@ -30,9 +30,9 @@ typedef struct ls_args {
 typedef struct ls_command {
     const char *name;
     const char *summary;   /* one line, lower case, no full stop */
-    const char *arguments; /* for the usage line: "RUN", "FILE ..."; NULL: none. "-- ...": the first
-                              one ends the flags, which then belong to another program */
-    int least, most;       /* how many arguments; most -1: any */
+    const char *arguments; /* the usage line and the parser read it: "DIR TO", "RUN [KEY ...]",
+                              "FOLDER | FILE ..."; NULL: none. "-- ...": the first argument ends
+                              the flags, which then belong to another program */
     const char *about;     /* a paragraph or more for --help and the man page */
     const char *examples;  /* lines of "command  # what it does" */
     const ls_flag *flags;  /* ends with a row whose name is NULL; NULL: none */

@@ -11,9 +11,8 @@ static const ls_flag flags[] = {
     {"mode", 'm', "slow|fast", false, "Chooses."},
     {.name = NULL},
 };
-static const ls_command leaf = {
-    .name = "leaf", .arguments = "RUN [FILE]", .least = 1, .most = 2, .flags = flags};
-static const ls_command any = {.name = "any", .least = 0, .most = -1};
+static const ls_command leaf = {.name = "leaf", .arguments = "RUN [FILE]", .flags = flags};
+static const ls_command any = {.name = "any", .arguments = "[WORD ...]"};
 static const ls_command *const subs[] = {&leaf, NULL};
 static const ls_command group = {.name = "group", .subs = subs};
 static const ls_command *const table[] = {&group, &leaf, &any, NULL};
@@ -85,6 +84,33 @@ LS_TEST(args_refuse_what_the_table_does_not_list)
     LS_CHECK_FAILS(PARSE(&args, "--color=", "leaf", "x"), LS_EUSAGE, "or never, not \"\"");
     LS_CHECK_FAILS(PARSE(&args, "leaf"), LS_EUSAGE, "needs RUN [FILE]");
     LS_CHECK_FAILS(PARSE(&args, "leaf", "a", "b", "c"), LS_EUSAGE, "the argument \"c\"");
+}
+
+/* The usage line says how many arguments there may be. */
+LS_TEST(args_count_what_the_usage_line_shows)
+{
+    static const struct {
+        const char *usage;
+        int least, most; /* most 4: any number that is tried here */
+    } rows[] = {{NULL, 0, 0},
+                {"RUN", 1, 1},
+                {"HF_FOLDER OUT", 2, 2},
+                {"bash|zsh|fish", 1, 1},
+                {"[FILE.lst]", 0, 1},
+                {"RUN [KEY ...]", 1, 4},
+                {"FOLDER | FILE ...", 1, 4},
+                {"-- [COMMAND [ARGUMENT ...]]", 0, 4}};
+    static const char *const words[] = {"lineshaft", "one", "a", "b", "c", "d"};
+
+    for (size_t i = 0; i < LS_COUNT(rows); i++) {
+        const ls_command one = {.name = "one", .arguments = rows[i].usage};
+        const ls_command *const list[] = {&one, NULL};
+        for (int n = 0; n <= 4; n++) {
+            ls_args args;
+            ls_status want = n < rows[i].least || n > rows[i].most ? LS_EUSAGE : LS_OK;
+            LS_CHECK_EQ(ls_args_parse(&args, list, 2 + n, words), want);
+        }
+    }
 }
 
 LS_TEST(args_refuse_more_than_they_can_hold)

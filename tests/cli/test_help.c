@@ -87,8 +87,6 @@ static void check_command(const ls_command *c)
     LS_CHECK(islower((unsigned char)c->summary[0]) && c->summary[n - 1] != '.');
     LS_CHECK(c->about && *c->about);
     LS_CHECK_EQ(c->run == NULL, c->subs != NULL); /* a leaf runs, a group does not */
-    LS_CHECK(c->most < 0 || c->least <= c->most);
-    LS_CHECK((c->arguments != NULL) == (c->most != 0));
     check_flags(c);
     check_examples(c);
     for (const ls_command *const *s = c->subs; s && *s; s++)

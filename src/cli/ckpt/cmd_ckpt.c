@@ -391,8 +391,6 @@ static const ls_command list = {
     .name = "list",
     .summary = "show the checkpoints of a run",
     .arguments = "DIR",
-    .least = 1,
-    .most = 1,
     .about = "One line per checkpoint: step, when it was saved (UTC), its size, how much of that\n"
              "was written by this save and how much was reused of checkpoints before, tokens\n"
              "seen, loss (validation loss where there is one), whether it looks whole, and\n"
@@ -410,8 +408,6 @@ static const ls_command verify = {
     .name = "verify",
     .summary = "read every byte of checkpoints and compare checksums",
     .arguments = "DIR",
-    .least = 1,
-    .most = 1,
     .about = "Reads each object of each checkpoint, compares every block with its checksum and "
              "the whole with its name, and checks that it holds the tensors that the manifest "
              "lists. Damage is shown with the object's file and the tensors in it; the exit "

@@ -93,8 +93,6 @@ const ls_command ls_cmd_ckpt_copy = {
     .name = "copy",
     .summary = "copy a checkpoint to another folder, verified",
     .arguments = "DIR TO",
-    .least = 2,
-    .most = 2,
     .about = "Copies the newest checkpoint of DIR, or that of --step, to the store TO, which is\n"
              "made if it is not there. Every object is verified while it is read; what TO has and\n"
              "what is whole there is not copied, so a copy that was interrupted goes on; what is\n"

@@ -103,8 +103,6 @@ const ls_command ls_cmd_ckpt_diff = {
     .name = "diff",
     .summary = "show which tensors differ between two checkpoints",
     .arguments = "A B",
-    .least = 2,
-    .most = 2,
     .about =
         "One line per tensor that differs: its kind, the largest difference of an element,\n"
         "how many elements differ, and its name; then how many tensors are the same, and how\n"

@@ -49,8 +49,6 @@ const ls_command ls_cmd_ckpt_key = {
     .name = "key",
     .summary = "make a key that signs checkpoints",
     .arguments = "FILE",
-    .least = 1,
-    .most = 1,
     .about = "Writes 32 random bytes to FILE, which must not exist, readable for its owner alone.\n"
              "A run with checkpoint.key: FILE signs its checkpoints and goes on only with signed\n"
              "ones; other commands that read checkpoints take --key FILE.\n"

@@ -41,8 +41,6 @@ const ls_command ls_cmd_ckpt_pin = {
     .name = "pin",
     .summary = "keep a checkpoint for good",
     .arguments = "DIR",
-    .least = 1,
-    .most = 1,
     .about = "A pinned checkpoint is not removed when it gets old, neither by the run, nor in its\n"
              "mirror, nor by \"ckpt prune\". It must look whole. May be used while a run writes.\n"
              "\n"

@@ -65,8 +65,6 @@ const ls_command ls_cmd_ckpt_prune = {
     .name = "prune",
     .summary = "remove old checkpoints and what no checkpoint needs",
     .arguments = "DIR",
-    .least = 1,
-    .most = 1,
     .about =
         "Keeps the newest N checkpoints that look whole, and removes older ones, then objects\n"
         "that no manifest names. The last usable checkpoint is never removed, nor a damaged\n"

@@ -109,8 +109,6 @@ const ls_command ls_cmd_ckpt_show = {
     .name = "show",
     .summary = "list the parameters of a model by name",
     .arguments = "MODEL",
-    .least = 1,
-    .most = 1,
     .about = "One line per parameter: its shape, whether the run that made it kept it frozen, and "
              "its name. These are the names that train.freeze takes.\n\n"
              "MODEL is a run folder, its checkpoints folder, one manifest (step-*.json), an "

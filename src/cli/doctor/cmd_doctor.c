@@ -213,7 +213,6 @@ const ls_command ls_cmd_doctor = {
     .name = "doctor",
     .summary = "say what this machine is good for, and what is wrong",
     .arguments = "[RUN]",
-    .most = 1,
     .about = "Looks at the processor, its cores and their other users, memory, GPUs, the "
              "libraries of this build and disk space, and says what lineshaft makes of each "
              "and why: which kernels, how many threads, pinned or not. With RUN, also whether "

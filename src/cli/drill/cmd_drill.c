@@ -468,8 +468,6 @@ const ls_command ls_cmd_drill = {
     .name = "drill",
     .summary = "break a run on purpose and check that it ends as if nothing had happened",
     .arguments = "[RUN]",
-    .least = 0,
-    .most = 1,
     .about = "Trains RUN for a few steps undisturbed, then once for each fault of a catalogue: "
              "ranks that are killed or stopped at named points of a step, saves that break "
              "off, a full disk, bits that flip in memory and on disk, links that are slow or "

@@ -76,8 +76,6 @@ const ls_command ls_cmd_generate = {
     .name = "generate",
     .summary = "let a trained model continue a text",
     .arguments = "MODEL",
-    .least = 1,
-    .most = 1,
     .about =
         "MODEL is a run folder, its checkpoints folder, one manifest (step-*.json), or a Hugging "
         "Face folder. Of checkpoints the newest that is whole is used.\n\nThe text appears as it "

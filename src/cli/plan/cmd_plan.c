@@ -295,7 +295,6 @@ static const ls_command schedule = {
     .name = "schedule",
     .summary = "draw what each rank of a pipeline computes when",
     .arguments = "[RUN]",
-    .most = 1,
     .about =
         "Makes the table of a pipeline for all ranks, proves that it is complete and cannot wait "
         "for ever, and draws it: time runs to the right, a line for each rank. Below it: how long "

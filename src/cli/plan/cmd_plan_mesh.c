@@ -126,8 +126,6 @@ const ls_command ls_cmd_plan_mesh = {
     .name = "mesh",
     .summary = "show which mesh fits and is quickest, and what refuses the others",
     .arguments = "RUN",
-    .least = 1,
-    .most = 1,
     .about = "Goes through all meshes of this many processes (mesh.tp, pp, cp, ep, zero and "
              "schedule, as far as the run file does not set them; ep where the model has "
              "experts), asks the checks of the run and the ledger of memory which of them "
