@@ -8,7 +8,7 @@
 #include "cli/job_flags.h"
 #include "cli/report.h"
 
-static ls_status run_agent(const ls_args *args)
+static ls_status run_agent(const ls_args *args, ls_str *out)
 {
     ls_launch_nodes nodes = {.join = ls_args_value(args, "join"),
                              .secret = ls_args_value(args, "secret"),
@@ -18,6 +18,7 @@ static ls_status run_agent(const ls_args *args)
     ls_agent_result result = {.worker = -1};
     ls_status st;
 
+    (void)out;
     if (!nodes.join) {
         ls_fail(LS_EUSAGE, "agent needs --join ADDRESS:PORT");
         ls_err_hint("It is the address that the first machine was given with --listen.");

@@ -122,7 +122,7 @@ out:
     return st;
 }
 
-static ls_status run_chat(const ls_args *args)
+static ls_status run_chat(const ls_args *args, ls_str *out)
 {
     ls_status st = LS_OK;
     ls_tokenizer *tok = NULL;
@@ -132,6 +132,7 @@ static ls_status run_chat(const ls_args *args)
     struct stat info;
     viewer v = {.json = ls_args_has(args, "json")};
 
+    (void)out;
     ls_chat_text_init(&v.text);
     ls_tokens_init(&v.ids);
     ls_str_init(&v.marks);
@@ -164,15 +165,14 @@ out:
 
 /* --- building --------------------------------------------------------------------------------- */
 
-static void say_built(const char *path, const ls_chat_built *n, int64_t window, bool json)
+static void say_built(const char *path, const ls_chat_built *n, int64_t window, bool json,
+                      ls_str *out)
 {
     int64_t kept = n->conversations - n->lost;
-    ls_str out;
     ls_json j;
 
-    ls_str_init(&out);
     if (json) {
-        ls_json_begin(&j, &out);
+        ls_json_begin(&j, out);
         ls_json_open(&j, '{');
         ls_json_put_str(&j, "file", path);
         ls_json_put_int(&j, "conversations", n->conversations);
@@ -185,7 +185,7 @@ static void say_built(const char *path, const ls_chat_built *n, int64_t window, 
         ls_json_close(&j);
     } else {
         ls_str_printf(
-            &out,
+            out,
             "%s: %lld conversation%s in %lld window%s of %lld tokens (%.0f %% full), loss "
             "on %lld of %lld tokens",
             path, (long long)kept, kept == 1 ? "" : "s", (long long)n->windows,
@@ -193,11 +193,10 @@ static void say_built(const char *path, const ls_chat_built *n, int64_t window, 
             100.0 * (double)n->tokens / ((double)n->windows * (double)window),
             (long long)n->targets, (long long)n->tokens);
     }
-    puts(ls_str_status(&out) == LS_OK ? out.p : path);
-    ls_str_release(&out);
+    ls_str_append_char(out, '\n');
 }
 
-ls_status ls_cmd_chat_build(const ls_args *args)
+ls_status ls_cmd_chat_build(const ls_args *args, ls_str *out)
 {
     ls_status st = LS_OK;
     ls_tokenizer *tok = NULL;
@@ -224,7 +223,7 @@ ls_status ls_cmd_chat_build(const ls_args *args)
     LS_TRY(st, ls_tokenizer_open(&tok, value_or(args, "tokenizer", "bytes")), out);
     LS_TRY(st, ls_chat_open(&chat, ls_args_value(args, "template"), tok), out);
     LS_TRY(st, ls_chat_build(chat, &build, &built), out);
-    say_built(build.out, &built, build.window, ls_args_has(args, "json"));
+    say_built(build.out, &built, build.window, ls_args_has(args, "json"), out);
 out:
     ls_chat_close(chat);
     ls_tokenizer_free(tok);

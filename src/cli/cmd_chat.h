@@ -6,4 +6,4 @@
 extern const ls_command ls_cmd_chat;
 
 /* lineshaft data build with --template. */
-ls_status ls_cmd_chat_build(const ls_args *args);
+ls_status ls_cmd_chat_build(const ls_args *args, ls_str *out);

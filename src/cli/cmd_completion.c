@@ -2,19 +2,10 @@
 #include "cli/cmds.h"
 
 #include "cli/completion.h"
-#include "cli/term.h"
 
-static ls_status run_completion(const ls_args *args)
+static ls_status run_completion(const ls_args *args, ls_str *out)
 {
-    ls_status st = LS_OK;
-    ls_str text;
-
-    ls_str_init(&text);
-    LS_TRY(st, ls_completion_script(args->rest[0], &text), out);
-    LS_TRY(st, ls_term_print(&text), out);
-out:
-    ls_str_release(&text);
-    return st;
+    return ls_completion_script(args->rest[0], out);
 }
 
 const ls_command ls_cmd_completion = {

@@ -2,19 +2,10 @@
 #include "cli/cmds.h"
 
 #include "cli/load_run.h"
-#include "cli/term.h"
 #include "config/explain.h"
 #include "config/runfile.h"
 #include "config/check.h"
 #include "config/schema.h"
-
-static ls_status print_and_release(ls_status st, ls_str *text)
-{
-    if (st == LS_OK)
-        st = ls_term_print(text);
-    ls_str_release(text);
-    return st;
-}
 
 /* --- check ------------------------------------------------------------------------------------ */
 
@@ -34,20 +25,18 @@ static void summarise(const ls_run *run, ls_str *out)
     ls_str_printf(out, ", into %s\n", run->out);
 }
 
-static ls_status run_check(const ls_args *args)
+static ls_status run_check(const ls_args *args, ls_str *out)
 {
     ls_status st = LS_OK;
     ls_run run;
-    ls_str text;
 
-    ls_str_init(&text);
     LS_TRY(st, ls_load_run_run(&run, args, args->rest[0]), out);
     st = ls_load_run_prove(&run);
     if (st == LS_OK && !ls_args_has(args, "quiet"))
-        summarise(&run, &text);
+        summarise(&run, out);
     ls_runfile_release(&run);
 out:
-    return print_and_release(st, &text);
+    return st;
 }
 
 static const ls_flag check_flags[] = {LS_LOAD_RUN_SET_FLAG, {.name = NULL}};
@@ -69,15 +58,13 @@ static const ls_command check = {
 
 /* --- explain ---------------------------------------------------------------------------------- */
 
-static ls_status run_explain(const ls_args *args)
+static ls_status run_explain(const ls_args *args, ls_str *out)
 {
     ls_status st = LS_OK;
     const char *const *keys = args->rest + 1;
     int n = args->n_rest - 1;
     ls_run run;
-    ls_str text;
 
-    ls_str_init(&text);
     if (ls_args_has(args, "json") && ls_args_has(args, "yaml")) {
         st = ls_fail(LS_EUSAGE, "--json and --yaml cannot both be given");
         goto out;
@@ -88,14 +75,14 @@ static ls_status run_explain(const ls_args *args)
     }
     LS_TRY(st, ls_load_run_run(&run, args, args->rest[0]), out);
     if (ls_args_has(args, "yaml"))
-        ls_explain_yaml(&run, &text);
+        ls_explain_yaml(&run, out);
     else if (ls_args_has(args, "json"))
-        st = ls_explain_json(&run, keys, n, &text);
+        st = ls_explain_json(&run, keys, n, out);
     else
-        st = ls_explain_table(&run, keys, n, &text);
+        st = ls_explain_table(&run, keys, n, out);
     ls_runfile_release(&run);
 out:
-    return print_and_release(st, &text);
+    return st;
 }
 
 static const ls_flag explain_flags[] = {
@@ -121,9 +108,8 @@ static const ls_command explain = {
 
 /* --- schema and reference --------------------------------------------------------------------- */
 
-static ls_status run_schema(const ls_args *args)
+static ls_status run_schema(const ls_args *args, ls_str *out)
 {
-    ls_str text;
     ls_run run;
 
     if (args->n_rest > 0) {
@@ -132,8 +118,7 @@ static ls_status run_schema(const ls_args *args)
             return st;
         ls_runfile_release(&run);
     }
-    ls_str_init(&text);
-    return print_and_release(ls_schema_json(&text), &text);
+    return ls_schema_json(out);
 }
 
 static const ls_command schema = {
@@ -150,13 +135,11 @@ static const ls_command schema = {
     .run = run_schema,
 };
 
-static ls_status run_reference(const ls_args *args)
+static ls_status run_reference(const ls_args *args, ls_str *out)
 {
-    ls_str text;
 
     (void)args;
-    ls_str_init(&text);
-    return print_and_release(ls_schema_markdown(&text), &text);
+    return ls_schema_markdown(out);
 }
 
 static const ls_command reference = {

@@ -18,29 +18,13 @@
 #include "cli/cmd_chat.h"
 #include "cli/cmd_tokenizer.h"
 #include "cli/load_run.h"
+#include "cli/term.h"
 #include "config/ramp.h"
 #include "config/runfile.h"
 
-enum { OUTPUT_BYTES = 1 << 16, FIRST_TEXT = 200 };
+enum { FIRST_TEXT = 200 };
 
 /* --- output ----------------------------------------------------------------------------------- */
-
-ls_status ls_cmd_data_emit(ls_str *text)
-{
-    ls_status st = ls_str_status(text);
-
-    if (st != LS_OK)
-        return st;
-    if (fwrite(text->p, 1, text->len, stdout) != text->len || fflush(stdout) != 0)
-        return ls_fail_sys(LS_EIO, "cannot write to standard output");
-    ls_str_clear(text);
-    return LS_OK;
-}
-
-ls_status ls_cmd_data_emit_some(ls_str *text)
-{
-    return text->len < OUTPUT_BYTES ? LS_OK : ls_cmd_data_emit(text);
-}
 
 ls_cmd_data_watch ls_cmd_data_watch_begin(void)
 {
@@ -93,17 +77,15 @@ void ls_cmd_data_put_count(ls_str *out, int64_t n)
 
 /* --- build ------------------------------------------------------------------------------------ */
 
-static ls_status say_built(const char *path, bool json)
+static ls_status say_built(const char *path, bool json, ls_str *out)
 {
     ls_status st = LS_OK;
     ls_token_shard shard;
-    ls_str text;
     ls_json j;
 
-    ls_str_init(&text);
     LS_TRY(st, ls_token_shard_open(&shard, path), out);
     if (json) {
-        ls_json_begin(&j, &text);
+        ls_json_begin(&j, out);
         ls_json_open(&j, '{');
         ls_json_put_str(&j, "file", path);
         ls_json_put_int(&j, "tokens", shard.tokens);
@@ -111,17 +93,15 @@ static ls_status say_built(const char *path, bool json)
         ls_json_put_int(&j, "bytes", (int64_t)shard.map.len);
         ls_json_close(&j);
     } else {
-        ls_str_printf(&text, "%s: ", path);
-        ls_cmd_data_put_count(&text, shard.tokens);
-        ls_str_append(&text, shard.tokens == 1 ? " token in " : " tokens in ");
-        ls_cmd_data_put_count(&text, shard.documents);
-        ls_str_append(&text, shard.documents == 1 ? " document" : " documents");
+        ls_str_printf(out, "%s: ", path);
+        ls_cmd_data_put_count(out, shard.tokens);
+        ls_str_append(out, shard.tokens == 1 ? " token in " : " tokens in ");
+        ls_cmd_data_put_count(out, shard.documents);
+        ls_str_append(out, shard.documents == 1 ? " document" : " documents");
     }
-    ls_str_append_char(&text, '\n');
-    st = ls_cmd_data_emit(&text);
+    ls_str_append_char(out, '\n');
     ls_token_shard_close(&shard);
 out:
-    ls_str_release(&text);
     return st;
 }
 
@@ -155,7 +135,7 @@ ls_status ls_cmd_data_need_file(const char *path)
     return LS_OK;
 }
 
-static ls_status run_build(const ls_args *args)
+static ls_status run_build(const ls_args *args, ls_str *out)
 {
     ls_status st = LS_OK;
     ls_tokenizer *tok = NULL;
@@ -175,7 +155,7 @@ static ls_status run_build(const ls_args *args)
         if (strncmp(args->rest[i], "builtin:", 8) != 0)
             LS_TRY(st, ls_cmd_data_need_file(args->rest[i]), out);
     if (ls_args_has(args, "template")) {
-        st = ls_cmd_chat_build(args);
+        st = ls_cmd_chat_build(args, out);
         goto out;
     }
     if (policy && ls_utf8_parse_policy(policy, &build.utf8) != LS_OK) {
@@ -189,7 +169,7 @@ static ls_status run_build(const ls_args *args)
     st = ls_corpus_build(&build);
     ls_cmd_data_watch_end(&w);
     if (st == LS_OK)
-        st = say_built(build.out, ls_args_has(args, "json"));
+        st = say_built(build.out, ls_args_has(args, "json"), out);
 out:
     ls_tokenizer_free(tok);
     ls_str_release(&name);
@@ -279,15 +259,14 @@ static void inspect_text(const ls_token_shard *shard, const ls_str *text, bool s
                   sound ? "all checksums match, every id is in the vocabulary" : "FAILED");
 }
 
-static ls_status run_inspect(const ls_args *args)
+static ls_status run_inspect(const ls_args *args, ls_str *out)
 {
     ls_status st = LS_OK, sound;
     ls_err_record reason = {.code = LS_OK};
     ls_token_shard shard = {.width = 0};
-    ls_str text, out;
+    ls_str text;
 
     ls_str_init(&text);
-    ls_str_init(&out);
     LS_TRY(st, ls_cmd_data_need_file(args->rest[0]), out);
     LS_TRY(st, ls_token_shard_open(&shard, args->rest[0]), out);
     sound = ls_token_shard_verify(&shard);
@@ -296,44 +275,38 @@ static ls_status run_inspect(const ls_args *args)
     else if (first_text(&shard, &text) != LS_OK)
         ls_str_clear(&text); /* made by a tokenizer that is not here: the rest still counts */
     if (ls_args_has(args, "json"))
-        inspect_json(&shard, &text, sound == LS_OK, &out);
+        inspect_json(&shard, &text, sound == LS_OK, out);
     else
-        inspect_text(&shard, &text, sound == LS_OK, &out);
-    LS_TRY(st, ls_cmd_data_emit(&out), out);
+        inspect_text(&shard, &text, sound == LS_OK, out);
+    LS_TRY(st, ls_term_print(out), out);
     if (sound != LS_OK)
         st = ls_err_adopt(&reason);
 out:
     ls_token_shard_close(&shard);
     ls_str_release(&text);
-    ls_str_release(&out);
     return st;
 }
 
 /* --- stories ---------------------------------------------------------------------------------- */
 
-static ls_status run_stories(const ls_args *args)
+static ls_status run_stories(const ls_args *args, ls_str *out)
 {
     ls_status st = LS_OK;
     const char *size = ls_args_value(args, "bytes");
     int64_t bytes = 2 * LS_MIB, key, written = 0;
-    ls_str out;
 
-    ls_str_init(&out);
     if (size)
         LS_TRY(st, ls_source_parse_bytes(size, &bytes), out);
     LS_TRY(st, ls_args_number(args, "seed", 1, 0, INT64_MAX, &key), out);
-    for (int64_t i = 0; written + (int64_t)out.len < bytes; i++) {
+    for (int64_t i = 0; written < bytes; i++) {
+        size_t begun = out->len;
         if (i)
-            ls_str_append_char(&out, '\n');
-        LS_TRY(st, ls_synthetic_text_story((uint64_t)key, i, &out), out);
-        if (out.len >= OUTPUT_BYTES) {
-            written += (int64_t)out.len;
-            LS_TRY(st, ls_cmd_data_emit(&out), out);
-        }
+            ls_str_append_char(out, '\n');
+        LS_TRY(st, ls_synthetic_text_story((uint64_t)key, i, out), out);
+        written += (int64_t)(out->len - begun);
+        LS_TRY(st, ls_term_print_some(out), out);
     }
-    st = ls_cmd_data_emit(&out);
 out:
-    ls_str_release(&out);
     return st;
 }
 
@@ -389,7 +362,7 @@ static void proof_text(const ls_corpus *corpus, const ls_order_proof *proof, con
     ls_str_append(out, "\nmeets the same samples as one that walks there.\n");
 }
 
-ls_status ls_cmd_data_check(const ls_run *run, int64_t steps, bool json)
+ls_status ls_cmd_data_check(const ls_run *run, int64_t steps, bool json, ls_str *out)
 {
     ls_status st = LS_OK;
     ls_tokenizer *tok = NULL;
@@ -398,9 +371,7 @@ ls_status ls_cmd_data_check(const ls_run *run, int64_t steps, bool json)
     ls_order_proof *proof = ls_mem_alloc(sizeof *proof);
     ls_cmd_data_watch w = ls_cmd_data_watch_begin();
     char cache[PATH_MAX];
-    ls_str text;
 
-    ls_str_init(&text);
     if (!order || !proof) {
         st = LS_ENOMEM;
         goto out;
@@ -421,10 +392,10 @@ ls_status ls_cmd_data_check(const ls_run *run, int64_t steps, bool json)
     if (st != LS_OK)
         goto out;
     if (json)
-        proof_json(corpus, proof, &text);
+        proof_json(corpus, proof, out);
     else
-        proof_text(corpus, proof, run, &text);
-    LS_TRY(st, ls_cmd_data_emit(&text), out);
+        proof_text(corpus, proof, run, out);
+    LS_TRY(st, ls_term_print(out), out);
     if (!proof->passed)
         st = ls_fail(LS_EFAIL, "the data order is broken: %s", proof->fault);
 out:
@@ -432,11 +403,10 @@ out:
     ls_tokenizer_free(tok);
     ls_mem_free(order);
     ls_mem_free(proof);
-    ls_str_release(&text);
     return st;
 }
 
-static ls_status run_check(const ls_args *args)
+static ls_status run_check(const ls_args *args, ls_str *out)
 {
     ls_status st = LS_OK;
     ls_run run;
@@ -444,7 +414,7 @@ static ls_status run_check(const ls_args *args)
 
     LS_TRY(st, ls_args_number(args, "steps", 0, 0, INT64_MAX, &steps), out);
     LS_TRY(st, ls_load_run_run(&run, args, args->rest[0]), out);
-    st = ls_cmd_data_check(&run, steps, ls_args_has(args, "json"));
+    st = ls_cmd_data_check(&run, steps, ls_args_has(args, "json"), out);
     ls_runfile_release(&run);
 out:
     return st;

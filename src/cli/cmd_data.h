@@ -6,14 +6,11 @@
 
 extern const ls_command ls_cmd_data;
 
-/* Prove the data order of a run on standard output: the first steps of it, or with 0 until every
- * source has finished an epoch. Text is encoded into the run's folder, as training does. */
-ls_status ls_cmd_data_check(const ls_run *run, int64_t steps, bool json);
+/* Prove the data order of a run, and print the proof by way of out: the first steps of it, or with 0
+ * until every source has finished an epoch. Text is encoded into the run's folder, as training
+ * does. */
+ls_status ls_cmd_data_check(const ls_run *run, int64_t steps, bool json, ls_str *out);
 
-/* Write text to standard output and empty it. */
-ls_status ls_cmd_data_emit(ls_str *text);
-/* The same once enough has gathered. */
-ls_status ls_cmd_data_emit_some(ls_str *text);
 /* 1234567 as "1,234,567". */
 void ls_cmd_data_put_count(ls_str *out, int64_t n);
 

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "cli/args.h"
 #include "cli/cmd_data.h"
+#include "cli/term.h"
 #include "data/tokenizer/tokenizer.h"
 
 static const int64_t largest_input = LS_GIB;
@@ -33,56 +34,48 @@ static void put_id(ls_str *out, int32_t id, char after)
 }
 
 /* The ids of all of text, one a line. */
-static ls_status print_ids(const ls_tokenizer *tok, const ls_str *text, unsigned how)
+static ls_status print_ids(const ls_tokenizer *tok, const ls_str *text, unsigned how, ls_str *out)
 {
     ls_status st = LS_OK;
     ls_tokens tokens;
-    ls_str out;
 
     ls_tokens_init(&tokens);
-    ls_str_init(&out);
     LS_TRY(st, ls_tokenizer_encode(tok, text->p, text->len, how, &tokens), out);
     for (int64_t i = 0; i < tokens.count; i++) {
-        put_id(&out, tokens.ids[i], '\n');
-        LS_TRY(st, ls_cmd_data_emit_some(&out), out);
+        put_id(out, tokens.ids[i], '\n');
+        LS_TRY(st, ls_term_print_some(out), out);
     }
-    st = ls_cmd_data_emit(&out);
 out:
     ls_tokens_release(&tokens);
-    ls_str_release(&out);
     return st;
 }
 
 /* The ids of each line on a line, the ends of lines not encoded. */
-static ls_status print_lines(const ls_tokenizer *tok, const ls_str *text, unsigned how)
+static ls_status print_lines(const ls_tokenizer *tok, const ls_str *text, unsigned how, ls_str *out)
 {
     ls_status st = LS_OK;
     const char *at = text->p, *stop = text->p + text->len;
     ls_tokens tokens;
-    ls_str out;
 
     ls_tokens_init(&tokens);
-    ls_str_init(&out);
     while (at < stop) {
         const char *end = memchr(at, '\n', (size_t)(stop - at));
         end = end ? end : stop;
         ls_tokens_clear(&tokens);
         LS_TRY(st, ls_tokenizer_encode(tok, at, (size_t)(end - at), how, &tokens), out);
         for (int64_t i = 0; i < tokens.count; i++)
-            put_id(&out, tokens.ids[i], i + 1 < tokens.count ? ' ' : '\n');
+            put_id(out, tokens.ids[i], i + 1 < tokens.count ? ' ' : '\n');
         if (tokens.count == 0)
-            ls_str_append_char(&out, '\n');
-        LS_TRY(st, ls_cmd_data_emit_some(&out), out);
+            ls_str_append_char(out, '\n');
+        LS_TRY(st, ls_term_print_some(out), out);
         at = end + 1;
     }
-    st = ls_cmd_data_emit(&out);
 out:
     ls_tokens_release(&tokens);
-    ls_str_release(&out);
     return st;
 }
 
-static ls_status run_encode(const ls_args *args)
+static ls_status run_encode(const ls_args *args, ls_str *out)
 {
     ls_status st = LS_OK;
     ls_tokenizer *tok = NULL;
@@ -93,7 +86,7 @@ static ls_status run_encode(const ls_args *args)
     ls_str_init(&text);
     LS_TRY(st, ls_tokenizer_open(&tok, ls_cmd_tokenizer_name(args)), out);
     LS_TRY(st, read_input(args, &text), out);
-    st = (ls_args_has(args, "lines") ? print_lines : print_ids)(tok, &text, how);
+    st = (ls_args_has(args, "lines") ? print_lines : print_ids)(tok, &text, how, out);
 out:
     ls_tokenizer_free(tok);
     ls_str_release(&text);
@@ -130,26 +123,23 @@ static ls_status parse_ids(const ls_str *text, ls_tokens *ids)
     }
 }
 
-static ls_status run_decode(const ls_args *args)
+static ls_status run_decode(const ls_args *args, ls_str *out)
 {
     ls_status st = LS_OK;
     ls_tokenizer *tok = NULL;
     ls_tokens tokens;
-    ls_str text, out;
+    ls_str text;
 
     ls_tokens_init(&tokens);
     ls_str_init(&text);
-    ls_str_init(&out);
     LS_TRY(st, ls_tokenizer_open(&tok, ls_cmd_tokenizer_name(args)), out);
     LS_TRY(st, read_input(args, &text), out);
     LS_TRY(st, parse_ids(&text, &tokens), out);
-    LS_TRY(st, ls_tokenizer_decode(tok, tokens.ids, tokens.count, &out), out);
-    st = ls_cmd_data_emit(&out);
+    LS_TRY(st, ls_tokenizer_decode(tok, tokens.ids, tokens.count, out), out);
 out:
     ls_tokenizer_free(tok);
     ls_tokens_release(&tokens);
     ls_str_release(&text);
-    ls_str_release(&out);
     return st;
 }
 

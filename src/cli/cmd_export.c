@@ -54,7 +54,7 @@ static ls_status parse_shard(const ls_args *args, int64_t *bytes_out)
     return LS_OK;
 }
 
-static ls_status run_export(const ls_args *args)
+static ls_status run_export(const ls_args *args, ls_str *out)
 {
     static const char *const types[] = {"F32", "BF16", "F16"};
     ls_hf_export_args job = {.from = args->rest[0],
@@ -64,32 +64,27 @@ static ls_status run_export(const ls_args *args)
                              .adapter = ls_args_has(args, "adapter"),
                              .base = ls_args_value(args, "base")};
     ls_hf_export_report r;
-    ls_str out;
     ls_status st;
 
-    ls_str_init(&out);
     LS_TRY(st, parse_type(args, &job), out);
     LS_TRY(st, parse_shard(args, &job.shard), out);
     LS_TRY(st, ls_hf_export(&job, &r), out);
-    ls_str_printf(&out, "exported %s to %s in %.1f s\n", job.from, job.to, r.seconds);
-    ls_str_append(&out, job.adapter ? "adapter      " : "weights      ");
-    ls_cmd_data_put_count(&out, r.parameters);
-    ls_str_printf(&out, " parameters as %s, ", types[r.type]);
-    ls_cmd_data_put_count(&out, r.bytes);
-    ls_str_printf(&out, " bytes in %d file%s\n", r.files, r.files == 1 ? "" : "s");
+    ls_str_printf(out, "exported %s to %s in %.1f s\n", job.from, job.to, r.seconds);
+    ls_str_append(out, job.adapter ? "adapter      " : "weights      ");
+    ls_cmd_data_put_count(out, r.parameters);
+    ls_str_printf(out, " parameters as %s, ", types[r.type]);
+    ls_cmd_data_put_count(out, r.bytes);
+    ls_str_printf(out, " bytes in %d file%s\n", r.files, r.files == 1 ? "" : "s");
     if (r.merged)
-        ls_str_append(&out, "LoRA         merged into the weights\n");
+        ls_str_append(out, "LoRA         merged into the weights\n");
     if (!job.adapter) {
-        ls_str_printf(&out, "tokenizer    %s\n", r.tokenizer ? "copied" : "none known");
-        ls_str_printf(&out,
+        ls_str_printf(out, "tokenizer    %s\n", r.tokenizer ? "copied" : "none known");
+        ls_str_printf(out,
                       "fingerprint  verified: the folder computes what the model does (largest "
                       "difference %.1e)\n",
                       r.worst);
     }
-    LS_TRY(st, ls_str_status(&out), out);
-    LS_TRY(st, ls_term_print(&out), out);
 out:
-    ls_str_release(&out);
     return st;
 }
 

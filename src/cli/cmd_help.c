@@ -22,20 +22,13 @@ static ls_status markdown(const ls_args *args, ls_str *out)
     return LS_EUSAGE;
 }
 
-static ls_status run_help(const ls_args *args)
+static ls_status run_help(const ls_args *args, ls_str *out)
 {
-    ls_status st;
     ls_term term;
-    ls_str text;
 
-    ls_str_init(&text);
     ls_term_init(&term, STDOUT_FILENO, args);
-    st = ls_args_has(args, "markdown") ? markdown(args, &text)
-                                       : ls_help_topic(args->rest, args->n_rest, &term, &text);
-    if (st == LS_OK)
-        st = ls_term_print(&text);
-    ls_str_release(&text);
-    return st;
+    return ls_args_has(args, "markdown") ? markdown(args, out)
+                                         : ls_help_topic(args->rest, args->n_rest, &term, out);
 }
 
 static const ls_flag flags[] = {

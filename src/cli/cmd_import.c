@@ -49,30 +49,25 @@ static void say_next(const ls_hf_import_report *r, const char *to, ls_str *out)
     ls_str_printf(out, "  lineshaft export %s FOLDER\n", to);
 }
 
-static ls_status run_import(const ls_args *args)
+static ls_status run_import(const ls_args *args, ls_str *out)
 {
     const char *from = args->rest[0], *to = args->rest[1];
     ls_hf_import_report r;
-    ls_str out;
     ls_status st;
 
-    ls_str_init(&out);
     LS_TRY(st, ls_hf_import(from, to, &r), out);
-    ls_str_printf(&out, "imported %s to %s in %.1f s\n", from, to, r.seconds);
-    ls_str_printf(&out, "model        %s, ", ls_option_find("model.family")->names[r.family]);
-    ls_cmd_data_put_count(&out, r.parameters);
-    ls_str_printf(&out, " parameters: %lld layers, width %lld, context %lld, vocabulary %lld\n",
+    ls_str_printf(out, "imported %s to %s in %.1f s\n", from, to, r.seconds);
+    ls_str_printf(out, "model        %s, ", ls_option_find("model.family")->names[r.family]);
+    ls_cmd_data_put_count(out, r.parameters);
+    ls_str_printf(out, " parameters: %lld layers, width %lld, context %lld, vocabulary %lld\n",
                   (long long)r.layers, (long long)r.width, (long long)r.context,
                   (long long)r.vocab);
-    ls_str_printf(&out, "weights      %s in %d file%s, kept as F32; hash %s\n", r.dtype, r.files,
+    ls_str_printf(out, "weights      %s in %d file%s, kept as F32; hash %s\n", r.dtype, r.files,
                   r.files == 1 ? "" : "s", r.weights_hash);
-    say_tokenizer(&r, &out);
-    say_proof(&r, &out);
-    say_next(&r, to, &out);
-    LS_TRY(st, ls_str_status(&out), out);
-    LS_TRY(st, ls_term_print(&out), out);
+    say_tokenizer(&r, out);
+    say_proof(&r, out);
+    say_next(&r, to, out);
 out:
-    ls_str_release(&out);
     return st;
 }
 

@@ -30,33 +30,29 @@ out:
 }
 
 /* Without a command: say how to get in, and wait to be ended. */
-static ls_status stand_by(const ls_lab *lab, int n, const char *link)
+static ls_status stand_by(const ls_lab *lab, int n, const char *link, ls_str *out)
 {
     ls_status st = LS_OK;
-    ls_str text;
     sigset_t end;
 
-    ls_str_init(&text);
-    ls_str_printf(&text, "%d host%s, link: %s. Enter one with:\n", n, n == 1 ? "" : "s", link);
+    ls_str_printf(out, "%d host%s, link: %s. Enter one with:\n", n, n == 1 ? "" : "s", link);
     for (int i = 0; i < n; i++)
-        ls_str_printf(&text, "  nsenter --net=/proc/%d/fd/%d bash  # %s, %s\n", (int)getpid(),
+        ls_str_printf(out, "  nsenter --net=/proc/%d/fd/%d bash  # %s, %s\n", (int)getpid(),
                       ls_lab_net_fd(lab, i), ls_lab_host(lab, i), ls_lab_address(lab, i));
-    ls_str_append(&text, "Ctrl-C removes them.\n");
+    ls_str_append(out, "Ctrl-C removes them.\n");
     sigemptyset(&end);
     sigaddset(&end, SIGINT);
     sigaddset(&end, SIGTERM);
     sigaddset(&end, SIGHUP);
     sigprocmask(SIG_BLOCK, &end, NULL);
-    LS_TRY(st, ls_term_print(&text), out);
-    fflush(stdout);
+    LS_TRY(st, ls_term_print(out), out);
     while (sigwaitinfo(&end, NULL) < 0)
         ;
 out:
-    ls_str_release(&text);
     return st;
 }
 
-static ls_status run_lab(const ls_args *args)
+static ls_status run_lab(const ls_args *args, ls_str *out)
 {
     ls_status st = LS_OK;
     const char *link = ls_args_value(args, "link"), *burst = ls_args_value(args, "burst");
@@ -70,7 +66,7 @@ static ls_status run_lab(const ls_args *args)
     if (args->n_rest > 0)
         st = run_command(lab, (int)n, args);
     else
-        st = stand_by(lab, (int)n, link);
+        st = stand_by(lab, (int)n, link, out);
 out:
     ls_lab_close(lab);
     return st;

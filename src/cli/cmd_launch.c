@@ -4,7 +4,7 @@
 #include "cli/report.h"
 #include "launch/restart.h"
 
-static ls_status run_launch(const ls_args *args)
+static ls_status run_launch(const ls_args *args, ls_str *out)
 {
     ls_status st = LS_OK;
     ls_agent_result result = {.worker = -1};
@@ -12,6 +12,7 @@ static ls_status run_launch(const ls_args *args)
     ls_launch_nodes nodes;
     int64_t restarts;
 
+    (void)out;
     LS_TRY(st, ls_job_flags_agent(args, 1, &job), out);
     LS_TRY(st, ls_args_number(args, "restarts", 0, 0, 1000000, &restarts), out);
     LS_TRY(st, ls_agent_check(&job), out);

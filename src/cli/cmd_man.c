@@ -2,19 +2,12 @@
 #include "cli/cmds.h"
 
 #include "cli/man.h"
-#include "cli/term.h"
 
-static ls_status run_man(const ls_args *args)
+static ls_status run_man(const ls_args *args, ls_str *out)
 {
-    ls_status st;
-    ls_str text;
-
     (void)args;
-    ls_str_init(&text);
-    ls_man_page(&text);
-    st = ls_term_print(&text);
-    ls_str_release(&text);
-    return st;
+    ls_man_page(out);
+    return LS_OK;
 }
 
 const ls_command ls_cmd_man = {

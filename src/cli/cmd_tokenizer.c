@@ -154,7 +154,7 @@ out:
     return st;
 }
 
-static ls_status run_train(const ls_args *args)
+static ls_status run_train(const ls_args *args, ls_str *out)
 {
     ls_status st = LS_OK;
     ls_bpe_train *train = NULL;
@@ -162,9 +162,7 @@ static ls_status run_train(const ls_args *args)
     ls_cmd_data_watch w = ls_cmd_data_watch_begin();
     ls_bpe_train_args asked = {.progress = show_training, .context = &w};
     int64_t began = ls_time_now_ns();
-    ls_str text;
 
-    ls_str_init(&text);
     LS_TRY(st, read_train_flags(args, specials, &asked), out);
     st = ls_bpe_train_create(&train, &asked);
     ls_cmd_data_watch_end(&w);
@@ -174,13 +172,11 @@ static ls_status run_train(const ls_args *args)
     double seconds = (double)(ls_time_now_ns() - began) / (double)LS_NS_PER_S;
     ls_bpe_train_stats stats = ls_bpe_train_count(train);
     if (ls_args_has(args, "json"))
-        trained_json(args, &stats, seconds, &text);
+        trained_json(args, &stats, seconds, out);
     else
-        trained_text(args, &asked, &stats, seconds, &text);
-    st = ls_cmd_data_emit(&text);
+        trained_text(args, &asked, &stats, seconds, out);
 out:
     ls_bpe_train_free(train);
-    ls_str_release(&text);
     return st;
 }
 
@@ -408,7 +404,7 @@ out:
     return st;
 }
 
-static ls_status describe(const ls_args *args)
+static ls_status describe(const ls_args *args, ls_str *out)
 {
     static const char *const needs[] = {"vocab",     "out",   "pattern", "special",
                                         "min-count", "field", "utf8"};
@@ -416,9 +412,7 @@ static ls_status describe(const ls_args *args)
     ls_tokenizer *tok = NULL;
     layout l = {.root = NULL};
     const char *name = args->rest[0];
-    ls_str out;
 
-    ls_str_init(&out);
     ls_str_init(&l.normalizer);
     for (size_t i = 0; i < LS_COUNT(needs); i++)
         if (ls_args_has(args, needs[i])) {
@@ -434,21 +428,19 @@ static ls_status describe(const ls_args *args)
     LS_TRY(st, ls_tokenizer_open(&tok, name), out);
     LS_TRY(st, read_layout(&l, name), out);
     LS_TRY(st,
-           ls_args_has(args, "json") ? describe_json(tok, &l, name, &out)
-                                     : describe_text(tok, &l, name, &out),
+           ls_args_has(args, "json") ? describe_json(tok, &l, name, out)
+                                     : describe_text(tok, &l, name, out),
            out);
-    st = ls_cmd_data_emit(&out);
 out:
     ls_tokenizer_free(tok);
     json_decref(l.root);
     ls_str_release(&l.normalizer);
-    ls_str_release(&out);
     return st;
 }
 
-static ls_status run_tokenizer(const ls_args *args)
+static ls_status run_tokenizer(const ls_args *args, ls_str *out)
 {
-    return ls_args_has(args, "train") ? run_train(args) : describe(args);
+    return (ls_args_has(args, "train") ? run_train : describe)(args, out);
 }
 
 /* --- tables ----------------------------------------------------------------------------------- */

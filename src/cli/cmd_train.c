@@ -142,31 +142,28 @@ out:
 }
 
 /* A run that was finished before, and that a scheduler has started again: nothing is opened. */
-static ls_status show_finished(const ls_args *args, const ls_run *run, bool *finished_out)
+static ls_status show_finished(const ls_args *args, const ls_run *run, bool *finished_out,
+                               ls_str *out)
 {
     static const char key[] = ",\"stopped_by\":";
-    ls_str summary, text;
+    ls_str summary;
     ls_status st;
 
     ls_str_init(&summary);
-    ls_str_init(&text);
     LS_TRY(st, ls_preempt_finished(run, finished_out, &summary), out);
     const char *end = *finished_out ? strstr(summary.p, key) : NULL;
     *finished_out = end != NULL;
     if (!end)
         goto out;
     if (ls_args_has(args, "json"))
-        ls_str_printf(&text, "%.*s%s\"done\"}\n", (int)(end - summary.p), summary.p, key);
+        ls_str_printf(out, "%.*s%s\"done\"}\n", (int)(end - summary.p), summary.p, key);
     else
-        ls_str_printf(&text,
+        ls_str_printf(out,
                       "\"%s\" is finished: nothing to do. More train.steps go on from it, --fresh "
                       "begins anew.\n",
                       run->out);
-    LS_TRY(st, ls_str_status(&text), out);
-    st = ls_term_print(&text);
 out:
     ls_str_release(&summary);
-    ls_str_release(&text);
     return st;
 }
 
@@ -178,7 +175,7 @@ static ls_status plan_faults(void)
     return ls_fault_plan(getenv("LINESHAFT_DRILL"), rank ? (int)strtol(rank, NULL, 10) : 0);
 }
 
-static ls_status run_train(const ls_args *args)
+static ls_status run_train(const ls_args *args, ls_str *out)
 {
     int64_t profile_steps = 0;
     bool finished = false;
@@ -186,7 +183,7 @@ static ls_status run_train(const ls_args *args)
     ls_status st;
 
     if (ls_args_has(args, "print")) {
-        fputs(ls_load_run_demo, stdout);
+        ls_str_append(out, ls_load_run_demo);
         return LS_OK;
     }
     st = plan_faults();
@@ -200,7 +197,7 @@ static ls_status run_train(const ls_args *args)
     if (st == LS_OK && *run.model.import && strcmp(run.model.import, run.data.tokenizer) != 0)
         st = ls_load_run_prove(&run); /* for its warning */
     if (st == LS_OK && !ls_job_rank_here() && !ls_args_has(args, "fresh") && profile_steps == 0)
-        st = show_finished(args, &run, &finished);
+        st = show_finished(args, &run, &finished, out);
     if (st == LS_OK && !finished)
         st = ls_run_holder_run(&run, ls_args_has(args, "join"));
     if (finished || st != LS_OK) {

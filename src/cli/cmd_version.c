@@ -2,7 +2,6 @@
 #include "cli/cmds.h"
 
 #include <sys/utsname.h>
-#include "cli/term.h"
 #include "base/json.h"
 
 #ifdef __clang__
@@ -11,31 +10,26 @@
 #define COMPILER "gcc " __VERSION__
 #endif
 
-static ls_status run_version(const ls_args *args)
+static ls_status run_version(const ls_args *args, ls_str *out)
 {
-    ls_status st;
     struct utsname host;
-    ls_str text;
     ls_json json;
 
-    ls_str_init(&text);
     if (uname(&host) != 0)
         memcpy(host.machine, "unknown", 8);
     if (ls_args_has(args, "json")) {
-        ls_json_begin(&json, &text);
+        ls_json_begin(&json, out);
         ls_json_open(&json, '{');
         ls_json_put_str(&json, "version", LS_VERSION);
         ls_json_put_str(&json, "compiler", COMPILER);
         ls_json_put_str(&json, "machine", host.machine);
         ls_json_close(&json);
-        ls_str_append_char(&text, '\n');
+        ls_str_append_char(out, '\n');
     } else {
-        ls_str_printf(&text, "lineshaft %s\ncompiler: %s\nmachine: %s\n", LS_VERSION, COMPILER,
+        ls_str_printf(out, "lineshaft %s\ncompiler: %s\nmachine: %s\n", LS_VERSION, COMPILER,
                       host.machine);
     }
-    st = ls_term_print(&text);
-    ls_str_release(&text);
-    return st;
+    return LS_OK;
 }
 
 static const ls_flag flags[] = {

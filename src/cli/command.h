@@ -37,7 +37,9 @@ typedef struct ls_command {
     const char *examples;  /* lines of "command  # what it does" */
     const ls_flag *flags;  /* ends with a row whose name is NULL; NULL: none */
     const struct ls_command *const *subs; /* NULL-terminated; NULL: a leaf */
-    ls_status (*run)(const ls_args *args);
+    /* What it appends to out is printed when it succeeds. One that prints as it goes, or prints and
+     * then fails, calls ls_term_print() itself. */
+    ls_status (*run)(const ls_args *args, ls_str *out);
 } ls_command;
 
 /* The value of a flag given once (the last one wins), NULL when it was not given; a switch that was

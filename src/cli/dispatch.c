@@ -73,12 +73,20 @@ static ls_status name_a_command(const ls_args *args)
 
 static ls_status run(const ls_args *args)
 {
+    ls_status st;
+    ls_str out;
+
     if (ls_args_has(args, "help") || ls_args_has(args, "version"))
         return show_page(args, false);
     if (!args->command || args->command->subs)
         return name_a_command(args);
     LS_BUG_IF(!args->command->run, "the command \"%s\" does nothing", args->command->name);
-    return args->command->run(args);
+    ls_str_init(&out);
+    st = args->command->run(args, &out);
+    if (st == LS_OK)
+        st = ls_term_print(&out);
+    ls_str_release(&out);
+    return st;
 }
 
 int ls_dispatch_main(int argc, const char *const *argv)

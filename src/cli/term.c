@@ -5,7 +5,7 @@
 #include <unistd.h>
 #include "data/tokenizer/utf8.h"
 
-enum { DEFAULT_WIDTH = 80 };
+enum { DEFAULT_WIDTH = 80, PRINT_BYTES = 1 << 16 };
 
 static bool wants_color(const ls_term *term, const ls_args *args)
 {
@@ -62,11 +62,19 @@ const char *ls_term_code(const ls_term *term, ls_term_style style)
     return term->color ? codes[style] : "";
 }
 
-ls_status ls_term_print(const ls_str *text)
+ls_status ls_term_print(ls_str *text)
 {
-    if (ls_str_status(text) != LS_OK)
-        return LS_ENOMEM;
+    ls_status st = ls_str_status(text);
+
+    if (st != LS_OK)
+        return st;
     if (fwrite(text->p, 1, text->len, stdout) != text->len || fflush(stdout) != 0)
         return ls_fail_sys(LS_EIO, "cannot write to standard output");
+    ls_str_clear(text);
     return LS_OK;
+}
+
+ls_status ls_term_print_some(ls_str *text)
+{
+    return text->len < PRINT_BYTES ? LS_OK : ls_term_print(text);
 }

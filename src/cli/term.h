@@ -36,5 +36,7 @@ void ls_term_text(const unsigned char *text, size_t len, FILE *to);
 /* The escape sequence of a style, "" without colour. */
 const char *ls_term_code(const ls_term *term, ls_term_style style);
 
-/* Write a result to standard output. LS_EIO when it cannot be written (a full disk). */
-ls_status ls_term_print(const ls_str *text);
+/* Write text to standard output and empty it. LS_EIO when it cannot be written (a full disk). */
+ls_status ls_term_print(ls_str *text);
+/* The same once enough has gathered. */
+ls_status ls_term_print_some(ls_str *text);

@@ -2,7 +2,7 @@
 #include "harness.h"
 #include "sample.h"
 #include "base/file.h"
-#include "cli/command.h"
+#include "cli/term.h"
 
 #include <fcntl.h>
 #include <jansson.h>
@@ -30,7 +30,10 @@ static ls_status run(const char *sub, const char *path, const char *const *flags
             }
     fflush(stdout);
     dup2(fd, STDOUT_FILENO);
-    ls_status st = command->run(&args);
+    ls_str_clear(text);
+    ls_status st = command->run(&args, text);
+    if (st == LS_OK)
+        LS_CHECK_OK(ls_term_print(text));
     fflush(stdout);
     dup2(saved, STDOUT_FILENO);
     close(fd);

@@ -1,5 +1,6 @@
 /* test_cmd_data.c -- the data command: what it prints, what it refuses. */
 #include "cli/cmd_data.h"
+#include "cli/term.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -46,7 +47,12 @@ static ls_status run_sub(const char *in_file, const char *out_file, const char *
     fflush(stdout);
     dup2(out, STDOUT_FILENO);
     dup2(in, STDIN_FILENO);
-    ls_status st = args.command->run(&args);
+    ls_str text;
+    ls_str_init(&text);
+    ls_status st = args.command->run(&args, &text);
+    if (st == LS_OK)
+        LS_CHECK_OK(ls_term_print(&text));
+    ls_str_release(&text);
     fflush(stdout);
     dup2(saved, STDOUT_FILENO);
     close(saved);
@@ -204,7 +210,10 @@ static ls_status check_to(const char *out_file, const ls_run *run, int64_t steps
 
     fflush(stdout);
     dup2(out, STDOUT_FILENO);
-    ls_status st = ls_cmd_data_check(run, steps, json);
+    ls_str text;
+    ls_str_init(&text);
+    ls_status st = ls_cmd_data_check(run, steps, json, &text);
+    ls_str_release(&text);
     fflush(stdout);
     dup2(saved, STDOUT_FILENO);
     close(saved);

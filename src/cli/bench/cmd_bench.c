@@ -212,7 +212,7 @@ static ls_status bench_rows(ls_bench *b, ls_row only, bool json)
     return st;
 }
 
-static ls_status run_kernels(const ls_args *args)
+static ls_status run_kernels(const ls_args *args, ls_str *out)
 {
     const char *shape = ls_args_value(args, "shape"), *kind = ls_args_value(args, "device");
     bool gpu = kind && strcmp(kind, "cuda") == 0;
@@ -221,6 +221,7 @@ static ls_status run_kernels(const ls_args *args)
     int threads = 0;
     ls_status st;
 
+    (void)out;
     LS_TRY(st, find_row(ls_args_value(args, "row"), &only), out);
     LS_TRY(st, find_dims(shape ? shape : gpu ? "gpt2" : "10m", &b.d), out);
     LS_TRY(st, find_threads(ls_args_value(args, "threads"), &threads), out);

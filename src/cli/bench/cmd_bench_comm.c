@@ -524,11 +524,12 @@ out:
     return st;
 }
 
-static ls_status run_comm(const ls_args *args)
+static ls_status run_comm(const ls_args *args, ls_str *out)
 {
     plan p;
     ls_status st = read_plan(args, &p);
 
+    (void)out;
     if (st != LS_OK)
         return st;
     if (ls_args_has(args, "peer"))

@@ -18,15 +18,14 @@ typedef struct target {
     int64_t *steps;
     int n;
     bool json;
-    bool one;   /* a single step was asked for */
-    ls_str out; /* what will be printed */
+    bool one;    /* a single step was asked for */
+    ls_str *out; /* what will be printed */
 } target;
 
 static void target_close(target *t)
 {
     ls_mem_free(t->steps);
     ls_ckpt_close(t->store);
-    ls_str_release(&t->out);
 }
 
 ls_status ls_cmd_ckpt_open(const ls_args *args, ls_ckpt_store **store_out, int64_t *step_out)
@@ -74,13 +73,12 @@ out:
 }
 
 /* Open the store and find out which steps are meant. */
-static ls_status target_open(target *t, const ls_args *args)
+static ls_status target_open(target *t, const ls_args *args, ls_str *out)
 {
     ls_status st = LS_OK;
     int64_t only;
 
-    *t = (target){.json = ls_args_has(args, "json")};
-    ls_str_init(&t->out);
+    *t = (target){.json = ls_args_has(args, "json"), .out = out};
     LS_TRY(st, ls_cmd_ckpt_open(args, &t->store, &only), out);
     if (only < 0) {
         LS_TRY(st, ls_ckpt_steps(t->store, &t->steps, &t->n), out);
@@ -177,23 +175,23 @@ static void list_row(ls_str *out, int64_t step, const ls_ckpt *ckpt, bool pinned
                   pinned ? ", pinned" : "");
 }
 
-static ls_status run_list(const ls_args *args)
+static ls_status run_list(const ls_args *args, ls_str *out)
 {
     ls_status st = LS_OK;
     ls_json json;
     target t;
 
-    LS_TRY(st, target_open(&t, args), out);
-    ls_json_begin(&json, &t.out);
+    LS_TRY(st, target_open(&t, args, out), out);
+    ls_json_begin(&json, out);
     if (t.json) {
         ls_json_open(&json, '{');
         ls_json_put_str(&json, "dir", ls_ckpt_dir(t.store));
         ls_json_key(&json, "checkpoints");
         ls_json_open(&json, '[');
     } else if (t.n == 0) {
-        ls_str_printf(&t.out, "no checkpoints in %s\n", ls_ckpt_dir(t.store));
+        ls_str_printf(out, "no checkpoints in %s\n", ls_ckpt_dir(t.store));
     } else {
-        ls_str_printf(&t.out, "%10s  %-20s  %10s  %10s  %10s  %13s  %8s  %s\n", "step", "saved",
+        ls_str_printf(out, "%10s  %-20s  %10s  %10s  %10s  %13s  %8s  %s\n", "step", "saved",
                       "size", "written", "reused", "tokens", "loss", "state");
     }
     for (int i = 0; i < t.n; i++) {
@@ -205,16 +203,15 @@ static ls_status run_list(const ls_args *args)
         if (t.json)
             list_json(&json, t.steps[i], ckpt, pinned);
         else
-            list_row(&t.out, t.steps[i], ckpt, pinned);
+            list_row(out, t.steps[i], ckpt, pinned);
         ls_ckpt_free(ckpt);
         st = LS_OK;
     }
     if (t.json) {
         ls_json_close(&json);
         ls_json_close(&json);
-        ls_str_append_char(&t.out, '\n');
+        ls_str_append_char(out, '\n');
     }
-    LS_TRY(st, ls_term_print(&t.out), out);
 out:
     target_close(&t);
     return st;
@@ -298,13 +295,13 @@ static ls_status verify_step(target *t, int64_t step, const report *to, bool *ba
         }
         ls_json_key(to->json, "damage");
         ls_json_open(to->json, '[');
-        ls_str_append(&t->out, rows.p);
+        ls_str_append(t->out, rows.p);
         ls_json_close(to->json);
         ls_json_close(to->json);
     } else if (!ckpt) {
-        ls_str_printf(&t->out, "step %lld  DAMAGED\n  %s\n", (long long)step, ls_err_last()->text);
+        ls_str_printf(t->out, "step %lld  DAMAGED\n  %s\n", (long long)step, ls_err_last()->text);
     } else {
-        ls_str_printf(&t->out, "step %lld  %s, %s in %d tensors%s; %s\n%s", (long long)step,
+        ls_str_printf(t->out, "step %lld  %s, %s in %d tensors%s; %s\n%s", (long long)step,
                       damaged ? "DAMAGED" : "ok",
                       ls_cmd_ckpt_size(ls_ckpt_about(ckpt)->total_bytes, size), ls_ckpt_count(ckpt),
                       ls_cmd_ckpt_signed(ls_ckpt_about(ckpt)->trust), chain_text(follows, chain),
@@ -321,10 +318,10 @@ static ls_status verify_all(target *t, int *bad_out)
 {
     ls_status st = LS_OK;
     ls_json json;
-    report to = {.out = &t->out, .json = t->json ? &json : NULL};
+    report to = {.out = t->out, .json = t->json ? &json : NULL};
     bool bad;
 
-    ls_json_begin(&json, &t->out);
+    ls_json_begin(&json, t->out);
     if (t->json) {
         ls_json_open(&json, '{');
         ls_json_put_str(&json, "dir", ls_ckpt_dir(t->store));
@@ -339,25 +336,25 @@ static ls_status verify_all(target *t, int *bad_out)
         ls_json_close(&json);
         ls_json_put_int(&json, "damaged", *bad_out);
         ls_json_close(&json);
-        ls_str_append_char(&t->out, '\n');
+        ls_str_append_char(t->out, '\n');
     }
 out:
     return st;
 }
 
-static ls_status run_verify(const ls_args *args)
+static ls_status run_verify(const ls_args *args, ls_str *out)
 {
     ls_status st = LS_OK;
     int bad = 0;
     target t;
 
-    LS_TRY(st, target_open(&t, args), out);
+    LS_TRY(st, target_open(&t, args, out), out);
     if (t.n == 0) {
         st = ls_fail(LS_EUSAGE, "there are no checkpoints in \"%s\"", ls_ckpt_dir(t.store));
         goto out;
     }
     LS_TRY(st, verify_all(&t, &bad), out);
-    LS_TRY(st, ls_term_print(&t.out), out);
+    LS_TRY(st, ls_term_print(out), out);
     if (bad) {
         st = ls_fail(LS_EDATA, "%d of %d checkpoint%s in \"%s\" %s damaged%s", bad, t.n,
                      t.n == 1 ? "" : "s", ls_ckpt_dir(t.store), bad == 1 ? "is" : "are",

@@ -59,26 +59,22 @@ static void tell_copy(int64_t step, const ls_ckpt_copied *c, bool json, ls_str *
     ls_str_append_char(out, '\n');
 }
 
-static ls_status run_copy(const ls_args *args)
+static ls_status run_copy(const ls_args *args, ls_str *out)
 {
     ls_cmd_ckpt_named from = {.store = NULL};
     ls_ckpt_store *to = NULL;
     ls_ckpt_copied copied;
     int64_t step;
     ls_status st = LS_OK;
-    ls_str out;
 
-    ls_str_init(&out);
     LS_TRY(st, ls_args_number(args, "step", -1, 0, INT64_MAX, &step), out);
     LS_TRY(st, ls_cmd_ckpt_named_open(&from, args, 0, step), out);
     LS_TRY(st, open_target(args->rest[1], &to), out);
     LS_TRY(st, ls_ckpt_copy(from.ckpt, to, &copied), out);
-    tell_copy(ls_ckpt_about(from.ckpt)->step, &copied, ls_args_has(args, "json"), &out);
-    LS_TRY(st, ls_term_print(&out), out);
+    tell_copy(ls_ckpt_about(from.ckpt)->step, &copied, ls_args_has(args, "json"), out);
 out:
     ls_ckpt_close(to);
     ls_cmd_ckpt_named_close(&from);
-    ls_str_release(&out);
     return st;
 }
 

@@ -74,22 +74,18 @@ static ls_status diff_text(const ls_cmd_ckpt_named *a, const ls_cmd_ckpt_named *
     return st;
 }
 
-static ls_status run_diff(const ls_args *args)
+static ls_status run_diff(const ls_args *args, ls_str *out)
 {
     ls_cmd_ckpt_named a = {.store = NULL}, b = {.store = NULL};
     ls_ckpt_diffs diffs = {.same = 0};
     ls_status st = LS_OK;
-    ls_str out;
 
-    ls_str_init(&out);
     LS_TRY(st, ls_cmd_ckpt_named_open(&a, args, 0, -1), out);
     LS_TRY(st, ls_cmd_ckpt_named_open(&b, args, 1, -1), out);
-    LS_TRY(st, (ls_args_has(args, "json") ? diff_json : diff_text)(&a, &b, &out, &diffs), out);
-    LS_TRY(st, ls_term_print(&out), out);
+    LS_TRY(st, (ls_args_has(args, "json") ? diff_json : diff_text)(&a, &b, out, &diffs), out);
 out:
     ls_cmd_ckpt_named_close(&a);
     ls_cmd_ckpt_named_close(&b);
-    ls_str_release(&out);
     return st;
 }
 

@@ -30,18 +30,12 @@ const char *ls_cmd_ckpt_signed(ls_ckpt_trust trust)
     return words[trust];
 }
 
-static ls_status run_key(const ls_args *args)
+static ls_status run_key(const ls_args *args, ls_str *out)
 {
-    ls_status st;
-    ls_str out;
+    ls_status st = ls_secret_make(args->rest[0]);
 
-    ls_str_init(&out);
-    LS_TRY(st, ls_secret_make(args->rest[0]), out);
-    ls_str_printf(&out, "made the key %s: keep a copy in a safe place, apart from checkpoints\n",
+    ls_str_printf(out, "made the key %s: keep a copy in a safe place, apart from checkpoints\n",
                   args->rest[0]);
-    LS_TRY(st, ls_term_print(&out), out);
-out:
-    ls_str_release(&out);
     return st;
 }
 

@@ -5,15 +5,13 @@
 #include "cli/ckpt/cmd_ckpt.h"
 #include "cli/term.h"
 
-static ls_status run_pin(const ls_args *args)
+static ls_status run_pin(const ls_args *args, ls_str *out)
 {
     bool pinned = !ls_args_has(args, "remove");
     ls_ckpt_store *store = NULL;
     int64_t step;
     ls_status st = LS_OK;
-    ls_str out;
 
-    ls_str_init(&out);
     LS_TRY(st, ls_cmd_ckpt_open(args, &store, &step), out);
     if (step < 0) {
         st = ls_fail(LS_EUSAGE, "which checkpoint is meant?");
@@ -21,12 +19,10 @@ static ls_status run_pin(const ls_args *args)
         goto out;
     }
     LS_TRY(st, ls_ckpt_pin(store, step, pinned), out);
-    ls_str_printf(&out, "step %lld is %s\n", (long long)step,
+    ls_str_printf(out, "step %lld is %s\n", (long long)step,
                   pinned ? "pinned: it stays until the pin is removed" : "not pinned any more");
-    LS_TRY(st, ls_term_print(&out), out);
 out:
     ls_ckpt_close(store);
-    ls_str_release(&out);
     return st;
 }
 

@@ -13,18 +13,17 @@ static void tell_removed(const char *path, int64_t bytes, void *context)
     ls_str_printf(context, "%10s  %s\n", ls_cmd_ckpt_size(bytes, size), path);
 }
 
-static ls_status run_prune(const ls_args *args)
+static ls_status run_prune(const ls_args *args, ls_str *out)
 {
     ls_ckpt_pruning how = {.dry = ls_args_has(args, "dry-run"), .tell = tell_removed};
     ls_ckpt_store *store = NULL;
     int64_t freed = 0, step;
     char size[16];
     ls_status st = LS_OK;
-    ls_str dir, out;
+    ls_str dir;
 
     ls_str_init(&dir);
-    ls_str_init(&out);
-    how.context = &out;
+    how.context = out;
     if (!ls_args_has(args, "keep")) {
         st = ls_fail(LS_EUSAGE, "how many checkpoints are to be kept?");
         ls_err_hint("\"--keep 2\" keeps the newest two; with --dry-run nothing is removed.");
@@ -41,13 +40,11 @@ static ls_status run_prune(const ls_args *args)
     LS_TRY(st, ls_ckpt_open(&store, dir.p, false), out);
     LS_TRY(st, ls_cmd_ckpt_use_key(args, store), out);
     LS_TRY(st, ls_ckpt_prune_by(store, &how, &freed), out);
-    ls_str_printf(&out, "%s %s\n", ls_cmd_ckpt_size(freed, size),
+    ls_str_printf(out, "%s %s\n", ls_cmd_ckpt_size(freed, size),
                   how.dry ? "would be freed" : "freed");
-    LS_TRY(st, ls_term_print(&out), out);
 out:
     ls_ckpt_close(store);
     ls_str_release(&dir);
-    ls_str_release(&out);
     return st;
 }
 

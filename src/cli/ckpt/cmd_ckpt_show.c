@@ -71,31 +71,26 @@ static void show_table(const char *family, const ls_model *model, ls_str *out)
     }
 }
 
-static ls_status run_show(const ls_args *args)
+static ls_status run_show(const ls_args *args, ls_str *out)
 {
     const ls_option *row = ls_option_find("model.family");
     ls_hf_folder *folder = NULL;
     ls_model model = {.params = NULL};
     int64_t vocab;
     ls_status st;
-    ls_str out;
 
-    ls_str_init(&out);
     LS_TRY(st, ls_hf_folder_open_signed(&folder, args->rest[0], -1, ls_args_value(args, "key")),
            out);
     LS_TRY(st, vocab_of(folder, &vocab), out);
     LS_TRY(st, ls_model_init(&model, ls_hf_folder_run(folder), vocab), out);
     const char *family = row->names[model.run.family];
     if (ls_args_has(args, "json"))
-        show_json(family, &model, &out);
+        show_json(family, &model, out);
     else
-        show_table(family, &model, &out);
-    LS_TRY(st, ls_str_status(&out), out);
-    LS_TRY(st, ls_term_print(&out), out);
+        show_table(family, &model, out);
 out:
     ls_model_release(&model);
     ls_hf_folder_close(folder);
-    ls_str_release(&out);
     return st;
 }
 

@@ -175,29 +175,26 @@ static ls_status examine(ls_doctor *d, const ls_args *args)
     return LS_OK;
 }
 
-static ls_status run_doctor(const ls_args *args)
+static ls_status run_doctor(const ls_args *args, ls_str *out)
 {
     ls_doctor *d = ls_mem_alloc(sizeof *d);
     ls_status st = d ? LS_OK : LS_ENOMEM;
     ls_term term;
-    ls_str text;
 
     if (st != LS_OK)
         return st;
-    ls_str_init(&text);
     d->measure = !ls_args_has(args, "no-measure");
     LS_TRY(st, examine(d, args), out);
     ls_term_init(&term, 1, args);
     if (ls_args_has(args, "json"))
-        ls_doctor_json(d, &text);
+        ls_doctor_json(d, out);
     else
-        ls_doctor_text(d, &term, &text);
-    LS_TRY(st, ls_term_print(&text), out);
+        ls_doctor_text(d, &term, out);
+    LS_TRY(st, ls_term_print(out), out);
     int problems = count_of(d, LS_DOCTOR_PROBLEM);
     if (problems)
         st = ls_fail(LS_EFAIL, "%d problem%s found", problems, problems == 1 ? " was" : "s were");
 out:
-    ls_str_release(&text);
     ls_mem_free(d);
     return st;
 }

@@ -191,33 +191,21 @@ static ls_status show(const verdict *v, bool json)
 
     ls_str_init(&text);
     (json ? put_json_row : put_row)(v, &text);
-    LS_TRY(st, ls_str_status(&text), out);
     st = ls_term_print(&text);
-    fflush(stdout);
-out:
     ls_str_release(&text);
     return st;
 }
 
-static ls_status list_rows(const ls_drill *d, const char *only)
+static void list_rows(const ls_drill *d, const char *only, ls_str *out)
 {
-    ls_str text;
-    ls_status st;
-
-    ls_str_init(&text);
     for (int i = 0; i < ls_drill_row_count; i++) {
         const ls_drill_row *row = &ls_drill_rows[i];
         if (!is_wanted(row, only))
             continue;
         const char *why = obstacle(d, row);
-        ls_str_printf(&text, "%-15s %s%s%s%s\n", row->name, row->what, why ? " [skipped: " : "",
+        ls_str_printf(out, "%-15s %s%s%s%s\n", row->name, row->what, why ? " [skipped: " : "",
                       why ? why : "", why ? "]" : "");
     }
-    LS_TRY(st, ls_str_status(&text), out);
-    st = ls_term_print(&text);
-out:
-    ls_str_release(&text);
-    return st;
 }
 
 /* --- the drill --- */
@@ -364,15 +352,13 @@ out:
     return st;
 }
 
-static ls_status conclude(const ls_drill *d, const count *n, bool json)
+static ls_status conclude(const ls_drill *d, const count *n, bool json, ls_str *out)
 {
-    ls_str text;
     ls_json j;
     ls_status st;
 
-    ls_str_init(&text);
     if (json) {
-        ls_json_begin(&j, &text);
+        ls_json_begin(&j, out);
         ls_json_open(&j, '{');
         ls_json_put_str(&j, "event", "drill");
         ls_json_put_int(&j, "passed", n->passed);
@@ -380,26 +366,24 @@ static ls_status conclude(const ls_drill *d, const count *n, bool json)
         ls_json_put_int(&j, "skipped", n->skipped);
         ls_json_put_str(&j, "weights_hash", d->hash);
         ls_json_close(&j);
-        ls_str_append_char(&text, '\n');
+        ls_str_append_char(out, '\n');
     } else {
         ls_str_printf(
-            &text, "%d passed, %d failed, %d skipped: %s\n", n->passed, n->failed, n->skipped,
+            out, "%d passed, %d failed, %d skipped: %s\n", n->passed, n->failed, n->skipped,
             d->exact ? "pass means the same weights, bit for bit"
                      : "pass means the same loss within 1 % (train.reduce is not ordered)");
     }
-    LS_TRY(st, ls_str_status(&text), out);
-    LS_TRY(st, ls_term_print(&text), out);
+    LS_TRY(st, ls_term_print(out), out);
     if (n->failed > 0) {
         st = ls_fail(LS_EFAIL, "%d of %d faults were not survived", n->failed,
                      n->failed + n->passed);
         ls_err_hint("What the runs said and left is in \"%s\".", d->dir);
     }
 out:
-    ls_str_release(&text);
     return st;
 }
 
-static ls_status play_all(const ls_args *args, ls_drill *d, count *n)
+static ls_status play_all(const ls_args *args, ls_drill *d, count *n, ls_str *out)
 {
     const char *only = ls_args_value(args, "only");
     bool json = ls_args_has(args, "json");
@@ -417,12 +401,12 @@ static ls_status play_all(const ls_args *args, ls_drill *d, count *n)
         for (int k = 0; k < (ls_drill_rows[i].repeats ? times : 1); k++)
             if (is_wanted(&ls_drill_rows[i], only))
                 LS_TRY(st, play_row(d, &ls_drill_rows[i], k, json, n), out);
-    st = conclude(d, n, json);
+    st = conclude(d, n, json, out);
 out:
     return st;
 }
 
-static ls_status run_drill(const ls_args *args)
+static ls_status run_drill(const ls_args *args, ls_str *out)
 {
     ls_drill d = {.losses = NULL};
     char forced[FORCED][64], run_path[600];
@@ -435,12 +419,12 @@ static ls_status run_drill(const ls_args *args)
     d.key = ls_rng_derive((uint64_t)seed, 0xd1, 0);
     LS_TRY(st, load(args, &d, forced), out);
     if (ls_args_has(args, "list")) {
-        st = list_rows(&d, ls_args_value(args, "only"));
+        list_rows(&d, ls_args_value(args, "only"), out);
         goto out;
     }
     LS_TRY(st, make_dir(args, &d), out);
     LS_TRY(st, place_run(args, &d, run_path), out);
-    st = play_all(args, &d, &n);
+    st = play_all(args, &d, &n, out);
     if (st == LS_OK && !ls_args_has(args, "dir"))
         ls_drill_remove(d.dir);
 out:

@@ -5,7 +5,7 @@
 #include "cli/ckpt/cmd_ckpt.h"
 #include "cli/cmds.h"
 
-static ls_status run_generate(const ls_args *args)
+static ls_status run_generate(const ls_args *args, ls_str *out)
 {
     ls_generate_model m = {.folder = NULL};
     ls_generate_settings s;
@@ -13,6 +13,7 @@ static ls_status run_generate(const ls_args *args)
     ls_str prompt;
     ls_status st;
 
+    (void)out;
     ls_tokens_init(&ids);
     ls_str_init(&prompt);
     LS_TRY(st, ls_generate_read_flags(&s, args), out);

@@ -200,32 +200,27 @@ out:
 /* --- the command ------------------------------------------------------------------------------
  */
 
-static ls_status show(const ls_args *args, const request *r, const ls_plan_view *v)
+static ls_status show(const ls_args *args, const request *r, const ls_plan_view *v, ls_str *out)
 {
     const char *svg = ls_args_value(args, "svg");
     ls_status st = LS_OK;
     ls_term term;
-    ls_str text;
 
-    ls_str_init(&text);
     ls_term_init(&term, STDOUT_FILENO, args);
     if (svg) {
-        ls_plan_svg(v, &text);
-        LS_TRY(st, ls_str_status(&text), out);
-        LS_TRY(st, ls_file_write_atomic(svg, text.p, text.len), out);
-        ls_str_clear(&text);
+        ls_plan_svg(v, out);
+        LS_TRY(st, ls_str_status(out), out);
+        LS_TRY(st, ls_file_write_atomic(svg, out->p, out->len), out);
+        ls_str_clear(out);
     }
     if (ls_args_has(args, "json")) {
-        ls_plan_json(v, &text);
+        ls_plan_json(v, out);
     } else {
-        ls_plan_draw(v, r->width > 0 ? (int)r->width : term.tty ? term.width : 0, &text);
-        ls_str_append_char(&text, '\n');
-        ls_plan_tell(v, &text);
+        ls_plan_draw(v, r->width > 0 ? (int)r->width : term.tty ? term.width : 0, out);
+        ls_str_append_char(out, '\n');
+        ls_plan_tell(v, out);
     }
-    LS_TRY(st, ls_str_status(&text), out);
-    st = ls_term_print(&text);
 out:
-    ls_str_release(&text);
     return st;
 }
 
@@ -237,7 +232,7 @@ static void view_release(ls_plan_view *v)
     ls_mem_free(v->stages);
 }
 
-static ls_status run_schedule(const ls_args *args)
+static ls_status run_schedule(const ls_args *args, ls_str *out)
 {
     const bool with_run = args->n_rest > 0;
     ls_plan_view v = {.unit = ""};
@@ -259,7 +254,7 @@ static ls_status run_schedule(const ls_args *args)
     LS_TRY(st, ls_pp_schedule_prove(&v.table, v.peaks), out);
     LS_TRY(st, with_run ? costs_of_run(&r, &run, &c, &v) : costs_of_flags(&r, &c, &v), out);
     LS_TRY(st, ls_pp_schedule_run(&v.table, &c.all, &v.times), out);
-    st = show(args, &r, &v);
+    st = show(args, &r, &v, out);
 out:
     view_release(&v);
     ls_mem_free(c.forward);

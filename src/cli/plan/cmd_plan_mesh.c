@@ -58,30 +58,22 @@ out:
     return st;
 }
 
-static ls_status show(const ls_args *args, const ls_mesh_choice *choice, int64_t rows)
+static void show(const ls_args *args, const ls_mesh_choice *choice, int64_t rows, ls_str *out)
 {
-    ls_status st;
     ls_json json;
-    ls_str text;
 
-    ls_str_init(&text);
     if (ls_args_has(args, "json")) {
-        ls_json_begin(&json, &text);
+        ls_json_begin(&json, out);
         ls_json_open(&json, '{');
         ls_mesh_choice_json(choice, &json);
         ls_json_close(&json);
-        ls_str_append_char(&text, '\n');
+        ls_str_append_char(out, '\n');
     } else {
-        ls_mesh_choice_tell(choice, (int)rows, &text);
+        ls_mesh_choice_tell(choice, (int)rows, out);
     }
-    LS_TRY(st, ls_str_status(&text), out);
-    st = ls_term_print(&text);
-out:
-    ls_str_release(&text);
-    return st;
 }
 
-static ls_status run_mesh(const ls_args *args)
+static ls_status run_mesh(const ls_args *args, ls_str *out)
 {
     ls_mesh_choice_facts facts = {.ranks = 1};
     ls_mesh_choice choice = {.count = 0};
@@ -98,7 +90,8 @@ static ls_status run_mesh(const ls_args *args)
     facts.vocab = ls_tokenizer_vocab(tok);
     st = ls_mesh_choice_make(&run, &facts, &choice);
     if (choice.count > 0) { /* where none works, too: what refuses each */
-        ls_status shown = show(args, &choice, rows);
+        show(args, &choice, rows, out);
+        ls_status shown = ls_term_print(out);
         st = st == LS_OK ? shown : st;
     }
 out:
