@@ -127,10 +127,13 @@ def peers(o):
 
 
 class Ours:
-    name, least = "ours", 0
+    least = 0
+
+    def __init__(self, name, program):
+        self.name, self.program = name, os.path.abspath(program)
 
     def command(self, o, n, ops, sizes):
-        program = os.path.join(rounds.ROOT, "lineshaft")
+        program = self.program
         bench = ["bench", "comm", "--op", ",".join(ops), "--sizes", ",".join(map(str, sizes)), "--json"]
         if o.hosts:
             return [program, "lab", "--nodes", str(n), "--link", o.link, "--", program, *bench], {}
@@ -273,7 +276,11 @@ def with_hosts(o, n, work):
 
 def main():
     o = options()
-    ops, everybody = o.ops.split(","), ([] if o.peers_only else [Ours()]) + peers(o)
+    ops, everybody = o.ops.split(","), peers(o)
+    if not o.peers_only:
+        everybody.insert(0, Ours("ours", os.path.join(rounds.ROOT, "lineshaft")))
+    if os.environ.get("OTHER"):
+        everybody.append(Ours("other", os.environ["OTHER"]))
     cells, singles, rows = {}, [], []
     if not everybody:
         sys.exit("comm.sh: nobody to measure")

@@ -7,13 +7,14 @@
 #   --rounds 3      rounds of which the median counts (ROUNDS)
 #   --seconds 0.5   time for each operation and size of a process
 #   --peers a,b     only these; --peers-only: without ours
+# OTHER=PROGRAM: another build of ours as one more side, "other" (with --peers none: against it alone).
 # JSON=FILE writes every single value, BUSY=1 does not wait for a quiet machine (to try the script, never for a figure).
 set -eu
 cd "$(dirname "$0")/.."
 for word in "$@"; do
     case $word in
     -h | --help)
-        sed -n '2,11p' bench/comm.sh | sed 's/^# \{0,1\}//'
+        sed -n '2,12p' bench/comm.sh | sed 's/^# \{0,1\}//'
         exit 0
         ;;
     esac

@@ -10,7 +10,7 @@ import rounds
 
 ROUNDS, STEPS = int(os.environ.get("ROUNDS", "5")), os.environ.get("STEPS")
 THREADS = os.environ.get("THREADS", "2")
-PROGRAM = os.path.join(rounds.ROOT, "lineshaft")
+PROGRAM, OTHER = os.path.join(rounds.ROOT, "lineshaft"), os.environ.get("OTHER")
 MODELS = {
     "10m": dict(layers=6, width=384, heads=6, vocab=256, sequences=12, steps=12),
     "124m": dict(layers=12, width=768, heads=12, vocab=50304, sequences=4, steps=6),
@@ -85,8 +85,9 @@ def our_command(settings, words=()):
 
 
 def run_ours(name, model, text, folder):
-    reduce = {"train.reduce": "fast" if name == "ours, fast" else "ordered"}
-    command = our_command(our_settings(model, text, folder) | reduce)
+    command = our_command(our_settings(model, text, folder) | {"train.reduce": name.split(", ")[1]})
+    if name.startswith("other"):
+        command[0] = os.path.abspath(OTHER)
     events = [json.loads(line) for line in rounds.run(name, command).stdout.splitlines()]
     steps = [e["ms"] for e in events if e["event"] == "step"]
     return steps[WARM:], next(e["peak_flops"] for e in events if e["event"] == "summary")
@@ -154,6 +155,9 @@ def show(model, ms, peaks, notes):
     if {"ours, ordered", "ours, fast"} <= set(speed):
         slower, slower_fast = (v["ours, fast"] / v["ours, ordered"] - 1 for v in (speed, fast))
         print(f"ordered against fast: {100 * slower:+.1f} % time, of the fastest {100 * slower_fast:+.1f} %")
+    for how in ("ordered", "fast") if OTHER else ():
+        ours, other = (f"{side}, {how}" for side in ("ours", "other"))
+        print(f"{how}, ours against {OTHER}: {speed[ours] / speed[other]:.3f} x, of the fastest {fast[ours] / fast[other]:.3f} x")
     return {"model": model, "threads": int(THREADS), "tokens_per_s": speed, "fastest_tokens_per_s": fast, "ms": ms,
             "peak_flops": peaks, "best_peer": best, "notes": notes}
 
@@ -167,6 +171,8 @@ def sides_of(words):
     elif not rounds.peer_python():
         sides = [s for s in sides if s not in PEERS]
         print("PyTorch: not measured, no environment (bench/peers/setup.sh makes one)")
+    if OTHER and "tune" not in words:
+        sides = [s for s in sides if s not in PEERS] + ["other, ordered", "other, fast"]
     if not tcmalloc():
         print("tcmalloc: not here (Debian: libtcmalloc-minimal4), so PyTorch runs on glibc's malloc")
     return sides

@@ -4,6 +4,7 @@
 # taken in turn on a quiet machine. Medians over rounds of the median step, and of the fastest quarter of all steps;
 # warm-up and compiling do not count.
 # With tune, PyTorch is run in all the ways that bench/cpu_train.py knows, to find its best.
+# OTHER=PROGRAM: another build of ours instead of PyTorch, and our speed against it.
 #   ROUNDS=5  STEPS=(12 for 10m, 6 for 124m)  THREADS=2  JSON=FILE  BUSY=1 (do not wait for a quiet machine)
 set -eu
 cd "$(dirname "$0")/.."
