@@ -60,6 +60,11 @@ ls_status ls_device_open_with(ls_device **device_out, const ls_device_args *args
     return LS_OK;
 }
 
+ls_status ls_device_enter(ls_device *device)
+{
+    return device->ops->enter ? device->ops->enter(device) : LS_OK;
+}
+
 void ls_device_close(ls_device *device)
 {
     if (!device)
@@ -284,6 +289,11 @@ void *ls_stream_thread_scratch(const ls_stream *stream, int worker)
 void *ls_stream_native(const ls_stream *stream)
 {
     return stream->native;
+}
+
+void *ls_stream_handle(const ls_stream *stream)
+{
+    return stream->device->ops->stream_handle ? stream->device->ops->stream_handle(stream) : NULL;
 }
 
 /* --- events --------------------------------------------------------------------------------- */

@@ -50,6 +50,9 @@ const char *ls_device_unusable(const char *kind);
 /* The line in which NVIDIA's driver says its version; "" where there is none. */
 void ls_device_driver(char text_out[256]);
 void ls_device_close(ls_device *device); /* NULL is allowed; memory still in use is a bug */
+
+/* A thread other than the one that opened the device calls this before it calls anything else. */
+ls_status ls_device_enter(ls_device *device);
 ls_device_info ls_device_describe(const ls_device *device);
 
 /* Zeroed memory, aligned to 4096 bytes (256 on a GPU), resident at once (so that used bytes are
@@ -149,6 +152,10 @@ void *ls_stream_thread_scratch(const ls_stream *stream, int worker);
 /* For GPU kernels: what the device keeps behind the stream. And what the device brought along for
  * the kernel room (see plugin.h); NULL on the CPU. */
 void *ls_stream_native(const ls_stream *stream);
+
+/* The stream as the vendor's other libraries take it (a cudaStream_t); NULL on the CPU. */
+void *ls_stream_handle(const ls_stream *stream);
+
 typedef struct ls_plugin ls_plugin;
 const ls_plugin *ls_device_plugin(const ls_device *device);
 

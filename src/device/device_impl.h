@@ -14,6 +14,7 @@ typedef struct ls_device_ops {
     const char *(*unusable)(void);
     ls_status (*open)(ls_device *device, int threads);
     void (*close)(ls_device *device);
+    ls_status (*enter)(ls_device *device); /* optional */
     void (*describe)(const ls_device *device, ls_device_info *info_out);
     void *(*alloc)(ls_device *device, int64_t bytes);
     void (*free)(ls_device *device, void *memory, int64_t bytes);
@@ -31,6 +32,7 @@ typedef struct ls_device_ops {
     void (*window_close)(ls_device *device, void *base, int64_t bytes);
     ls_status (*stream_open)(ls_stream *stream); /* optional, both */
     void (*stream_close)(ls_stream *stream);
+    void *(*stream_handle)(const ls_stream *stream); /* optional */
     void (*copy)(ls_stream *stream, void *dst, const void *src, int64_t bytes);
     ls_status (*sync)(ls_stream *stream, int64_t deadline_ns);
     ls_status (*event_open)(ls_event *event); /* optional, both */

@@ -10,7 +10,7 @@
 
 LS_C_BEGIN
 
-enum { LS_PLUGIN_ABI = 6 };
+enum { LS_PLUGIN_ABI = 7 };
 
 /* What the program lends. Texts are finished; the record is made on the calling thread. */
 typedef struct ls_plugin_host {
@@ -38,6 +38,7 @@ struct ls_plugin {
     ls_status (*load)(const ls_plugin_host *host);
 
     ls_status (*open)(int card, void **native_out); /* as in ls_device_args */
+    ls_status (*enter)(void *native);               /* as ls_device_enter() */
     void (*close)(void *native);
     void (*describe)(void *native, ls_device_info *info_out);
     void *(*alloc)(void *native, int64_t bytes); /* zeroed; NULL: there is not enough */
@@ -58,6 +59,7 @@ struct ls_plugin {
 
     ls_status (*stream_open)(void *native, void **stream_out);
     void (*stream_close)(void *stream);
+    void *(*stream_handle)(void *stream); /* as ls_stream_handle() */
     ls_status (*copy)(void *stream, void *dst, const void *src, int64_t bytes);
     ls_status (*sync)(void *stream, int64_t deadline_ns);
 

@@ -97,6 +97,13 @@ static void device_close(void *native)
     ls_mem_free(d);
 }
 
+static ls_status device_enter(void *native)
+{
+    const ls_cuda_device *d = (const ls_cuda_device *)native;
+
+    return ls_cuda_ok(cudaSetDevice(d->ordinal), "choose a card");
+}
+
 static void device_describe(void *native, ls_device_info *info_out)
 {
     const ls_cuda_device *d = (const ls_cuda_device *)native;
@@ -244,6 +251,11 @@ static ls_status stream_open(void *native, void **stream_out)
     }
     *stream_out = s;
     return LS_OK;
+}
+
+static void *stream_handle(void *stream)
+{
+    return ((const ls_cuda_stream *)stream)->stream;
 }
 
 /* The old arena may be in use, now or by what was recorded. Returns how large the new one is to be.
@@ -506,6 +518,7 @@ const ls_plugin ls_cuda_device_entries = {
     .kind = "cuda",
     .load = plugin_load,
     .open = device_open,
+    .enter = device_enter,
     .close = device_close,
     .describe = device_describe,
     .alloc = device_alloc,
@@ -522,6 +535,7 @@ const ls_plugin ls_cuda_device_entries = {
     .window_close = ls_cuda_window_close,
     .stream_open = stream_open,
     .stream_close = stream_close,
+    .stream_handle = stream_handle,
     .copy = stream_copy,
     .sync = stream_sync,
     .event_open = event_open,

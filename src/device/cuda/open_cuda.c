@@ -164,6 +164,11 @@ static void cuda_close(ls_device *device)
         device->plugin->close(device->native);
 }
 
+static ls_status cuda_enter(ls_device *device)
+{
+    return device->plugin->enter(device->native);
+}
+
 static void cuda_describe(const ls_device *device, ls_device_info *info_out)
 {
     device->plugin->describe(device->native, info_out);
@@ -239,6 +244,11 @@ static ls_status cuda_stream_open(ls_stream *stream)
 static void cuda_stream_close(ls_stream *stream)
 {
     stream->device->plugin->stream_close(stream->native);
+}
+
+static void *cuda_stream_handle(const ls_stream *stream)
+{
+    return stream->device->plugin->stream_handle(stream->native);
 }
 
 /* Queueing has no result; a failure goes where all failures of queued work go. */
@@ -320,6 +330,7 @@ const ls_device_ops ls_device_cuda = {
     .unusable = cuda_unusable,
     .open = cuda_open,
     .close = cuda_close,
+    .enter = cuda_enter,
     .describe = cuda_describe,
     .alloc = cuda_alloc,
     .free = cuda_free,
@@ -335,6 +346,7 @@ const ls_device_ops ls_device_cuda = {
     .window_close = cuda_window_close,
     .stream_open = cuda_stream_open,
     .stream_close = cuda_stream_close,
+    .stream_handle = cuda_stream_handle,
     .copy = cuda_copy,
     .sync = cuda_sync,
     .event_open = cuda_event_open,
