@@ -2,7 +2,7 @@
 NVCC ?= $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin/nvcc))
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(NVCC))
 CUDA_PLUGIN := build/cuda/liblineshaft_cuda.so
-CUDA_SRC := $(sort $(wildcard src/device/cuda/*.cu src/kernel/cuda/*.cu))
+CUDA_SRC := $(sort $(wildcard src/device/cuda/*.cu src/kernel/cuda/*.cu src/comm/device/cuda/*.cu))
 CUDA_OBJ := $(CUDA_SRC:src/%.cu=build/cuda/%.o)
 # Machine code for Ampere and Hopper, and PTX that later cards compile when they load it.
 CUDA_ARCH ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 \
@@ -42,6 +42,7 @@ gpu-test: cuda
 	@$(MAKE) --no-print-directory MODE=release build/release/lineshaft
 	@tests/gpu/gpu_ranks.sh
 	@tests/gpu/gpu_mesh.sh
+	@tests/gpu/gpu_nccl.sh
 	@if command -v compute-sanitizer >/dev/null 2>&1; then LINESHAFT_GPU_TEST=1 \
 	  compute-sanitizer --target-processes all --error-exitcode 9 --print-limit 5 \
 	  build/test/lineshaft-test $(GPU_ROWS); else echo "compute-sanitizer is not here"; fi

@@ -90,9 +90,10 @@ static int64_t total(const int64_t *counts, int64_t each, int n)
     return sum;
 }
 
-/* Elements of in and of out that this rank must have. */
-static void spans(const ls_coll *c, int n, int me, int64_t *in_out, int64_t *out_out)
+void ls_coll_spans(const ls_coll *coll, int ranks, int rank, int64_t *in_out, int64_t *out_out)
 {
+    const ls_coll *c = coll;
+    int n = ranks, me = rank;
     bool root = rooted(c->kind) && c->peer == me;
     int64_t first, own;
 
@@ -145,7 +146,7 @@ ls_status ls_coll_check(const ls_coll *coll, int ranks, int rank)
 
     if (st != LS_OK)
         return st;
-    spans(coll, ranks, rank, &in, &out);
+    ls_coll_spans(coll, ranks, rank, &in, &out);
     size = ls_dtype_bytes(coll->type);
     if (in < 0 || out < 0)
         return ls_fail(LS_EUSAGE, "%s: a table has a count below 0 or beyond all memory", kind);

@@ -71,4 +71,7 @@ const char *ls_coll_type_name(ls_dtype type); /* "bf16" */
  * buffers that do not overlap. LS_EUSAGE says what is wrong. */
 ls_status ls_coll_check(const ls_coll *coll, int ranks, int rank);
 
+/* Elements of `in` and of `out` that rank `rank` must have; -1: a table has a count that cannot be. */
+void ls_coll_spans(const ls_coll *coll, int ranks, int rank, int64_t *in_out, int64_t *out_out);
+
 LS_C_END

@@ -2,8 +2,8 @@
  *
  * A communicator is a list of members in a fixed order; a rank is a position in that list. All
  * members open it with the same list and generation, and all make the same calls in the same order.
- * Calls on one communicator come from one thread at a time; ls_comm_abort() may come from any
- * thread. Where only messages (send, recv) are started, tested and waited for, several threads may
+ * Calls on one communicator come from one thread at a time; ls_comm_check() and ls_comm_abort() may
+ * come from any thread. Where only messages (send, recv) are started, tested and waited for, several threads may
  * do so, if one thread makes all sends to a rank and one thread all receives from it.
  *
  * Every wait has a deadline. The first failure breaks a communicator for good: this call and every

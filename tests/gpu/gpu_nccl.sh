@@ -1,0 +1,173 @@
+#!/bin/sh
+# Ranks on NVIDIA GPUs whose gradients go from card to card by NCCL (exchange.device: nccl): the bits of one process, what
+# the host's exchange has in fast mode, a rank that is killed, and what is refused. Ranks share cards where there are fewer of them.
+#
+#   tests/gpu/gpu_nccl.sh [FOLDER]     in FOLDER, which is made (default: a new temporary one, removed)
+#
+# Needs what tests/gpu/gpu_ranks.sh needs, and NCCL 2.18 or later. DEVICE=cpu EXCHANGE=host tries the script itself without a
+# GPU. The exit status is the number of checks that failed, at most 100.
+set -u
+# shellcheck source=tests/gpu/checks.sh
+. "$(dirname "$0")/checks.sh"
+EXCHANGE=${EXCHANGE:-nccl}
+
+# settings NAME SETTING...: as options of a run in folder NAME.
+settings() {
+    name=$1
+    shift
+    for s in "$@" "out=$name" "device.kind=$DEVICE"; do
+        printf ' --set %s' "$s"
+    done
+}
+
+# train NAME RANKS SETTING...: a run in folder NAME, its events in NAME.json; says what went wrong.
+train() {
+    name=$1
+    ranks=$2
+    shift 2
+    sets=$(settings "$name" "$@")
+    [ "$ranks" = 1 ] || sets="$sets -n $ranks"
+    # shellcheck disable=SC2086
+    timeout 120 "$LINESHAFT" train run.yaml --json $sets >"$name.json" 2>"$name.err" && return 0
+    echo "        status $?"
+    sed 's/^/        /' "$name.err" | tail -n 12
+    return 1
+}
+
+# field EVENT KEY FILE: that key of the last such event.
+field() {
+    sed -n "s/^{\"event\":\"$1\",.*\"$2\":\"*\([^\",}]*\).*/\1/p" "$3" | tail -n 1
+}
+
+# facts NAME: step, loss and norm, validation, hash; of a step that was made again the last one.
+facts() {
+    sed -n 's/^{"event":"step","step":\([0-9]*\),"loss":\([^,}]*\),.*"grad_norm":\([^,}]*\),.*/\1 loss \2 norm \3/p' "$1.json" |
+        awk '{ at[$1] = $0; if ($1 + 0 > most) most = $1 + 0 } END { for (i = 1; i <= most; i++) print at[i] }'
+    echo "hash $(field summary weights_hash "$1.json")"
+}
+
+# same NAME REFERENCE: equal losses, norms and weights; says what differs first.
+same() {
+    facts "$1" >a.txt
+    facts "$2" >b.txt
+    [ "$(wc -l <a.txt)" -gt 2 ] && cmp a.txt b.txt >/dev/null && return 0
+    echo "        first difference, $1 and $2 (step loss norm):"
+    diff a.txt b.txt | sed -n 's/^[<>]/        &/p' | awk '/</ && !l++; />/ && !r++'
+    return 1
+}
+
+speed() {
+    for t in "$@"; do
+        echo "        $t: $(field summary tokens_per_s "$t.json") tok/s, peak $(field summary peak_bytes "$t.json")," \
+            "ledger $(field summary ledger_bytes "$t.json")"
+    done
+}
+
+write_text 4000
+cat >run.yaml <<YAML
+model: {layers: 4, width: 256, heads: 4, context: 128}
+data: {text: [text.txt], validation: 5%}
+batch: {sequences: 16, leaf: 2}
+train: {steps: 8, warmup: 2, lr: 0.001, schedule: constant}
+eval: {every: 4, sequences: 8}
+checkpoint: {every: 4, keep: 3}
+mesh: {bucket: 1048576}
+YAML
+
+for p in fp32 bf16; do
+    train $p-1 1 precision=$p
+    result "$p: one process" $?
+    for n in 2 4; do
+        for zero in 0 1; do
+            t=$p-$n-zero$zero
+            train $t $n precision=$p mesh.zero=$zero exchange.device=$EXCHANGE
+            result "$p: $n ranks, zero $zero, by $EXCHANGE" $?
+            same $t $p-1
+            result "$p: $n ranks, zero $zero, by $EXCHANGE, have the bits of one process" $?
+            speed $t
+        done
+    done
+done
+if [ "$EXCHANGE" = nccl ]; then
+    grep -h "gradients are exchanged by NCCL" bf16-2-zero0.err
+    result "the first lines say that NCCL exchanges, and which" $?
+fi
+train uneven 3 precision=bf16 "exchange.device=$EXCHANGE" batch.sequences=14
+train uneven-1 1 precision=bf16 batch.sequences=14
+same uneven uneven-1
+result "7 leaves on 3 ranks have the bits of one process" $?
+train idle 4 "exchange.device=$EXCHANGE" batch.sequences=6
+train idle-1 1 batch.sequences=6
+same idle idle-1
+result "a rank without leaves takes part" $?
+train llama 2 "exchange.device=$EXCHANGE" model.family=llama precision=bf16 mesh.zero=1
+train llama-1 1 model.family=llama precision=bf16
+same llama llama-1
+result "llama: 2 ranks, zero 1, have the bits of one process" $?
+
+# Fast mode: NCCL's own sums.
+train fast-host 2 train.reduce=fast precision=bf16
+train fast 2 train.reduce=fast precision=bf16 "exchange.device=$EXCHANGE"
+result "fast: 2 ranks" $?
+train fast-1z 4 train.reduce=fast precision=bf16 "exchange.device=$EXCHANGE" mesh.zero=1
+result "fast: 4 ranks, zero 1" $?
+for t in fast fast-1z; do
+    awk -v a="$(field summary loss $t.json)" -v b="$(field summary loss fast-host.json)" 'BEGIN {
+        d = (a - b) / b; if (d < 0) d = -d; printf "        loss %s, through the host %s\n", a, b; exit !(a > 0 && d < 0.02) }'
+    result "$t ends near the host's exchange" $?
+done
+speed fast-host fast
+
+# A rank is killed in the middle: it is started again, or the others go on without it, with the same bits.
+# kill_one NAME RANKS SETTING...: rank 1, when step 3 was reported.
+kill_one() {
+    name=$1
+    ranks=$2
+    shift 2
+    # shellcheck disable=SC2046
+    timeout 150 "$LINESHAFT" train run.yaml --json -n "$ranks" $(settings "$name" "$@") >"$name.json" 2>"$name.err" &
+    job=$!
+    i=0
+    while [ $i -lt 600 ] && ! grep -q '^{"event":"step","step":3,' "$name.json"; do
+        sleep 0.1
+        i=$((i + 1))
+    done
+    pid=$(sed -n 's/^{"event":"rank","rank":1,.*"pid":\([0-9]*\).*/\1/p' "$name.json" | head -n 1)
+    [ -n "$pid" ] && kill -9 "$pid"
+    wait $job
+    status=$?
+    [ $status = 0 ] || sed 's/^/        /' "$name.err" | tail -n 12
+    return $status
+}
+big="train.steps=60 model.width=512 eval.every=0 checkpoint.every=0"
+# shellcheck disable=SC2086
+train long 1 $big
+for t in "0 1" "0 0" "1 1"; do
+    # shellcheck disable=SC2086
+    set -- $t
+    t=killed-zero$1-restarts$2
+    # shellcheck disable=SC2086
+    kill_one $t 3 $big "exchange.device=$EXCHANGE" mesh.zero="$1" heal.restarts="$2"
+    result "zero $1: rank 1 of 3 is killed, $2 restarts, the run ends well" $?
+    same $t long
+    result "zero $1: and with the bits of one process" $?
+    grep -h '"event":"incident"' $t.json | tail -n 3 | sed 's/^/        /'
+done
+
+if [ "$EXCHANGE" = nccl ]; then
+    LINESHAFT_NCCL=/nowhere/libnccl.so.2 train none 2 exchange.device=nccl >none.out
+    [ $? != 0 ] && grep -q 'exchange.device cannot be nccl: rank 0 on .* cannot open "/nowhere' none.err
+    result "a missing NCCL is refused with a sentence" $?
+    LINESHAFT_NCCL=/nowhere/libnccl.so.2 train auto 2 exchange.device=auto
+    result "auto goes through the host without it" $?
+    for size in 1K,64K,1M,16M,64M,256M; do
+        for n in 2 4; do
+            timeout 200 "$LINESHAFT" bench comm -n $n --device cuda --sizes $size --tenths 2 \
+                --op all_reduce,reduce_scatter,all_gather,broadcast,all_to_all 2>bench.err | sed 's/^/        /'
+            ! [ -s bench.err ]
+            result "bench comm --device cuda, $n ranks" $?
+            sed 's/^/        /' bench.err
+        done
+    done
+fi
+finish
