@@ -105,6 +105,11 @@ typedef enum ls_compress {
     LS_COMPRESS_INT8,
     LS_COMPRESS_TOPK
 } ls_compress;
+typedef enum ls_exchange_device {
+    LS_EXCHANGE_AUTO,
+    LS_EXCHANGE_NCCL,
+    LS_EXCHANGE_HOST
+} ls_exchange_device;
 typedef enum ls_device_kind { LS_DEVICE_AUTO, LS_DEVICE_CPU, LS_DEVICE_CUDA } ls_device_kind;
 typedef enum ls_pin { LS_PIN_AUTO, LS_PIN_ON, LS_PIN_OFF } ls_pin;
 typedef enum ls_offload { LS_OFFLOAD_NONE, LS_OFFLOAD_HOST, LS_OFFLOAD_DISK } ls_offload;
@@ -218,6 +223,7 @@ typedef struct ls_run {
     struct {
         ls_compress compress; /* of gradients between nodes */
         double topk;          /* fraction that topk sends */
+        ls_exchange_device device;
     } exchange;
     ls_sync sync;
     struct {

@@ -14,6 +14,7 @@
 #include "model/decode.h"
 #include "model/pass.h"
 #include "layout/replicas.h"
+#include "parallel/dp_device.h"
 #include "parallel/staging.h"
 #include "parallel/mp_group.h"
 #include "layout/expert_zero.h"
@@ -519,6 +520,13 @@ static void predict_gradients(const ls_memory_args *args, const ls_calls *calls,
                       ls_round_up(ls_memory_grad_elements(model, calls, dp) * size, 4096));
 }
 
+/* As train/step/step_open.c chooses. */
+static bool goes_by_device(const ls_memory_args *args, const ls_dp_args *dp)
+{
+    return args->collectives && ls_mesh_whole(world_of(args)) && ls_dp_device_can(dp) &&
+           ls_optimizer_of(args->run->train.optimizer)->reach != LS_REACH_MATRIX;
+}
+
 /* What ranks exchange lies in the host's memory, on a device with its own too: then beside what the
  * gradients pass through on their way. */
 static void predict_exchange(const ls_memory_args *args, const ls_calls *calls,
@@ -528,6 +536,12 @@ static void predict_exchange(const ls_memory_args *args, const ls_calls *calls,
         args->discrete ? ls_ledger_add_host : ls_ledger_add;
     const int64_t size = sizeof(float);
 
+    bool by_device = goes_by_device(args, dp);
+    int64_t staged = by_device ? 1 : calls->buffers; /* for what is no gradient: one buffer */
+
+    if (by_device)
+        ls_ledger_add(ledger, "exchange on the device", "gradients of other ranks, of a bucket",
+                      ls_dp_device_bytes(dp));
     add(ledger, "exchange",
         ls_dp_residuals(dp) ? "compressed gradients on their way, and residuals"
                             : "gradients of other ranks, on their way",
@@ -536,7 +550,7 @@ static void predict_exchange(const ls_memory_args *args, const ls_calls *calls,
         add(ledger, "staging", "own gradients on their way, page-locked",
             dp->mesh.zero >= 2
                 ? parted_staging(args, dp)
-                : calls->buffers *
+                : staged *
                       ls_round_up(ls_memory_grad_elements(args->model, calls, dp) * size, 4096));
     if (ls_dp_residuals(dp) && dp->mesh.rank == 0)
         add(ledger, "residuals", "of all nodes, for a checkpoint",

@@ -124,6 +124,7 @@ static ls_status open_groups(ls_session *s, const ls_device_info *info, int64_t 
     if (s->mesh.ranks > 1) {
         if (s->discrete)
             LS_TRY(st, ls_session_meet_cards(s, info), out);
+        LS_TRY(st, ls_session_choose_collectives(s), out);
         free_bytes = s->discrete ? ls_session_share_of_card(s) + kept : free_bytes / s->mesh.local;
         LS_TRY(st, ls_model_groups_open(s), out);
         if (s->groups.replica_comm && s->mesh.pp < 2)
@@ -238,6 +239,7 @@ static ls_status open_step(ls_session *s)
     ls_calls_plan(s->run, ls_model_groups_mesh(s), &step.calls);
     LS_TRY(st, open_exchanges(s, &step), out);
     LS_TRY(st, open_packs(s, &memory, &step), out);
+    step.collectives = ls_session_collectives(s);
     step.kept = ls_replica_lend(s);
     LS_TRY(st, ls_step_open(&s->step, &step), out);
     ls_replica_lent(s);

@@ -27,6 +27,7 @@ typedef struct told {
     char hash[40];
     int64_t launches[MOST_STEPS + 1]; /* of recorded graphs, until this step was told */
     int64_t first_step, peak_bytes, ledger_bytes, host_bytes;
+    int64_t device_bytes; /* for collectives of device memory */
     int cards[LS_WORLD_RANKS], n_cards;
 } told;
 
@@ -41,7 +42,9 @@ static void on_event(void *context, const ls_event *event)
         t->first_step = event->start.first_step;
         t->n_cards = event->start.cards;
         for (int i = 0; i < ledger->count; i++)
-            if (strcmp(ledger->items[i].name, "staging") == 0)
+            if (strcmp(ledger->items[i].name, "exchange on the device") == 0)
+                t->device_bytes = ledger->items[i].bytes;
+            else if (strcmp(ledger->items[i].name, "staging") == 0)
                 t->host_bytes = ledger->items[i].host ? ledger->items[i].bytes : -1;
     }
     if (event->kind == LS_EVENT_STEP) {
@@ -178,6 +181,68 @@ LS_TEST_SECONDS(host_stage_keeps_the_bits_of_one_process, 120)
         check_same(&got, &want, 1, 6);
         LS_CHECK_EQ(got.peak_bytes, got.ledger_bytes); /* all there is was predicted */
         LS_CHECK(got.host_bytes > 0);
+    }
+}
+
+/* Collectives of device memory, by the provider that every device has: gradients do not pass through
+ * buffers of the host, and the bits are those of one process; saved and gone on with too. */
+LS_TEST_SECONDS(device_exchange_keeps_the_bits_of_one_process, 120)
+{
+    static const struct {
+        const char *shape;
+        const char *sets[5];
+    } cases[] = {{"2", {"mesh.zero=0"}},
+                 {"3", {"mesh.zero=1", "batch.group=2"}},
+                 {"2", {"mesh.zero=1", "train.optimizer=lamb", "model.family=llama"}},
+                 {"2", {"mesh.zero=0", "train.optimizer=muon"}}, /* goes through the host */
+                 {"4", {"mesh.zero=0", "precision=bf16", "device.isa=reference"}},
+                 {"1+1", {"mesh.zero=1", "precision=bf16", "device.isa=reference"}},
+                 {"4", {"mesh.zero=0", "batch.sequences=3"}}};
+
+    write_text();
+    for (size_t c = 0; c < LS_COUNT(cases); c += (size_t)ls_test_stride(2)) {
+        char alone[32], ranks[32];
+        const char *sets[8] = {alone, "checkpoint.every=2"};
+        for (int k = 0; cases[c].sets[k]; k++)
+            sets[k + 2] = cases[c].sets[k];
+        snprintf(alone, sizeof alone, "out=alone%zu", c);
+        snprintf(ranks, sizeof ranks, "out=ranks%zu", c);
+        const char *plain[8];
+        memcpy(plain, sets, sizeof plain);
+        plain[2] = "mesh.zero=0"; /* alone there is nothing to divide */
+        told want = run_on("1", &(job){.sets = plain});
+        sets[0] = ranks;
+        told got = run_on(cases[c].shape,
+                          &(job){.sets = sets, .discrete = true, .fail = "train.collectives@1+"});
+        check_same(&got, &want, 1, 6);
+        LS_CHECK_EQ(got.peak_bytes, got.ledger_bytes); /* all there is was predicted */
+        bool by_device = strcmp(cases[c].sets[1] ? cases[c].sets[1] : "", "train.optimizer=muon");
+        LS_CHECK_EQ(got.device_bytes > 0, by_device);
+    }
+}
+
+/* Fast: sums in the order of ranks, as the exchange of the host makes them. */
+LS_TEST_SECONDS(device_exchange_is_that_of_the_host_in_fast_mode, 120)
+{
+    static const struct {
+        const char *shape, *zero, *more;
+    } cases[] = {{"2", "mesh.zero=0", "batch.group=1"},
+                 {"3", "mesh.zero=1", "batch.group=1"},
+                 {"4", "mesh.zero=0", "batch.sequences=3"}};
+
+    write_text();
+    for (size_t c = 0; c < LS_COUNT(cases); c++) {
+        char here[32], there[32];
+        snprintf(here, sizeof here, "out=here%zu", c);
+        snprintf(there, sizeof there, "out=there%zu", c);
+        const char *sets[] = {here,          "train.reduce=fast",  cases[c].zero,
+                              cases[c].more, "checkpoint.every=2", "eval.sample=",
+                              NULL};
+        told want = run_on(cases[c].shape, &(job){.sets = sets});
+        sets[0] = there;
+        told got = run_on(cases[c].shape,
+                          &(job){.sets = sets, .discrete = true, .fail = "train.collectives@1+"});
+        check_same(&got, &want, 1, 6);
     }
 }
 
@@ -540,7 +605,6 @@ LS_TEST_SECONDS(host_stage_parts_stop_at_what_is_not_finite, 60)
 {
     static const shape cases[] = {{"2", {"mesh.tp=2"}},
                                   {"2", {"mesh.pp=2"}},
-                                  {"2", {"mesh.cp=2"}},
                                   {"2", {"mesh.zero=3"}},
                                   {"2", {"mesh.ep=2", MIXTURE}}};
 

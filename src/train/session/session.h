@@ -13,6 +13,7 @@
 #include "checkpoint/ckpt.h"
 #include "checkpoint/ckpt_writer.h"
 #include "cluster/member/heal.h"
+#include "comm/device/device_comm.h"
 #include "data/corpus/corpus.h"
 #include "data/corpus/loader.h"
 #include "data/tokenizer/tokenizer.h"
@@ -78,6 +79,7 @@ typedef struct ls_session_folder {
 typedef struct ls_session_gpu {
     ls_stream *side;        /* for copies, where ranks cannot reach the device's memory */
     ls_session_card *cards; /* of all ranks, owned; NULL: no GPU, or one rank */
+    ls_device_comm_choice collectives; /* of device memory; provider NULL: not chosen */
 } ls_session_gpu;
 
 /* mesh: auto (mesh_agree.c): the first row is the mesh that the run has; else empty. */

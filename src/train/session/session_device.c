@@ -7,8 +7,11 @@
 
 #include <stdlib.h>
 #include <unistd.h>
+#include "base/fault.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/time.h"
+#include "config/option.h"
 #include "plan/memory.h"
 
 static const char *isa_name(ls_isa isa)
@@ -176,4 +179,35 @@ int64_t ls_session_share_of_card(const ls_session *s)
         least = ls_min_i64(least, bytes / users);
     }
     return least;
+}
+
+ls_status ls_session_choose_collectives(ls_session *s)
+{
+    const ls_option *wish = ls_option_find("exchange.device");
+    int64_t deadline = ls_time_now_ns() + LS_SESSION_MEET_S * LS_NS_PER_S;
+    ls_status st;
+
+    s->gpu.collectives = (ls_device_comm_choice){.provider = NULL};
+    if (!s->discrete || s->mesh.ranks < 2 || s->mesh.independent ||
+        s->run->exchange.device == LS_EXCHANGE_HOST)
+        return LS_OK;
+    st = ls_device_comm_choose(s->args.comm, s->device, wish->names[s->run->exchange.device],
+                               deadline, &s->gpu.collectives);
+    if (st != LS_OK || !ls_session_is_first(s))
+        return st;
+    ls_log(LS_LOG_INFO, "gradients are exchanged %s: %s",
+           strcmp(s->gpu.collectives.provider, "nccl") == 0 ? "by NCCL" : "through the host",
+           s->gpu.collectives.why);
+    return LS_OK;
+}
+
+/* The other provider carries the same calls where there is no GPU, for tests
+ * (LINESHAFT_FAULT=train.collectives@1+). */
+const char *ls_session_collectives(const ls_session *s)
+{
+    const char *provider = s->gpu.collectives.provider;
+
+    if (s->discrete && s->mesh.ranks > 1 && LS_FAULT("train.collectives"))
+        return "host";
+    return provider && strcmp(provider, "nccl") == 0 ? provider : NULL;
 }

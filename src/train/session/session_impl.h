@@ -57,6 +57,12 @@ ls_status ls_session_open_device(ls_session *session);
 ls_status ls_session_meet_cards(ls_session *session, const ls_device_info *info);
 int64_t ls_session_share_of_card(const ls_session *session);
 
+/* The provider of collectives of device memory, and why, by all ranks: exchange.device. */
+ls_status ls_session_choose_collectives(ls_session *session);
+
+/* For a step: the provider, or NULL: gradients go through the host's memory. */
+const char *ls_session_collectives(const ls_session *session);
+
 /* --- session_weights.c --- */
 
 /* The first weights: of the imported model, and fresh ones for what it lacks. No second copy of

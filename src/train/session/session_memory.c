@@ -79,6 +79,7 @@ ls_memory_args ls_session_memory(ls_session *s, const ls_device_info *info, int6
                             .kernels = s->kernels,
                             .threads = info->threads,
                             .discrete = s->discrete,
+                            .collectives = ls_session_collectives(s) != NULL,
                             .page = info->window_page,
                             .fixed_bytes = info->fixed_bytes,
                             .program_bytes = program,

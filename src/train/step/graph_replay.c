@@ -42,6 +42,8 @@ void ls_step_open_replay(ls_step *s)
                                 "tensors inside of a pass, and the host does that");
         can = false;
     }
+    if (s->device_exchange) /* what has left with a recording cannot leave once more when it fails */
+        can = false;
     s->replay.state = can && asked != LS_GRAPHS_OFF ? LS_REPLAY_WANTED : LS_REPLAY_OFF;
     s->replay.trials = asked == LS_GRAPHS_AUTO ? TRIALS : 0;
     s->replay.best_ns[0] = s->replay.best_ns[1] = INT64_MAX;
@@ -158,7 +160,7 @@ bool ls_step_replay_launch(ls_step *s, ls_step_state *host_state, const ls_step_
     for (int i = 0; i < s->replay.n; i++) {
         ls_graph_launch(s->replay.segments[i].graph, s->args.stream);
         if (s->replay.segments[i].from >= 0)
-            ls_step_host_stage_from(s, s->replay.segments[i].from, s->replay.segments[i].buffers);
+            s->exchange->leave(s, s->replay.segments[i].from, s->replay.segments[i].buffers);
     }
     return true;
 }

@@ -53,7 +53,7 @@ ls_status ls_step_open_host_stage(ls_step *s, int64_t elements)
     ls_status st = LS_OK;
 
     s->host_stage.elements = elements;
-    for (int i = 0; i < (ls_step_parts(s) ? 1 : s->args.calls.buffers); i++)
+    for (int i = 0; i < (ls_step_parts(s) || s->device_exchange ? 1 : s->args.calls.buffers); i++)
         LS_TRY(st, open_buffer(s, i), out);
     LS_TRY(st, ls_event_create(&s->host_stage.complete, device_of(s)), out);
     for (int i = 0; i <= ls_dp_buckets(s->args.dp); i++)
@@ -275,6 +275,7 @@ out:
 const ls_step_exchange ls_step_exchange_host_stage = {.open = ls_step_open_host_stage,
                                                       .begin = begin,
                                                       .ready = ready,
+                                                      .leave = ls_step_host_stage_from,
                                                       .sum = sum,
                                                       .spread = ls_step_host_spread,
                                                       .share = ls_step_host_share,

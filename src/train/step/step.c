@@ -243,7 +243,7 @@ static ls_status losses(ls_step *s, ls_step_clock *clock)
     if (s->discrete)
         ls_step_clock_lap(clock, LS_TIME_OPTIMIZER); /* queued, as all before it */
     LS_TRY(st, ls_step_await(s), out);
-    if (s->discrete && !sharers)
+    if (s->discrete && (!sharers || s->device_exchange))
         ls_step_clock_lap(clock,
                           LS_TIME_BACKWARD); /* of the device; ranks have waited for it before */
     if (!sharers)

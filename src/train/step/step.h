@@ -36,6 +36,7 @@ typedef struct ls_step_args {
     const ls_kernels *kernels;
     ls_stream *stream;
     ls_stream *side; /* for copies beside it, where ranks cannot reach the device's memory */
+    const char *collectives; /* provider of those of device memory (comm/device); NULL: none */
     ls_calls calls;
     ls_dp *dp;                /* the ranks with the same slice of the model; NULL: there is one */
     ls_mp_group *tp_group;    /* mesh.tp: the ranks that divide tensors; NULL: they are whole */

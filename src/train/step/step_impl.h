@@ -11,7 +11,7 @@
 
 LS_C_BEGIN
 
-enum { LS_STEP_WAIT_S = 3600 };
+enum { LS_STEP_WAIT_S = 3600, LS_STEP_OPEN_S = 300 };
 
 /* --- the parts of a step ---------------------------------------------------------------------- */
 
@@ -146,9 +146,10 @@ typedef struct ls_step_search {
     float *block;             /* owned: numbers from the device */
 } ls_step_search;
 
-struct ls_step_host_zero; /* host_stage_zero.c */
-struct ls_replica_send;   /* replica/replica_impl.h */
-struct ls_pipeline;       /* pipeline_impl.h */
+struct ls_step_device_exchange; /* device_exchange.c */
+struct ls_step_host_zero;       /* host_stage_zero.c */
+struct ls_replica_send;         /* replica/replica_impl.h */
+struct ls_pipeline;             /* pipeline_impl.h */
 
 struct ls_step {
     ls_step_args args; /* args.calls: the most that there is room for */
@@ -176,7 +177,8 @@ struct ls_step {
     ls_step_hook hooks[LS_STEP_POINTS];
     ls_step_zero_gather zero_gather;
     ls_step_host_stage host_stage;
-    struct ls_step_host_zero *host_zero; /* owned; NULL: not this exchange */
+    struct ls_step_host_zero *host_zero;             /* owned; NULL: not this exchange */
+    struct ls_step_device_exchange *device_exchange; /* likewise */
     ls_step_replay replay;
     ls_step_mp_sums mp_group;
     ls_step_experts ep_group;
@@ -453,6 +455,7 @@ ls_status ls_step_group_deal(ls_step *step, const float *whole, float *part);
 ls_status ls_step_open_host_stage(ls_step *step, int64_t elements);
 void ls_step_close_host_stage(ls_step *step);
 void ls_step_close_host_zero(ls_step *step);
+void ls_step_close_device_exchange(ls_step *step);
 
 /* Elements `from` and above of the first `buffers` gradients are complete when the stream comes
  * here: copy them to the host. */

@@ -18,6 +18,7 @@
  *     alone        direct_exchange.c    no other rank
  *     direct       direct_exchange.c    ranks read each other's memory, or the communicator reads it
  *     host zero    host_stage_zero.c    the device has a memory of its own, with ZeRO 2 or 3
+ *     device       device_exchange.c    collectives of device memory: dense replicas, ZeRO 0 and 1
  *     host stage   host_stage.c         the device has a memory of its own
  *
  * A function of a mode that is NULL does what a rank with the whole model does, or nothing; one of
@@ -82,10 +83,12 @@ typedef struct ls_step_exchange {
     ls_status (*open_parts)(ls_step *step, int64_t elements);
 
     /* A sum. begin: before the calls of a step; ready: elements `from` and above of the buffers are
-     * complete; sum: wait for the end. With ZeRO 2 and 3 all of it once a round: round before it,
+     * complete; leave: the same of so many buffers, also of calls that are replayed; sum: wait for
+     * the end. With ZeRO 2 and 3 all of it once a round: round before it,
      * end_round after it, and at last bring: the sums to the device. */
     void (*begin)(ls_step *step, int64_t elements);
     ls_status (*ready)(ls_step *step, int64_t from);
+    void (*leave)(ls_step *step, int64_t from, int buffers);
     ls_status (*sum)(ls_step *step, ls_step_clock *clock);
     void (*round)(ls_step *step, int round);
     ls_status (*end_round)(ls_step *step);
@@ -109,6 +112,6 @@ typedef struct ls_step_exchange {
 } ls_step_exchange;
 
 extern const ls_step_exchange ls_step_exchange_alone, ls_step_exchange_direct,
-    ls_step_exchange_host_zero, ls_step_exchange_host_stage;
+    ls_step_exchange_host_zero, ls_step_exchange_host_stage, ls_step_exchange_device;
 
 LS_C_END

@@ -9,6 +9,7 @@
 #include "plan/memory.h"
 #include "optim/optim.h"
 #include "layout/replicas.h"
+#include "parallel/dp_device.h"
 #include "train/replica/replica_send.h"
 #include "train/step/pipeline_impl.h"
 
@@ -16,6 +17,14 @@
 static const ls_step_mode *const modes[] = {&ls_step_mode_pipeline,    &ls_step_mode_expert_zero,
                                             &ls_step_mode_expert,      &ls_step_mode_zero,
                                             &ls_step_mode_zero_update, &ls_step_mode_dense};
+
+/* Collectives of device memory carry gradients of dense replicas. */
+static bool by_device(const ls_step *s)
+{
+    return s->args.collectives && !ls_step_has_mp_group(s) && !ls_step_updates_matrices(s) &&
+           (s->mode == &ls_step_mode_dense || s->mode == &ls_step_mode_zero_update) &&
+           ls_dp_device_can(ls_dp_about(s->args.dp));
+}
 
 static void choose(ls_step *s)
 {
@@ -27,6 +36,7 @@ static void choose(ls_step *s)
     s->exchange = !s->args.dp               ? &ls_step_exchange_alone
                   : !ls_step_host_stages(s) ? &ls_step_exchange_direct
                   : ls_step_parts(s)        ? &ls_step_exchange_host_zero
+                  : by_device(s)            ? &ls_step_exchange_device
                                             : &ls_step_exchange_host_stage;
 }
 
@@ -341,6 +351,7 @@ void ls_step_close(ls_step *step)
         return;
     (void)ls_step_settle(step); /* others may still read; when it fails they have ended */
     ls_device *device = ls_stream_device(step->args.stream);
+    ls_step_close_device_exchange(step);
     ls_replica_send_close(step);
     ls_pipeline_close(step);
     ls_pass_close(step->pass);
