@@ -20,6 +20,7 @@
 #include "base/mem.h"
 #include "base/time.h"
 #include "cli/bench/cmd_bench_bound.h"
+#include "cli/bench/cmd_bench_comm_device.h"
 #include "cli/bench/cmd_bench_explain.h"
 #include "cli/bench/cmd_bench_peer.h"
 #include "cli/job_flags.h"
@@ -482,6 +483,34 @@ out:
     return st;
 }
 
+/* The same of device memory. */
+static ls_status run_device(const ls_args *args, const plan *p)
+{
+    const char *provider = ls_args_value(args, "provider");
+    ls_bench_device_args device = {.device = ls_args_value(args, "device"),
+                                   .provider = provider ? provider : "nccl",
+                                   .bytes = p->bytes,
+                                   .sizes = p->sizes,
+                                   .ops = p->ops,
+                                   .n_ops = p->n_ops,
+                                   .type = p->type,
+                                   .seconds = p->seconds,
+                                   .json = p->json};
+    ls_status st;
+
+    LS_TRY(st, ls_job_rank_join(&device.comm, ls_time_now_ns() + 60 * LS_NS_PER_S), out);
+    if (ls_comm_rank(device.comm) == 0)
+        LS_TRY(st, open_out(&device.to), out);
+    LS_TRY(st, ls_bench_comm_device(&device), out);
+    if (device.to && (fflush(device.to) != 0 || ferror(device.to)))
+        st = ls_fail_sys(LS_EIO, "cannot write the results");
+out:
+    if (device.to && device.to != stdout)
+        fclose(device.to);
+    ls_comm_close(device.comm);
+    return st;
+}
+
 /* What the peers' programs can do: f32, on this machine, as each library chooses. */
 static ls_status run_peers(const ls_args *args, const plan *p)
 {
@@ -534,6 +563,8 @@ static ls_status run_comm(const ls_args *args, ls_str *out)
         return st;
     if (ls_args_has(args, "peer"))
         return run_peers(args, &p);
+    if (ls_args_has(args, "device") && ls_job_rank_here())
+        return run_device(args, &p);
     return ls_job_rank_here() ? run_rank(&p) : run_ranks(args);
 }
 
@@ -550,6 +581,11 @@ static const ls_flag flags[] = {
      "Take this algorithm: ring, halving, doubling, tree, tree2, pairwise, direct, dissemination "
      "or "
      "levels; without it, the cheapest way."},
+    {"device", 0, "KIND", false,
+     "Of device memory: cuda. Calls are queued behind each other, and bandwidths are those of "
+     "nccl-tests."},
+    {"provider", 0, "NAME", false,
+     "With --device, what moves the data: nccl (unless given), host, or auto."},
     {"tenths", 0, "N", false, "Time for each row, in tenths of a second; 3 unless given."},
     {"explain", 0, NULL, false,
      "Show every way to do each collective: what the model predicts, what it takes, what it sends, "
@@ -587,6 +623,7 @@ const ls_command ls_bench_comm = {
         "lineshaft bench comm -n 4 --op all_reduce,broadcast --sizes 1K,256M --json  # two kinds\n"
         "lineshaft bench comm -n 2 --algo ring  # one algorithm\n"
         "lineshaft bench comm -n 2 --sizes 64K --explain  # why this way, and what others take\n"
+        "lineshaft bench comm -n 8 --device cuda --op all_reduce --sizes 1M,1G  # between GPUs\n"
         "lineshaft bench comm -n 2 --peer  # beside the MPI libraries and Gloo\n",
     .flags = flags,
     .run = run_comm,
