@@ -89,6 +89,10 @@ static void show_place(const ls_event_start *e)
     if (e->cards > 0 && e->ranks > 1)
         printf(", %d ranks on %d card%s", e->ranks, e->cards, e->cards == 1 ? "" : "s");
     printf("\n        %s kernels, %s sums\n", e->kernels, e->reduce);
+    if (e->collectives)
+        printf("        gradients %s: %s\n",
+               strcmp(e->collectives, "nccl") == 0 ? "by NCCL" : "through the host's memory",
+               e->collectives_why);
     if (e->pp > 1) {
         int lines = e->ranks / e->pp / e->tp;
         printf("mesh    %d line%s of %d %s that share the layers, schedule %s", lines,

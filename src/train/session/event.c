@@ -41,6 +41,10 @@ static void put_start(ls_json *j, const ls_event_start *e)
     if (e->cards > 0)
         ls_json_put_int(j, "cards", e->cards);
     ls_json_put_str(j, "compress", e->compress);
+    if (e->collectives) {
+        ls_json_put_str(j, "collectives", e->collectives);
+        ls_json_put_str(j, "collectives_why", e->collectives_why);
+    }
     ls_json_put_str(j, "sync", e->sync);
     ls_json_put_int(j, "first_step", e->first_step);
     if (e->loaded_bytes > 0) {

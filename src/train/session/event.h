@@ -54,6 +54,8 @@ typedef struct ls_event_start {
     int64_t chunks;              /* and the chunks of layers of each rank */
     int cards;                   /* GPUs that all ranks use together; 0: none */
     const char *compress;        /* between nodes: none, bf16, int8, topk */
+    const char *collectives;     /* of the device's memory: "nccl", "host"; NULL: not asked for */
+    const char *collectives_why; /* why these */
     const char *unused_compress; /* asked for, but there is one node; NULL: no such thing */
     int64_t first_step;          /* steps already done when this process began */
     int64_t loaded_bytes;        /* that the first rank read of their checkpoint, */

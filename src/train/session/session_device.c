@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 #include "base/fault.h"
-#include "base/log.h"
 #include "base/mem.h"
 #include "base/time.h"
 #include "config/option.h"
@@ -193,12 +192,7 @@ ls_status ls_session_choose_collectives(ls_session *s)
         return LS_OK;
     st = ls_device_comm_choose(s->args.comm, s->device, wish->names[s->run->exchange.device],
                                deadline, &s->gpu.collectives);
-    if (st != LS_OK || !ls_session_is_first(s))
-        return st;
-    ls_log(LS_LOG_INFO, "gradients are exchanged %s: %s",
-           strcmp(s->gpu.collectives.provider, "nccl") == 0 ? "by NCCL" : "through the host",
-           s->gpu.collectives.why);
-    return LS_OK;
+    return st;
 }
 
 /* The other provider carries the same calls where there is no GPU, for tests

@@ -128,6 +128,8 @@ static void emit_start(ls_session *s)
                                           .nodes = (int)ls_max_i64(1, s->mesh.nodes),
                                           .cards = count_cards(s),
                                           .compress = compress_name(s),
+                                          .collectives = s->gpu.collectives.provider,
+                                          .collectives_why = s->gpu.collectives.why,
                                           .unused_compress = unused_compress(s),
                                           .sync = sync->names[s->run->sync],
                                           .context = s->model.shape.T,
