@@ -157,6 +157,10 @@ $(H)/kernel/cpu/dot/dot_%.o: CFLAGS += $(SIMD_OPT) $(ISA_FLAGS_avx512)
 $(H)/kernel/cpu/dot/dot_avx512.o: CFLAGS += $(call knows,-mavx512bf16)
 $(H)/kernel/cpu/dot/dot_amx.o: CFLAGS += $(call knows,-mamx-tile -mamx-bf16)
 endif
+# Files that name the version are compiled again when it changes.
+VERSIONED := $(shell grep -rlw LS_VERSION src tests --include='*.c')
+$(foreach folder,$(sort $(B) $(H)),$(patsubst src/%,$(folder)/%.o,$(basename $(filter src/%,$(VERSIONED))))): VERSION
+$(patsubst %.c,$(B)/%.o,$(filter tests/%,$(VERSIONED))): VERSION
 # A missing library is said by name, before the first compiler error.
 $(sort $(LIB_OBJ) $(call all_of,$(H))) $(MAIN_OBJ) $(TEST_OBJ) $(CONFORMANCE_OBJ): | libraries
 -include $(shell find $(sort $(B) $(H)) -name '*.d' 2>/dev/null)

@@ -24,6 +24,7 @@ cuda: $(CUDA_PLUGIN)
 $(CUDA_PLUGIN): $(CUDA_OBJ)
 	@echo "  link   $@"
 	@$(NVCC) -shared -cudart static -o $@ $^ -lcublasLt -lcudnn
+build/cuda/device/cuda/device_cuda.o: VERSION # which it names
 build/cuda/%.o: src/%.cu
 	@mkdir -p $(@D)
 	@echo "  nvcc   $<"
