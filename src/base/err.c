@@ -127,7 +127,7 @@ static const struct {
     [LS_ENUMERIC] = {"numeric", 7},
     [LS_EDEADLINE] = {"deadline", 8},
     [LS_EPEER] = {"peer", 9},
-    [LS_ENORETRY] = {"barren", 10},
+    [LS_ENORETRY] = {"noretry", 10},
     [LS_EUNSAVED] = {"unsaved", 11},
     [LS_EINTR] = {"interrupted", 130},
 };

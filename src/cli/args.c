@@ -13,8 +13,8 @@ const ls_flag ls_args_globals[] = {
     {"help", 'h', NULL, false, "Show help for the command."},
     {"version", 0, NULL, false, "Show the version."},
     {"color", 0, "auto|always|never", false, "When to use colour; auto: on a terminal."},
-    {"verbose", 'v', NULL, true, "Say more about what is done; twice: everything."},
-    {"quiet", 'q', NULL, false, "Say only what went wrong."},
+    {"verbose", 'v', NULL, true, "Log more; twice: everything."},
+    {"quiet", 'q', NULL, false, "Log errors only."},
     {.name = NULL},
 };
 

@@ -39,34 +39,36 @@ static const ls_flag flags[] = {
      "The address that the first machine listens on; several, with commas, where another one may "
      "have taken over."},
     {"secret", 0, "FILE", false,
-     "The 32 bytes that all machines of the job have in this file, and nobody else."},
-    {"ranks", 'n', "N", false, "How many processes to start here; as many as there unless given."},
+     "A file of 32 random bytes that all machines of the job have, and nobody else."},
+    {"ranks", 'n', "N", false,
+     "How many processes to start here; as many as on the first machine unless given."},
     {"log-dir", 0, "DIR", false, "Write what each rank prints here to DIR/rank-N.log as well."},
     {"grace", 0, "SECONDS", false,
-     "How long ranks may take to end after another one failed, before they are killed; 10."},
-    {"wait", 0, "SECONDS", false, "How long to wait for the other machines at the start; 300."},
+     "How long ranks may take to end after another one failed, before they are killed; 10 unless "
+     "given."},
+    {"wait", 0, "SECONDS", false,
+     "How long to wait for the other machines at the start; 300 unless given."},
     {.name = NULL},
 };
 const ls_command ls_cmd_agent = {
     .name = "agent",
-    .summary = "run this machine's part of a job that another machine holds",
+    .summary = "join a job that another machine has started",
     .about =
-        "Joins the job that `lineshaft launch --listen ADDRESS:PORT` (or another command with "
-        "--listen) holds on the first machine, starts its program here, and ends with the job and "
-        "its exit code. It may be started before the first machine.\n\n"
-        "The program is run in the folder and with the environment of the agent, by the name that "
-        "was given on the first machine: it must be found here, too. A run of `lineshaft train` "
-        "may "
-        "be joined while it trains: this machine becomes part of it at the end of a step, or waits "
-        "as a spare (heal.max_nodes); when it was cut off and is back, it joins again. When the "
-        "first machine is lost, another one takes over where more than half are left, at the same "
-        "port if it is free there. Both sides prove that they "
-        "know the secret. Who knows it can have a program run here, by this user, for as long as "
-        "an agent waits; an agent takes one job and ends with it.",
-    .examples =
-        "lineshaft agent --join 10.0.0.1:7000 --secret job.secret  # as many ranks as there\n"
-        "lineshaft agent --join 10.0.0.1:7000 --secret job.secret -n 2  # or only two\n"
-        "lineshaft agent --join 10.0.0.1:7000,10.0.0.2:7000 --secret job.secret  # whoever answers",
+        "Joins the job that `lineshaft launch --listen ADDRESS:PORT`, or another command with "
+        "--listen, has started on the first machine. It starts the job's program here and ends "
+        "when the job ends, with its exit code. It may be started before the first machine.\n\n"
+        "The program runs in the agent's folder and environment, by the name that was given on the "
+        "first machine, so it must exist here too. An agent may join a run of `lineshaft train` "
+        "while it trains: this machine becomes part of the run at the end of a step, or waits as a "
+        "spare (heal.max_nodes). A machine that was cut off joins again when it is back. When the "
+        "first machine is lost and more than half of the others are left, one of them takes over, "
+        "at the same port if that is free. Both sides prove that they know the secret. Anyone who "
+        "holds the secret can run a program here as this user while an agent is waiting; an agent "
+        "takes one job and ends with it.",
+    .examples = "lineshaft agent --join 10.0.0.1:7000 --secret job.secret  # the same number of "
+                "ranks\nlineshaft agent --join 10.0.0.1:7000 --secret job.secret -n 2  # or only "
+                "two\nlineshaft agent --join 10.0.0.1:7000,10.0.0.2:7000 --secret job.secret  # "
+                "whichever answers",
     .flags = flags,
     .run = run_agent,
 };

@@ -244,7 +244,7 @@ static const ls_flag chat_flags[] = {
     {NULL, 0, NULL, false, NULL}};
 const ls_command ls_cmd_chat = {
     .name = "chat",
-    .summary = "show conversations as a model sees them, with the part that counts",
+    .summary = "show conversations as a model sees them, and what it is trained on",
     .arguments = "FILE.jsonl",
     .about =
         "Writes conversations out with a chat template. What the assistant says, which is what "

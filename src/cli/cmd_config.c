@@ -42,7 +42,7 @@ out:
 static const ls_flag check_flags[] = {LS_LOAD_RUN_SET_FLAG, {.name = NULL}};
 static const ls_command check = {
     .name = "check",
-    .summary = "say whether a run file is valid",
+    .summary = "check whether a run file is valid",
     .arguments = "RUN",
     .about =
         "Reads the run file exactly as `lineshaft train` would, with variables and --set, and "
@@ -95,10 +95,9 @@ static const ls_command explain = {
     .name = "explain",
     .summary = "show every setting with its value and origin",
     .arguments = "RUN [KEY ...]",
-    .about =
-        "Shows the value that each key of the run file has in the end and where it came from: "
-        "the default, a line of the file, a variable, or --set; for auto also how it was worked "
-        "out. KEY is a key such as train.lr or a section such as batch.",
+    .about = "Shows the final value of each key of the run file and where it came from: the "
+             "default, a line of the file, a variable, or --set; for auto also how it was worked "
+             "out. KEY is a key such as train.lr or a section such as batch.",
     .examples = "lineshaft config explain run.yaml  # every setting\n"
                 "lineshaft config explain run.yaml batch train.lr  # some of them\n"
                 "lineshaft config explain run.yaml --yaml  # the run file in full",
@@ -130,7 +129,7 @@ static const ls_command schema = {
              "mistakes while you type. In an editor with the YAML language server, begin the run "
              "file with the line\n\n"
              "  # yaml-language-server: $schema=lineshaft.schema.json\n\n"
-             "With RUN, that file is checked first, and only a valid one gets its schema.",
+             "With RUN, that file is checked first; the schema is printed only if it is valid.",
     .examples = "lineshaft config schema > lineshaft.schema.json  # save it beside the run file",
     .run = run_schema,
 };

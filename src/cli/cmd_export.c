@@ -91,11 +91,11 @@ out:
 static const ls_flag flags[] = {
     {.name = "dtype",
      .value = "TYPE",
-     .doc = "Numbers in the files: f32, bf16 or f16; unless given, the type that the model came "
-            "with, or f32."},
+     .doc = "Type of the numbers in the files: f32, bf16 or f16; unless given, the type that the "
+            "model came with, or f32."},
     {.name = "max-shard",
      .value = "SIZE",
-     .doc = "Most bytes of one file, as in 500M; 5G unless given."},
+     .doc = "Largest size of one file, such as 500M; 5G unless given."},
     {.name = "adapter",
      .doc = "Write only what LoRA trained, as a PEFT adapter, instead of merging it."},
     {.name = "base",
@@ -111,10 +111,11 @@ const ls_command ls_cmd_export = {
     .name = "export",
     .summary = "write a model as a Hugging Face folder",
     .arguments = "CKPT HF_FOLDER",
-    .about = "CKPT is a run folder, its checkpoints folder, one manifest (step-*.json) or an "
-             "imported model. HF_FOLDER must not exist or be empty; it appears whole or not at "
-             "all.\n\nAfter writing, the folder is opened again and must compute the same logits "
-             "as the model, as far as the type allows.",
+    .about =
+        "CKPT is a run folder, its checkpoints folder, one manifest (step-*.json) or an imported "
+        "model. HF_FOLDER must be empty or not exist yet; it appears whole or not at all.\n\n"
+        "After writing, the folder is opened again and must compute the same logits as the model, "
+        "within the precision of the type.",
     .examples = "lineshaft export runs/demo hf/demo                # load it with transformers\n"
                 "lineshaft export runs/demo hf/demo --dtype bf16   # half the size\n"
                 "lineshaft export runs/tuned hf/tuned --adapter    # only what LoRA trained",

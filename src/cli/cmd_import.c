@@ -73,16 +73,16 @@ out:
 
 const ls_command ls_cmd_import = {
     .name = "import",
-    .summary = "take over a Hugging Face model",
+    .summary = "import a Hugging Face model",
     .arguments = "HF_FOLDER OUT",
     .about =
-        "HF_FOLDER holds config.json and model.safetensors (or shards with an index). OUT, which "
-        "must not exist or be empty, becomes a folder that every command takes as a checkpoint: "
-        "the weights as F32, config.json and the tokenizer's files.\n\nEvery tensor must be "
-        "there with the right shape, and none may be left over. Where the folder carries a "
-        "fingerprint (lineshaft_fingerprint.json: some logits of fixed tokens), the imported "
-        "model must compute the same, so that weights that are laid out differently are an error "
-        "and not a worse model.\n\n"
+        "HF_FOLDER holds config.json and model.safetensors (or shards with an index). OUT must be "
+        "empty or not exist yet. It becomes a folder that every command takes as a checkpoint: the "
+        "weights as F32, config.json and the tokenizer's files.\n\n"
+        "Every tensor must be there with the right shape, and none may be left over. Where the "
+        "folder carries a fingerprint (lineshaft_fingerprint.json: some logits of fixed tokens), "
+        "the imported model must compute the same, so weights in another layout are refused "
+        "instead of giving a worse model.\n\n"
         "Families: gpt2, llama, mistral, qwen2, qwen3, mixtral, qwen3_moe, olmoe, olmo2 and phi3.",
     .examples = "lineshaft import ~/models/gpt2 models/gpt2  # then generate, train or export it",
     .run = run_import,

@@ -78,25 +78,26 @@ static const ls_flag flags[] = {
      "Speed of each host's link, both ways: 100mbit, 1gbit, 10gbit; "
      "none: no limit, which is the default."},
     {"burst", 0, "BYTES", false,
-     "How much may pass a link at once: 256kb, 2mb; auto, the default, goes by the speed."},
+     "How much may pass a link in one burst: 256kb, 2mb; auto, the default, follows the speed."},
     {"fail-fast", 0, NULL, false, "Stop all hosts when the command fails on one."},
     {"log-dir", 0, "DIR", false, "Write what each host prints to DIR/labN.log as well."},
-    {"grace", 0, "SECONDS", false, "How long hosts may take to end before they are killed; 10."},
+    {"grace", 0, "SECONDS", false,
+     "How long hosts may take to end before they are killed; 10 unless given."},
     {.name = NULL},
 };
 const ls_command ls_cmd_lab = {
     .name = "lab",
     .summary = "make several hosts on this machine and run a command on each",
     .arguments = "-- [COMMAND [ARGUMENT ...]]",
-    .about =
-        "Makes N network namespaces on a bridge, each with the address 10.77.0.1, 10.77.0.2 and so "
-        "on, a host name (lab0, lab1, ...) and a link of the given speed, and runs the command on "
-        "all of them at the same time. What it prints appears behind the host's name. A host finds "
-        "itself in LINESHAFT_LAB_NODE, LINESHAFT_LAB_ADDRESS, LINESHAFT_LAB_NODES and "
-        "LINESHAFT_LAB_ADDRESSES. Files and memory are shared with the machine.\n\n"
-        "A host on which the command fails does not end the others, as it would not in a rack; the "
-        "exit code is that of the first failure. Without a command it says how to enter a host, "
-        "and waits for Ctrl-C. Nothing is left behind, also after a crash. Needs root.",
+    .about = "Makes N network namespaces on a bridge, each with the address 10.77.0.1, 10.77.0.2 "
+             "and so on, a host name (lab0, lab1, ...) and a link of the given speed, and runs the "
+             "command on all of them at the same time. Its output appears after the host's name. "
+             "Each host finds its number, its address and those of all hosts in "
+             "LINESHAFT_LAB_NODE, LINESHAFT_LAB_ADDRESS, LINESHAFT_LAB_NODES and "
+             "LINESHAFT_LAB_ADDRESSES. Files and memory are shared with the machine.\n\n"
+             "A host on which the command fails does not end the others, as in a rack; the exit "
+             "code is that of the first failure. Without a command, lab prints how to enter a "
+             "host, and waits for Ctrl-C. Nothing is left behind, even after a crash. Needs root.",
     .examples = "lineshaft lab --nodes 4 --link 1gbit -- ip addr  # see the network\n"
                 "lineshaft lab --nodes 2 --link 10gbit            # hosts to enter",
     .flags = flags,

@@ -36,43 +36,45 @@ static const ls_flag flags[] = {
     {"ranks", 'n', "N", false, "How many processes to start on this machine; 1 unless given."},
     {"log-dir", 0, "DIR", false, "Write what each rank prints to DIR/rank-N.log as well."},
     {"grace", 0, "SECONDS", false,
-     "How long ranks may take to end after another one failed, before they are killed; 10."},
+     "How long ranks may take to end after another one failed, before they are killed; 10 unless "
+     "given."},
     {"restarts", 0, "N", false,
-     "On one machine: start all ranks again when one fails, at most so often; 0."},
-    {"nodes", 0, "N", false, "On the first of several machines: how many there are; 2."},
+     "On one machine: start all ranks again when one fails, at most N times; 0 unless given."},
+    {"nodes", 0, "N", false,
+     "On the first of several machines: how many take part; 2 unless given."},
     {"listen", 0, "ADDRESS:PORT", false, "On the first machine: where the others join."},
     {"join", 0, "ADDRESS:PORT", false, "On the other machines: the first one's address."},
     {"secret", 0, "FILE", false,
-     "With several machines: 32 bytes that all of them have in this file, and nobody else."},
-    {"wait", 0, "SECONDS", false, "How long machines wait for each other at the start; 300."},
+     "With several machines: a file of 32 random bytes that all of them have, and nobody else."},
+    {"wait", 0, "SECONDS", false,
+     "How long machines wait for each other at the start; 300 unless given."},
     {.name = NULL},
 };
 const ls_command ls_cmd_launch = {
     .name = "launch",
-    .summary = "run a program as many processes, and see them to their end",
+    .summary = "run a program as several processes",
     .arguments = "-- COMMAND [ARGUMENT ...]",
     .about =
-        "Starts N copies of a command. Each finds its place in RANK, WORLD_SIZE, LOCAL_RANK, "
-        "LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and has its own share of the cores. What "
-        "they print appears line by line behind the number of the rank.\n\n"
+        "Starts N copies of a command. Each finds its rank and the others in RANK, WORLD_SIZE, "
+        "LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and has its own share of the "
+        "cores. Their output appears line by line, after the number of the rank.\n\n"
         "When a rank fails, the others are stopped, its last lines are shown, and its exit code "
         "becomes that of launch (128 + n for signal n). Ctrl-C and SIGTERM are passed on once; the "
-        "second time everything is killed. Nothing that the ranks have started is left behind, "
-        "also when launch itself is killed.\n\n"
+        "second time everything is killed. No process that the ranks have started is left behind, "
+        "even when launch itself is killed.\n\n"
         "With --restarts N a job that fails is started again as a whole, at most N times; "
-        "TORCHELASTIC_RESTART_COUNT and LINESHAFT_RESTARTS tell the program how often that was. "
-        "The same exit code with the same last line twice in a row ends it with exit code 10: it "
-        "would fail again, so do not requeue it.\n\n"
-        "On several machines the first is given --listen, and on the others `lineshaft agent` "
-        "joins it; or the same command is given there with --join. They prove to each other that "
-        "they know the secret, agree on the numbers of the ranks, and end together with one exit "
-        "code.",
+        "TORCHELASTIC_RESTART_COUNT and LINESHAFT_RESTARTS hold the number of restarts. A job that "
+        "ends twice in a row with the same exit code and the same last line is not started again: "
+        "launch exits with 10, because it would fail again. Do not requeue it.\n\n"
+        "On several machines, give --listen to the first; on the others run `lineshaft agent`, or "
+        "the same command with --join. The machines prove to each other that they know the secret, "
+        "agree on the numbers of the ranks, and end together with one exit code.",
     .examples =
         "lineshaft launch -n 4 -- python3 train.py --lr 0.1  # 4 ranks\n"
-        "lineshaft launch -n 2 --log-dir logs -- ./program   # and keep what they say\n"
+        "lineshaft launch -n 2 --log-dir logs -- ./program   # and keep their output\n"
         "lineshaft launch -n 4 --restarts 3 -- python3 train.py  # again, when a rank fails\n"
-        "lineshaft launch -n 8 --nodes 2 --listen 10.0.0.1:7000 --secret job.secret -- ./x  "
-        "# the first of two machines\n"
+        "lineshaft launch -n 8 --nodes 2 --listen 10.0.0.1:7000 --secret job.secret -- ./x  # the "
+        "first of two machines\n"
         "lineshaft launch -n 8 --join 10.0.0.1:7000 --secret job.secret -- ./x  # the other",
     .flags = flags,
     .run = run_launch,

@@ -452,8 +452,7 @@ static const ls_flag tokenizer_flags[] = {
      "Where to write tokenizer.json and tokenizer_config.json; must not exist yet."},
     {"pattern", 0, "PATTERN", false,
      "How text is cut into words: gpt2, llama3, qwen2 or a regular expression; gpt2 unless given."},
-    {"special", 0, "TOKEN", true,
-     "A special token; may be given several times. " DEFAULT_SPECIAL " unless given."},
+    {"special", 0, "TOKEN", true, "A special token; " DEFAULT_SPECIAL " unless given."},
     {"min-count", 0, "N", false, "Merge only pairs that occur N times; 2 unless given."},
     {"field", 0, "NAME", false, "Field of a JSON line that holds the text; text unless given."},
     {"utf8", 0, "strict|replace", false,
@@ -464,13 +463,12 @@ const ls_command ls_cmd_tokenizer = {
     .name = "tokenizer",
     .summary = "train a tokenizer on text, or describe one",
     .arguments = "FOLDER | FILE ...",
-    .about =
-        "With --train, makes a byte-level BPE vocabulary of the text in the files: .txt, .jsonl, "
-        "also as .gz or .zst, or \"builtin:stories\". Any text can be encoded with it, whatever it "
-        "was trained on. The folder loads in transformers and in the tokenizers package, and the "
-        "merges are those that the package finds.\n"
-        "Without --train, shows kind, vocabulary, pattern, special tokens and hash of the "
-        "tokenizer in a folder.",
+    .about = "With --train, makes a byte-level BPE vocabulary of the text in the files: .txt, "
+             ".jsonl, also as .gz or .zst, or \"builtin:stories\". Any text can be encoded with "
+             "it, whatever it was trained on. The folder loads in transformers and in the "
+             "tokenizers package, and its merges equal those that the package would find.\n"
+             "Without --train, shows kind, vocabulary, pattern, special tokens and hash of the "
+             "tokenizer in a folder.",
     .examples =
         "lineshaft data tokenizer --train --vocab 8192 -o tok corpus.txt  # writes tok/\n"
         "lineshaft data tokenizer --train --vocab 512 -o small builtin:stories  # to try it\n"

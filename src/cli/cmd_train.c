@@ -223,37 +223,36 @@ static const ls_flag flags[] = {
      .doc = "Put earlier checkpoints of the run folder aside and start at step 0."},
     {.name = "profile",
      .value = "N",
-     .doc = "Note where the time of N steps goes, kernel by kernel, after a warm-up of 2 steps: a "
-            "table, and a trace in the run folder."},
+     .doc = "Profile N steps, kernel by kernel, after 2 steps of warm-up: print a table, and write "
+            "a trace to the run folder."},
     {.name = "print", .doc = "Print the run file of the demonstration and do nothing else."},
     {.name = NULL},
 };
 
 const ls_command ls_cmd_train = {
     .name = "train",
-    .summary = "train a model as a run file says, or go on where it stopped",
+    .summary = "train a model from a run file, or resume it",
     .arguments = "[RUN]",
-    .about =
-        "RUN is a YAML run file (see docs/reference/run-file.md). Without it a small demonstration "
-        "is trained on text that lineshaft makes itself.\n\n"
-        "The run folder (out:) keeps events.jsonl, token shards and checkpoints. When it already "
-        "holds a checkpoint of the same run, training goes on exactly where it stopped: same "
-        "samples, same bits. Ctrl-C finishes the step, saves and exits with 130; a second Ctrl-C "
-        "ends at once.\n\n"
-        "SIGTERM and SIGUSR1 do the same, for schedulers. With checkpoint.grace seconds from there "
-        "to the end, the run saves only if that fits, and exits with 11 when it does not: the "
-        "checkpoint before stays whole. A run that is finished exits with 0 at once when it is "
-        "started again.\n\n"
-        "With -n N (or mesh.dp in the run file) N processes share each batch; in ordered mode the "
-        "losses and weights are the same bits for any N. With mesh.tp processes have the model "
-        "itself together, each a part of every layer; with mesh.pp each has some of the layers, "
-        "with mesh.cp a part of every sequence, with mesh.ep some of the experts; with mesh: auto "
-        "lineshaft chooses. See docs/guide/parallel.md.\n\n"
-        "A process that dies is started again, then gone on without, and so is a machine that is "
-        "lost (heal.* in the run file), also this one when more than two take part: the others "
-        "keep their memory and lose the step in flight. "
-        "`lineshaft agent` on a further machine joins a run that trains already. See "
-        "docs/guide/failures.md.",
+    .about = "RUN is a YAML run file (see docs/reference/run-file.md). Without it a small "
+             "demonstration is trained on text that lineshaft makes itself.\n\n"
+             "The run folder (out:) keeps events.jsonl, token shards and checkpoints. When it "
+             "already holds a checkpoint of the same run, training goes on exactly where it "
+             "stopped: same samples, same bits. Ctrl-C finishes the step, saves and exits with "
+             "130; a second Ctrl-C ends at once.\n\n"
+             "SIGTERM and SIGUSR1, which schedulers send, do the same. With checkpoint.grace the "
+             "run has that many seconds to end: it saves if a save fits into them, and otherwise "
+             "exits with 11; the previous checkpoint stays whole. A finished run that is started "
+             "again exits with 0 at once.\n\n"
+             "With -n N (or mesh.dp in the run file) N processes share each batch; in ordered mode "
+             "the losses and weights are the same bits for any N. With mesh.tp each process holds "
+             "a slice of every layer, with mesh.pp some of the layers, with mesh.cp a piece of "
+             "every sequence, with mesh.ep some of the experts; with mesh: auto lineshaft chooses. "
+             "See docs/guide/parallel.md.\n\n"
+             "A process that dies is started again; when it has died too often, the run goes on "
+             "without it. The run also goes on without a machine that is lost, even this one when "
+             "more than two take part. The other processes keep their memory and repeat only the "
+             "step in flight (heal.* in the run file). `lineshaft agent` on another machine joins "
+             "a run that is already training. See docs/guide/failures.md.",
     .examples = "lineshaft train  # the demonstration\n"
                 "lineshaft train run.yaml  # train, or go on\n"
                 "lineshaft train run.yaml --set train.lr=3e-4  # override one setting\n"

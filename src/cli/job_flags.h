@@ -4,15 +4,18 @@
 #include "launch/job.h"
 
 /* For the table of a command whose ranks are this program again (launch/job.h). */
-#define LS_JOB_FLAGS                                                                              \
-    {"ranks", 'n', "N", false, "Processes to start on this machine."},                            \
-        {"nodes", 0, "N", false, "On the first of several machines: how many there are; 2."},     \
-        {"listen", 0, "ADDRESS:PORT", false, "On the first machine: where the others join."},     \
-        {"join", 0, "ADDRESS:PORT", false, "On the other machines: the first one's address."},    \
-        {"secret", 0, "FILE", false,                                                              \
-         "With several machines: 32 bytes that all of them have in this file, and nobody else."}, \
-    {                                                                                             \
-        "wait", 0, "SECONDS", false, "How long machines wait for each other at the start; 300."   \
+#define LS_JOB_FLAGS                                                                           \
+    {"ranks", 'n', "N", false, "Processes to start on this machine."},                         \
+        {"nodes", 0, "N", false,                                                               \
+         "On the first of several machines: how many take part; 2 unless given."},             \
+        {"listen", 0, "ADDRESS:PORT", false, "On the first machine: where the others join."},  \
+        {"join", 0, "ADDRESS:PORT", false, "On the other machines: the first one's address."}, \
+        {"secret", 0, "FILE", false,                                                           \
+         "With several machines: a file of 32 random bytes that all of them have, and nobody " \
+         "else."},                                                                             \
+    {                                                                                          \
+        "wait", 0, "SECONDS", false,                                                           \
+            "How long machines wait for each other at the start; 300 unless given."            \
     }
 
 /* From --ranks (ranks, when it was not given), --nodes, --listen, --join, --secret, --wait and

@@ -56,8 +56,8 @@ static ls_status warn_of_tokenizer(const ls_run *run, const ls_tokenizer *tok)
         goto out; /* an export of bytes: the same ids in another form */
     if (!ls_hash_equal(ls_tokenizer_hash(own), ls_tokenizer_hash(tok)))
         ls_log(LS_LOG_WARN,
-               "data.tokenizer \"%s\" is not the tokenizer of model.import \"%s\": its ids mean "
-               "other words to the model",
+               "data.tokenizer \"%s\" is not the tokenizer of model.import \"%s\": its ids stand "
+               "for other words in the model",
                run->data.tokenizer, folder);
 out:
     ls_tokenizer_free(own);

@@ -94,9 +94,9 @@ static void show_place(const ls_event_start *e)
                strcmp(e->collectives, "nccl") == 0 ? "by NCCL" : "through the host's memory",
                e->collectives_why);
     if (e->pp > 1) {
-        int lines = e->ranks / e->pp / e->tp;
-        printf("mesh    %d line%s of %d %s that share the layers, schedule %s", lines,
-               lines == 1 ? "" : "s", e->pp, e->tp > 1 ? "teams" : "ranks", e->schedule);
+        int pipelines = e->ranks / e->pp / e->tp;
+        printf("mesh    %d pipeline%s of %d %s, schedule %s", pipelines, pipelines == 1 ? "" : "s",
+               e->pp, e->tp > 1 ? "tensor-parallel groups" : "ranks", e->schedule);
         if (e->chunks > 1)
             printf(", %lld chunks each", (long long)e->chunks);
         printf("\n");
@@ -105,7 +105,7 @@ static void show_place(const ls_event_start *e)
         printf("mesh    %d tensor-parallel group%s of %d ranks\n", e->ranks / e->tp,
                e->ranks == e->tp ? "" : "s", e->tp);
     if (e->cp > 1)
-        printf("mesh    %d ring%s of %d ranks that share each sequence\n", e->ranks / e->cp,
+        printf("mesh    %d context-parallel group%s of %d ranks\n", e->ranks / e->cp,
                e->ranks == e->cp ? "" : "s", e->cp);
     if (strcmp(e->compress, "none") != 0)
         printf("mesh    %d ranks on %d nodes, gradients between nodes as %s\n", e->ranks, e->nodes,

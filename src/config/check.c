@@ -395,7 +395,7 @@ static ls_status check_fp16(const ls_run *run)
     if (scale & (scale - 1)) {
         ls_status st = ls_fail(LS_EUSAGE, "%s: train.loss_scale is %lld, which is no power of two",
                                ls_check_origin(run, "train.loss_scale")->where, (long long)scale);
-        ls_err_hint("Other factors would round; 65536 is where most runs begin.");
+        ls_err_hint("Other factors would cause rounding; most runs begin with 65536.");
         return st;
     }
     if (run->precision != LS_PRECISION_FP16)
@@ -456,16 +456,15 @@ static ls_status check_optimizer(const ls_run *run)
         const char *key, *why;
         bool set; /* to another value than the default */
     } rows[] = {
-        {LS_READS_BETAS, "train.beta1", "this rule has no such mean",
+        {LS_READS_BETAS, "train.beta1", "this optimizer keeps no such mean",
          fabs(run->train.beta1 - LS_OPTIMIZER_BETA1) > 0},
-        {LS_READS_BETAS, "train.beta2", "this rule has no such mean",
+        {LS_READS_BETAS, "train.beta2", "this optimizer keeps no such mean",
          fabs(run->train.beta2 - facts->beta2) > 0},
-        {LS_READS_EPS, "train.eps", "this rule divides by nothing",
+        {LS_READS_EPS, "train.eps", "this optimizer has no divisor",
          fabs(run->train.eps - LS_OPTIMIZER_EPS) > 0},
-        {LS_READS_MOMENTUM, "train.momentum", "this rule has no momentum",
+        {LS_READS_MOMENTUM, "train.momentum", "this optimizer has no momentum",
          fabs(run->train.momentum - facts->momentum) > 0},
-        {LS_READS_NESTEROV, "train.nesterov", "only sgd can do without the look ahead",
-         !run->train.nesterov},
+        {LS_READS_NESTEROV, "train.nesterov", "only sgd can do without it", !run->train.nesterov},
         {LS_READS_ADAMW_LR, "train.adamw_lr",
          "only muon leaves parameters to AdamW; train.lr is the rate of all others",
          run->train.adamw_lr > 0},
@@ -591,7 +590,7 @@ static ls_status check_end(const ls_run *run)
                               "without validation text the loss cannot be measured");
     if (run->train.target_loss > 0 && run->eval.every == 0)
         return ls_check_clash(run, "train.target_loss", "eval.every",
-                              "without validation during the run the target cannot be seen");
+                              "validation during the run checks the target");
     if (run->train.steps == 0 && run->train.tokens == 0 && run->train.seconds == 0 &&
         run->train.target_loss == 0) {
         st = ls_fail(LS_EUSAGE, "%s: train.steps is 0 and no other end of the run is set",
@@ -636,7 +635,7 @@ static ls_status check_rate(const ls_run *run)
         return st;
     if (run->train.min_lr > run->train.lr)
         return ls_check_clash(run, "train.min_lr", "train.lr",
-                              "the schedule must not end above its top");
+                              "the schedule must not end above its peak");
     if (horizon && run->train.warmup > horizon)
         return ls_check_clash(run, "train.warmup", horizon_key(run),
                               "warm-up must end before the run does");

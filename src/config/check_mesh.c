@@ -81,10 +81,10 @@ static ls_status check_chunks(const ls_run *run)
     st = ls_check_clash(run, "model.context", "mesh.cp",
                         "a sequence is cut into 2 x mesh.cp chunks of equal length");
     if (below > 0)
-        ls_err_hint("With mesh.cp: %lld a context of %lld works, and of %lld.",
-                    (long long)run->mesh.cp, (long long)below, (long long)(below + chunks));
+        ls_err_hint("With mesh.cp: %lld, a context of %lld or %lld works.", (long long)run->mesh.cp,
+                    (long long)below, (long long)(below + chunks));
     else
-        ls_err_hint("With mesh.cp: %lld a context of %lld works.", (long long)run->mesh.cp,
+        ls_err_hint("With mesh.cp: %lld, a context of %lld works.", (long long)run->mesh.cp,
                     (long long)chunks);
     return st;
 }
@@ -274,7 +274,7 @@ static ls_status check_offload(const ls_run *run)
         return LS_OK;
     if (!ls_optimizer_is_elementwise(run->train.optimizer))
         return ls_check_clash(run, "device.offload", "train.optimizer",
-                              "an update by this rule reads whole tensors, not chunks of them");
+                              "its update reads whole tensors, not chunks of them");
     if (run->sync != LS_SYNC_ALLREDUCE)
         return ls_check_clash(run, "device.offload", "sync",
                               "each local-SGD worker saves its own moments");
@@ -425,7 +425,7 @@ static ls_status check_buddies(const ls_run *run)
                               "nothing is divided, so every rank is a copy of every other");
     if (run->heal.mode == LS_HEAL_OFF)
         return ls_check_clash(run, "heal.buddies", "heal.mode",
-                              "copies serve only to go on when a rank dies");
+                              "copies are only needed to go on when a rank dies");
     if (((run->mesh.tp > 1 && run->mesh.pp < 2) || run->mesh.ep > 1) && run->mesh.zero > 1)
         return ls_check_clash(run, "heal.buddies", "mesh.zero",
                               "shards of tensor-parallel groups without a pipeline are copied with "

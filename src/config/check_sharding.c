@@ -29,7 +29,7 @@ static void hint_heads(const ls_run_model *m, int64_t tp)
     while (above < m->heads && !divides(m, above))
         above++;
     if (below > 1 && above > tp)
-        ls_err_hint("mesh.tp: %lld works, and %lld.", (long long)below, (long long)above);
+        ls_err_hint("mesh.tp: %lld or %lld works.", (long long)below, (long long)above);
     else if (below > 1 || above > tp)
         ls_err_hint("mesh.tp: %lld works.", (long long)(below > 1 ? below : above));
     else

@@ -85,7 +85,7 @@ static ls_status syntax_error(loader *l)
     if (!where)
         return LS_ENOMEM;
     if (mark.index < l->len && l->text[mark.index] == '\t' && p->error == YAML_SCANNER_ERROR) {
-        ls_fail(LS_EUSAGE, "%s: a tab stands where YAML wants spaces", where);
+        ls_fail(LS_EUSAGE, "%s: a tab stands where YAML needs spaces", where);
         ls_err_hint("Indent with spaces.");
         return LS_EUSAGE;
     }

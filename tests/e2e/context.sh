@@ -116,7 +116,7 @@ skips_nan gpt2.yaml --set mesh.cp=2 --set train.reduce=ordered --set train.steps
 # What cannot be shared, and what mesh.cp does not do.
 run_file=gpt2.yaml
 refused 'model.context is 24 but mesh.cp is 5 .*2 x mesh.cp chunks' --set mesh.cp=5
-says 'With mesh.cp: 5 a context of 20 works, and of 30.'
+says 'With mesh.cp: 5, a context of 20 or 30 works.'
 refused 'mesh.cp is 2, but the run has 3 ranks, which cannot be grouped so' -n 3 --set mesh.cp=2
 refused 'mesh.cp is 2 and mesh.dp 2, but the run has 2 ranks: it needs 4' -n 2 --set mesh.cp=2 --set mesh.dp=2
 refused 'sync.*mesh.cp' --set mesh.cp=2 --set sync=local

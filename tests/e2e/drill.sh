@@ -45,7 +45,7 @@ ls -d lineshaft-drill-*/kill.vote-0 >/dev/null 2>&1 || fail "what it left is gon
 run 0 "$LINESHAFT" drill --list
 grep -q '^kill.backward   kill -9 of one rank between forward and backward' out || fail "$(cat out)"
 run 2 "$LINESHAFT" drill --only kill,fire
-says '"fire", which is no fault; there are: kill.load'
+says '"fire", which is not a fault; there are: kill.load'
 run 2 "$LINESHAFT" drill --steps 3
 run 2 "$LINESHAFT" drill nowhere.yaml
 run 2 "$LINESHAFT" drill --set checkpoint.every=100

@@ -592,7 +592,7 @@ static const ls_flag flags[] = {
      "which one is taken and why; the numbers of the links and of each pair of hosts, and what the "
      "ranks of a host share."},
     {"peer", 0, NULL, false,
-     "On this machine: run OpenMPI, MPICH and Gloo beside us, those that are installed, and show "
+     "On this machine: also measure OpenMPI, MPICH and Gloo, where they are installed, and show "
      "ratios."},
     {"json", 'j', NULL, false, "Print one JSON object a line."},
     {.name = NULL},
@@ -601,30 +601,30 @@ static const ls_flag flags[] = {
 const ls_command ls_bench_comm = {
     .name = "comm",
     .summary = "time collectives between ranks",
-    .about = "Starts ranks on this machine (and, with --listen and --join, on others) and "
-             "times collectives between them. A call lasts from a barrier until its slowest "
-             "rank is done; the median and the best of many calls are shown. Bytes are those "
-             "of one rank's buffer. Bus bandwidth is what each link carried at least: 2 (n - "
-             "1) / n of the buffer for all_reduce. The column \"x bound\" has the median over "
-             "the least time: those bytes at the measured speed of the link between machines, "
-             "or on one machine at the speed at which all its ranks copy memory.\n\n"
-             "LINESHAFT_CARRIER=tcp or ucx chooses what moves the data between machines; "
-             "without it UCX is taken where every rank has an RDMA device. "
-             "LINESHAFT_ZEROCOPY=on or off: whether TCP sends large messages without copying "
-             "them; without it, where the kernel can.\n\n"
-             "In a lab (`lineshaft lab --nodes 2 --link 1gbit -- lineshaft bench comm -n 1`) "
-             "the hosts find each other automatically.\n\n"
-             "The way is chosen by a model of the links, which are measured when a job starts "
-             "on several hosts. The numbers are kept under $XDG_CACHE_HOME or ~/.cache, in "
-             "lineshaft/tune, for the next job on the same hosts. LINESHAFT_TUNE=off: nothing "
-             "is measured or kept, and links of 1 Gbit/s are assumed.",
+    .about =
+        "Starts ranks on this machine (and, with --listen and --join, on others) and times "
+        "collectives between them. A call lasts from a barrier until its slowest rank is done; the "
+        "median and the best of many calls are shown. Bytes are those of one rank's buffer. Bus "
+        "bandwidth is what each link carried at least: 2 (n - 1) / n of the buffer for all_reduce. "
+        "The column \"x bound\" is the median divided by the least possible time: that of those "
+        "bytes at the measured speed of the link between machines, or on one machine at the speed "
+        "at which all its ranks copy memory.\n\n"
+        "LINESHAFT_CARRIER=tcp or ucx chooses what moves the data between machines; without it UCX "
+        "is taken where every rank has an RDMA device. LINESHAFT_ZEROCOPY=on or off: whether TCP "
+        "sends large messages without copying them; without it, where the kernel can.\n\n"
+        "In a lab (`lineshaft lab --nodes 2 --link 1gbit -- lineshaft bench comm -n 1`) the hosts "
+        "find each other automatically.\n\n"
+        "The way is chosen by a model of the links, which are measured when a job starts on "
+        "several hosts. The numbers are kept under $XDG_CACHE_HOME or ~/.cache, in lineshaft/tune, "
+        "for the next job on the same hosts. LINESHAFT_TUNE=off: nothing is measured or kept, and "
+        "links of 1 Gbit/s are assumed.",
     .examples =
         "lineshaft bench comm -n 2  # all_reduce between two ranks of this machine\n"
         "lineshaft bench comm -n 4 --op all_reduce,broadcast --sizes 1K,256M --json  # two kinds\n"
         "lineshaft bench comm -n 2 --algo ring  # one algorithm\n"
         "lineshaft bench comm -n 2 --sizes 64K --explain  # why this way, and what others take\n"
         "lineshaft bench comm -n 8 --device cuda --op all_reduce --sizes 1M,1G  # between GPUs\n"
-        "lineshaft bench comm -n 2 --peer  # beside the MPI libraries and Gloo\n",
+        "lineshaft bench comm -n 2 --peer  # compared with the MPI libraries and Gloo\n",
     .flags = flags,
     .run = run_comm,
 };

@@ -226,7 +226,7 @@ typedef struct report {
     ls_json *json; /* NULL: text */
 } report;
 
-static void tell_damage(const char *object, const char *reason, const char *tensors, void *context)
+static void put_damage(const char *object, const char *reason, const char *tensors, void *context)
 {
     const report *r = context;
 
@@ -274,7 +274,7 @@ static ls_status verify_step(target *t, int64_t step, const report *to, bool *ba
     ls_json_begin(&json, &rows);
     ls_status st = ls_ckpt_find(t->store, step, &ckpt, NULL);
     if (st == LS_OK)
-        st = ls_ckpt_verify(ckpt, tell_damage, &inner, &damaged);
+        st = ls_ckpt_verify(ckpt, put_damage, &inner, &damaged);
     else if (st == LS_EDATA)
         damaged = 1;
     if (ckpt && st == LS_OK)
@@ -388,12 +388,11 @@ static const ls_command list = {
     .name = "list",
     .summary = "show the checkpoints of a run",
     .arguments = "DIR",
-    .about = "One line per checkpoint: step, when it was saved (UTC), its size, how much of that\n"
-             "was written by this save and how much was reused of checkpoints before, tokens\n"
-             "seen, loss (validation loss where there is one), whether it looks whole, and\n"
-             "whether it is signed and pinned. This checks each manifest's hash (with --key its\n"
-             "signature, too) and the sizes of its objects; \"ckpt verify\" reads every byte.\n"
-             "\n"
+    .about = "One line per checkpoint: step, when it was saved (UTC), its size, how much of that "
+             "was written by this save and how much was reused from earlier checkpoints, tokens "
+             "seen, loss (validation loss where there is one), whether it looks whole, and whether "
+             "it is signed and pinned. This checks each manifest's hash (with --key its signature, "
+             "too) and the sizes of its objects; \"ckpt verify\" reads every byte.\n\n"
              "DIR is a run folder, its checkpoints folder, or one step-*.json file.",
     .examples = "lineshaft ckpt list runs/demo         # a table\n"
                 "lineshaft ckpt list runs/demo --json  # for programs\n",
@@ -405,12 +404,12 @@ static const ls_command verify = {
     .name = "verify",
     .summary = "read every byte of checkpoints and compare checksums",
     .arguments = "DIR",
-    .about = "Reads each object of each checkpoint, compares every block with its checksum and "
-             "the whole with its name, and checks that it holds the tensors that the manifest "
-             "lists. Damage is shown with the object's file and the tensors in it; the exit "
-             "code is then 4. Each manifest carries its own hash and that of the one before "
-             "it: verify shows which one it follows, or that this one is gone. Nothing is "
-             "changed. Hashes find damage; only --key finds deliberate changes.\n\n"
+    .about = "Reads each object of each checkpoint, compares every block with its checksum and the "
+             "whole with its name, and checks that it holds the tensors that the manifest lists. "
+             "Damage is shown with the object's file and the tensors in it; the exit code is then "
+             "4. Each manifest carries its own hash and that of the one before it: verify shows "
+             "which one it follows, or that it is gone. Nothing is changed. Hashes find damage; "
+             "only --key finds deliberate changes.\n\n"
              "DIR is a run folder, its checkpoints folder, or one step-*.json file.",
     .examples = "lineshaft ckpt verify runs/demo             # all checkpoints\n"
                 "lineshaft ckpt verify runs/demo --step 500  # only this one\n"

@@ -8,11 +8,11 @@ extern const ls_command ls_cmd_ckpt_diff, ls_cmd_ckpt_copy, ls_cmd_ckpt_prune, l
     ls_cmd_ckpt_key;
 
 /* --key of the commands that read checkpoints. */
-#define LS_CMD_CKPT_KEY_FLAG                                                                  \
-    {                                                                                         \
-        .name = "key", .value = "FILE",                                                       \
-        .doc = "Take only what is signed with this key (lineshaft ckpt key); without it, no " \
-               "signature is checked."                                                        \
+#define LS_CMD_CKPT_KEY_FLAG                                                                 \
+    {                                                                                        \
+        .name = "key", .value = "FILE",                                                      \
+        .doc = "Accept only what is signed with this key (lineshaft ckpt key); without it, " \
+               "signatures are not checked."                                                 \
     }
 /* The store gets the key that --key names, if it was given. */
 ls_status ls_cmd_ckpt_use_key(const ls_args *args, ls_ckpt_store *store);

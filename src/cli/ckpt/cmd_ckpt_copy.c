@@ -22,7 +22,7 @@ static ls_status open_target(const char *path, ls_ckpt_store **to_out)
     }
     if (ls_file_exists(path) && !ls_file_is_dir(path)) {
         st = ls_fail(LS_EUSAGE, "cannot copy to \"%s\": it is a file", path);
-        ls_err_hint("Give a folder; it is made if it is not there.");
+        ls_err_hint("Name a folder; it is created if it does not exist.");
         goto out;
     }
     ls_str_append(&dir, ls_file_is_dir(inner) ? inner : path);
@@ -33,7 +33,7 @@ out:
     return st;
 }
 
-static void tell_copy(int64_t step, const ls_ckpt_copied *c, bool json, ls_str *out)
+static void put_copy(int64_t step, const ls_ckpt_copied *c, bool json, ls_str *out)
 {
     char copied[16], there[16];
     ls_json j;
@@ -71,7 +71,7 @@ static ls_status run_copy(const ls_args *args, ls_str *out)
     LS_TRY(st, ls_cmd_ckpt_named_open(&from, args, 0, step), out);
     LS_TRY(st, open_target(args->rest[1], &to), out);
     LS_TRY(st, ls_ckpt_copy(from.ckpt, to, &copied), out);
-    tell_copy(ls_ckpt_about(from.ckpt)->step, &copied, ls_args_has(args, "json"), out);
+    put_copy(ls_ckpt_about(from.ckpt)->step, &copied, ls_args_has(args, "json"), out);
 out:
     ls_ckpt_close(to);
     ls_cmd_ckpt_named_close(&from);
@@ -89,16 +89,15 @@ const ls_command ls_cmd_ckpt_copy = {
     .name = "copy",
     .summary = "copy a checkpoint to another folder, verified",
     .arguments = "DIR TO",
-    .about = "Copies the newest checkpoint of DIR, or that of --step, to the store TO, which is\n"
-             "made if it is not there. Every object is verified while it is read; what TO has and\n"
-             "what is whole there is not copied, so a copy that was interrupted goes on; what is\n"
-             "damaged there is replaced, so copying back heals. The manifest comes last.\n"
-             "\n"
-             "DIR is a run folder, its checkpoints folder, or one step-*.json file. TO is a\n"
+    .about = "Copies the newest checkpoint of DIR, or that of --step, to the store TO, which is "
+             "made if it is not there. Every object is verified while it is read; objects that are "
+             "whole in TO are not copied again, so an interrupted copy goes on; damaged ones are "
+             "replaced, so copying back repairs. The manifest comes last.\n\n"
+             "DIR is a run folder, its checkpoints folder, or one step-*.json file. TO is a "
              "folder; of a run folder its checkpoints folder is meant.",
     .examples = "lineshaft ckpt copy runs/demo /backup/demo             # the newest\n"
                 "lineshaft ckpt copy runs/demo /backup/demo --step 500  # this one\n"
-                "lineshaft ckpt copy /backup/demo runs/demo             # back: heals\n",
+                "lineshaft ckpt copy /backup/demo runs/demo             # back: repairs\n",
     .flags = copy_flags,
     .run = run_copy,
 };

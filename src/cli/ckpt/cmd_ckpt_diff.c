@@ -10,7 +10,7 @@ typedef struct diffing {
     ls_json *json; /* NULL: text */
 } diffing;
 
-static void tell_change(const ls_ckpt_change *c, void *context)
+static void put_change(const ls_ckpt_change *c, void *context)
 {
     static const char *const words[] = {[LS_CKPT_SAME] = "same",
                                         [LS_CKPT_CHANGED] = "changed",
@@ -49,7 +49,7 @@ static ls_status diff_json(const ls_cmd_ckpt_named *a, const ls_cmd_ckpt_named *
     ls_json_put_str(&json, "second", ls_ckpt_path(b->ckpt));
     ls_json_key(&json, "changes");
     ls_json_open(&json, '[');
-    st = ls_ckpt_diff(a->ckpt, b->ckpt, tell_change, &to, diffs);
+    st = ls_ckpt_diff(a->ckpt, b->ckpt, put_change, &to, diffs);
     ls_json_close(&json);
     ls_json_put_int(&json, "same", diffs->same);
     ls_json_put_int(&json, "different", diffs->different);
@@ -64,7 +64,7 @@ static ls_status diff_text(const ls_cmd_ckpt_named *a, const ls_cmd_ckpt_named *
 {
     diffing to = {.out = out};
     char size[16], whole[16];
-    ls_status st = ls_ckpt_diff(a->ckpt, b->ckpt, tell_change, &to, diffs);
+    ls_status st = ls_ckpt_diff(a->ckpt, b->ckpt, put_change, &to, diffs);
 
     ls_str_printf(out, "%d tensor%s differ%s, %d are the same; %s of %s are shared\n",
                   diffs->different, diffs->different == 1 ? "" : "s",

@@ -6,7 +6,7 @@
 
 #include "cli/term.h"
 
-static void tell_removed(const char *path, int64_t bytes, void *context)
+static void put_removed(const char *path, int64_t bytes, void *context)
 {
     char size[16];
 
@@ -15,7 +15,7 @@ static void tell_removed(const char *path, int64_t bytes, void *context)
 
 static ls_status run_prune(const ls_args *args, ls_str *out)
 {
-    ls_ckpt_pruning how = {.dry = ls_args_has(args, "dry-run"), .tell = tell_removed};
+    ls_ckpt_pruning how = {.dry = ls_args_has(args, "dry-run"), .tell = put_removed};
     ls_ckpt_store *store = NULL;
     int64_t freed = 0, step;
     char size[16];

@@ -208,14 +208,14 @@ static const ls_flag flags[] = {
 
 const ls_command ls_cmd_doctor = {
     .name = "doctor",
-    .summary = "say what this machine is good for, and what is wrong",
+    .summary = "report what this machine can do, and what is wrong",
     .arguments = "[RUN]",
-    .about = "Looks at the processor, its cores and their other users, memory, GPUs, the "
-             "libraries of this build and disk space, and says what lineshaft makes of each "
-             "and why: which kernels, how many threads, pinned or not. With RUN, also whether "
-             "that run file is valid and what the run needs against what is there.\n\n"
-             "Each line is marked ok, note (works, but worth knowing), problem or unknown. "
-             "Nothing is changed. The exit code is 1 when there is a problem, otherwise 0.",
+    .about = "Looks at the processor, its cores and their other users, memory, GPUs, the libraries "
+             "of this build and disk space, and reports what lineshaft makes of each and why: "
+             "which kernels, how many threads, pinned or not. With RUN, also whether that run file "
+             "is valid and what the run needs against what is there.\n\n"
+             "Each line is marked ok, note (works, but worth knowing), problem or unknown. Nothing "
+             "is changed. The exit code is 1 when there is a problem, otherwise 0.",
     .examples = "lineshaft doctor  # this machine\n"
                 "lineshaft doctor run.yaml  # and whether this run fits on it\n"
                 "lineshaft doctor --json --no-measure  # for programs, at once",

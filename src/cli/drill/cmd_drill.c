@@ -31,9 +31,9 @@ typedef struct count {
 typedef struct verdict {
     const ls_drill_row *row;
     int number;
-    const char *word;          /* pass, fail, skip */
-    const char *why;           /* "": nothing to say */
-    const ls_drill_told *told; /* NULL: skipped */
+    const char *word;              /* pass, fail, skip */
+    const char *why;               /* "": nothing to say */
+    const ls_drill_report *report; /* NULL: skipped */
 } verdict;
 
 /* --- which rows --- */
@@ -61,7 +61,7 @@ static ls_status check_only(const char *only)
         ls_str_init(&list);
         for (int i = 0; i < ls_drill_row_count; i++)
             ls_str_printf(&list, "%s%s", i ? ", " : "", ls_drill_rows[i].name);
-        ls_fail(LS_EUSAGE, "--only names \"%.*s\", which is no fault; there are: %s", (int)n, p,
+        ls_fail(LS_EUSAGE, "--only names \"%.*s\", which is not a fault; there are: %s", (int)n, p,
                 ls_str_status(&list) == LS_OK ? list.p : "");
         ls_err_hint("The part before the dot means all of them, as in --only kill,save.");
         ls_str_release(&list);
@@ -123,7 +123,7 @@ static const char *obstacle(const ls_drill *d, const ls_drill_row *row)
 
 /* --- what is shown --- */
 
-static double detected_ms(const ls_drill_told *t)
+static double detected_ms(const ls_drill_report *t)
 {
     if (t->struck_ns == 0 || (t->lost == 0 && t->starts == 1))
         return (double)NAN;
@@ -142,7 +142,7 @@ static void put_ms(double ms, int width, ls_str *text)
 
 static void put_row(const verdict *v, ls_str *text)
 {
-    const ls_drill_told *t = v->told;
+    const ls_drill_report *t = v->report;
 
     ls_str_printf(text, "%-15s %-7s", v->row->name, v->word);
     if (t) {
@@ -160,7 +160,7 @@ static void put_row(const verdict *v, ls_str *text)
 
 static void put_json_row(const verdict *v, ls_str *text)
 {
-    const ls_drill_told *t = v->told;
+    const ls_drill_report *t = v->report;
     ls_json j;
 
     ls_json_begin(&j, text);
@@ -293,28 +293,28 @@ static ls_status place_run(const ls_args *args, ls_drill *d, char path[600])
 static ls_status play_undisturbed(ls_drill *d)
 {
     char out[700];
-    ls_drill_told told = {.losses = NULL};
+    ls_drill_report report = {.losses = NULL};
     ls_status st;
 
     snprintf(out, sizeof out, "%s/undisturbed", d->dir);
-    LS_TRY(st, ls_drill_play(d, NULL, 0, out, &told), out);
-    if (told.code != 0 || !*told.hash) {
-        st = ls_fail(LS_EFAIL, "the run fails without any fault: exit code %d", told.code);
+    LS_TRY(st, ls_drill_play(d, NULL, 0, out, &report), out);
+    if (report.code != 0 || !*report.hash) {
+        st = ls_fail(LS_EFAIL, "the run fails without any fault: exit code %d", report.code);
         ls_err_hint("See \"%s.err\".", out);
         goto out;
     }
-    if (told.lost > 0) {
+    if (report.lost > 0) {
         st = ls_fail(LS_EFAIL, "the run loses ranks without any fault");
         ls_err_hint("See \"%s.err\".", out);
         goto out;
     }
-    snprintf(d->hash, sizeof d->hash, "%s", told.hash);
-    d->loss = told.loss;
-    d->seconds = told.seconds;
-    d->losses = told.losses;
-    told.losses = NULL;
+    snprintf(d->hash, sizeof d->hash, "%s", report.hash);
+    d->loss = report.loss;
+    d->seconds = report.seconds;
+    d->losses = report.losses;
+    report.losses = NULL;
 out:
-    ls_drill_told_release(&told);
+    ls_drill_report_release(&report);
     return st;
 }
 
@@ -322,7 +322,7 @@ static ls_status play_row(const ls_drill *d, const ls_drill_row *row, int number
                           count *n)
 {
     char out[700];
-    ls_drill_told told = {.losses = NULL};
+    ls_drill_report report = {.losses = NULL};
     verdict v = {.row = row, .number = number, .word = "skip", .why = obstacle(d, row)};
     ls_str why;
     ls_status st = LS_OK;
@@ -333,13 +333,13 @@ static ls_status play_row(const ls_drill *d, const ls_drill_row *row, int number
     }
     ls_str_init(&why);
     snprintf(out, sizeof out, "%s/%s-%d", d->dir, row->name, number);
-    LS_TRY(st, ls_drill_play(d, row, number, out, &told), out);
-    ls_drill_judge(d, row, &told, out, &why);
+    LS_TRY(st, ls_drill_play(d, row, number, out, &report), out);
+    ls_drill_judge(d, row, &report, out, &why);
     LS_TRY(st, ls_str_status(&why), out);
     bool failed = why.len > 0;
-    if (!failed && row->repeats && told.lost == 0 && told.starts == 1)
+    if (!failed && row->repeats && report.lost == 0 && report.starts == 1)
         ls_str_append(&why, "came too late to matter");
-    v.told = &told;
+    v.report = &report;
     v.word = failed ? "FAIL" : "pass";
     v.why = why.p ? why.p : "";
     *(failed ? &n->failed : &n->passed) += 1;
@@ -347,7 +347,7 @@ static ls_status play_row(const ls_drill *d, const ls_drill_row *row, int number
     if (!failed)
         ls_drill_remove(out);
 out:
-    ls_drill_told_release(&told);
+    ls_drill_report_release(&report);
     ls_str_release(&why);
     return st;
 }
@@ -377,7 +377,7 @@ static ls_status conclude(const ls_drill *d, const count *n, bool json, ls_str *
     if (n->failed > 0) {
         st = ls_fail(LS_EFAIL, "%d of %d faults were not survived", n->failed,
                      n->failed + n->passed);
-        ls_err_hint("What the runs said and left is in \"%s\".", d->dir);
+        ls_err_hint("The output of the runs is in \"%s\".", d->dir);
     }
 out:
     return st;
@@ -436,40 +436,41 @@ out:
 static const ls_flag flags[] = {
     LS_LOAD_RUN_SET_FLAG,
     {"ranks", 'n', "N", false, "Ranks of the run; 3 unless given."},
-    {"steps", 0, "N", false, "Steps of the run, with a checkpoint after each quarter; 16."},
+    {"steps", 0, "N", false,
+     "Steps of the run, with a checkpoint after each quarter; 16 unless given."},
     {"only", 0, "LIST", false, "Only these faults, or groups of them: kill,save.torn."},
-    {"list", 0, NULL, false, "Say what can be made to go wrong, and what not here; run nothing."},
-    {"count", 0, "N", false, "How often faults at random instants are played; 3."},
-    {"seed", 0, "N", false, "Draw other instants; 1."},
+    {"list", 0, NULL, false, "List the faults, and which of them cannot happen here; run nothing."},
+    {"count", 0, "N", false, "How often faults at random instants are tried; 3 unless given."},
+    {"seed", 0, "N", false, "Seed of the random instants; 1 unless given."},
     {"dir", 0, "DIR", false,
-     "Where the runs have their folders, and stay; otherwise a temporary folder, which stays only "
-     "when a fault was not survived."},
+     "Folder for the runs, which is kept; otherwise a temporary one, kept only when a fault was "
+     "not survived."},
     {.name = "json", .letter = 'j', .doc = "Print one JSON object per fault instead of a table."},
     {.name = NULL},
 };
 
 const ls_command ls_cmd_drill = {
     .name = "drill",
-    .summary = "break a run on purpose and check that it ends as if nothing had happened",
+    .summary = "break a run on purpose and check that it recovers",
     .arguments = "[RUN]",
-    .about = "Trains RUN for a few steps undisturbed, then once for each fault of a catalogue: "
-             "ranks that are killed or stopped at named points of a step, saves that break "
-             "off, a full disk, bits that flip in memory and on disk, links that are slow or "
-             "cut, SIGTERM. A run that a fault ends is started again, as a scheduler would. "
-             "Without RUN a tiny model is taken.\n\n"
-             "A fault is survived when the final weights equal those of the undisturbed run, "
-             "bit for bit (with train.reduce: fast: the loss within 1 %), every step reported "
-             "its loss, the newest two checkpoints verify, an incident report says what "
-             "happened, and no process and no temporary file is left. The exit code is 0 when "
-             "all were. What cannot be made to happen on this machine is skipped, with the "
-             "reason: links need hosts (`lineshaft lab`), and so root.\n\n"
-             "The run itself is not touched: each fault has a folder of its own, and out: is "
-             "not used.",
+    .about =
+        "Trains RUN for a few steps undisturbed, then once for each fault of a catalogue: ranks "
+        "that are killed or stopped at named points of a step, saves that break off, a full disk, "
+        "bits that flip in memory and on disk, links that are slow or cut, SIGTERM. A run that a "
+        "fault ends is started again, as a scheduler would. Without RUN a tiny model is "
+        "trained.\n\n"
+        "A fault is survived when the final weights equal those of the undisturbed run, bit for "
+        "bit (with train.reduce: fast: the loss within 1 %), every step reported its loss, the "
+        "newest two checkpoints verify, an incident report says what happened, and no process and "
+        "no temporary file is left. The exit code is 0 when all were. What cannot be made to "
+        "happen on this machine is skipped, with the reason: links need hosts (`lineshaft lab`), "
+        "and so root.\n\n"
+        "The run itself is not touched: each fault has a folder of its own, and out: is not used.",
     .examples =
         "lineshaft drill  # a tiny model, all faults, in a minute or two\n"
         "lineshaft drill run.yaml -n 4 --steps 20  # your own run\n"
         "lineshaft drill --only kill --count 50  # 50 kills at random instants, and all others\n"
-        "lineshaft drill --list  # what can be made to go wrong\n"
+        "lineshaft drill --list  # the faults that there are\n"
         "lineshaft drill run.yaml --only save,disk --json  # for programs",
     .flags = flags,
     .run = run_drill,

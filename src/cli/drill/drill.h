@@ -68,7 +68,7 @@ typedef struct ls_drill {
 } ls_drill;
 
 /* What a run reported, over all of its starts. */
-typedef struct ls_drill_told {
+typedef struct ls_drill_report {
     int starts, code;       /* how often it was started, and its last exit code */
     bool hung, left;        /* it had to be killed; a process of it was left */
     double *losses;         /* by step; NaN: not reported; owned */
@@ -82,23 +82,23 @@ typedef struct ls_drill_told {
     double recovered_ms;    /* of the last recovery */
     int64_t incident_ns;    /* when it was reported, by our clock */
     int64_t struck_ns;      /* when the fault struck, 0: not known */
-    int64_t last_step;      /* that was told */
+    int64_t last_step;      /* that was reported */
     int64_t ended_ns;       /* when the first start ended */
     int64_t rank_pids[256]; /* of the newest generation */
     int n_ranks;
-} ls_drill_told;
+} ls_drill_report;
 
 /* Whether it needs hosts of a lab. */
 bool ls_drill_on_hosts(const ls_drill_row *row);
 
 /* Play a row in the folder `out`; row NULL: undisturbed. LS_OK also when the run did not survive:
- * told_out says what happened. number: which repetition it is. */
+ * report_out says what happened. number: which repetition it is. */
 ls_status ls_drill_play(const ls_drill *drill, const ls_drill_row *row, int number, const char *out,
-                        ls_drill_told *told_out);
-void ls_drill_told_release(ls_drill_told *told);
+                        ls_drill_report *report_out);
+void ls_drill_report_release(ls_drill_report *report);
 
 /* What is wrong with what was reported and with what the run left in `out`; "" when all is well. */
-void ls_drill_judge(const ls_drill *drill, const ls_drill_row *row, const ls_drill_told *told,
+void ls_drill_judge(const ls_drill *drill, const ls_drill_row *row, const ls_drill_report *report,
                     const char *out, ls_str *why_out);
 
 /* Flip a bit of the newest checkpoint in `out`: of an object that only it has, or of its manifest.

@@ -113,10 +113,10 @@ out:
 /* --- what must hold --- */
 
 /* I2, I3: every step once, with its loss. */
-static void judge_losses(const ls_drill *d, const ls_drill_told *t, ls_str *why)
+static void judge_losses(const ls_drill *d, const ls_drill_report *t, ls_str *why)
 {
     if (t->differs) {
-        ls_str_append(why, "a step was told twice with different losses");
+        ls_str_append(why, "a step was reported twice with different losses");
         return;
     }
     for (int64_t i = 0; i < d->steps; i++) {
@@ -124,7 +124,7 @@ static void judge_losses(const ls_drill *d, const ls_drill_told *t, ls_str *why)
                              : fabs(t->losses[i] - d->losses[i]) <= TOLERANCE * fabs(d->losses[i]);
         if (!same) {
             ls_str_printf(why,
-                          isnan(t->losses[i]) ? "step %lld was never told"
+                          isnan(t->losses[i]) ? "step %lld was never reported"
                                               : "the loss of step %lld differs",
                           (long long)i + 1);
             return;
@@ -132,7 +132,7 @@ static void judge_losses(const ls_drill *d, const ls_drill_told *t, ls_str *why)
     }
 }
 
-static void judge_weights(const ls_drill *d, const ls_drill_told *t, ls_str *why)
+static void judge_weights(const ls_drill *d, const ls_drill_report *t, ls_str *why)
 {
     if (d->exact ? strcmp(t->hash, d->hash) != 0
                  : !(fabs(t->loss - d->loss) <= TOLERANCE * fabs(d->loss)))
@@ -171,7 +171,7 @@ out:
 }
 
 /* I8: the incident was reported once; where nothing had to be done, none was. */
-static void judge_incidents(const ls_drill *d, const ls_drill_row *row, const ls_drill_told *t,
+static void judge_incidents(const ls_drill *d, const ls_drill_row *row, const ls_drill_report *t,
                             ls_str *why)
 {
     bool corrupt = row->incident && strcmp(row->incident, "corrupt") == 0;
@@ -179,9 +179,9 @@ static void judge_incidents(const ls_drill *d, const ls_drill_row *row, const ls
     bool healed = lost && d->heals && t->starts == 1;
 
     if (row->spoils && t->unsaved != 1)
-        ls_str_printf(why, "%d incidents tell of a save that failed", t->unsaved);
+        ls_str_printf(why, "%d incidents report a save that failed", t->unsaved);
     else if (healed && t->lost == 0 && !row->repeats) /* a random one may come too late */
-        ls_str_append(why, "no incident tells of the loss");
+        ls_str_append(why, "no incident reports the loss");
     else if (corrupt && t->corrupt == 0)
         ls_str_append(why, "nobody found the bit that flipped");
     else if (row->kind == LS_DRILL_HOST && (t->lost == 0 || strcmp(t->source, "memory") != 0))
@@ -189,34 +189,34 @@ static void judge_incidents(const ls_drill *d, const ls_drill_row *row, const ls
     else if (lost && d->heals && t->starts > 1 && row->kind == LS_DRILL_PLAN)
         ls_str_append(why, "it ended, and had to be started again");
     else if (!lost && t->lost > 0)
-        ls_str_append(why, "an incident tells of a loss that was none");
+        ls_str_append(why, "an incident reports a loss that did not happen");
 }
 
-void ls_drill_judge(const ls_drill *drill, const ls_drill_row *row, const ls_drill_told *told,
+void ls_drill_judge(const ls_drill *drill, const ls_drill_row *row, const ls_drill_report *report,
                     const char *out, ls_str *why_out)
 {
     const ls_drill *d = drill;
 
     ls_str_clear(why_out);
-    if (told->hung)
+    if (report->hung)
         ls_str_append(why_out, "it hung, and was killed"); /* I1 */
-    else if (told->left)
+    else if (report->left)
         ls_str_append(why_out, "a process of it was left"); /* I6 */
-    else if (told->struck_ns == 0 && !row->repeats)         /* by chance it may come too late */
+    else if (report->struck_ns == 0 && !row->repeats)       /* by chance it may come too late */
         ls_str_append(why_out, "the fault never struck");
-    else if (told->code != 0)
-        ls_str_printf(why_out, "exit code %d after %d start%s", told->code, told->starts,
-                      told->starts == 1 ? "" : "s");
+    else if (report->code != 0)
+        ls_str_printf(why_out, "exit code %d after %d start%s", report->code, report->starts,
+                      report->starts == 1 ? "" : "s");
     if (why_out->len == 0)
-        judge_weights(d, told, why_out);
+        judge_weights(d, report, why_out);
     if (why_out->len == 0)
-        judge_losses(d, told, why_out);
+        judge_losses(d, report, why_out);
     if (why_out->len == 0)
-        judge_incidents(d, row, told, why_out);
+        judge_incidents(d, row, report, why_out);
     /* One save may be under way when it strikes; a checkpoint that was damaged costs one more. */
     bool damaged = row->kind == LS_DRILL_OBJECT || row->kind == LS_DRILL_MANIFEST;
-    if (why_out->len == 0 && told->redone > (damaged ? 3 : 2) * d->every + 1) /* I4 */
-        ls_str_printf(why_out, "%lld steps were done again", (long long)told->redone);
+    if (why_out->len == 0 && report->redone > (damaged ? 3 : 2) * d->every + 1) /* I4 */
+        ls_str_printf(why_out, "%lld steps were done again", (long long)report->redone);
     if (why_out->len == 0)
         judge_checkpoints(out, why_out);
     leftover[0] = '\0';

@@ -31,7 +31,7 @@ enum { PAUSE_MS = 1000 };
 typedef struct start {
     const ls_drill *d;
     const ls_drill_row *row; /* NULL: nothing happens to it */
-    ls_drill_told *told;
+    ls_drill_report *report;
     const char *out;
     pid_t pid;
     int fd;               /* what it reports */
@@ -149,7 +149,7 @@ static ls_status begin(start *s, int number)
     ls_str_init(&text);
     ls_str_init(&plan);
     LS_TRY(st, fill_words(s->d, s->row, s->out, &text, words), out);
-    if (s->row && s->row->plan && s->told->starts == 1)
+    if (s->row && s->row->plan && s->report->starts == 1)
         fill_plan(s->d, s->row, number, &plan);
     LS_TRY(st, ls_str_status(&plan), out);
     snprintf(path, sizeof path, "%s.err", s->out);
@@ -229,7 +229,7 @@ static pid_t agent_of(int64_t rank_pid)
 
 static void strike(start *s, int number)
 {
-    ls_drill_told *t = s->told;
+    ls_drill_report *t = s->report;
     uint32_t who = t->n_ranks ? draw(s->d, s->row, number, 'W', (uint32_t)t->n_ranks) : 0;
     pid_t child;
 
@@ -266,7 +266,7 @@ static void strike(start *s, int number)
 /* Whether the moment has come: after this step, or when the second save has ended. */
 static bool is_due(const start *s)
 {
-    if (!s->row || s->struck || s->told->starts > 1)
+    if (!s->row || s->struck || s->report->starts > 1)
         return false;
     switch (s->row->kind) {
     case LS_DRILL_RANDOM:
@@ -275,9 +275,9 @@ static bool is_due(const start *s)
     case LS_DRILL_TERM:
     case LS_DRILL_PAUSE:
     case LS_DRILL_UNPLUGGED:
-        return s->told->last_step >= middle(s->d);
+        return s->report->last_step >= middle(s->d);
     case LS_DRILL_HOST:
-        return s->told->last_step >= middle(s->d) - 1;
+        return s->report->last_step >= middle(s->d) - 1;
     case LS_DRILL_OBJECT:
     case LS_DRILL_MANIFEST:
         return s->saves >= 2;
@@ -300,7 +300,7 @@ static void copy_text(const json_t *row, const char *key, char *to, size_t size)
     snprintf(to, size, "%s", text ? text : "");
 }
 
-static void take_incident(ls_drill_told *t, const json_t *row)
+static void take_incident(ls_drill_report *t, const json_t *row)
 {
     const char *kind = json_string_value(json_object_get(row, "kind"));
 
@@ -327,7 +327,7 @@ static void take_first_step(start *s, int number)
 
 static void take_event(start *s, const json_t *row, int number)
 {
-    ls_drill_told *t = s->told;
+    ls_drill_report *t = s->report;
     const char *event = json_string_value(json_object_get(row, "event"));
 
     if (!event)
@@ -394,12 +394,12 @@ static void watch(start *s, int number)
             s->resume_at_ns = 0;
             kill(s->stopped, SIGCONT);
         }
-        if (ls_time_now_ns() - begun_ns > most_ns && !s->told->hung) {
-            s->told->hung = true;
+        if (ls_time_now_ns() - begun_ns > most_ns && !s->report->hung) {
+            s->report->hung = true;
             kill(s->pid, SIGKILL);
         }
     }
-    s->told->seconds = s->first_ns ? (double)(ls_time_now_ns() - s->first_ns) / 1e9 : 0;
+    s->report->seconds = s->first_ns ? (double)(ls_time_now_ns() - s->first_ns) / 1e9 : 0;
 }
 
 /* --- afterwards --- */
@@ -436,7 +436,7 @@ static void await_nobody(const start *s)
 
     while (is_alive(s->mark)) {
         if (ls_time_now_ns() > until_ns) {
-            s->told->left = true;
+            s->report->left = true;
             return;
         }
         poll(NULL, 0, 20);
@@ -463,7 +463,7 @@ static int64_t find_strike(const char *out)
 }
 
 /* Every step that was reported, from events.jsonl. */
-static ls_status read_losses(const ls_drill *d, const char *out, ls_drill_told *t)
+static ls_status read_losses(const ls_drill *d, const char *out, ls_drill_report *t)
 {
     char path[PATH_MAX], *next;
     ls_str text;
@@ -496,17 +496,17 @@ static ls_status play_once(start *s, int number)
     int status = 0;
     ls_status st;
 
-    s->told->starts++;
-    s->told->n_ranks = 0;
+    s->report->starts++;
+    s->report->n_ranks = 0;
     s->fd = -1;
     ls_str_init(&s->line);
     LS_TRY(st, begin(s, number), out);
     watch(s, number);
     while (waitpid(s->pid, &status, 0) < 0 && errno == EINTR)
         ;
-    s->told->code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-    if (s->told->starts == 1)
-        s->told->ended_ns = ls_time_now_ns();
+    s->report->code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    if (s->report->starts == 1)
+        s->report->ended_ns = ls_time_now_ns();
     await_nobody(s);
 out:
     if (s->fd >= 0)
@@ -516,7 +516,7 @@ out:
 }
 
 /* Whether a scheduler would start it once more. */
-static bool again(const ls_drill_told *t)
+static bool again(const ls_drill_report *t)
 {
     return t->code != 0 && !t->hung && t->starts < LS_DRILL_STARTS &&
            t->code != ls_err_exit_code(LS_EUSAGE) && t->code != ls_err_exit_code(LS_ENORETRY) &&
@@ -524,7 +524,7 @@ static bool again(const ls_drill_told *t)
 }
 
 /* Between two starts. */
-static ls_status damage(const char *out, bool manifest, ls_drill_told *t)
+static ls_status damage(const char *out, bool manifest, ls_drill_report *t)
 {
     if (t->struck_ns == 0) /* it was over before it could be stopped */
         t->struck_ns = t->ended_ns;
@@ -532,20 +532,20 @@ static ls_status damage(const char *out, bool manifest, ls_drill_told *t)
 }
 
 ls_status ls_drill_play(const ls_drill *drill, const ls_drill_row *row, int number, const char *out,
-                        ls_drill_told *told_out)
+                        ls_drill_report *report_out)
 {
-    ls_drill_told *t = told_out;
+    ls_drill_report *t = report_out;
     bool damages = row && (row->kind == LS_DRILL_OBJECT || row->kind == LS_DRILL_MANIFEST);
     ls_status st = LS_OK;
 
-    *t = (ls_drill_told){.recovered_ms = (double)NAN};
+    *t = (ls_drill_report){.recovered_ms = (double)NAN};
     t->losses = ls_mem_array((size_t)drill->steps, sizeof *t->losses);
     if (!t->losses)
         return LS_ENOMEM;
     for (int64_t i = 0; i < drill->steps; i++)
         t->losses[i] = (double)NAN;
     do {
-        start s = {.d = drill, .row = row, .told = t, .out = out};
+        start s = {.d = drill, .row = row, .report = t, .out = out};
         LS_TRY(st, play_once(&s, number), out);
         if (damages && t->starts == 1)
             LS_TRY(st, damage(out, row->kind == LS_DRILL_MANIFEST, t), out);
@@ -558,8 +558,8 @@ out:
     return st;
 }
 
-void ls_drill_told_release(ls_drill_told *told)
+void ls_drill_report_release(ls_drill_report *report)
 {
-    ls_mem_free(told->losses);
-    told->losses = NULL;
+    ls_mem_free(report->losses);
+    report->losses = NULL;
 }

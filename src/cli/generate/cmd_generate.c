@@ -43,7 +43,10 @@ static const ls_flag flags[] = {
     {.name = "prompt-file",
      .value = "FILE",
      .doc = "Take the prompt from a file, exactly as it is; - reads standard input."},
-    {.name = "tokens", .letter = 'n', .value = "N", .doc = "Most tokens to add; 200 unless given."},
+    {.name = "tokens",
+     .letter = 'n',
+     .value = "N",
+     .doc = "Add at most N tokens; 200 unless given."},
     {.name = "temperature",
      .value = "X",
      .doc = "Randomness: 0 takes the most likely token; 0.8 unless given."},
@@ -57,17 +60,14 @@ static const ls_flag flags[] = {
     {.name = "repetition-penalty",
      .value = "X",
      .doc = "Make tokens that are already there less likely; 1, no penalty, unless given."},
-    {.name = "stop",
-     .value = "TEXT",
-     .repeats = true,
-     .doc = "End before this text; may be given several times."},
+    {.name = "stop", .value = "TEXT", .repeats = true, .doc = "End before this text."},
     {.name = "seed", .value = "N", .doc = "The same seed gives the same text; 1 unless given."},
     {.name = "ignore-eos", .doc = "Go on where the model would end its text."},
     {.name = "chat",
      .doc = "The prompt is what a user says; the model's chat template asks for the answer."},
     {.name = "context",
      .value = "N",
-     .doc = "Most tokens that the model sees at once; all that it can unless given."},
+     .doc = "The model sees at most N tokens at once; as many as it can unless given."},
     LS_CMD_CKPT_KEY_FLAG,
     {.name = "json", .letter = 'j', .doc = "Print one JSON object at the end instead of the text."},
     {.name = NULL},
@@ -77,16 +77,18 @@ const ls_command ls_cmd_generate = {
     .name = "generate",
     .summary = "let a trained model continue a text",
     .arguments = "MODEL",
-    .about =
-        "MODEL is a run folder, its checkpoints folder, one manifest (step-*.json), or a Hugging "
-        "Face folder. Of checkpoints the newest that is whole is used.\n\nThe text appears as it "
-        "is made. It ends after --tokens tokens, before a --stop text, or where the model ends it. "
-        "On a terminal, bytes that are no text are shown as dots. Standard error then says how "
-        "fast it was and why it ended, unless --quiet; with --verbose also where memory went. "
-        "Ctrl-C ends the text and exits with 130.\n\nA generation_config.json in the folder gives "
-        "defaults for temperature, top-k, top-p, min-p and the penalty; flags win. A text that "
-        "outgrows the context goes on with its later half.\n\nThe JSON object has text, "
-        "finish_reason (length, eos, stop or interrupted), stop, prompt_ids, ids and timings.",
+    .about = "MODEL is a run folder, its checkpoints folder, one manifest (step-*.json), or a "
+             "Hugging Face folder. Of several checkpoints, the newest whole one is used.\n\n"
+             "The text is printed while it is generated. It ends after --tokens tokens, before a "
+             "--stop text, or where the model ends it. On a terminal, bytes that are not text are "
+             "shown as dots. At the end, standard error reports the speed and why the text ended, "
+             "unless --quiet is given; with --verbose also what uses memory. Ctrl-C ends the text "
+             "and exits with 130.\n\n"
+             "A generation_config.json in the folder gives defaults for temperature, top-k, top-p, "
+             "min-p and the penalty; flags win. When the text outgrows the context, generation "
+             "goes on with its later half.\n\n"
+             "The JSON object has text, finish_reason (length, eos, stop or interrupted), stop, "
+             "prompt_ids, ids and timings.",
     .examples =
         "lineshaft generate runs/demo --prompt \"Once upon a time\"  # continue a text\n"
         "lineshaft generate runs/demo -p \"The fox\" --temperature 0  # most likely text\n"

@@ -108,7 +108,7 @@ static ls_status read_stops(ls_generate_settings *s, const ls_args *args)
         if (*text == '\0')
             return ls_fail(LS_EUSAGE, "--stop is empty, so the text would end before it begins");
         if (ls_utf8_valid(text, strlen(text)) != strlen(text))
-            return ls_fail(LS_EUSAGE, "--stop is not UTF-8, so it would never be met");
+            return ls_fail(LS_EUSAGE, "--stop is not UTF-8, so it could never match");
         s->stops[s->n_stops] = text; /* a command line has no more than 64 flags */
     }
     return LS_OK;

@@ -71,8 +71,8 @@ static ls_status check_flags(const ls_args *args, bool run)
     }
     if (ls_args_has(args, "gbits") && !ls_args_has(args, "gflops")) {
         ls_status st = ls_fail(LS_EUSAGE, "--gbits needs --gflops");
-        ls_err_hint("Without the speed of a rank its work has no time that messages could be held "
-                    "against.");
+        ls_err_hint("Without --gflops the time of a rank's work is not known, so messages cannot "
+                    "be compared with it.");
         return st;
     }
     return LS_OK;
@@ -218,7 +218,7 @@ static ls_status show(const ls_args *args, const request *r, const ls_plan_view 
     } else {
         ls_plan_draw(v, r->width > 0 ? (int)r->width : term.tty ? term.width : 0, out);
         ls_str_append_char(out, '\n');
-        ls_plan_tell(v, out);
+        ls_plan_summary(v, out);
     }
 out:
     return st;
@@ -271,12 +271,12 @@ static const ls_flag schedule_flags[] = {
      "The schedule of the ranks; 1f1b, or mesh.schedule of RUN."},
     {"chunks", 0, "N", false,
      "Runs of layers on each rank, for interleaved schedules; 2, or mesh.chunks of RUN."},
-    {"forward", 0, "TIME", false, "What a rank takes for the forward of a micro-batch; 1."},
+    {"forward", 0, "TIME", false, "Time of the forward pass of a micro-batch; 1 unless given."},
     {"backward", 0, "TIME", false,
-     "What it takes for the backward; 2. Zero-bubble schedules cut it into halves."},
-    {"transfer", 0, "TIME", false, "What a message between two ranks takes; 0."},
+     "Time of its backward pass; 2 unless given. Zero-bubble schedules split it into halves."},
+    {"transfer", 0, "TIME", false, "Time of a message between two ranks; 0 unless given."},
     {"gflops", 0, "N", false,
-     "With RUN: 1e9 operations that a rank does in a second; times are then ms."},
+     "With RUN: speed of a rank, in 1e9 operations a second; times are then ms."},
     {"gbits", 0, "N", false, "With RUN and --gflops: speed of the links between ranks, in Gbit/s."},
     LS_LOAD_RUN_SET_FLAG,
     {"svg", 0, "FILE", false, "Write a picture of the table as well."},
@@ -291,23 +291,21 @@ static const ls_command schedule = {
     .summary = "draw what each rank of a pipeline computes when",
     .arguments = "[RUN]",
     .about =
-        "Makes the table of a pipeline for all ranks, proves that it is complete and cannot wait "
-        "for ever, and draws it: time runs to the right, a line for each rank. Below it: how long "
-        "a "
-        "step takes, the share of it in which ranks compute nothing (the bubble), and how many "
-        "micro-batches each rank keeps activations of at a time.\n\n"
+        "Makes the schedule of a pipeline for all ranks, proves that it is complete and cannot "
+        "deadlock, and draws it: a line for each rank, with time running to the right. Below it "
+        "stand the time of a step, the share of it in which ranks are idle (the bubble), and the "
+        "number of micro-batches whose activations each rank keeps at a time.\n\n"
         "Without RUN all stages cost the same (--forward, --backward). With RUN the layers of its "
-        "model are cut into stages so that the slowest is as fast as it can be, embedding and head "
-        "included, and costs are operations (Gop: 1e9 of them) or, with --gflops, ms.\n\n"
-        "Training runs all of them (mesh.pp, mesh.schedule).",
-    .examples =
-        "lineshaft plan schedule  # 1F1B, 4 stages, 8 micro-batches\n"
-        "lineshaft plan schedule --schedule zero-bubble --stages 8 --micro-batches 32 --svg "
-        "zb.svg  # a picture\n"
-        "lineshaft plan schedule --schedule interleaved --chunks 2 --forward 1 --backward 2  # two "
-        "runs of layers a rank\n"
-        "lineshaft plan schedule run.yaml --stages 2 --gflops 80 --gbits 1  # layers of a run, in "
-        "ms",
+        "model, embedding and head included, are divided into stages so that the slowest is as "
+        "fast as possible; costs are operations (Gop: 1e9 of them) or, with --gflops, ms.\n\n"
+        "Training can run each of these schedules (mesh.pp, mesh.schedule).",
+    .examples = "lineshaft plan schedule  # 1F1B, 4 stages, 8 micro-batches\n"
+                "lineshaft plan schedule --schedule zero-bubble --stages 8 --micro-batches 32 "
+                "--svg zb.svg  # a picture\n"
+                "lineshaft plan schedule --schedule interleaved --chunks 2 --forward 1 --backward "
+                "2  # two runs of layers a rank\n"
+                "lineshaft plan schedule run.yaml --stages 2 --gflops 80 --gbits 1  # layers of a "
+                "run, in ms",
     .flags = schedule_flags,
     .run = run_schedule,
 };
@@ -316,7 +314,7 @@ static const ls_command *const subs[] = {&schedule, &ls_cmd_plan_mesh, NULL};
 const ls_command ls_cmd_plan = {
     .name = "plan",
     .summary = "see what a run would do before it is started",
-    .about = "Looks ahead without running anything.",
+    .about = "Predicts what a run would do, without running anything.",
     .examples = "lineshaft plan schedule --stages 4  # what each stage computes when\n"
                 "lineshaft plan mesh run.yaml -n 4  # which mesh is best for four processes",
     .subs = subs,

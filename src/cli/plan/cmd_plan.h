@@ -25,7 +25,7 @@ typedef struct ls_plan_view {
 void ls_plan_draw(const ls_plan_view *view, int width, ls_str *out);
 
 /* The totals: the step, its bubble, and for each rank its layers, work and memory. */
-void ls_plan_tell(const ls_plan_view *view, ls_str *out);
+void ls_plan_summary(const ls_plan_view *view, ls_str *out);
 
 void ls_plan_svg(const ls_plan_view *view, ls_str *out);
 void ls_plan_json(const ls_plan_view *view, ls_str *out);

@@ -157,7 +157,7 @@ static void tell_rank(const ls_plan_view *v, int rank, ls_str *out)
     ls_str_append_char(out, '\n');
 }
 
-void ls_plan_tell(const ls_plan_view *view, ls_str *out)
+void ls_plan_summary(const ls_plan_view *view, ls_str *out)
 {
     const ls_pp_schedule *p = &view->table;
     char step[COST];

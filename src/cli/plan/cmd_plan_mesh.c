@@ -103,14 +103,15 @@ out:
 
 static const ls_flag flags[] = {
     LS_LOAD_RUN_SET_FLAG,
-    {"ranks", 'n', "N", false, "Processes of the run on all machines; 2."},
-    {"nodes", 0, "N", false, "Machines that they are spread over evenly; 1."},
+    {"ranks", 'n', "N", false, "Processes of the run on all machines; 2 unless given."},
+    {"nodes", 0, "N", false, "Machines, with the same number of processes each; 1 unless given."},
     {"memory", 0, "GIB", false,
-     "Memory for each process, in GiB; its share of what is free on this machine."},
+     "Memory for each process, in GiB; its share of what is free on this machine unless given."},
     {"gflops", 0, "N", false,
-     "Operations of a process in a second, in 1e9; assumed by kernels and threads."},
-    {"gbits", 0, "N", false, "Speed of the links between machines, in Gbit/s; 0.94 is assumed."},
-    {"rows", 0, "N", false, "How many of the meshes that work are shown; 8."},
+     "Speed of a process, in 1e9 operations a second; estimated from kernels and threads unless "
+     "given."},
+    {"gbits", 0, "N", false, "Speed of the links between machines, in Gbit/s; 0.94 unless given."},
+    {"rows", 0, "N", false, "How many of the meshes that work are shown; 8 unless given."},
     {"json", 'j', NULL, false, "Print one JSON object, with every mesh."},
     {.name = NULL},
 };
@@ -120,11 +121,10 @@ const ls_command ls_cmd_plan_mesh = {
     .summary = "show which mesh fits and is quickest, and what refuses the others",
     .arguments = "RUN",
     .about = "Goes through all meshes of this many processes (mesh.tp, pp, cp, ep, zero and "
-             "schedule, as far as the run file does not set them; ep where the model has "
-             "experts), asks the checks of the run and the ledger of memory which of them "
-             "work, and predicts the time of a step of each: by the schedule, the links and "
-             "the speed of a process. The first one is what `mesh: auto` takes. Times are for "
-             "comparing meshes; nothing is measured.",
+             "schedule, unless the run file sets them; ep where the model has experts). The checks "
+             "of the run and the memory ledger say which of them work; the time of a step is "
+             "predicted from the schedule, the links and the speed of a process. `mesh: auto` "
+             "takes the first mesh. The times serve to compare meshes; nothing is measured.",
     .examples = "lineshaft plan mesh run.yaml -n 4  # four processes on this machine\n"
                 "lineshaft plan mesh run.yaml -n 8 --nodes 4 --gbits 1 --memory 2  # four "
                 "machines, slow links\n"
