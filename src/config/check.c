@@ -238,6 +238,14 @@ ls_status ls_check_clash(const ls_run *run, const char *a, const char *b, const 
                    second->where, why);
 }
 
+ls_status ls_check_rows(const ls_run *run, const ls_check_row *rows, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (rows[i].clash)
+            return ls_check_clash(run, rows[i].a, rows[i].b, rows[i].why);
+    return LS_OK;
+}
+
 ls_status ls_check_missing(const ls_run *run, const char *key, const char *what)
 {
     const char *where = NULL;
@@ -365,17 +373,18 @@ static ls_status check_tuning(const ls_run *run)
     bool forgotten =
         run->lora.rank == 0 && ls_check_origin(run, "lora.rank")->source == LS_RUN_DEFAULT;
 
-    if (forgotten && run->lora.alpha != 0)
-        return ls_check_clash(run, "lora.alpha", "lora.rank", "without a rank there is no LoRA");
-    if (forgotten && run->lora.targets.count)
-        return ls_check_clash(run, "lora.targets", "lora.rank", "without a rank there is no LoRA");
-    if (run->lora.rank && !*run->model.import)
-        return ls_check_clash(run, "lora.rank", "model.import",
-                              "there must be a model to fine-tune");
-    if (run->lora.rank && run->train.freeze.count)
-        return ls_check_clash(run, "lora.rank", "train.freeze",
-                              "with LoRA everything else is frozen");
-    return LS_OK;
+    const ls_check_row rows[] = {
+        {forgotten && run->lora.alpha != 0, "lora.alpha", "lora.rank",
+         "without a rank there is no LoRA"},
+        {forgotten && run->lora.targets.count, "lora.targets", "lora.rank",
+         "without a rank there is no LoRA"},
+        {run->lora.rank && !*run->model.import, "lora.rank", "model.import",
+         "there must be a model to fine-tune"},
+        {run->lora.rank && run->train.freeze.count, "lora.rank", "train.freeze",
+         "with LoRA everything else is frozen"},
+    };
+
+    return ls_check_rows(run, rows, LS_COUNT(rows));
 }
 
 static ls_status check_graphs(const ls_run *run)
@@ -451,32 +460,26 @@ static ls_status check_recompute(const ls_run *run)
 static ls_status check_optimizer(const ls_run *run)
 {
     const ls_optimizer_facts *facts = ls_optimizer_of(run->train.optimizer);
-    const struct {
-        unsigned reads;
-        const char *key, *why;
-        bool set; /* to another value than the default */
-    } rows[] = {
-        {LS_READS_BETAS, "train.beta1", "this optimizer keeps no such mean",
-         fabs(run->train.beta1 - LS_OPTIMIZER_BETA1) > 0},
-        {LS_READS_BETAS, "train.beta2", "this optimizer keeps no such mean",
-         fabs(run->train.beta2 - facts->beta2) > 0},
-        {LS_READS_EPS, "train.eps", "this optimizer has no divisor",
-         fabs(run->train.eps - LS_OPTIMIZER_EPS) > 0},
-        {LS_READS_MOMENTUM, "train.momentum", "this optimizer has no momentum",
-         fabs(run->train.momentum - facts->momentum) > 0},
-        {LS_READS_NESTEROV, "train.nesterov", "only sgd can do without it", !run->train.nesterov},
-        {LS_READS_ADAMW_LR, "train.adamw_lr",
-         "only muon leaves parameters to AdamW; train.lr is the rate of all others",
-         run->train.adamw_lr > 0},
+    unsigned reads = facts->reads;
+    const ls_check_row rows[] = {
+        {facts->reach == LS_REACH_MATRIX && run->lora.rank > 0, "train.optimizer", "lora.rank",
+         "muon updates the matrices of blocks, which LoRA freezes"},
+        {!(reads & LS_READS_BETAS) && fabs(run->train.beta1 - LS_OPTIMIZER_BETA1) > 0,
+         "train.beta1", "train.optimizer", "this optimizer keeps no such mean"},
+        {!(reads & LS_READS_BETAS) && fabs(run->train.beta2 - facts->beta2) > 0, "train.beta2",
+         "train.optimizer", "this optimizer keeps no such mean"},
+        {!(reads & LS_READS_EPS) && fabs(run->train.eps - LS_OPTIMIZER_EPS) > 0, "train.eps",
+         "train.optimizer", "this optimizer has no divisor"},
+        {!(reads & LS_READS_MOMENTUM) && fabs(run->train.momentum - facts->momentum) > 0,
+         "train.momentum", "train.optimizer", "this optimizer has no momentum"},
+        {!(reads & LS_READS_NESTEROV) && !run->train.nesterov, "train.nesterov", "train.optimizer",
+         "only sgd can do without it"},
+        {!(reads & LS_READS_ADAMW_LR) && run->train.adamw_lr > 0, "train.adamw_lr",
+         "train.optimizer",
+         "only muon leaves parameters to AdamW; train.lr is the rate of all others"},
     };
 
-    if (facts->reach == LS_REACH_MATRIX && run->lora.rank > 0)
-        return ls_check_clash(run, "train.optimizer", "lora.rank",
-                              "muon updates the matrices of blocks, which LoRA freezes");
-    for (size_t i = 0; i < LS_COUNT(rows); i++)
-        if (rows[i].set && !(facts->reads & rows[i].reads))
-            return ls_check_clash(run, rows[i].key, "train.optimizer", rows[i].why);
-    return LS_OK;
+    return ls_check_rows(run, rows, LS_COUNT(rows));
 }
 
 static ls_status check_model(const ls_run *run)

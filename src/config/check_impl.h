@@ -12,6 +12,15 @@ const ls_run_origin *ls_check_origin(const ls_run *run, const char *key);
  * comes first. */
 ls_status ls_check_clash(const ls_run *run, const char *a, const char *b, const char *why);
 
+/* Two keys that contradict each other when clash holds. */
+typedef struct ls_check_row {
+    bool clash;
+    const char *a, *b, *why;
+} ls_check_row;
+
+/* Fails with the first of n rows that clashes. */
+ls_status ls_check_rows(const ls_run *run, const ls_check_row *rows, size_t n);
+
 /* Settings of ranks, their exchange and replicas that contradict each other. */
 ls_status ls_check_mesh(const ls_run *run);
 

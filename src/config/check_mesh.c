@@ -30,16 +30,15 @@ static ls_status check_parts(const ls_run *run)
 
     if (run->mesh.zero < 2)
         return LS_OK;
-    if (run->mesh.balance == LS_BALANCE_AUTO)
-        return ls_check_clash(run, "mesh.balance", "mesh.zero", why);
-    if (run->batch.ramp > 0)
-        return ls_check_clash(run, "batch.ramp", "mesh.zero", why);
-    if (run->exchange.compress != LS_COMPRESS_NONE)
-        return ls_check_clash(run, "exchange.compress", "mesh.zero", why);
-    if (!ls_optimizer_is_elementwise(run->train.optimizer))
-        return ls_check_clash(run, "train.optimizer", "mesh.zero",
-                              "its update reads whole tensors; stages 0 and 1 keep tensors whole");
-    return LS_OK;
+    const ls_check_row rows[] = {
+        {run->mesh.balance == LS_BALANCE_AUTO, "mesh.balance", "mesh.zero", why},
+        {run->batch.ramp > 0, "batch.ramp", "mesh.zero", why},
+        {run->exchange.compress != LS_COMPRESS_NONE, "exchange.compress", "mesh.zero", why},
+        {!ls_optimizer_is_elementwise(run->train.optimizer), "train.optimizer", "mesh.zero",
+         "its update reads whole tensors; stages 0 and 1 keep tensors whole"},
+    };
+
+    return ls_check_rows(run, rows, LS_COUNT(rows));
 }
 
 /* What tensor-parallel groups do not support yet. */
@@ -51,23 +50,22 @@ static ls_status check_tp_groups(const ls_run *run)
         return ls_check_clash(run, "mesh.sp", "mesh.tp", "it needs mesh.tp above 1");
     if (run->mesh.tp < 2)
         return LS_OK;
-    if (run->sync != LS_SYNC_ALLREDUCE)
-        return ls_check_clash(run, "sync", "mesh.tp",
-                              "local-SGD and parameter-server workers hold whole models");
-    if (!ls_optimizer_is_elementwise(run->train.optimizer))
-        return ls_check_clash(run, "train.optimizer", "mesh.tp", "its update reads whole tensors");
-    if (run->mesh.balance == LS_BALANCE_AUTO)
-        return ls_check_clash(run, "mesh.balance", "mesh.tp",
-                              "only the speed of single ranks is measured");
-    if (run->mesh.weights.count > 0)
-        return ls_check_clash(run, "mesh.weights", "mesh.tp", "shares are given for single ranks");
-    if (run->exchange.compress != LS_COMPRESS_NONE)
-        return ls_check_clash(run, "exchange.compress", "mesh.tp",
-                              "gradients of a sharded model are not compressed yet");
-    if (run->device.offload != LS_OFFLOAD_NONE)
-        return ls_check_clash(run, "device.offload", "mesh.tp",
-                              "moments of a sharded model stay in memory");
-    return LS_OK;
+    const ls_check_row rows[] = {
+        {run->sync != LS_SYNC_ALLREDUCE, "sync", "mesh.tp",
+         "local-SGD and parameter-server workers hold whole models"},
+        {!ls_optimizer_is_elementwise(run->train.optimizer), "train.optimizer", "mesh.tp",
+         "its update reads whole tensors"},
+        {run->mesh.balance == LS_BALANCE_AUTO, "mesh.balance", "mesh.tp",
+         "only the speed of single ranks is measured"},
+        {run->mesh.weights.count > 0, "mesh.weights", "mesh.tp",
+         "shares are given for single ranks"},
+        {run->exchange.compress != LS_COMPRESS_NONE, "exchange.compress", "mesh.tp",
+         "gradients of a sharded model are not compressed yet"},
+        {run->device.offload != LS_OFFLOAD_NONE, "device.offload", "mesh.tp",
+         "moments of a sharded model stay in memory"},
+    };
+
+    return ls_check_rows(run, rows, LS_COUNT(rows));
 }
 
 /* Ranks that share sequences have whole chunks of them, two each. */
@@ -98,42 +96,38 @@ static ls_status check_context(const ls_run *run)
         return ls_check_clash(run, "mesh.keys", "mesh.cp", "it needs mesh.cp above 1");
     if (run->mesh.cp < 2)
         return LS_OK;
-    if (run->sync != LS_SYNC_ALLREDUCE)
-        return ls_check_clash(run, "sync", "mesh.cp",
-                              "local-SGD and parameter-server workers have whole sequences");
-    if (run->mesh.balance == LS_BALANCE_AUTO)
-        return ls_check_clash(run, "mesh.balance", "mesh.cp",
-                              "only the speed of single ranks is measured");
-    if (run->mesh.weights.count > 0)
-        return ls_check_clash(run, "mesh.weights", "mesh.cp", "shares are given for single ranks");
-    return check_chunks(run);
+    const ls_check_row rows[] = {
+        {run->sync != LS_SYNC_ALLREDUCE, "sync", "mesh.cp",
+         "local-SGD and parameter-server workers have whole sequences"},
+        {run->mesh.balance == LS_BALANCE_AUTO, "mesh.balance", "mesh.cp",
+         "only the speed of single ranks is measured"},
+        {run->mesh.weights.count > 0, "mesh.weights", "mesh.cp",
+         "shares are given for single ranks"},
+    };
+    ls_status st = ls_check_rows(run, rows, LS_COUNT(rows));
+
+    return st == LS_OK ? check_chunks(run) : st;
 }
 
 /* What ranks that divide experts cannot do yet. */
 static ls_status check_with_experts(const ls_run *run)
 {
-    const struct {
-        const char *key, *why;
-        bool asked;
-    } rows[] = {
-        {"sync", "local-SGD and parameter-server workers hold whole models",
-         run->sync != LS_SYNC_ALLREDUCE},
-        {"train.optimizer", "its update reads whole tensors",
-         !ls_optimizer_is_elementwise(run->train.optimizer)},
-        {"mesh.balance",
-         "experts also compute tokens of other ranks, so a rank's time says little about its speed",
-         run->mesh.balance == LS_BALANCE_AUTO},
-        {"exchange.compress", "gradients of a sharded model are not compressed yet",
-         run->exchange.compress != LS_COMPRESS_NONE},
-        {"device.offload", "moments of a sharded model stay in memory",
-         run->device.offload != LS_OFFLOAD_NONE},
-        {"heal.replay", "each rank has only some of the experts", run->heal.replay > 0},
+    const ls_check_row rows[] = {
+        {run->sync != LS_SYNC_ALLREDUCE, "sync", "mesh.ep",
+         "local-SGD and parameter-server workers hold whole models"},
+        {!ls_optimizer_is_elementwise(run->train.optimizer), "train.optimizer", "mesh.ep",
+         "its update reads whole tensors"},
+        {run->mesh.balance == LS_BALANCE_AUTO, "mesh.balance", "mesh.ep",
+         "experts also compute tokens of other ranks, so a rank's time says little about its "
+         "speed"},
+        {run->exchange.compress != LS_COMPRESS_NONE, "exchange.compress", "mesh.ep",
+         "gradients of a sharded model are not compressed yet"},
+        {run->device.offload != LS_OFFLOAD_NONE, "device.offload", "mesh.ep",
+         "moments of a sharded model stay in memory"},
+        {run->heal.replay > 0, "heal.replay", "mesh.ep", "each rank has only some of the experts"},
     };
 
-    for (size_t i = 0; i < LS_COUNT(rows); i++)
-        if (rows[i].asked)
-            return ls_check_clash(run, rows[i].key, "mesh.ep", rows[i].why);
-    return LS_OK;
+    return ls_check_rows(run, rows, LS_COUNT(rows));
 }
 
 static ls_status check_ep(const ls_run *run)
@@ -219,33 +213,26 @@ static ls_status check_apart(const ls_run *run)
 {
     bool ps = run->sync == LS_SYNC_PS;
 
-    if (run->mesh.zero > 0)
-        return ls_check_clash(run, "mesh.zero", "sync",
-                              ps ? "servers already divide the optimizer's state, and workers "
-                                   "compute with all weights"
-                                 : "every local-SGD worker keeps its own optimizer state");
-    if (run->mesh.balance == LS_BALANCE_AUTO)
-        return ls_check_clash(run, "mesh.balance", "sync",
-                              ps ? "the share of a worker is fixed; mesh.weights sets it"
-                                 : "the share of a local-SGD worker is fixed");
-    if (run->batch.ramp > 0)
-        return ls_check_clash(run, "batch.ramp", "sync",
-                              ps ? "the share of a worker is fixed"
-                                 : "the share of a local-SGD worker is fixed");
-    if (run->exchange.compress != LS_COMPRESS_NONE)
-        return ls_check_clash(
-            run, "exchange.compress", "sync",
-            ps ? "pushes and pulls of workers are not compressed"
-               : "local-SGD workers exchange no gradients; local.compress is for their weights");
-    if (run->lora.rank > 0)
-        return ls_check_clash(run, "lora.rank", "sync",
-                              ps ? "servers keep all weights"
-                                 : "local-SGD workers exchange all weights");
-    if (run->train.freeze.count > 0)
-        return ls_check_clash(run, "train.freeze", "sync",
-                              ps ? "servers keep all weights"
-                                 : "local-SGD workers exchange all weights");
-    return LS_OK;
+    const ls_check_row rows[] = {
+        {run->mesh.zero > 0, "mesh.zero", "sync",
+         ps ? "servers already divide the optimizer's state, and workers "
+              "compute with all weights"
+            : "every local-SGD worker keeps its own optimizer state"},
+        {run->mesh.balance == LS_BALANCE_AUTO, "mesh.balance", "sync",
+         ps ? "the share of a worker is fixed; mesh.weights sets it"
+            : "the share of a local-SGD worker is fixed"},
+        {run->batch.ramp > 0, "batch.ramp", "sync",
+         ps ? "the share of a worker is fixed" : "the share of a local-SGD worker is fixed"},
+        {run->exchange.compress != LS_COMPRESS_NONE, "exchange.compress", "sync",
+         ps ? "pushes and pulls of workers are not compressed"
+            : "local-SGD workers exchange no gradients; local.compress is for their weights"},
+        {run->lora.rank > 0, "lora.rank", "sync",
+         ps ? "servers keep all weights" : "local-SGD workers exchange all weights"},
+        {run->train.freeze.count > 0, "train.freeze", "sync",
+         ps ? "servers keep all weights" : "local-SGD workers exchange all weights"},
+    };
+
+    return ls_check_rows(run, rows, LS_COUNT(rows));
 }
 
 static ls_status check_local(const ls_run *run)
@@ -420,26 +407,24 @@ static ls_status check_buddies(const ls_run *run)
 {
     if (run->heal.buddies != LS_REPLICA_PEERS_ON)
         return LS_OK;
-    if (run->mesh.zero == 0)
-        return ls_check_clash(run, "heal.buddies", "mesh.zero",
-                              "nothing is divided, so every rank is a copy of every other");
-    if (run->heal.mode == LS_HEAL_OFF)
-        return ls_check_clash(run, "heal.buddies", "heal.mode",
-                              "copies are only needed to go on when a rank dies");
-    if (((run->mesh.tp > 1 && run->mesh.pp < 2) || run->mesh.ep > 1) && run->mesh.zero > 1)
-        return ls_check_clash(run, "heal.buddies", "mesh.zero",
-                              "shards of tensor-parallel groups without a pipeline are copied with "
-                              "mesh.zero: 1 only");
-    if ((run->mesh.tp > 1 || run->mesh.ep > 1) && strcmp(run->mesh.shard, "world") != 0)
-        return ls_check_clash(run, "heal.buddies", "mesh.shard",
-                              "groups of ranks that hold the same shard keep no copies");
-    if (run->device.kind == LS_DEVICE_CUDA)
-        return ls_check_clash(run, "heal.buddies", "device.kind",
-                              "a copy lies in host memory, where a GPU updates nothing");
-    if (run->device.offload == LS_OFFLOAD_DISK)
-        return ls_check_clash(run, "heal.buddies", "device.offload",
-                              "a rank without memory for its own moments has none for a copy");
-    return LS_OK;
+    const ls_check_row rows[] = {
+        {run->mesh.zero == 0, "heal.buddies", "mesh.zero",
+         "nothing is divided, so every rank is a copy of every other"},
+        {run->heal.mode == LS_HEAL_OFF, "heal.buddies", "heal.mode",
+         "copies are only needed to go on when a rank dies"},
+        {((run->mesh.tp > 1 && run->mesh.pp < 2) || run->mesh.ep > 1) && run->mesh.zero > 1,
+         "heal.buddies", "mesh.zero",
+         "shards of tensor-parallel groups without a pipeline are copied with "
+         "mesh.zero: 1 only"},
+        {(run->mesh.tp > 1 || run->mesh.ep > 1) && strcmp(run->mesh.shard, "world") != 0,
+         "heal.buddies", "mesh.shard", "groups of ranks that hold the same shard keep no copies"},
+        {run->device.kind == LS_DEVICE_CUDA, "heal.buddies", "device.kind",
+         "a copy lies in host memory, where a GPU updates nothing"},
+        {run->device.offload == LS_OFFLOAD_DISK, "heal.buddies", "device.offload",
+         "a rank without memory for its own moments has none for a copy"},
+    };
+
+    return ls_check_rows(run, rows, LS_COUNT(rows));
 }
 
 /* Leaves that are made again must have the same bits, and be in reach. */
@@ -447,28 +432,20 @@ static ls_status check_replay(const ls_run *run)
 {
     if (run->heal.replay == 0)
         return LS_OK;
-    if (run->train.reduce != LS_REDUCE_ORDERED)
-        return ls_check_clash(
-            run, "heal.replay", "train.reduce",
-            "only in ordered mode a leaf has the same bits wherever it is computed");
-    if (run->mesh.zero >= 2)
-        return ls_check_clash(run, "heal.replay", "mesh.zero",
-                              "with stages 2 and 3 no rank keeps the gradient of a leaf");
-    if (run->device.kind == LS_DEVICE_CUDA)
-        return ls_check_clash(run, "heal.replay", "device.kind",
-                              "gradients are compared in host memory");
-    if (run->sync != LS_SYNC_ALLREDUCE)
-        return ls_check_clash(run, "heal.replay", "sync", "each rank has its own weights");
-    if (run->mesh.pp > 1)
-        return ls_check_clash(run, "heal.replay", "mesh.pp",
-                              "each rank has only some of the layers");
-    if (run->mesh.tp > 1)
-        return ls_check_clash(run, "heal.replay", "mesh.tp",
-                              "each rank has only a part of every layer");
-    if (run->mesh.cp > 1)
-        return ls_check_clash(run, "heal.replay", "mesh.cp",
-                              "each rank has only a part of a sequence");
-    return LS_OK;
+    const ls_check_row rows[] = {
+        {run->train.reduce != LS_REDUCE_ORDERED, "heal.replay", "train.reduce",
+         "only in ordered mode a leaf has the same bits wherever it is computed"},
+        {run->mesh.zero >= 2, "heal.replay", "mesh.zero",
+         "with stages 2 and 3 no rank keeps the gradient of a leaf"},
+        {run->device.kind == LS_DEVICE_CUDA, "heal.replay", "device.kind",
+         "gradients are compared in host memory"},
+        {run->sync != LS_SYNC_ALLREDUCE, "heal.replay", "sync", "each rank has its own weights"},
+        {run->mesh.pp > 1, "heal.replay", "mesh.pp", "each rank has only some of the layers"},
+        {run->mesh.tp > 1, "heal.replay", "mesh.tp", "each rank has only a part of every layer"},
+        {run->mesh.cp > 1, "heal.replay", "mesh.cp", "each rank has only a part of a sequence"},
+    };
+
+    return ls_check_rows(run, rows, LS_COUNT(rows));
 }
 
 /* heal.quorum: what decides which job may write the run. */
