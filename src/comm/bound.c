@@ -1,6 +1,6 @@
-/* cmd_bench_bound.c -- the least time of a collective: its bytes at the measured speed of the link
+/* bound.c -- the least time of a collective: its bytes at the measured speed of the link
  * or the memory. */
-#include "cli/bench/cmd_bench_bound.h"
+#include "comm/bound.h"
 
 #include <string.h>
 #include "base/base.h"

@@ -1,4 +1,4 @@
-/* cmd_bench_bound.h -- the time below which no collective can stay, for `bench comm`.
+/* bound.h -- the least time that a collective can take, for `bench comm`.
  *
  * Between nodes: the bytes that a node has to send at least, at the speed that was measured of its
  * link. On one node: the bytes that have to move, at the speed at which all ranks together copy

@@ -1,7 +1,7 @@
-/* cmd_bench_impl.h -- what the files of `lineshaft bench kernels` share; private to them.
+/* bench.h -- the time of each row of the kernel table, for `lineshaft bench kernels`.
  *
- * cmd_bench.c chooses shapes and device and prints; cmd_bench_measure.c times a row and holds it
- * against its ceiling; cmd_bench_prepare.c knows how each row is prepared and called. */
+ * The caller chooses shapes and device and prints (cli/bench/cmd_bench.c); bench_measure.c times a
+ * row and compares it with its ceiling; bench_prepare.c knows how each row is prepared and called. */
 #pragma once
 #include "device/device.h"
 #include "kernel/kernel.h"
@@ -78,7 +78,7 @@ typedef struct ls_bench_figure {
     bool busy;             /* something else ran on the machine */
 } ls_bench_figure;
 
-/* cmd_bench_prepare.c */
+/* bench_prepare.c */
 
 /* Rows that are shown for each product. */
 bool ls_bench_is_linear(ls_row row);
@@ -90,7 +90,7 @@ void ls_bench_run(ls_bench *b, ls_row row);
 /* Free its buffers. */
 void ls_bench_drop(ls_bench *b);
 
-/* cmd_bench_measure.c */
+/* bench_measure.c */
 
 /* Prepare, measure and free one row, or one product of it. */
 ls_status ls_bench_measure(ls_bench *b, ls_row row, int which, ls_bench_figure *figure_out);

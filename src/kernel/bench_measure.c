@@ -1,4 +1,4 @@
-/* cmd_bench_measure.c -- the time of a row, and what it is held against.
+/* bench_measure.c -- the time of a row, and what it is held against.
  *
  * A row is prepared (buffers, arguments), run once to warm up, then again and again for about 0.2
  * s; the median counts, because a neighbour on the machine spoils a mean. What a row must compute
@@ -13,7 +13,7 @@
  *
  * On a GPU a row is timed by events around as many calls as take about 5 ms, and held against what
  * the card was measured to do (kernel/peak.h): a product of its own type, or a copy. */
-#include "cli/bench/cmd_bench_impl.h"
+#include "kernel/bench.h"
 
 #include "base/time.h"
 #include "kernel/row_cost.h"

@@ -1,8 +1,8 @@
-/* cmd_bench_prepare.c -- how each row of the kernel table is prepared and called.
+/* bench_prepare.c -- how each row of the kernel table is prepared and called.
  *
  * A row's buffers are taken when it is prepared and freed when it was measured, so that the largest
  * row alone decides how much memory is needed. They hold harmless numbers: none overflows. */
-#include "cli/bench/cmd_bench_impl.h"
+#include "kernel/bench.h"
 
 #include "base/mem.h"
 #include "base/time.h"

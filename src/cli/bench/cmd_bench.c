@@ -1,12 +1,12 @@
 /* cmd_bench.c -- `lineshaft bench kernels`: every row of the kernel table at the shapes of a model.
  *
  * This file has the command: which shapes, which device, and the figures as people and programs
- * read them. How a row is timed and judged stands in cmd_bench_measure.c, how it is prepared and
- * called in cmd_bench_prepare.c. */
+ * read them. How a row is timed and judged stands in kernel/bench_measure.c, how it is prepared
+ * and called in kernel/bench_prepare.c. */
 #include "cli/bench/cmd_bench.h"
 
-#include "cli/bench/cmd_bench_impl.h"
 #include "base/json.h"
+#include "kernel/bench.h"
 #include <inttypes.h>
 
 static const ls_bench_dims all_dims[] = {

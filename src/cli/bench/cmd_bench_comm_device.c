@@ -9,7 +9,7 @@
 
 #include <inttypes.h>
 #include "base/time.h"
-#include "cli/bench/cmd_bench_bound.h"
+#include "comm/bound.h"
 #include "comm/device/device_comm.h"
 
 enum { LIMIT_S = 120, WARM_CALLS = 3, LEAST_CALLS = 5, MOST_CALLS = 1000 };
