@@ -246,6 +246,26 @@ LS_TEST_SECONDS(device_exchange_is_that_of_the_host_in_fast_mode, 120)
     }
 }
 
+/* What they cannot carry yet is refused, or goes through the host. */
+LS_TEST_SECONDS(device_exchange_is_refused_where_it_cannot_be, 60)
+{
+    static const struct {
+        const char *set, *text;
+    } cases[] = {
+        {"mesh.zero=2", "exchange.device cannot be nccl: with mesh.zero 2 and 3 gradients"},
+        {"mesh.tp=2", "exchange.device cannot be nccl: ranks that divide a model (mesh.tp"},
+        {"train.optimizer=muon", "exchange.device cannot be nccl: matrices that one rank"}};
+
+    write_text();
+    for (size_t c = 0; c < LS_COUNT(cases); c++) {
+        const char *sets[] = {"exchange.device=nccl", cases[c].set, NULL};
+        run_on("2",
+               &(job){.sets = sets, .discrete = true, .status = LS_EUSAGE, .text = cases[c].text});
+    }
+    const char *automatic[] = {"exchange.device=auto", "mesh.zero=2", NULL};
+    LS_CHECK(run_on("2", &(job){.sets = automatic, .discrete = true}).device_bytes == 0);
+}
+
 /* What one process has, by ranks that divide more than moments. */
 LS_TEST_SECONDS(host_stage_divides_gradients_and_weights, 120)
 {

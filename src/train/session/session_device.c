@@ -180,9 +180,28 @@ int64_t ls_session_share_of_card(const ls_session *s)
     return least;
 }
 
+/* Why gradients of this run cannot go by collectives of device memory; NULL: they can. */
+static const char *only_host(const ls_session *s)
+{
+    const ls_run *run = s->run;
+
+    if (!ls_mesh_whole(&s->mesh))
+        return "ranks that divide a model (mesh.tp, mesh.ep, mesh.pp) exchange through the host";
+    if (s->mesh.zero > 1)
+        return "with mesh.zero 2 and 3 gradients go through the host";
+    if (ls_mesh_shard_groups(&s->mesh) > 1)
+        return "gradients of shard groups (mesh.shard) go through the host";
+    if (run->exchange.compress != LS_COMPRESS_NONE)
+        return "exchange.compress packs gradients in the host";
+    if (ls_optimizer_of(run->train.optimizer)->reach == LS_REACH_MATRIX)
+        return "matrices that one rank updates for all (train.optimizer) go through the host";
+    return NULL;
+}
+
 ls_status ls_session_choose_collectives(ls_session *s)
 {
     const ls_option *wish = ls_option_find("exchange.device");
+    const char *why = only_host(s);
     int64_t deadline = ls_time_now_ns() + LS_SESSION_MEET_S * LS_NS_PER_S;
     ls_status st;
 
@@ -190,6 +209,16 @@ ls_status ls_session_choose_collectives(ls_session *s)
     if (!s->discrete || s->mesh.ranks < 2 || s->mesh.independent ||
         s->run->exchange.device == LS_EXCHANGE_HOST)
         return LS_OK;
+    if (why && s->run->exchange.device == LS_EXCHANGE_NCCL) {
+        ls_fail(LS_EUSAGE, "exchange.device cannot be nccl: %s", why);
+        ls_err_hint("Set exchange.device: host, or auto.");
+        return LS_EUSAGE;
+    }
+    if (why) {
+        s->gpu.collectives.provider = "host";
+        snprintf(s->gpu.collectives.why, sizeof s->gpu.collectives.why, "%s", why);
+        return LS_OK;
+    }
     st = ls_device_comm_choose(s->args.comm, s->device, wish->names[s->run->exchange.device],
                                deadline, &s->gpu.collectives);
     return st;
