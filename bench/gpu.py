@@ -301,4 +301,5 @@ def main():
     rounds.write_json(os.environ.get("JSON"), result)
 
 
-main()
+if __name__ == "__main__":
+    main()
