@@ -20,7 +20,6 @@
 
 typedef struct caller {
     int fd; /* -1: free */
-    bool busy;
     int64_t since_ns;
     ls_sock_address peer;
     ls_hello hello;
@@ -91,8 +90,7 @@ out:
 
 static void drop(ls_acceptor *acceptor, caller *who)
 {
-    acceptor->busy -= who->busy;
-    who->busy = false;
+    acceptor->busy -= who->fd >= 0;
     ls_sock_close(&who->fd); /* leaves the epoll by itself */
     ls_hello_release(&who->hello);
 }
@@ -172,7 +170,6 @@ static ls_status welcome(ls_acceptor *acceptor, int fd, const ls_sock_address *p
     ls_status st = ls_hello_begin(&who->hello, &args);
 
     who->fd = fd;
-    who->busy = true;
     acceptor->busy++;
     who->peer = *peer;
     who->since_ns = now;
@@ -257,7 +254,8 @@ ls_status ls_acceptor_next(ls_acceptor *acceptor, int *fd_out, ls_hello *hello_o
                 *fd_out = who->fd;
                 *hello_out = who->hello;
                 *peer_out = who->peer;
-                who->fd = -1;
+                who->fd = -1; /* the caller's now */
+                acceptor->busy--;
                 drop(acceptor, who);
                 goto out; /* what else is ready will be ready again */
             }

@@ -145,33 +145,21 @@ static ls_status check_proof(const ls_hello *hello, bool connects, const uint8_t
 
 /* --- states --- */
 
+/* What each state moves: so many bytes of ls_hello from this offset on, in or out. */
+#define FIELD(name) offsetof(ls_hello, name), sizeof((ls_hello *)0)->name
+static const struct {
+    size_t bytes_at, len;
+    bool hears;
+} states[] = {[SAY_HELLO] = {FIELD(called), false},  [HEAR_ANSWER] = {FIELD(answer), true},
+              [SAY_PROOF] = {FIELD(proof), false},   [HEAR_HELLO] = {FIELD(called), true},
+              [SAY_ANSWER] = {FIELD(answer), false}, [HEAR_PROOF] = {FIELD(proof), true},
+              [DONE] = {FIELD(proof), false}};
+
 static void enter(ls_hello *hello, int state)
 {
-    static const size_t lens[] = {[SAY_HELLO] = LS_HELLO_BYTES,
-                                  [HEAR_ANSWER] = LS_HELLO_BYTES + LS_HELLO_PROOF,
-                                  [SAY_PROOF] = LS_HELLO_PROOF,
-                                  [HEAR_HELLO] = LS_HELLO_BYTES,
-                                  [SAY_ANSWER] = LS_HELLO_BYTES + LS_HELLO_PROOF,
-                                  [HEAR_PROOF] = LS_HELLO_PROOF,
-                                  [DONE] = 0};
-
     hello->state = state;
     hello->at = 0;
-    hello->len = lens[state];
-}
-
-static uint8_t *bytes_of(ls_hello *hello)
-{
-    switch (hello->state) {
-    case SAY_HELLO:
-    case HEAR_HELLO:
-        return hello->called;
-    case SAY_ANSWER:
-    case HEAR_ANSWER:
-        return hello->answer;
-    default:
-        return hello->proof;
-    }
+    hello->len = states[state].len;
 }
 
 /* All bytes of the state were moved: judge them and take the arrow. */
@@ -237,9 +225,7 @@ bool ls_hello_heard(const ls_hello *hello)
 
 int ls_hello_events(const ls_hello *hello)
 {
-    return hello->state == HEAR_ANSWER || hello->state == HEAR_HELLO || hello->state == HEAR_PROOF
-               ? POLLIN
-               : POLLOUT;
+    return states[hello->state].hears ? POLLIN : POLLOUT;
 }
 
 static ls_status gone(const ls_hello *hello, ssize_t n)
@@ -257,10 +243,10 @@ ls_status ls_hello_step(ls_hello *hello, int fd, bool *done_out)
 {
     *done_out = false;
     while (hello->state != DONE) {
-        bool reads = ls_hello_events(hello) == POLLIN;
-        uint8_t *at = bytes_of(hello) + hello->at;
+        uint8_t *at = (uint8_t *)hello + states[hello->state].bytes_at + hello->at;
         size_t left = hello->len - hello->at;
-        ssize_t n = reads ? recv(fd, at, left, 0) : send(fd, at, left, MSG_NOSIGNAL);
+        ssize_t n =
+            states[hello->state].hears ? recv(fd, at, left, 0) : send(fd, at, left, MSG_NOSIGNAL);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && errno == EAGAIN) {

@@ -10,18 +10,22 @@
 #if __has_include(<curl/curl.h>)
 #include <curl/curl.h>
 
+#define FUNCTIONS(X) \
+    X(global_init)   \
+    X(easy_init)     \
+    X(easy_setopt)   \
+    X(easy_perform)  \
+    X(easy_getinfo)  \
+    X(easy_cleanup)  \
+    X(easy_strerror) \
+    X(slist_append)  \
+    X(slist_free_all)
+#define MEMBER(name) __typeof__(curl_##name) *name;
+
 static struct library {
     void *handle;
     bool sound;
-    CURLcode (*global_init)(long flags);
-    CURL *(*easy_init)(void);
-    CURLcode (*easy_setopt)(CURL *curl, CURLoption option, ...);
-    CURLcode (*easy_perform)(CURL *curl);
-    CURLcode (*easy_getinfo)(CURL *curl, CURLINFO info, ...);
-    void (*easy_cleanup)(CURL *curl);
-    const char *(*easy_strerror)(CURLcode code);
-    struct curl_slist *(*slist_append)(struct curl_slist *list, const char *text);
-    void (*slist_free_all)(struct curl_slist *list);
+    FUNCTIONS(MEMBER)
 } curl;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -47,16 +51,8 @@ static void load(void)
 
     for (size_t i = 0; i < LS_COUNT(names) && !curl.handle; i++)
         curl.handle = dlopen(names[i], RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    curl.sound = curl.handle && find("curl_global_init", &curl.global_init) &&
-                 find("curl_easy_init", &curl.easy_init) &&
-                 find("curl_easy_setopt", &curl.easy_setopt) &&
-                 find("curl_easy_perform", &curl.easy_perform) &&
-                 find("curl_easy_getinfo", &curl.easy_getinfo) &&
-                 find("curl_easy_cleanup", &curl.easy_cleanup) &&
-                 find("curl_easy_strerror", &curl.easy_strerror) &&
-                 find("curl_slist_append", &curl.slist_append) &&
-                 find("curl_slist_free_all", &curl.slist_free_all) &&
-                 curl.global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK;
+#define FIND(name) &&find("curl_" #name, &curl.name)
+    curl.sound = curl.handle FUNCTIONS(FIND) && curl.global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK;
 }
 
 static size_t take(char *bytes, size_t size, size_t n, void *context)
@@ -70,7 +66,7 @@ static size_t take(char *bytes, size_t size, size_t n, void *context)
     return p->answer->failed ? 0 : size * n;
 }
 
-ls_status ls_http_client_open(ls_http_client **post_out)
+ls_status ls_http_client_open(ls_http_client **client_out)
 {
     pthread_once(&once, load);
     if (!curl.sound) {
@@ -96,19 +92,19 @@ ls_status ls_http_client_open(ls_http_client **post_out)
     curl.easy_setopt(p->easy, CURLOPT_WRITEFUNCTION, take);
     curl.easy_setopt(p->easy, CURLOPT_WRITEDATA, p);
     curl.easy_setopt(p->easy, CURLOPT_TCP_KEEPALIVE, 1L);
-    *post_out = p;
+    *client_out = p;
     return LS_OK;
 }
 
-void ls_http_client_close(ls_http_client *post)
+void ls_http_client_close(ls_http_client *client)
 {
-    if (!post)
+    if (!client)
         return;
-    if (post->easy)
-        curl.easy_cleanup(post->easy);
-    if (post->headers)
-        curl.slist_free_all(post->headers);
-    ls_mem_free(post);
+    if (client->easy)
+        curl.easy_cleanup(client->easy);
+    if (client->headers)
+        curl.slist_free_all(client->headers);
+    ls_mem_free(client);
 }
 
 static ls_status judge(const ls_http_client *p, CURLcode code, const char *url)
@@ -133,10 +129,9 @@ static ls_status judge(const ls_http_client *p, CURLcode code, const char *url)
                : ls_fail(LS_EIO, "%s does not answer: %s", url, why);
 }
 
-ls_status ls_http_client_post(ls_http_client *post, const char *url, const char *body,
+ls_status ls_http_client_post(ls_http_client *p, const char *url, const char *body,
                               int64_t deadline_ns, ls_str *answer_out, long *status_out)
 {
-    ls_http_client *p = post;
     int64_t ms = (deadline_ns - ls_time_now_ns()) / LS_NS_PER_MS;
 
     if (ms <= 0)
@@ -158,28 +153,21 @@ ls_status ls_http_client_post(ls_http_client *post, const char *url, const char 
 
 #else
 
-ls_status ls_http_client_open(ls_http_client **post_out)
+ls_status ls_http_client_open(ls_http_client **client_out LS_UNUSED)
 {
-    (void)post_out;
     ls_fail(LS_EUSAGE, "this lineshaft was built without libcurl");
     ls_err_hint("Install libcurl4-openssl-dev (\"make deps\") and build it again.");
     return LS_EUSAGE;
 }
 
-void ls_http_client_close(ls_http_client *post)
+void ls_http_client_close(ls_http_client *client LS_UNUSED)
 {
-    (void)post;
 }
 
-ls_status ls_http_client_post(ls_http_client *post, const char *url, const char *body,
-                              int64_t deadline_ns, ls_str *answer_out, long *status_out)
+ls_status ls_http_client_post(ls_http_client *client LS_UNUSED, const char *url LS_UNUSED,
+                              const char *body LS_UNUSED, int64_t deadline_ns LS_UNUSED,
+                              ls_str *answer_out LS_UNUSED, long *status_out LS_UNUSED)
 {
-    (void)post;
-    (void)url;
-    (void)body;
-    (void)deadline_ns;
-    (void)answer_out;
-    (void)status_out;
     return ls_fail(LS_EUSAGE, "this lineshaft was built without libcurl");
 }
 

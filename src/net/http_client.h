@@ -14,12 +14,12 @@ enum { LS_HTTP_CLIENT_MOST = 4 << 20 };
 typedef struct ls_http_client ls_http_client; /* keeps its connection for the next request */
 
 /* LS_EUSAGE: libcurl is not here, or this program was built without its headers. */
-ls_status ls_http_client_open(ls_http_client **post_out);
-void ls_http_client_close(ls_http_client *post); /* NULL is allowed */
+ls_status ls_http_client_open(ls_http_client **client_out);
+void ls_http_client_close(ls_http_client *client); /* NULL is allowed */
 
 /* POST body to url; the answer's text and status (200, 404 ...). LS_EIO: no server answers there,
  * and why. LS_EDEADLINE: not in time. LS_EUSAGE: no http or https URL. */
-ls_status ls_http_client_post(ls_http_client *post, const char *url, const char *body,
+ls_status ls_http_client_post(ls_http_client *client, const char *url, const char *body,
                               int64_t deadline_ns, ls_str *answer_out, long *status_out);
 
 LS_C_END

@@ -57,7 +57,6 @@ ls_status ls_secret_make(const char *path)
 {
     ls_status st = LS_OK;
     ls_secret secret = {0};
-    bool made = false;
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 
     if (fd < 0) {
@@ -67,7 +66,6 @@ ls_status ls_secret_make(const char *path)
             ls_err_hint("Remove it if no job uses it, or let this job use it.");
         goto out;
     }
-    made = true;
     LS_TRY(st, new_page(&secret), out);
     LS_TRY(st, ls_secret_random(secret.bytes, LS_SECRET_BYTES), out);
     /* A umask narrows the mode only; a file system without modes must not widen it. */
@@ -82,7 +80,7 @@ out:
     ls_secret_release(&secret);
     if (fd >= 0)
         close(fd);
-    if (st != LS_OK && made)
+    if (fd >= 0 && st != LS_OK)
         unlink(path);
     return st;
 }
@@ -141,10 +139,9 @@ static ls_status take(ls_secret *secret, int fd, const char *path)
 ls_status ls_secret_read(ls_secret *secret, const char *path)
 {
     ls_status st = LS_OK;
-    int fd;
 
     *secret = (ls_secret){0};
-    fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0 && errno == ELOOP)
         return ls_fail(LS_EUSAGE, "the secret \"%s\" is a link, not a plain file", path);
     if (fd < 0)
@@ -190,10 +187,8 @@ ls_status ls_secret_to_fd(const uint8_t bytes[LS_SECRET_BYTES], int *fd_out)
 
 ls_status ls_secret_hold(ls_secret *secret, const uint8_t bytes[LS_SECRET_BYTES])
 {
-    ls_status st;
-
     *secret = (ls_secret){0};
-    st = new_page(secret);
+    ls_status st = new_page(secret);
     if (st == LS_OK)
         memcpy(secret->bytes, bytes, LS_SECRET_BYTES);
     return st;

@@ -413,10 +413,6 @@ ls_status ls_sock_tune(int fd, const ls_sock_options *options)
         LS_TRY(st, set(fd, IPPROTO_TCP, TCP_KEEPINTVL, seconds, "TCP_KEEPINTVL"), out);
         LS_TRY(st, set(fd, IPPROTO_TCP, TCP_KEEPCNT, 3, "TCP_KEEPCNT"), out);
     }
-    if (options->send_bytes > 0)
-        LS_TRY(st, set(fd, SOL_SOCKET, SO_SNDBUF, options->send_bytes, "SO_SNDBUF"), out);
-    if (options->receive_bytes > 0)
-        LS_TRY(st, set(fd, SOL_SOCKET, SO_RCVBUF, options->receive_bytes, "SO_RCVBUF"), out);
 out:
     return st;
 }

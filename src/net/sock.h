@@ -47,9 +47,8 @@ ls_status ls_sock_accept(int listen_fd, int64_t deadline_ns, int *fd_out,
                          ls_sock_address *peer_out);
 
 typedef struct ls_sock_options {
-    int64_t user_timeout_ns;       /* unconfirmed bytes for this long break it; 0: no limit */
-    int64_t keepalive_ns;          /* silence after which the kernels ask each other; 0: never */
-    int send_bytes, receive_bytes; /* buffers; 0: the kernel sizes them while it runs */
+    int64_t user_timeout_ns; /* unconfirmed bytes for this long break it; 0: no limit */
+    int64_t keepalive_ns;    /* silence after which the kernels ask each other; 0: never */
 } ls_sock_options;
 
 /* Always sets TCP_NODELAY. */

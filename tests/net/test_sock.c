@@ -98,10 +98,7 @@ LS_TEST(sock_listens_at_one_address_only)
 
 LS_TEST(sock_connects_accepts_and_moves_bytes)
 {
-    ls_sock_options options = {.user_timeout_ns = LS_NS_PER_S,
-                               .keepalive_ns = LS_NS_PER_S,
-                               .send_bytes = 32768,
-                               .receive_bytes = 32768};
+    ls_sock_options options = {.user_timeout_ns = LS_NS_PER_S, .keepalive_ns = LS_NS_PER_S};
     int before = open_fds();
     ls_sock_address local, peer;
     int fd = -1, a = -1, b = -1, value = 0;
