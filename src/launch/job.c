@@ -7,8 +7,8 @@
  *       ls_agent_run    starts the ranks, and returns when all have ended
  *       write_post_mortem    what each rank was doing, when the job failed
  *
- * Here the two towers meet: cluster decides when ranks are started and which view they are in, comm
- * has the memory they share. make_segment() gives each view memory of its own, break_segment()
+ * Here cluster and comm meet: cluster decides when ranks are started and which view they are in,
+ * comm has the memory they share. make_segment() gives each view memory of its own, break_segment()
  * wakes every rank that waits in it.
  *
  * Listening sockets of the ranks are made before the nodes meet, because the list of members has
@@ -91,8 +91,7 @@ static ls_status own_address(const char *other, int64_t deadline_ns, ls_sock_add
     }
     st = ls_sock_local(fd, own_out); /* a datagram socket sends nothing by connecting */
 out:
-    if (fd >= 0)
-        close(fd);
+    ls_sock_close(&fd);
     return st;
 }
 
@@ -266,7 +265,7 @@ static ls_status find_nodes(job *j, ls_launch_nodes *nodes, char lab[64])
     const char *lab_nodes = getenv("LINESHAFT_LAB_NODES"),
                *list = getenv("LINESHAFT_LAB_ADDRESSES");
     const char *node = getenv("LINESHAFT_LAB_NODE");
-    ls_launcher_env places;
+    ls_launcher_env env;
     bool launched;
 
     if (nodes->listen || nodes->join)
@@ -274,8 +273,8 @@ static ls_status find_nodes(job *j, ls_launch_nodes *nodes, char lab[64])
     if (!lab_nodes || !list || !node) {
         if (!ls_task_rendezvous_is_task())
             return LS_OK;
-        ls_status st = ls_task_rendezvous_launched(&launched, &places);
-        return st == LS_OK ? ls_task_rendezvous_open(&j->meet, &places, nodes) : st;
+        ls_status st = ls_task_rendezvous_launched(&launched, &env);
+        return st == LS_OK ? ls_task_rendezvous_open(&j->meet, &env, nodes) : st;
     }
     nodes->nodes = strtoll(lab_nodes, NULL, 10);
     if (nodes->nodes < 2)

@@ -11,7 +11,12 @@
  *
  * In a job that heals each rank makes a new listening socket for each view, at LINESHAFT_ADDRESS,
  * and reports its port. So a rank that still means an older view finds nobody at that view's
- * port. */
+ * port:
+ *
+ *     view 1   ranks 0 1 2 listen at 40001 40002 40003; rank 1 dies
+ *     view 2   ranks 0 1 (before: 2) listen at 40010 40011; a late connection to 40003 is refused
+ *
+ * The generation of the view stands in every frame as well: one check guards the other. */
 #include "launch/job_rank.h"
 
 #include <unistd.h>
@@ -100,38 +105,31 @@ ls_status ls_job_rank_find_movement(ls_job_rank_movement *movement_out)
     return st;
 }
 
-ls_status ls_job_rank_join(ls_comm **comm_out, int64_t deadline_ns)
+/* Meet the ranks that the list of members names. args: rank, descriptors and generation (0: as the
+ * list says); the rest is found here. */
+static ls_status meet(ls_comm_args args, int members_fd, int64_t deadline_ns, ls_comm **comm_out)
 {
     int secret_fd = ls_job_rank_inherited("LINESHAFT_FD_SECRET");
     ls_comm_member *list = NULL;
-    ls_job_rank_movement how;
     ls_secret secret = {NULL};
+    ls_job_rank_movement how;
     ls_members members;
-    ls_launcher_env places;
     ls_status st;
 
     ls_members_init(&members);
     LS_TRY(st, ls_job_rank_find_movement(&how), out);
-    LS_TRY(st, ls_launcher_env_find(&places), out);
-    LS_TRY(st, ls_members_from_fd(&members, ls_job_rank_inherited("LINESHAFT_FD_MEMBERS")), out);
+    LS_TRY(st, ls_members_from_fd(&members, members_fd), out);
     LS_TRY(st, member_list(&members, &list), out);
-    if (secret_fd >= 0)
+    if (secret_fd >= 0 && members.nodes > 1)
         LS_TRY(st, ls_secret_read_fd(&secret, secret_fd), out);
-    LS_TRY(st,
-           ls_comm_open(comm_out,
-                        &(ls_comm_args){.rank = places.rank,
-                                        .ranks = members.ranks,
-                                        .generation = members.generation,
-                                        .members = list,
-                                        .segment_fd = ls_job_rank_inherited("LINESHAFT_FD_MEMORY"),
-                                        .listen_fd = ls_job_rank_inherited("LINESHAFT_FD_LISTEN"),
-                                        .secret = secret.bytes,
-                                        .transport = how.transport,
-                                        .zerocopy = how.zerocopy},
-                        deadline_ns),
-           out);
-    if (places.rank == 0)
-        ls_log(LS_LOG_INFO, "carrier between nodes: %s", ls_comm_transport(*comm_out));
+    args.ranks = members.ranks;
+    args.generation = args.generation ? args.generation : members.generation;
+    args.members = list;
+    args.listen_fd = members.nodes > 1 ? args.listen_fd : -1;
+    args.secret = secret.bytes;
+    args.transport = how.transport;
+    args.zerocopy = how.zerocopy;
+    st = ls_comm_open(comm_out, &args, deadline_ns);
 out:
     ls_secret_release(&secret);
     ls_members_release(&members);
@@ -139,38 +137,20 @@ out:
     return st;
 }
 
-/* Meet the ranks of a view. */
-static ls_status open_view(const ls_heal_view *view, const ls_heal_fds *fds,
-                           const ls_job_rank *rank, ls_comm **comm_out)
+ls_status ls_job_rank_join(ls_comm **comm_out, int64_t deadline_ns)
 {
-    int secret_fd = ls_job_rank_inherited("LINESHAFT_FD_SECRET");
-    ls_comm_member *list = NULL;
-    ls_secret secret = {NULL};
-    ls_job_rank_movement how;
-    ls_members members;
+    ls_comm_args args = {.segment_fd = ls_job_rank_inherited("LINESHAFT_FD_MEMORY"),
+                         .listen_fd = ls_job_rank_inherited("LINESHAFT_FD_LISTEN")};
+    ls_launcher_env env;
     ls_status st;
 
-    ls_members_init(&members);
-    LS_TRY(st, ls_job_rank_find_movement(&how), out);
-    LS_TRY(st, ls_members_from_fd(&members, fds->members), out);
-    LS_TRY(st, member_list(&members, &list), out);
-    if (secret_fd >= 0 && members.nodes > 1)
-        LS_TRY(st, ls_secret_read_fd(&secret, secret_fd), out);
-    st = ls_comm_open(comm_out,
-                      &(ls_comm_args){.rank = view->rank,
-                                      .ranks = members.ranks,
-                                      .generation = view->plan.generation,
-                                      .members = list,
-                                      .segment_fd = fds->segment,
-                                      .listen_fd = members.nodes > 1 ? rank->listen_fd : -1,
-                                      .secret = secret.bytes,
-                                      .transport = how.transport,
-                                      .zerocopy = how.zerocopy},
-                      ls_time_now_ns() + VIEW_S * LS_NS_PER_S);
+    LS_TRY(st, ls_launcher_env_find(&env), out);
+    args.rank = env.rank;
+    LS_TRY(st, meet(args, ls_job_rank_inherited("LINESHAFT_FD_MEMBERS"), deadline_ns, comm_out),
+           out);
+    if (env.rank == 0)
+        ls_log(LS_LOG_INFO, "carrier between nodes: %s", ls_comm_transport(*comm_out));
 out:
-    ls_secret_release(&secret);
-    ls_members_release(&members);
-    ls_mem_free(list);
     return st;
 }
 
@@ -211,11 +191,14 @@ ls_status ls_job_rank_rejoin(ls_job_rank *rank, const ls_view_report *report,
         if (view_out->dismissed)
             goto out;
         ls_fault_reach(view_out->plan.base, view_out->plan.generation);
-        view_out->local_rank += ls_task_rendezvous_local_task() * view_out->local_ranks;
-        view_out->local_ranks *= ls_task_rendezvous_local_tasks();
+        ls_task_rendezvous_widen(&view_out->local_rank, &view_out->local_ranks);
         st = ls_fault_pass(LS_FAULT_AT_MEET);
         if (st == LS_OK)
-            st = open_view(view_out, &fds, rank, comm);
+            st = meet((ls_comm_args){.rank = view_out->rank,
+                                     .generation = view_out->plan.generation,
+                                     .segment_fd = fds.segment,
+                                     .listen_fd = rank->listen_fd},
+                      fds.members, ls_time_now_ns() + VIEW_S * LS_NS_PER_S, comm);
         close(fds.segment);
         close(fds.members);
     } while (st == LS_EPEER || st == LS_EDEADLINE);

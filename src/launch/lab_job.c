@@ -8,9 +8,9 @@
  * meets the others without flags (job.c, find_nodes). */
 #include "launch/lab_job.h"
 
-#include <unistd.h>
 #include "base/mem.h"
 #include "net/secret.h"
+#include "net/sock.h"
 
 enum { SETTINGS = 4 };
 
@@ -75,8 +75,7 @@ ls_status ls_lab_job_run(const ls_lab *lab, int n, ls_agent_args *agent,
     agent->fds = NULL;
     agent->n_fds = 0;
 out:
-    if (secret.fd >= 0)
-        close(secret.fd);
+    ls_sock_close(&secret.fd);
     ls_str_release(&all);
     ls_mem_free(hosts);
     ls_mem_free(own);

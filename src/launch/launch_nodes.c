@@ -30,8 +30,7 @@ typedef struct stage {
     const ls_launch_nodes *nodes;
 } stage;
 
-/* What happens here must be known everywhere. A rank that failed because of a peer tells nobody:
- * the peer's own node does. Where ranks heal, the coordinator decides what a failure means. */
+/* Report what all nodes must know. */
 static void on_event(void *context, const ls_agent_event *event)
 {
     const stage *s = context;
@@ -148,7 +147,9 @@ static ls_status describe_work(const ls_launch_nodes *nodes, const ls_agent_args
                               out);
 }
 
-/* Of several addresses the first where somebody answers. */
+/* Of several addresses the first where somebody answers; each is tried for TRY_S, again and again
+ * until the deadline. "10.0.0.1:7077,10.0.0.2:7077": the first node may be lost, and the second one
+ * may have taken over its part. */
 static ls_status open_any(ls_rendezvous **r, ls_rendezvous_args how, ls_launch_nodes *nodes,
                           int64_t deadline_ns)
 {

@@ -2,7 +2,14 @@
  *
  * The settings go section by section, so that a refusal can say which of them differs; those of
  * the folder, the device and of healing itself may differ. Of the data the files count, not the
- * patterns that find them. */
+ * patterns that find them.
+ *
+ *     first machine      one that joins
+ *     train   9f3c41     train   9f3c41
+ *     model   0011ab     model   0077e0     refused: model (0011ab here, 0077e0 there)
+ *     files   5d20e8     files   5d20e8
+ *
+ * A file counts by its length and its content (a large one by both ends), not by its name. */
 #include "launch/run_digest.h"
 
 #include <glob.h>

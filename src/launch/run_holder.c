@@ -46,9 +46,8 @@ const char *ls_run_holder_etcd(void)
     return ls_run_holder_lease() ? held.urls.p : NULL;
 }
 
-static void on_lost(void *context, const char *why)
+static void on_lost(void *context LS_UNUSED, const char *why)
 {
-    (void)context;
     ls_log(LS_LOG_ERROR, "%s: this one stops, and commits nothing any more", why);
     kill(getpid(), SIGTERM);
 }
@@ -57,13 +56,13 @@ static void on_lost(void *context, const char *why)
 static bool is_first(bool joins)
 {
     const char *lab = getenv("LINESHAFT_LAB_NODE");
-    ls_launcher_env places;
+    ls_launcher_env env;
 
     if (joins || (lab && strcmp(lab, "0") != 0))
         return false;
     if (!ls_task_rendezvous_is_task())
         return true;
-    return ls_launcher_env_find_outer(&places) != LS_OK || places.rank <= 0;
+    return ls_launcher_env_find_outer(&env) != LS_OK || env.rank <= 0;
 }
 
 ls_status ls_run_holder_run(const ls_run *run, bool joins)

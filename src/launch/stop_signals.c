@@ -4,7 +4,12 @@
  * Slurm: SLURM_JOB_END_TIME is when the job's time is over. A signal that comes before it has until
  * then, or more, when it was preempted and the end is sooner: nobody tells. After it, SIGKILL comes
  * when KillWait has passed, 30 s unless the site says otherwise. To take more time than there is
- * does no harm: the checkpoint before stays. */
+ * does no harm: the checkpoint before stays.
+ *
+ *     0 s      SIGTERM: the flag is set, the step goes on; SLURM_JOB_END_TIME is in 90 s
+ *     4 s      the step ends, the save begins
+ *     31 s     the manifest has its name: ls_stop_signals_saved(), and the run ends by itself
+ *     90 s     else SIGALRM: the process ends as LS_EUNSAVED */
 #include "launch/stop_signals.h"
 
 #include <errno.h>
@@ -31,11 +36,9 @@ static void say(const char *text)
 /* Seconds from now; 0: no limit. */
 static int64_t grace(void)
 {
-    int64_t left;
-
     if (how.grace_s > 0 || slurm_end_s == 0)
         return how.grace_s;
-    left = slurm_end_s > 0 ? slurm_end_s - (int64_t)time(NULL) : 0;
+    int64_t left = slurm_end_s > 0 ? slurm_end_s - (int64_t)time(NULL) : 0;
     return left > 0 ? left : KILL_WAIT_S;
 }
 
@@ -45,12 +48,11 @@ static void leave(const char *why)
     _exit(ls_err_exit_code(LS_EUNSAVED));
 }
 
-static void on_stop(int number)
+static void on_stop(int number LS_UNUSED)
 {
     int64_t now = ls_time_now_ns(), before = atomic_load(&asked_ns), seconds;
     int error = errno;
 
-    (void)number;
     if (before == 0) {
         seconds = grace();
         atomic_store(&asked_ns, now);
@@ -64,16 +66,14 @@ static void on_stop(int number)
     errno = error;
 }
 
-static void on_time(int number)
+static void on_time(int number LS_UNUSED)
 {
-    (void)number;
     leave("lineshaft: stopped: the grace time is over, ended without saving\n");
 }
 
 /* `train --json | head`: the reader is gone, so stop, but not without saving. */
-static void on_reader_gone(int number)
+static void on_reader_gone(int number LS_UNUSED)
 {
-    (void)number;
     ls_stop_signals_asked = 1;
 }
 

@@ -10,7 +10,11 @@
  *
  * The file has mode 0600 and is put in place by a rename, so nobody reads half of it. A file that a
  * killed job left is recognised by its process being gone, where that ran on the same machine; job
- * numbers of batch systems do not repeat. */
+ * numbers of batch systems do not repeat.
+ *
+ * Two numbers follow from it. `srun --ntasks 4 --nodes 2` with -n 3 makes a job of 4 "machines" with
+ * 3 ranks each, 12 in all. On each real machine there are 2 tasks, so 6 ranks share its cards: rank
+ * 1 of the second task takes card 4 (ls_task_rendezvous_widen). */
 #include "launch/task_rendezvous.h"
 
 #include <errno.h>
@@ -26,9 +30,12 @@
 #include "base/str.h"
 #include "base/time.h"
 #include "launch/job_rank.h"
+#include "net/digest.h"
 #include "net/secret.h"
+#include "net/sock.h"
 
 enum { LINE = 1024, LOOK_MS = 20 };
+_Static_assert((int)LS_SECRET_BYTES == (int)LS_DIGEST_BYTES, "both are written in 64 digits");
 
 /* What a launcher calls a job, by the variables that tell it; the first must be set. */
 static const struct {
@@ -41,24 +48,24 @@ static const struct {
      {"MASTER_PORT", "MASTER_ADDR", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}},
 };
 
-ls_status ls_task_rendezvous_launched(bool *launched_out, ls_launcher_env *places_out)
+ls_status ls_task_rendezvous_launched(bool *launched_out, ls_launcher_env *env_out)
 {
-    ls_status st = ls_launcher_env_find(places_out);
+    ls_status st = ls_launcher_env_find(env_out);
 
-    *launched_out = st == LS_OK && places_out->rank_from && places_out->world > 1 &&
-                    strcmp(places_out->launcher, "lineshaft") != 0;
+    *launched_out = st == LS_OK && env_out->rank_from && env_out->world > 1 &&
+                    strcmp(env_out->launcher, "lineshaft") != 0;
     return st;
 }
 
 bool ls_task_rendezvous_is_task(void)
 {
     static bool told;
-    ls_launcher_env places;
+    ls_launcher_env env;
     bool launched;
 
     if (ls_job_rank_here())
         return false;
-    if (ls_task_rendezvous_launched(&launched, &places) == LS_OK)
+    if (ls_task_rendezvous_launched(&launched, &env) == LS_OK)
         return launched;
     /* They may mean something else to somebody else. */
     if (!told)
@@ -69,23 +76,14 @@ bool ls_task_rendezvous_is_task(void)
     return false;
 }
 
-int ls_task_rendezvous_local_tasks(void)
+void ls_task_rendezvous_widen(int *local_rank, int *local_ranks)
 {
-    ls_launcher_env places;
+    ls_launcher_env env;
 
-    return ls_launcher_env_find_outer(&places) == LS_OK && places.world > 1 &&
-                   places.local_world > 1
-               ? places.local_world
-               : 1;
-}
-
-int ls_task_rendezvous_local_task(void)
-{
-    ls_launcher_env places;
-
-    return ls_launcher_env_find_outer(&places) == LS_OK && places.world > 1
-               ? (int)ls_max_i64(0, places.local_rank)
-               : 0;
+    if (ls_launcher_env_find_outer(&env) != LS_OK || env.world <= 1)
+        return;
+    *local_rank += (int)ls_max_i64(0, env.local_rank) * *local_ranks;
+    *local_ranks *= (int)ls_max_i64(1, env.local_world);
 }
 
 static bool is_one_machine(const ls_launcher_env *p)
@@ -151,10 +149,10 @@ out:
     return st;
 }
 
-ls_status ls_task_rendezvous_tell(ls_task_rendezvous *meet, const char *address)
+ls_status ls_task_rendezvous_tell(ls_task_rendezvous *m, const char *address)
 {
-    ls_task_rendezvous *m = meet;
     char temporary[sizeof m->path + 32], line[LINE], folder[sizeof m->path], host[256] = "?";
+    char hex[LS_DIGEST_HEX] = "";
     uint8_t secret[LS_SECRET_BYTES];
     int fd = -1, n = 0;
     ls_status st = LS_OK;
@@ -167,10 +165,8 @@ ls_status ls_task_rendezvous_tell(ls_task_rendezvous *meet, const char *address)
         st = ls_fail_sys(LS_EIO, "cannot read the secret of the job");
         goto out;
     }
-    n = snprintf(line, sizeof line, "%s ", address);
-    for (size_t i = 0; i < sizeof secret; i++)
-        n += snprintf(line + n, sizeof line - (size_t)n, "%02x", secret[i]);
-    n += snprintf(line + n, sizeof line - (size_t)n, " %d %s\n", (int)getpid(), host);
+    ls_digest_hex(secret, hex);
+    n = snprintf(line, sizeof line, "%s %s %d %s\n", address, hex, (int)getpid(), host);
     fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0) {
         st = ls_fail_sys(LS_EIO, "cannot write \"%s\", where the other tasks look for this one",
@@ -186,30 +182,19 @@ ls_status ls_task_rendezvous_tell(ls_task_rendezvous *meet, const char *address)
     }
     m->written = true;
 out:
-    if (fd >= 0)
-        close(fd);
+    ls_sock_close(&fd);
     explicit_bzero(line, sizeof line);
+    explicit_bzero(hex, sizeof hex);
     explicit_bzero(secret, sizeof secret);
     return st;
 }
 
 /* --- the others ------------------------------------------------------------------------------- */
 
-static bool read_secret(const char *hex, uint8_t bytes[LS_SECRET_BYTES])
-{
-    for (int i = 0; i < LS_SECRET_BYTES; i++) {
-        unsigned byte;
-        if (sscanf(hex + 2 * i, "%2x", &byte) != 1)
-            return false;
-        bytes[i] = (uint8_t)byte;
-    }
-    return true;
-}
-
 /* Whether the file is there, whole, ours, and of a process that runs. */
 static bool read_line(ls_task_rendezvous *m, uint8_t secret[LS_SECRET_BYTES])
 {
-    char line[LINE], hex[2 * LS_SECRET_BYTES + 1], host[256], own[256] = "?";
+    char line[LINE], hex[LS_DIGEST_HEX], host[256], own[256] = "?";
     int fd = open(m->path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC), pid;
     struct stat about;
     bool good = false;
@@ -222,7 +207,7 @@ static bool read_line(ls_task_rendezvous *m, uint8_t secret[LS_SECRET_BYTES])
     line[n > 0 ? n : 0] = '\0';
     gethostname(own, sizeof own - 1);
     if (ours && sscanf(line, "%319s %64s %d %255s", m->address, hex, &pid, host) == 4 &&
-        strlen(hex) == 2 * LS_SECRET_BYTES && read_secret(hex, secret))
+        ls_digest_parse(hex, secret))
         good = strcmp(host, own) != 0 || kill(pid, 0) == 0 || errno != ESRCH;
     explicit_bzero(line, sizeof line);
     explicit_bzero(hex, sizeof hex);
@@ -233,7 +218,6 @@ static ls_status await_first(ls_task_rendezvous *m, const ls_launcher_env *p, in
 {
     int64_t deadline_ns = ls_time_now_ns() + wait_s * LS_NS_PER_S;
     uint8_t secret[LS_SECRET_BYTES];
-    ls_status st;
 
     while (!read_line(m, secret)) {
         if (ls_time_now_ns() >= deadline_ns) {
@@ -242,36 +226,35 @@ static ls_status await_first(ls_task_rendezvous *m, const ls_launcher_env *p, in
                     "\"%s\"",
                     p->rank, p->world, p->rank_from, (long long)wait_s, m->path);
             ls_err_hint("All tasks need the same home folder, or --listen, --join and --secret; "
-                        "who was not meant to be one of several tasks unsets %s.",
+                        "a process that is not one of several tasks must unset %s.",
                         p->rank_from);
             return LS_EDEADLINE;
         }
         nanosleep(&(struct timespec){.tv_nsec = LOOK_MS * LS_NS_PER_MS}, NULL);
     }
-    st = ls_secret_to_fd(secret, &m->secret_fd);
+    ls_status st = ls_secret_to_fd(secret, &m->secret_fd);
     explicit_bzero(secret, sizeof secret);
     return st;
 }
 
 /* --- both ------------------------------------------------------------------------------------- */
 
-ls_status ls_task_rendezvous_open(ls_task_rendezvous *meet, const ls_launcher_env *places,
+ls_status ls_task_rendezvous_open(ls_task_rendezvous *m, const ls_launcher_env *env,
                                   ls_launch_nodes *nodes)
 {
-    ls_task_rendezvous *m = meet;
     ls_status st;
 
-    *m = (ls_task_rendezvous){.hosts = places->rank == 0, .secret_fd = -1};
-    LS_TRY(st, find_path(m, places), out);
+    *m = (ls_task_rendezvous){.hosts = env->rank == 0, .secret_fd = -1};
+    LS_TRY(st, find_path(m, env), out);
     if (m->hosts)
-        LS_TRY(st, be_first(m, places), out);
+        LS_TRY(st, be_first(m, env), out);
     else
-        LS_TRY(st, await_first(m, places, nodes->wait_s), out);
+        LS_TRY(st, await_first(m, env, nodes->wait_s), out);
     *(m->hosts ? &nodes->listen : &nodes->join) = m->address;
-    nodes->nodes = places->world;
+    nodes->nodes = env->world;
     nodes->secret_fd = m->secret_fd;
     nodes->quiet = true;
-    nodes->launcher = places->launcher;
+    nodes->launcher = env->launcher;
 out:
     return st;
 }

@@ -17,22 +17,22 @@ typedef struct ls_task_rendezvous {
     int secret_fd;     /* a file without a name; -1: none */
 } ls_task_rendezvous;
 
-/* Whether another launcher than lineshaft started several of this process: its places. LS_EUSAGE
- * when its variables contradict each other. */
-ls_status ls_task_rendezvous_launched(bool *launched_out, ls_launcher_env *places_out);
+/* Whether another launcher than lineshaft started several of this process, and where this one
+ * stands among them. LS_EUSAGE when its variables contradict each other. */
+ls_status ls_task_rendezvous_launched(bool *launched_out, ls_launcher_env *env_out);
 
 /* Whether this process is such a task, and so the agent of its own ranks; not so a rank of ours.
  * Variables that contradict each other are taken for none, with a warning. */
 bool ls_task_rendezvous_is_task(void);
 
-/* How many such tasks are on this machine, and the number of this one among them; also in a rank
- * that one of them started. 1 and 0 where there are none. */
-int ls_task_rendezvous_local_tasks(void);
-int ls_task_rendezvous_local_task(void);
+/* In a rank that such a task started: turn its number among the ranks of the task, and how many
+ * these are, into those among all ranks of the machine. Two tasks of 4 ranks: rank 1 of the second
+ * task is 5 of 8. Changes nothing where no launcher started tasks. */
+void ls_task_rendezvous_widen(int *local_rank, int *local_ranks);
 
 /* How this task meets the others: sets listen or join, secret_fd and nodes. A task that joins
  * waits for the file, nodes->wait_s at most. */
-ls_status ls_task_rendezvous_open(ls_task_rendezvous *meet, const ls_launcher_env *places,
+ls_status ls_task_rendezvous_open(ls_task_rendezvous *meet, const ls_launcher_env *env,
                                   ls_launch_nodes *nodes);
 
 /* The first task listens at this address: tell the others. */

@@ -10,13 +10,13 @@
 #include "launch/train_job.h"
 
 #include <limits.h>
-#include <unistd.h>
 #include "base/time.h"
 #include "cluster/node/launcher_env.h"
 #include "launch/run_digest.h"
 #include "launch/run_holder.h"
 #include "launch/task_rendezvous.h"
 #include "layout/replicas.h"
+#include "net/sock.h"
 
 /* How long a run may take to finish its step and save, before its ranks are killed; replicas and
  * workers, which train on their own, first go on until they meet. */
@@ -98,7 +98,7 @@ static ls_status rejoin(void *context, const ls_view_report *report, ls_heal_vie
 ls_status ls_train_job_join(ls_train_job_rank *at, ls_session_args *session)
 {
     const ls_view_report nothing = {.have = -1, .reached = -1};
-    ls_launcher_env places;
+    ls_launcher_env env;
     ls_status st;
 
     at->rank.listen_fd = -1;
@@ -115,10 +115,11 @@ ls_status ls_train_job_join(ls_train_job_rank *at, ls_session_args *session)
     }
     LS_TRY(st, ls_job_rank_join(&at->comm, ls_time_now_ns() + JOIN_S * LS_NS_PER_S), out);
     session->comm = at->comm;
-    LS_TRY(st, ls_launcher_env_find(&places), out);
-    session->local_ranks = places.local_world * ls_task_rendezvous_local_tasks();
-    session->local_rank = ls_task_rendezvous_local_task() * places.local_world + places.local_rank;
-    st = take_place(at, places.rank);
+    LS_TRY(st, ls_launcher_env_find(&env), out);
+    session->local_ranks = env.local_world;
+    session->local_rank = env.local_rank;
+    ls_task_rendezvous_widen(&session->local_rank, &session->local_ranks);
+    st = take_place(at, env.rank);
 out:
     return st;
 }
@@ -128,6 +129,5 @@ void ls_train_job_leave(ls_train_job_rank *at, ls_status st)
     if (st != LS_OK && st != LS_EINTR && st != LS_EUNSAVED && at->comm)
         ls_comm_abort(at->comm, ls_err_last()->text);
     ls_comm_close(at->comm);
-    if (at->rank.listen_fd >= 0)
-        close(at->rank.listen_fd);
+    ls_sock_close(&at->rank.listen_fd);
 }
