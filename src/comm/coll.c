@@ -40,14 +40,17 @@ const char *ls_coll_type_name(ls_dtype type)
     return (size_t)type < LS_COUNT(names) ? names[type] : "unknown";
 }
 
-static bool reduces(int kind)
+ls_coll ls_coll_only_used(const ls_coll *coll)
 {
-    return kind == LS_COLL_ALL_REDUCE || kind == LS_COLL_REDUCE_SCATTER;
-}
+    ls_coll used = *coll;
 
-static bool rooted(int kind)
-{
-    return kind == LS_COLL_BROADCAST || kind == LS_COLL_GATHER;
+    if (coll->kind == LS_COLL_BARRIER)
+        return (ls_coll){.kind = LS_COLL_BARRIER};
+    if (!ls_coll_rooted(coll->kind) && !ls_coll_is_message(coll->kind))
+        used.peer = 0;
+    if (!ls_coll_reduces(coll->kind))
+        used.op = LS_COLL_SUM;
+    return used;
 }
 
 /* --- whether it can be meant ------------------------------------------------------------------ */
@@ -57,7 +60,7 @@ static bool rooted(int kind)
 static ls_status check_numbers(const ls_coll *c, int n, int me)
 {
     const char *kind = ls_coll_kind_name(c->kind);
-    bool peer = rooted(c->kind) || c->kind == LS_COLL_SEND || c->kind == LS_COLL_RECV;
+    bool peer = ls_coll_rooted(c->kind) || ls_coll_is_message(c->kind);
 
     if ((unsigned)c->kind >= LS_COLL_KINDS)
         return ls_fail(LS_EUSAGE, "there is no collective number %d", (int)c->kind);
@@ -68,9 +71,9 @@ static ls_status check_numbers(const ls_coll *c, int n, int me)
         return ls_fail(LS_EUSAGE, "%s of %lld elements", kind, (long long)c->count);
     if (peer && (c->peer < 0 || c->peer >= n))
         return ls_fail(LS_EUSAGE, "%s: there is no rank %d among %d", kind, c->peer, n);
-    if (peer && !rooted(c->kind) && c->peer == me)
+    if (ls_coll_is_message(c->kind) && c->peer == me)
         return ls_fail(LS_EUSAGE, "%s: rank %d is this rank itself", kind, c->peer);
-    if (reduces(c->kind) && c->op == LS_COLL_MEAN && c->type >= LS_I32)
+    if (ls_coll_reduces(c->kind) && c->op == LS_COLL_MEAN && c->type >= LS_I32)
         return ls_fail(LS_EUSAGE, "%s: a mean of %s is not a whole number", kind,
                        ls_coll_type_name(c->type));
     return LS_OK;
@@ -90,14 +93,13 @@ static int64_t total(const int64_t *counts, int64_t each, int n)
     return sum;
 }
 
-void ls_coll_spans(const ls_coll *coll, int ranks, int rank, int64_t *in_out, int64_t *out_out)
+/* Example: reduce_scatter of 100 elements among 3 ranks, whose ranges are 0 .. 47, 48 .. 79 and
+ * 80 .. 99. Rank 1 needs 100 in, and 32 out, or 100 where both are the same memory. */
+void ls_coll_spans(const ls_coll *c, int n, int me, int64_t *in_out, int64_t *out_out)
 {
-    const ls_coll *c = coll;
-    int n = ranks, me = rank;
-    bool root = rooted(c->kind) && c->peer == me;
-    int64_t first, own;
+    bool root = ls_coll_rooted(c->kind) && c->peer == me;
+    int64_t own = ls_coll_range_len(c->count, n, me);
 
-    ls_coll_range(c->count, n, me, &first, &own);
     switch (c->kind) {
     case LS_COLL_REDUCE_SCATTER:
         *in_out = c->count;

@@ -49,6 +49,21 @@ typedef struct ls_coll {
     const int64_t *out_counts; /* all_to_all, gather at root: elements from each rank */
 } ls_coll;
 
+static inline bool ls_coll_reduces(ls_coll_kind kind)
+{
+    return kind == LS_COLL_ALL_REDUCE || kind == LS_COLL_REDUCE_SCATTER;
+}
+
+static inline bool ls_coll_rooted(ls_coll_kind kind)
+{
+    return kind == LS_COLL_BROADCAST || kind == LS_COLL_GATHER;
+}
+
+static inline bool ls_coll_is_message(ls_coll_kind kind)
+{
+    return kind == LS_COLL_SEND || kind == LS_COLL_RECV;
+}
+
 /* The part of count elements that rank r of `ranks` owns. */
 static inline void ls_coll_range(int64_t count, int ranks, int r, int64_t *first_out,
                                  int64_t *len_out)
@@ -61,6 +76,19 @@ static inline void ls_coll_range(int64_t count, int ranks, int r, int64_t *first
     *first_out = first;
     *len_out = (last < count ? last : count) - first;
 }
+
+static inline int64_t ls_coll_range_len(int64_t count, int ranks, int r)
+{
+    int64_t first, len;
+
+    ls_coll_range(count, ranks, r, &first, &len);
+    return len;
+}
+
+/* The same with one fixed value in each field that its kind does not use (an operation where
+ * nothing is combined, a root where there is none), so that ranks neither compare nor remember
+ * it. */
+ls_coll ls_coll_only_used(const ls_coll *coll);
 
 /* "all_reduce", "sum", as in messages, tables and on the command line. */
 const char *ls_coll_kind_name(ls_coll_kind kind);

@@ -32,34 +32,31 @@ _Static_assert(LS_COMM_REQUESTS == 1 << SLOT_BITS, "a request names its place");
 
 /* --- members ----------------------------------------------------------------------------------*/
 
-static int node_of(const ls_comm *c, int member)
-{
-    return c->fabric->members[c->world[member]].node;
-}
-
 /* How many members each node has, if they are listed node after node and equally many on each; else
  * 0. */
 static int even_nodes(const ls_comm *c)
 {
     int per_node = 0;
 
-    while (per_node < c->ranks && node_of(c, per_node) == node_of(c, 0))
+    while (per_node < c->ranks && ls_comm_node(c, per_node) == ls_comm_node(c, 0))
         per_node++;
     if (c->ranks % per_node != 0)
         return 0;
     for (int i = 0; i < c->ranks; i++) {
         int first = i / per_node * per_node;
-        if (node_of(c, i) != node_of(c, first))
+        if (ls_comm_node(c, i) != ls_comm_node(c, first))
             return 0;
         for (int q = 0; q < first; q += per_node)
-            if (node_of(c, q) == node_of(c, i))
+            if (ls_comm_node(c, q) == ls_comm_node(c, i))
                 return 0;
     }
     return per_node;
 }
 
 /* The members of this node as a group, and collectives over it. part: a communicator with levels
- * has two groups, one to scatter and one to gather. */
+ * has two groups, one to scatter (1) and one to gather (2). The members find each other by a key;
+ * that of communicator 5, to gather, whose first member here is rank 2 of the world: 5, 2 and 3, as
+ * 32, 16 and 16 bits. */
 static ls_status open_direct(ls_comm *c, ls_group *group, ls_direct **direct, uint64_t part,
                              int64_t deadline_ns)
 {
@@ -67,7 +64,7 @@ static ls_status open_direct(ls_comm *c, ls_group *group, ls_direct **direct, ui
     ls_status st;
 
     for (int i = 0; i < c->ranks; i++)
-        if (node_of(c, i) == node_of(c, c->rank)) {
+        if (ls_comm_node(c, i) == ls_comm_node(c, c->rank)) {
             first = first < 0 ? i : first;
             locals[n++] = c->fabric->locals[c->world[i]];
         }
@@ -91,7 +88,7 @@ static ls_status arrange(ls_comm *c, int64_t deadline_ns)
 
     c->one_node = true;
     for (int i = 0; i < c->ranks; i++)
-        c->one_node &= node_of(c, i) == node_of(c, c->rank);
+        c->one_node &= ls_comm_node(c, i) == ls_comm_node(c, c->rank);
     if (c->ranks == 1)
         goto out;
     if (c->one_node) {
@@ -131,9 +128,10 @@ static void free_comm(ls_comm *c)
     ls_mem_free(c);
 }
 
-/* A communicator of these ranks of the world; takes one reference of the fabric. */
-static ls_status make_comm(ls_comm **comm_out, ls_fabric *fabric, uint64_t id, const int *world,
-                           int ranks, int64_t deadline_ns)
+/* A communicator of these members of `whole`, or (whole NULL) of all ranks of the world; takes one
+ * reference of the fabric. */
+static ls_status make_comm(ls_comm **comm_out, ls_fabric *fabric, uint64_t id, const ls_comm *whole,
+                           const int *members, int ranks, int64_t deadline_ns)
 {
     ls_comm *c = ls_mem_alloc(sizeof *c);
     ls_status st = LS_OK;
@@ -153,8 +151,8 @@ static ls_status make_comm(ls_comm **comm_out, ls_fabric *fabric, uint64_t id, c
         goto out;
     }
     for (int i = 0; i < ranks; i++) {
-        c->world[i] = world[i];
-        if (world[i] == fabric->rank)
+        c->world[i] = whole ? whole->world[members[i]] : i;
+        if (c->world[i] == fabric->rank)
             c->rank = i;
     }
     LS_TRY(st, arrange(c, deadline_ns), out);
@@ -170,31 +168,14 @@ out:
     return st;
 }
 
-/* Break it for this thread's last failure. */
-static ls_status fail(ls_fabric *fabric)
-{
-    ls_fabric_lock(fabric);
-    ls_status st = ls_fabric_fail(fabric);
-    pthread_mutex_unlock(&fabric->lock);
-    return st;
-}
-
 ls_status ls_comm_open(ls_comm **comm_out, const ls_comm_args *args, int64_t deadline_ns)
 {
     ls_fabric *fabric = NULL;
     ls_comm *c = NULL;
-    int *world = NULL;
     ls_status st;
 
     LS_TRY(st, ls_fabric_open(&fabric, args, deadline_ns), out);
-    world = ls_mem_array((size_t)args->ranks, sizeof *world);
-    if (!world) {
-        st = ls_fail(LS_ENOMEM, "no memory for the list of %d ranks", args->ranks);
-        goto out;
-    }
-    for (int r = 0; r < args->ranks; r++)
-        world[r] = r;
-    LS_TRY(st, make_comm(&c, fabric, fabric->next_id++, world, args->ranks, deadline_ns), out);
+    LS_TRY(st, make_comm(&c, fabric, fabric->next_id++, NULL, NULL, args->ranks, deadline_ns), out);
     fabric = NULL; /* the communicator's from here on */
     if (!c->one_node) {
         LS_TRY(st, ls_tune_open(c, deadline_ns), out);
@@ -208,20 +189,17 @@ ls_status ls_comm_open(ls_comm **comm_out, const ls_comm_args *args, int64_t dea
     if (st == LS_OK)
         *comm_out = c;
 out:
-    ls_mem_free(world);
     if (st != LS_OK)
         ls_comm_close(c);
     if (st != LS_OK && fabric) {
-        st = fail(fabric);
+        st = ls_fabric_lock_and_fail(fabric);
         ls_fabric_drop(fabric);
     }
     return st;
 }
 
-void ls_comm_close(ls_comm *comm)
+void ls_comm_close(ls_comm *c)
 {
-    ls_comm *c = comm;
-
     if (!c)
         return;
     ls_fabric *fabric = c->fabric;
@@ -299,7 +277,13 @@ static ls_status check_list(const ls_comm *c, const int *ranks, int count)
 
 /* All ranks exchange the id that each would take and a hash of the list it means. *id_out: the
  * highest id. The exchange is an all_to_all, because the ranges of an all_gather begin at multiples
- * of sixteen elements. */
+ * of sixteen elements. Example: 4 ranks make {0, 1} and {2, 3}, and each would take id 5:
+ *
+ *     rank 0 receives   (5, h01) from 0   (5, h01) from 1   (5, h23) from 2   (5, h23) from 3
+ *
+ * It compares h01 with what rank 1 sent, because that rank is in its list; the lists of others are
+ * not its business. A rank that has made a communicator more than the others, in which they had no
+ * part, brings a higher id, and all go on from there. */
 static ls_status agree_on_list(ls_comm *c, const int *ranks, int count, int64_t deadline_ns,
                                int64_t *id_out)
 {
@@ -330,7 +314,7 @@ static ls_status agree_on_list(ls_comm *c, const int *ranks, int count, int64_t 
         if (all[2 * ranks[i] + 1] != mine[1]) {
             ls_fail(LS_EUSAGE, "ranks %d and %d mean different lists of a communicator's ranks",
                     c->world[c->rank], c->world[ranks[i]]);
-            st = fail(fabric);
+            st = ls_fabric_lock_and_fail(fabric);
             goto out;
         }
     *id_out = highest;
@@ -350,23 +334,14 @@ static void inherit(ls_comm *sub, const ls_comm *c)
     sub->force_levels = sub->ranks == c->ranks && c->force_levels;
 }
 
-ls_status ls_comm_sub(ls_comm *comm, const int *ranks, int count, int64_t deadline_ns,
+ls_status ls_comm_sub(ls_comm *c, const int *ranks, int count, int64_t deadline_ns,
                       ls_comm **sub_out)
 {
-    ls_comm *c = comm;
     ls_fabric *fabric = c->fabric;
     int64_t id = 0;
-    int *world = NULL;
     ls_status st;
 
     LS_TRY(st, check_list(c, ranks, count), out);
-    world = ls_mem_array((size_t)ls_max_i64(count, 1), sizeof *world);
-    if (!world) {
-        st = ls_fail(LS_ENOMEM, "no memory for a communicator of %d ranks", count);
-        goto out;
-    }
-    for (int i = 0; i < count; i++)
-        world[i] = c->world[ranks[i]];
     LS_TRY(st, agree_on_list(c, ranks, count, deadline_ns, &id), out);
     if (id >= COMM_IDS) { /* the same for all ranks, and nothing was begun */
         st = ls_fail(LS_EBUSY, "%d communicators have been made already", COMM_IDS - 1);
@@ -379,15 +354,14 @@ ls_status ls_comm_sub(ls_comm *comm, const int *ranks, int count, int64_t deadli
     *sub_out = NULL;
     if (count == 0)
         goto out;
-    st = make_comm(sub_out, fabric, (uint64_t)id, world, count, deadline_ns);
+    st = make_comm(sub_out, fabric, (uint64_t)id, c, ranks, count, deadline_ns);
     if (st != LS_OK) {
-        st = fail(fabric);
+        st = ls_fabric_lock_and_fail(fabric);
         ls_fabric_drop(fabric);
         goto out;
     }
     inherit(*sub_out, c);
 out:
-    ls_mem_free(world);
     return st;
 }
 
@@ -396,11 +370,10 @@ out:
 ls_status ls_comm_alloc(ls_comm *comm, int64_t bytes, const char *what, void **memory_out)
 {
     ls_fabric *f = comm->fabric;
-    void *p;
 
     if (f->segment)
         return ls_shm_segment_alloc(f->segment, f->local, bytes, what, memory_out);
-    p = aligned_alloc(4096, (size_t)ls_round_up(ls_max_i64(bytes, 1), 4096));
+    void *p = aligned_alloc(4096, (size_t)ls_round_up(ls_max_i64(bytes, 1), 4096));
     if (!p)
         return ls_fail(LS_ENOMEM, "no memory for %.1f MiB of %s", (double)bytes / (double)LS_MIB,
                        what);
@@ -425,7 +398,7 @@ static ls_status check_coll(const ls_comm *c, const ls_coll *coll)
 {
     ls_status st = ls_coll_check(coll, c->ranks, c->rank);
 
-    if (st != LS_OK || !c->forced || !(c->forced->kinds >> coll->kind & 1))
+    if (st != LS_OK || !ls_comm_forced(c, coll->kind))
         return st;
     const char *refuses = ls_algo_refuses(c->forced, coll, c->ranks, false);
     return refuses ? ls_fail(LS_EUSAGE, "%s by algorithm \"%s\": it %s",
@@ -440,29 +413,11 @@ static ls_request *find(ls_comm *c, ls_comm_request request)
     return f->state != LS_REQUEST_FREE && f->request == request ? f : NULL;
 }
 
-/* Fields that a kind does not use get one fixed value, so that ranks neither compare nor remember
- * them. */
-static ls_coll only_used(const ls_coll *coll)
-{
-    ls_coll used = *coll;
-    bool reduces = coll->kind == LS_COLL_ALL_REDUCE || coll->kind == LS_COLL_REDUCE_SCATTER;
-
-    if (reduces || coll->kind == LS_COLL_ALL_GATHER || coll->kind == LS_COLL_ALL_TO_ALL ||
-        coll->kind == LS_COLL_BARRIER)
-        used.peer = 0;
-    if (!reduces)
-        used.op = LS_COLL_SUM;
-    if (coll->kind == LS_COLL_BARRIER)
-        used = (ls_coll){.kind = LS_COLL_BARRIER};
-    return used;
-}
-
 /* For ls_tune_settle_used(). */
 static void note_seen(ls_comm *c, const ls_coll *coll)
 {
-    bool message = coll->kind == LS_COLL_SEND || coll->kind == LS_COLL_RECV;
-
-    if (c->seen_enough || message || c->ranks == 1 || coll->in_counts || coll->out_counts)
+    if (c->seen_enough || ls_coll_is_message(coll->kind) || c->ranks == 1 || coll->in_counts ||
+        coll->out_counts)
         return;
     for (int i = 0; i < c->seen_count; i++) {
         const ls_coll *s = &c->seen[i].coll;
@@ -495,7 +450,7 @@ static ls_status start(ls_comm *c, const ls_coll *coll, int slot, int end, ls_re
     }
     ls_request *f = &c->request_table[slot];
     f->request = ++c->requests << SLOT_BITS | (uint64_t)slot;
-    f->coll = only_used(coll);
+    f->coll = ls_coll_only_used(coll);
     f->way = ls_request_way(c, coll);
     f->plan = NULL;
     if (f->way == LS_WAY_EXEC)
@@ -506,9 +461,8 @@ out:
     return st;
 }
 
-ls_status ls_comm_start(ls_comm *comm, const ls_coll *coll, ls_comm_request *request_out)
+ls_status ls_comm_start(ls_comm *c, const ls_coll *coll, ls_comm_request *request_out)
 {
-    ls_comm *c = comm;
     ls_fabric *fabric = c->fabric;
     ls_request *f = NULL;
     bool moved;
@@ -542,12 +496,12 @@ static int eager_turns(const ls_request *f)
 /* Until something may have happened. Under the lock, which is released meanwhile. */
 static void idle(ls_fabric *fabric, int64_t deadline_ns, int turns, int eager)
 {
-    bool far = fabric->transport && fabric->network && atomic_load(&fabric->wanted) == 0;
+    bool by_network = fabric->transport && fabric->network && atomic_load(&fabric->wanted) == 0;
 
-    if (far && turns < eager) {
+    if (by_network && turns < eager) {
         if (fabric->crowded)
             sched_yield();
-    } else if (far)
+    } else if (by_network)
         fabric->transport->table->sleep(fabric->transport,
                                         ls_min_i64(deadline_ns, ls_time_now_ns() + WAIT_SLEEP_NS));
     else if (turns > 20) {
@@ -589,10 +543,9 @@ out:
 static ls_status wait_and_free(ls_comm *c, ls_request *f, int64_t deadline_ns)
 {
     ls_fabric *fabric = c->fabric;
-    ls_status st;
 
     fabric->waiting++;
-    st = wait_for(c, f, deadline_ns);
+    ls_status st = wait_for(c, f, deadline_ns);
     fabric->waiting--;
     if (st == LS_OK)
         f->state = LS_REQUEST_FREE;
@@ -601,23 +554,19 @@ static ls_status wait_and_free(ls_comm *c, ls_request *f, int64_t deadline_ns)
     return st;
 }
 
-ls_status ls_comm_wait(ls_comm *comm, ls_comm_request request, int64_t deadline_ns)
+ls_status ls_comm_wait(ls_comm *c, ls_comm_request request, int64_t deadline_ns)
 {
-    ls_comm *c = comm;
-    ls_status st;
-
     ls_fabric_lock(c->fabric);
     ls_request *f = find(c, request);
-    st = f ? wait_and_free(c, f, deadline_ns)
-           : ls_fail(LS_EUSAGE, "no collective is in flight under number %llu",
-                     (unsigned long long)request);
+    ls_status st = f ? wait_and_free(c, f, deadline_ns)
+                     : ls_fail(LS_EUSAGE, "no collective is in flight under number %llu",
+                               (unsigned long long)request);
     pthread_mutex_unlock(&c->fabric->lock);
     return st;
 }
 
-ls_status ls_comm_test_any(ls_comm *comm, const ls_comm_request *requests, int n, int *done_out)
+ls_status ls_comm_test_any(ls_comm *c, const ls_comm_request *requests, int n, int *done_out)
 {
-    ls_comm *c = comm;
     bool moved;
     int done = -1;
     ls_status st = LS_OK;
@@ -656,9 +605,8 @@ ls_status ls_comm_test(ls_comm *comm, ls_comm_request request, bool *done_out)
     return st;
 }
 
-ls_status ls_comm_run(ls_comm *comm, const ls_coll *coll, int64_t deadline_ns)
+ls_status ls_comm_run(ls_comm *c, const ls_coll *coll, int64_t deadline_ns)
 {
-    ls_comm *c = comm;
     ls_fabric *fabric = c->fabric;
     ls_request *f = NULL;
     ls_status st;
@@ -667,7 +615,7 @@ ls_status ls_comm_run(ls_comm *comm, const ls_coll *coll, int64_t deadline_ns)
         st = ls_direct_run(c->direct, coll, deadline_ns);
         if (st == LS_OK || (st == LS_EUSAGE && !ls_shm_segment_aborted(fabric->segment)))
             return st;
-        return fail(fabric);
+        return ls_fabric_lock_and_fail(fabric);
     }
     LS_TRY(st, check_coll(c, coll), out);
     ls_fabric_lock(fabric);
@@ -703,10 +651,9 @@ void ls_comm_abort(ls_comm *comm, const char *reason)
 
 /* --- about it ---------------------------------------------------------------------------------*/
 
-const char *ls_comm_way(ls_comm *comm, const ls_coll *coll)
+const char *ls_comm_way(ls_comm *c, const ls_coll *coll)
 {
-    ls_comm *c = comm;
-    const ls_coll used = only_used(coll);
+    const ls_coll used = ls_coll_only_used(coll);
     ls_way way = ls_request_way(c, &used);
     const char *name = way == LS_WAY_DIRECT ? "direct" : way == LS_WAY_LEVELS ? "levels" : "alone";
 
@@ -744,10 +691,8 @@ ls_status ls_comm_force(ls_comm *comm, const char *algo)
 
 ls_status ls_comm_check(ls_comm *comm)
 {
-    ls_status st;
-
     ls_fabric_lock(comm->fabric);
-    st = ls_fabric_check(comm->fabric);
+    ls_status st = ls_fabric_check(comm->fabric);
     pthread_mutex_unlock(&comm->fabric->lock);
     return st;
 }
@@ -760,7 +705,7 @@ void ls_comm_traffic(ls_comm *comm, int64_t *sent_out, int64_t *received_out)
     ls_fabric_lock(f);
     for (int r = 0; f->network && r < f->ranks; r++) {
         int64_t sent = 0, received = 0;
-        if (f->members[r].node != f->members[f->rank].node)
+        if (!ls_fabric_is_here(f, r))
             f->transport->table->count(f->transport, r, &sent, &received);
         *sent_out += sent;
         *received_out += received;

@@ -30,17 +30,17 @@ typedef struct ls_fabric {
     ls_death_watch *watch;
     ls_shm_segment *recorder; /* holds the flight recorder: `segment`, or one for this rank alone */
     int recorder_local;
-    struct ls_hang_answer *told; /* last answer of each rank; owned; NULL: no others */
-    int local;                   /* number on the segment */
-    ls_group node_group;         /* of all ranks of the node, for the transport */
-    ls_transport *transport;     /* to all ranks; NULL: there are no others */
-    ls_transport *network;       /* TCP to other nodes, part of `transport`; NULL: one node */
-    ls_transport *data;          /* the transport of the data between nodes, borrowed */
-    char between[160];           /* its name, and why it was chosen */
-    bool crowded;                /* more ranks on this kernel than cores: waiting threads yield */
-    bool broken;                 /* why: */
-    ls_err_record why;           /* the first failure */
-    atomic_bool aborting;        /* asked for from another thread, with this reason */
+    struct ls_hang_answer *hang_answers; /* the last answer of each rank; owned; NULL: no others */
+    int local;                           /* number on the segment */
+    ls_group node_group;                 /* of all ranks of the node, for the transport */
+    ls_transport *transport;             /* to all ranks; NULL: there are no others */
+    ls_transport *network; /* TCP to other nodes, part of `transport`; NULL: one node */
+    ls_transport *data;    /* the transport of the data between nodes, borrowed */
+    char between[160];     /* its name, and why it was chosen */
+    bool crowded;          /* more ranks on this kernel than cores: waiting threads yield */
+    bool broken;           /* why: */
+    ls_err_record why;     /* the first failure */
+    atomic_bool aborting;  /* asked for from another thread, with this reason */
     char abort_reason[256];
     pthread_mutex_t abort_lock; /* of the reason, and of `transport` against going away */
     pthread_mutex_t lock;
@@ -155,6 +155,17 @@ struct ls_comm {
     uint64_t requests; /* so far */
 };
 
+/* The algorithm that is forced for this kind; NULL: none, or it does not do the kind. */
+static inline const ls_algo *ls_comm_forced(const ls_comm *comm, ls_coll_kind kind)
+{
+    return comm->forced && ls_algo_does(comm->forced, kind) ? comm->forced : NULL;
+}
+
+static inline bool ls_fabric_is_here(const ls_fabric *fabric, int rank) /* on this node */
+{
+    return fabric->members[rank].node == fabric->members[fabric->rank].node;
+}
+
 /* fabric.c */
 ls_status ls_fabric_open(ls_fabric **fabric_out, const ls_comm_args *args, int64_t deadline_ns);
 void ls_fabric_drop(ls_fabric *fabric); /* one user less; the last one closes */
@@ -170,6 +181,7 @@ void ls_fabric_close_transport(ls_fabric *fabric);
 /* Note a failure (this thread's last record) as the first one, and tell the others. Returns what
  * the fabric is broken for. Under the lock. */
 ls_status ls_fabric_fail(ls_fabric *fabric);
+ls_status ls_fabric_lock_and_fail(ls_fabric *fabric); /* likewise, and takes the lock for it */
 
 /* LS_OK, or why it is broken. Under the lock. */
 ls_status ls_fabric_check(ls_fabric *fabric);
@@ -177,7 +189,7 @@ ls_status ls_fabric_check(ls_fabric *fabric);
 /* Start the progress thread unless it runs. Under the lock. */
 ls_status ls_fabric_start_progress(ls_fabric *fabric);
 
-/* inter_node.c: whether there is a transport of this name. */
+/* inter_node.c: whether there is a transport of this name; NULL is "auto". */
 bool ls_inter_node_knows(const char *transport);
 
 /* inter_node.c: with TCP open to all other nodes, agree on the transport of the data, and open

@@ -34,14 +34,6 @@ static double larger(double a, double b)
     return a > b ? a : b;
 }
 
-static int64_t range_len(int64_t count, int ranks, int rank)
-{
-    int64_t first, len;
-
-    ls_coll_range(count, ranks, rank, &first, &len);
-    return len;
-}
-
 /* ceil(log2 n) */
 static int levels_of(int n)
 {
@@ -91,7 +83,7 @@ static stage stage_of(const ls_cost_query *q, int64_t len, bool adds)
 
 double ls_cost_time_ring(const ls_cost_query *q)
 {
-    int64_t len = range_len(q->count, q->ranks, 0);
+    int64_t len = ls_coll_range_len(q->count, q->ranks, 0);
     stage s = stage_of(q, len, true), g = stage_of(q, len, false);
     int n = q->ranks;
 
@@ -110,8 +102,8 @@ double ls_cost_time_ring(const ls_cost_query *q)
 int64_t ls_cost_sent_ring(const ls_cost_query *q)
 {
     int n = q->ranks, place = (q->rank - q->peer + n) % n;
-    int64_t scatter = q->count - range_len(q->count, n, q->rank);
-    int64_t gather = q->count - range_len(q->count, n, (q->rank + 1) % n);
+    int64_t scatter = q->count - ls_coll_range_len(q->count, n, q->rank);
+    int64_t gather = q->count - ls_coll_range_len(q->count, n, (q->rank + 1) % n);
 
     if (q->kind == LS_COLL_BROADCAST)
         return place < n - 1 ? q->count * q->size : 0;
@@ -162,7 +154,7 @@ double ls_cost_time_halving(const ls_cost_query *q)
     if (surplus && q->kind == LS_COLL_ALL_REDUCE)
         t += arrive(q, q->count);
     if (surplus && q->kind == LS_COLL_REDUCE_SCATTER)
-        t += arrive(q, range_len(q->count, q->ranks, p));
+        t += arrive(q, ls_coll_range_len(q->count, q->ranks, p));
     if (surplus && q->kind == LS_COLL_ALL_GATHER)
         t += q->link.alpha_ns + arrive(q, q->count) + 2 * q->link.message_ns;
     return t;
@@ -177,16 +169,17 @@ int64_t ls_cost_sent_halving(const ls_cost_query *q)
     int64_t sum = 0;
 
     if (r >= p)
-        return q->size * (q->kind == LS_COLL_ALL_GATHER ? range_len(q->count, n, r) : q->count);
+        return q->size *
+               (q->kind == LS_COLL_ALL_GATHER ? ls_coll_range_len(q->count, n, r) : q->count);
     if (q->kind != LS_COLL_ALL_GATHER)
-        sum += q->count - range_len(q->count, blocks, r);
+        sum += q->count - ls_coll_range_len(q->count, blocks, r);
     if (q->kind != LS_COLL_REDUCE_SCATTER)
         for (int mask = 1; mask < p; mask *= 2)
             sum += runs_len(q->count, blocks, p, r & ~(mask - 1), (r & ~(mask - 1)) + mask);
     if (partner && q->kind == LS_COLL_ALL_REDUCE)
         sum += q->count;
     if (partner && q->kind == LS_COLL_ALL_GATHER)
-        sum += q->count - range_len(q->count, n, r + p);
+        sum += q->count - ls_coll_range_len(q->count, n, r + p);
     return sum * q->size;
 }
 
@@ -325,7 +318,7 @@ int64_t ls_cost_sent_tree2(const ls_cost_query *q)
 double ls_cost_time_pairwise(const ls_cost_query *q)
 {
     bool moves = q->kind == LS_COLL_ALL_TO_ALL;
-    int64_t len = moves ? q->count : range_len(q->count, q->ranks, 0);
+    int64_t len = moves ? q->count : ls_coll_range_len(q->count, q->ranks, 0);
     int64_t m = piece_of(q, len);
     double others = q->ranks - 1, wire = others * port_all(q, len);
     double sums = others * add(q, len), piece_wire = others * port(q, m);
@@ -340,7 +333,7 @@ double ls_cost_time_pairwise(const ls_cost_query *q)
 
 int64_t ls_cost_sent_pairwise(const ls_cost_query *q)
 {
-    int64_t own = range_len(q->count, q->ranks, q->rank), sum = 0;
+    int64_t own = ls_coll_range_len(q->count, q->ranks, q->rank), sum = 0;
 
     if (q->kind == LS_COLL_ALL_TO_ALL) {
         for (int r = 0; r < q->ranks; r++)
@@ -357,8 +350,7 @@ int64_t ls_cost_sent_pairwise(const ls_cost_query *q)
 
 double ls_cost_time_direct(const ls_cost_query *q)
 {
-    bool pair = q->kind == LS_COLL_SEND || q->kind == LS_COLL_RECV;
-    double others = pair ? 1 : q->ranks - 1;
+    double others = ls_coll_is_message(q->kind) ? 1 : q->ranks - 1;
     double sums = q->kind == LS_COLL_ALL_REDUCE ? others * add(q, q->count) : 0;
 
     return q->link.alpha_ns + others * port(q, q->count) + sums;
@@ -377,22 +369,19 @@ int64_t ls_cost_sent_direct(const ls_cost_query *q)
     return messages * q->count * q->size;
 }
 
-/* --- dissemination: ceil(log2 n) (alpha + message) ----------------------------------------------
- */
+/* --- dissemination: ceil(log2 n) (alpha + message) -------------------------------------------- */
 
 double ls_cost_time_dissemination(const ls_cost_query *q)
 {
     return levels_of(q->ranks) * arrive(q, 0);
 }
 
-int64_t ls_cost_sent_dissemination(const ls_cost_query *q)
+int64_t ls_cost_sent_dissemination(const ls_cost_query *q LS_UNUSED)
 {
-    (void)q;
     return 0;
 }
 
-/* --- choice -------------------------------------------------------------------------------------
- */
+/* --- choice ----------------------------------------------------------------------------------- */
 
 double ls_cost_time(const ls_algo *algo, const ls_cost_query *query)
 {
@@ -403,9 +392,7 @@ double ls_cost_time(const ls_algo *algo, const ls_cost_query *query)
 
 int64_t ls_cost_sent(const ls_algo *algo, const ls_cost_query *query)
 {
-    bool pair = query->kind == LS_COLL_SEND || query->kind == LS_COLL_RECV;
-
-    return query->ranks == 1 && !pair ? 0 : algo->sent(query);
+    return query->ranks == 1 && !ls_coll_is_message(query->kind) ? 0 : algo->sent(query);
 }
 
 /* A stream to a new peer begins slowly, and peers that take turns wait for each other: bytes cost a
@@ -450,16 +437,17 @@ void ls_cost_choose(const ls_cost_query *query, const ls_coll *coll, bool once,
     q.kind = coll->kind;
     q.count = coll->count;
     q.size = ls_dtype_bytes(coll->type);
-    for (int i = 0; i < ls_algos_count && choice.count < LS_COST_CANDIDATES; i++) {
-        ls_cost_candidate *c = &choice.rows[choice.count];
+    LS_BUG_IF(ls_algos_count > LS_COST_CANDIDATES, "%d algorithms", ls_algos_count);
+    choice.count = ls_algos_count;
+    for (int i = 0; i < choice.count; i++) {
+        ls_cost_candidate *c = &choice.rows[i];
         *c = (ls_cost_candidate){.algo = ls_algos[i]};
         c->refuses = ls_algo_refuses(ls_algos[i], coll, q.ranks, once);
-        if (!c->refuses) {
-            best_chunk(&q, c);
-            if (choice.best < 0 || c->time_ns < choice.rows[choice.best].time_ns)
-                choice.best = choice.count;
-        }
-        choice.count++;
+        if (c->refuses)
+            continue;
+        best_chunk(&q, c);
+        if (choice.best < 0 || c->time_ns < choice.rows[choice.best].time_ns)
+            choice.best = i;
     }
     *choice_out = choice;
 }

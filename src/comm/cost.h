@@ -46,8 +46,7 @@ double ls_cost_time(const ls_algo *algo, const ls_cost_query *query);
 /* Bytes that query->rank sends; exact. */
 int64_t ls_cost_sent(const ls_algo *algo, const ls_cost_query *query);
 
-/* --- choice -------------------------------------------------------------------------------------
- */
+/* --- choice ----------------------------------------------------------------------------------- */
 
 enum { LS_COST_CANDIDATES = 16 };
 
@@ -96,8 +95,7 @@ void ls_cost_memory_moves(const ls_cost_memory *memory, const ls_cost_query *que
 /* Until the last rank is done: query->rank does not count. */
 double ls_cost_memory_time(const ls_cost_memory *memory, const ls_cost_query *query);
 
-/* --- nodes --------------------------------------------------------------------------------------
- */
+/* --- nodes ------------------------------------------------------------------------------------ */
 
 typedef struct ls_cost_nodes {
     int nodes, per_node;
@@ -116,8 +114,8 @@ typedef struct ls_cost_levels {
     double scatter_ns, between_ns, gather_ns; /* of one piece */
     double time_ns;
     double flat_ns;
-    int64_t wire;         /* bytes that leave the first node: about 2 (N - 1) / N of the buffer */
-    ls_cost_choice outer; /* what was chosen between the nodes */
+    int64_t wire;           /* bytes that leave the first node: about 2 (N - 1) / N of the buffer */
+    ls_cost_choice between; /* what was chosen between the nodes */
 } ls_cost_levels;
 
 enum { LS_COST_PIECES = 8 };

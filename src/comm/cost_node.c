@@ -31,16 +31,7 @@
 
 enum { PIECE_BYTES = 4 << 20 };
 
-static int64_t range_len(int64_t count, int ranks, int rank)
-{
-    int64_t first, len;
-
-    ls_coll_range(count, ranks, rank, &first, &len);
-    return len;
-}
-
-/* --- memory -------------------------------------------------------------------------------------
- */
+/* --- memory ----------------------------------------------------------------------------------- */
 
 static void copy(ls_cost_moves *m, int64_t bytes)
 {
@@ -62,7 +53,8 @@ static int64_t meets_for(int64_t longest)
 
 static void all_reduce(const ls_cost_memory *memory, const ls_cost_query *q, ls_cost_moves *m)
 {
-    int64_t bytes = q->count * q->size, own = range_len(q->count, q->ranks, q->rank) * q->size;
+    int64_t bytes = q->count * q->size,
+            own = ls_coll_range_len(q->count, q->ranks, q->rank) * q->size;
     bool small = bytes <= (memory->crowded ? LS_DIRECT_SHORT_CROWDED_BYTES : LS_DIRECT_SHORT_BYTES);
 
     m->meets = small ? 1 : 2;
@@ -88,11 +80,11 @@ static void all_to_all(const ls_cost_query *q, ls_cost_moves *m)
     copy(m, q->in_place ? all - piece : all);
 }
 
-void ls_cost_memory_moves(const ls_cost_memory *memory, const ls_cost_query *query,
+void ls_cost_memory_moves(const ls_cost_memory *memory, const ls_cost_query *q,
                           ls_cost_moves *moves_out)
 {
-    const ls_cost_query *q = query;
-    int64_t bytes = q->count * q->size, own = range_len(q->count, q->ranks, q->rank) * q->size;
+    int64_t bytes = q->count * q->size,
+            own = ls_coll_range_len(q->count, q->ranks, q->rank) * q->size;
     bool root = q->rank == q->peer;
     ls_cost_moves m = {.meets = 1};
 
@@ -107,7 +99,7 @@ void ls_cost_memory_moves(const ls_cost_memory *memory, const ls_cost_query *que
         m.written += own;
         break;
     case LS_COLL_ALL_GATHER:
-        m.meets = meets_for(range_len(q->count, q->ranks, 0) * q->size);
+        m.meets = meets_for(ls_coll_range_len(q->count, q->ranks, 0) * q->size);
         give(&m, own);
         copy(&m, q->in_place ? bytes - own : bytes);
         break;
@@ -173,8 +165,7 @@ double ls_cost_memory_time(const ls_cost_memory *memory, const ls_cost_query *qu
     return most;
 }
 
-/* --- nodes --------------------------------------------------------------------------------------
- */
+/* --- nodes ------------------------------------------------------------------------------------ */
 
 static double chosen(const ls_cost_choice *choice)
 {
@@ -212,7 +203,8 @@ static int64_t leaves_node(const ls_cost_nodes *nodes, const ls_coll *coll, bool
         for (int place = 0; place < nodes->per_node; place++) {
             ls_cost_query q = {.kind = coll->kind, .size = ls_dtype_bytes(coll->type)};
             ls_cost_choice choice;
-            part.count = range_len(range_len(coll->count, pieces, i), nodes->per_node, place);
+            part.count = ls_coll_range_len(ls_coll_range_len(coll->count, pieces, i),
+                                           nodes->per_node, place);
             ls_cost_over_nodes(nodes, true, &q);
             ls_cost_choose(&q, &part, once, &choice);
             if (choice.best >= 0)
@@ -226,7 +218,7 @@ void ls_cost_hierarchy(const ls_cost_nodes *nodes, const ls_coll *coll, bool onc
 {
     int64_t size = ls_dtype_bytes(coll->type);
     ls_cost_levels l = {.pieces = ls_cost_pieces(coll->count * size)};
-    int64_t piece = range_len(coll->count, l.pieces, 0);
+    int64_t piece = ls_coll_range_len(coll->count, l.pieces, 0);
     ls_cost_query q = {.kind = LS_COLL_REDUCE_SCATTER,
                        .ranks = nodes->per_node,
                        .count = piece,
@@ -243,9 +235,9 @@ void ls_cost_hierarchy(const ls_cost_nodes *nodes, const ls_coll *coll, bool onc
     ls_cost_over_nodes(nodes, false, &q);
     ls_cost_choose(&q, coll, once, &flat);
     ls_cost_over_nodes(nodes, true, &q);
-    part.count = range_len(piece, nodes->per_node, 0);
-    ls_cost_choose(&q, &part, once, &l.outer);
-    l.between_ns = chosen(&l.outer);
+    part.count = ls_coll_range_len(piece, nodes->per_node, 0);
+    ls_cost_choose(&q, &part, once, &l.between);
+    l.between_ns = chosen(&l.between);
     double inside = l.scatter_ns + l.gather_ns;
     l.time_ns =
         inside + l.between_ns + (l.pieces - 1) * (inside > l.between_ns ? inside : l.between_ns);

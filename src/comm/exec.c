@@ -8,6 +8,19 @@
  *             D D D P I P I I I I       D done, P posted, I idle
  *                   ^first       ^first + window
  *
+ * Worked example: a ring all-reduce of 32 elements on rank 0 of 2; a and b are the values of ranks
+ * 0 and 1, out is another buffer than in:
+ *
+ *     step  act                   waits for
+ *     0     SEND in[16..31]       -           the upper half of a leaves
+ *     1     RECV_ADD out[0..15]   -           in[0..15] is copied there; b is added as it arrives,
+ *                                             and a mean is divided (`last`)
+ *     2     SEND out[0..15]       1           the finished lower half leaves
+ *     3     RECV out[16..31]      0           the finished upper half arrives
+ *
+ * Steps 0 and 1 are posted by the first look. In place, step 3 overwrites what step 0 sends: so it
+ * waits for that step in every case.
+ *
  * Beside the data, a small fingerprint of the call goes around a circle of all ranks: each rank
  * sends its own to the next rank, and is done only when an equal one has come from the rank before.
  * So two ranks that do different things are named even where the lengths of their messages agree by
@@ -75,30 +88,25 @@ static ls_status make_room(ls_exec *x, const ls_sched *sched)
     return LS_OK;
 }
 
-static bool speaks(const ls_exec *x)
+static bool has_fingerprint(const ls_exec *x)
 {
-    return x->args.ranks > 1 && !x->args.part && x->coll.kind != LS_COLL_SEND &&
-           x->coll.kind != LS_COLL_RECV;
+    return x->args.ranks > 1 && !x->args.part && !ls_coll_is_message(x->coll.kind);
 }
 
 /* --- what is asked for ------------------------------------------------------------------------*/
 
-/* Ranks may differ in what the operation ignores: the reduction where nothing is combined, a root
- * where there is none, the count where each rank has its own. */
+/* Ranks may differ in what the operation ignores, and in the count where each rank has its own. */
 static void sign(ls_exec_signature *s, const ls_exec_args *a, const char *algo)
 {
-    const ls_coll *c = a->coll;
-    bool reduces = c->kind == LS_COLL_ALL_REDUCE || c->kind == LS_COLL_REDUCE_SCATTER;
-    bool rooted = c->kind == LS_COLL_BROADCAST || c->kind == LS_COLL_GATHER;
-    bool barrier = c->kind == LS_COLL_BARRIER;
-    bool own = c->kind == LS_COLL_ALL_TO_ALL || c->kind == LS_COLL_GATHER;
+    const ls_coll c = ls_coll_only_used(a->coll);
+    bool own = c.kind == LS_COLL_ALL_TO_ALL || c.kind == LS_COLL_GATHER;
 
     *s = (ls_exec_signature){.tag = a->tag,
-                             .count = own || barrier ? 0 : c->count,
-                             .kind = (int32_t)c->kind,
-                             .op = reduces ? (int32_t)c->op : 0,
-                             .type = barrier ? 0 : (int32_t)c->type,
-                             .peer = rooted ? c->peer : -1,
+                             .count = own ? 0 : c.count,
+                             .kind = (int32_t)c.kind,
+                             .op = (int32_t)c.op,
+                             .type = (int32_t)c.type,
+                             .peer = c.peer,
                              .rank = a->peers[a->rank]};
     snprintf(s->algo, sizeof s->algo, "%s", algo);
 }
@@ -137,11 +145,8 @@ static bool is_sent_to(const ls_sched *sched, int rank)
 }
 
 /* Send the fingerprint to the next rank, and receive that of the rank before. */
-ls_status ls_exec_fingerprint_begin(ls_exec_fingerprint *fingerprint, const ls_exec_args *args,
-                                    const char *algo)
+ls_status ls_exec_fingerprint_begin(ls_exec_fingerprint *o, const ls_exec_args *a, const char *algo)
 {
-    ls_exec_fingerprint *o = fingerprint;
-    const ls_exec_args *a = args;
     int next = neighbour(a->rank, a->ranks, 1), before = neighbour(a->rank, a->ranks, -1);
     uint64_t tag = a->tag | (((uint64_t)1 << LS_EXEC_TAG_BITS) - 1);
     ls_status st;
@@ -167,7 +172,7 @@ static const char *say(const ls_exec_signature *s, char text[SAY_BYTES])
     const char *kind = ls_coll_kind_name((ls_coll_kind)s->kind);
     const char *type = ls_coll_type_name((ls_dtype)s->type);
 
-    if (s->kind == LS_COLL_ALL_REDUCE || s->kind == LS_COLL_REDUCE_SCATTER)
+    if (ls_coll_reduces((ls_coll_kind)s->kind))
         snprintf(text, SAY_BYTES, "%s (%s of %lld %s, %.19s)", kind,
                  ls_coll_op_name((ls_coll_op)s->op), (long long)s->count, type, s->algo);
     else if (s->kind == LS_COLL_GATHER)
@@ -217,9 +222,8 @@ ls_status ls_exec_explain(const ls_exec_fingerprint *fingerprint)
                : LS_OK;
 }
 
-ls_status ls_exec_begin(ls_exec *exec, const ls_exec_args *args, const char *algo)
+ls_status ls_exec_begin(ls_exec *x, const ls_exec_args *args, const char *algo)
 {
-    ls_exec *x = exec;
     ls_status st;
 
     x->args = *args;
@@ -229,7 +233,7 @@ ls_status ls_exec_begin(ls_exec *exec, const ls_exec_args *args, const char *alg
     if (args->sched->count > 0)
         memset(x->state, IDLE, (size_t)args->sched->count);
     x->fingerprint.heard.done = x->fingerprint.checked = false;
-    if (speaks(x))
+    if (has_fingerprint(x))
         LS_TRY(st, ls_exec_fingerprint_begin(&x->fingerprint, args, algo), out);
 out:
     return st;
@@ -327,6 +331,20 @@ static ls_status start(ls_exec *x, int32_t i)
     return st;
 }
 
+void ls_exec_scale(ls_dtype type, void *sums, int64_t count, double scale)
+{
+    const void *from = sums;
+
+    ls_combine_run(&(ls_combine){.type = type,
+                                 .op = LS_COMBINE_SUM,
+                                 .from = &from,
+                                 .sources = 1,
+                                 .to = &sums,
+                                 .targets = 1,
+                                 .scale = scale},
+                   count);
+}
+
 /* A message has arrived: divide a sum that is complete. */
 static void finish(ls_exec *x, int32_t i)
 {
@@ -334,18 +352,8 @@ static void finish(ls_exec *x, int32_t i)
     double scale = scale_of(x, step);
 
     x->state[i] = DONE;
-    if (scale != 1 && step->act == LS_SCHED_RECV_ADD) {
-        void *to = place(x, step->to, step->to_at);
-        const void *from = to;
-        ls_combine_run(&(ls_combine){.type = x->coll.type,
-                                     .op = LS_COMBINE_SUM,
-                                     .from = &from,
-                                     .sources = 1,
-                                     .to = &to,
-                                     .targets = 1,
-                                     .scale = scale},
-                       step->count);
-    }
+    if (scale != 1 && step->act == LS_SCHED_RECV_ADD)
+        ls_exec_scale(x->coll.type, place(x, step->to, step->to_at), step->count, scale);
 }
 
 /* One look at the window. */
@@ -372,13 +380,12 @@ static ls_status look(ls_exec *x, bool *moved_out)
     return LS_OK;
 }
 
-ls_status ls_exec_poll(ls_exec *exec, bool *done_out)
+ls_status ls_exec_poll(ls_exec *x, bool *done_out)
 {
-    ls_exec *x = exec;
     bool moved = true, agreed = true;
     ls_status st = LS_OK;
 
-    if (speaks(x))
+    if (has_fingerprint(x))
         LS_TRY(st, ls_exec_fingerprint_poll(&x->fingerprint, &agreed), out);
     while (moved && x->first < x->args.sched->count)
         LS_TRY(st, look(x, &moved), out);

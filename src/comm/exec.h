@@ -65,6 +65,9 @@ ls_status ls_exec_fingerprint_begin(ls_exec_fingerprint *fingerprint, const ls_e
                                     const char *algo);
 ls_status ls_exec_fingerprint_poll(ls_exec_fingerprint *fingerprint, bool *done_out);
 
+/* Multiply finished sums where they lie; for a mean. */
+void ls_exec_scale(ls_dtype type, void *sums, int64_t count, double scale);
+
 /* Free the memory. Safe on a zeroed one; messages in flight must have been dropped. */
 void ls_exec_release(ls_exec *exec);
 

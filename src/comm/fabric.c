@@ -39,11 +39,8 @@ enum {
 
 /* --- failures ---------------------------------------------------------------------------------*/
 
-ls_status ls_fabric_fail(ls_fabric *fabric)
+ls_status ls_fabric_fail(ls_fabric *f)
 {
-    ls_fabric *f = fabric;
-    char name[LS_SHM_SEGMENT_NAME];
-
     if (!f->broken) {
         ls_request_explain(f);
         f->broken = true;
@@ -53,12 +50,19 @@ ls_status ls_fabric_fail(ls_fabric *fabric)
         if (f->segment && (f->why.code == LS_EUSAGE || f->why.code == LS_EPEER))
             ls_shm_segment_abort(f->segment, f->local, f->why.code, "%s", f->why.text);
         else if (f->segment) /* a shortage on this rank is no shortage of the others */
-            ls_shm_segment_abort(f->segment, f->local, LS_EPEER, "%s gave up: %s",
-                                 ls_shm_segment_name(f->segment, f->local, name), f->why.text);
+            ls_shm_segment_give_up(f->segment, f->local, "gave up: %s", f->why.text);
         if (f->network)
             ls_tcp_abort(f->network, f->why.text);
     }
     return ls_err_adopt(&f->why);
+}
+
+ls_status ls_fabric_lock_and_fail(ls_fabric *fabric)
+{
+    ls_fabric_lock(fabric);
+    ls_status st = ls_fabric_fail(fabric);
+    pthread_mutex_unlock(&fabric->lock);
+    return st;
 }
 
 /* Whether a rank of this node has failed, or the agent has given the ranks up. The agent writes its
@@ -72,10 +76,8 @@ static bool given_up(void *context)
     return segment && ls_shm_segment_failure(segment) != LS_OK;
 }
 
-ls_status ls_fabric_check(ls_fabric *fabric)
+ls_status ls_fabric_check(ls_fabric *f)
 {
-    ls_fabric *f = fabric;
-
     if (f->broken)
         return ls_err_adopt(&f->why);
     if (atomic_load(&f->aborting)) {
@@ -89,10 +91,8 @@ ls_status ls_fabric_check(ls_fabric *fabric)
 
 /* --- the lock ---------------------------------------------------------------------------------*/
 
-void ls_fabric_lock(ls_fabric *fabric)
+void ls_fabric_lock(ls_fabric *f)
 {
-    ls_fabric *f = fabric;
-
     if (pthread_mutex_trylock(&f->lock) == 0)
         return;
     atomic_fetch_add(&f->wanted, 1);
@@ -104,10 +104,8 @@ void ls_fabric_lock(ls_fabric *fabric)
     atomic_fetch_sub(&f->wanted, 1);
 }
 
-void ls_fabric_let_in(ls_fabric *fabric)
+void ls_fabric_let_in(ls_fabric *f)
 {
-    ls_fabric *f = fabric;
-
     pthread_mutex_unlock(&f->lock);
     /* A mutex is not fair: a thread that unlocks and locks again at once mostly wins against
      * waiters. */
@@ -116,17 +114,14 @@ void ls_fabric_let_in(ls_fabric *fabric)
     pthread_mutex_lock(&f->lock);
 }
 
-void ls_fabric_close_transport(ls_fabric *fabric)
+void ls_fabric_close_transport(ls_fabric *f)
 {
-    ls_fabric *f = fabric;
-
     pthread_mutex_lock(&f->abort_lock);
     ls_transport *transport = f->transport;
     f->transport = NULL;
     f->network = NULL;
     pthread_mutex_unlock(&f->abort_lock);
-    if (transport)
-        transport->table->close(transport);
+    ls_transport_close(transport);
 }
 
 /* --- the progress thread ----------------------------------------------------------------------*/
@@ -244,22 +239,15 @@ static ls_status take_members(ls_fabric *f, const ls_comm_args *a)
     return LS_OK;
 }
 
-static int node_ranks(const ls_fabric *f)
-{
-    int n = 0;
-
-    for (int r = 0; r < f->ranks; r++)
-        n += f->members[r].node == f->members[f->rank].node;
-    return n;
-}
-
 /* Join the segment of the node, watch its processes, and wait until all ranks of the node are
  * there. A rank alone on its node has none. */
 static ls_status open_segment(ls_fabric *f, const ls_comm_args *a, int64_t deadline_ns)
 {
-    int n = node_ranks(f), locals[LS_SHM_SEGMENT_RANKS];
+    int n = 0, locals[LS_SHM_SEGMENT_RANKS];
     ls_status st = LS_OK;
 
+    for (int r = 0; r < f->ranks; r++)
+        n += ls_fabric_is_here(f, r);
     if (n == 1)
         return LS_OK;
     if (a->segment_fd < 0 || n > LS_SHM_SEGMENT_RANKS)
@@ -344,8 +332,7 @@ static ls_status open_tcp(ls_fabric *f, const ls_comm_args *a, int64_t deadline_
     }
     LS_TRY(st, find_zerocopy(a->zerocopy, &zerocopy), out);
     for (int r = 0; r < f->ranks; r++) {
-        bool node = f->members[r].node == f->members[f->rank].node && r != f->rank;
-        addresses[r] = node ? "" : f->members[r].address;
+        addresses[r] = ls_fabric_is_here(f, r) && r != f->rank ? "" : f->members[r].address;
         hosts[r] = f->members[r].host;
     }
     LS_TRY(
@@ -381,26 +368,24 @@ static ls_status open_transport(ls_fabric *f, const ls_comm_args *a, int64_t dea
     int *place = NULL;
     ls_status st = LS_OK;
 
-    if (a->transport && !ls_inter_node_knows(a->transport))
+    if (!ls_inter_node_knows(a->transport))
         return ls_fail(LS_EUSAGE, "there is no transport \"%.40s\" (auto, tcp, ucx)", a->transport);
     snprintf(f->between, sizeof f->between, "none: all ranks are on one node");
     if (f->ranks == 1)
         return LS_OK;
-    f->told = ls_mem_array((size_t)f->ranks, sizeof *f->told);
-    if (!f->told)
-        return ls_fail(LS_ENOMEM, "no memory for the list of %d ranks", f->ranks);
+    f->hang_answers = ls_mem_array((size_t)f->ranks, sizeof *f->hang_answers);
+    place = ls_mem_array((size_t)f->ranks, sizeof *place);
+    if (!f->hang_answers || !place) {
+        st = ls_fail(LS_ENOMEM, "no memory for the list of %d ranks", f->ranks);
+        goto out;
+    }
     if (f->nodes > 1 && (!a->secret || a->listen_fd < 0)) {
         st = ls_fail(LS_EUSAGE, "ranks on %d nodes need the job's secret and an address each",
                      f->nodes);
         goto out;
     }
-    place = ls_mem_array((size_t)f->ranks, sizeof *place);
-    if (!place) {
-        st = ls_fail(LS_ENOMEM, "no memory for the list of %d ranks", f->ranks);
-        goto out;
-    }
     for (int r = 0; r < f->ranks; r++)
-        place[r] = f->members[r].node == f->members[f->rank].node ? f->locals[r] : -1;
+        place[r] = ls_fabric_is_here(f, r) ? f->locals[r] : -1;
     if (f->segment)
         LS_TRY(st, ls_shm_open(&node, &f->node_group), out);
     if (f->nodes > 1)
@@ -412,8 +397,7 @@ static ls_status open_transport(ls_fabric *f, const ls_comm_args *a, int64_t dea
     if (f->nodes > 1)
         LS_TRY(st, ls_inter_node_open(f, a, deadline_ns), out);
 out:
-    if (node)
-        node->table->close(node);
+    ls_transport_close(node);
     if (st != LS_OK && f->network && !f->transport)
         f->network = NULL;
     ls_mem_free(place);
@@ -459,10 +443,8 @@ out:
     return st;
 }
 
-void ls_fabric_drop(ls_fabric *fabric)
+void ls_fabric_drop(ls_fabric *f)
 {
-    ls_fabric *f = fabric;
-
     pthread_mutex_lock(&f->lock);
     bool last = --f->refs == 0;
     f->closing = last;
@@ -482,7 +464,7 @@ void ls_fabric_drop(ls_fabric *fabric)
         ls_shm_segment_close(f->recorder);
     }
     ls_shm_segment_close(f->segment);
-    ls_mem_free(f->told);
+    ls_mem_free(f->hang_answers);
     pthread_mutex_destroy(&f->lock);
     pthread_mutex_destroy(&f->abort_lock);
     pthread_cond_destroy(&f->work);

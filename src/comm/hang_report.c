@@ -30,11 +30,6 @@
 enum { ANSWER = 44, STOPPED = 1, NOWHERE = 2 };
 _Static_assert((int)ANSWER <= (int)LS_TCP_ANSWER_BYTES, "an answer fits");
 
-static bool on_this_node(const ls_fabric *f, int rank)
-{
-    return f->members[rank].node == f->members[f->rank].node;
-}
-
 /* What the segment holds about a rank of this node. */
 static void look_here(const ls_fabric *f, int rank, int group, ls_hang_answer *told_out)
 {
@@ -54,7 +49,7 @@ int ls_hang_report_answer(void *fabric, int about, uint64_t what, uint8_t *bytes
     int64_t now = ls_time_now_ns();
     ls_hang_answer t;
 
-    if (!on_this_node(f, about) || (about != f->rank && f->recorder != f->segment))
+    if (!ls_fabric_is_here(f, about) || (about != f->rank && f->recorder != f->segment))
         return 0;
     look_here(f, about, (int)(what & 0xffffff), &t);
     const ls_flight_recorder_record *r = &t.record;
@@ -76,29 +71,28 @@ int ls_hang_report_answer(void *fabric, int about, uint64_t what, uint8_t *bytes
     return ANSWER;
 }
 
-void ls_hang_report_answered(void *fabric, int about, const uint8_t *bytes, int len)
+void ls_hang_report_answered(void *fabric, int about, const uint8_t *b, int len)
 {
     const ls_fabric *f = fabric;
-    const uint8_t *b = bytes;
 
-    if (len != ANSWER || on_this_node(f, about))
+    if (len != ANSWER || ls_fabric_is_here(f, about))
         return;
     if (!(b[0] & NOWHERE) &&
         (b[1] >= LS_COLL_KINDS || b[2] > LS_I8 || b[3] > LS_FLIGHT_RECORDER_FAILED))
         return; /* from another version: unreadable */
     int64_t at = ls_time_now_ns() - (int64_t)ls_wire_get64(b + 32);
-    f->told[about] = (ls_hang_answer){.heard = true,
-                                      .stopped = b[0] & STOPPED,
-                                      .nowhere = b[0] & NOWHERE,
-                                      .record = {.kind = (ls_coll_kind)b[1],
-                                                 .type = (ls_dtype)b[2],
-                                                 .state = (ls_flight_recorder_state)b[3],
-                                                 .group = (int)ls_wire_get32(b + 4),
-                                                 .seq = ls_wire_get64(b + 8),
-                                                 .bytes = (int64_t)ls_wire_get64(b + 16),
-                                                 .step = (int64_t)ls_wire_get64(b + 24),
-                                                 .entered_ns = at,
-                                                 .left_ns = at}};
+    f->hang_answers[about] = (ls_hang_answer){.heard = true,
+                                              .stopped = b[0] & STOPPED,
+                                              .nowhere = b[0] & NOWHERE,
+                                              .record = {.kind = (ls_coll_kind)b[1],
+                                                         .type = (ls_dtype)b[2],
+                                                         .state = (ls_flight_recorder_state)b[3],
+                                                         .group = (int)ls_wire_get32(b + 4),
+                                                         .seq = ls_wire_get64(b + 8),
+                                                         .bytes = (int64_t)ls_wire_get64(b + 16),
+                                                         .step = (int64_t)ls_wire_get64(b + 24),
+                                                         .entered_ns = at,
+                                                         .left_ns = at}};
 }
 
 static bool is_silent(const ls_fabric *f, int rank)
@@ -132,16 +126,16 @@ static ls_status ask_all(ls_comm *c, uint64_t group)
     LS_TRY(st, f->transport->table->poll(f->transport, &moved), out);
     for (int i = 0; i < c->ranks; i++) {
         int r = c->world[i];
-        if (on_this_node(f, r))
-            look_here(f, r, (int)group, &f->told[r]);
+        if (ls_fabric_is_here(f, r))
+            look_here(f, r, (int)group, &f->hang_answers[r]);
         else
-            f->told[r] = (ls_hang_answer){.asked = ask_about(f, r, group)};
+            f->hang_answers[r] = (ls_hang_answer){.asked = ask_about(f, r, group)};
     }
     while (waits && ls_time_now_ns() < until) {
         LS_TRY(st, f->transport->table->poll(f->transport, &moved), out);
         waits = false;
         for (int i = 0; i < c->ranks; i++)
-            waits |= f->told[c->world[i]].asked; /* the answer takes its place */
+            waits |= f->hang_answers[c->world[i]].asked; /* the answer takes its place */
         if (waits)
             f->network->table->sleep(f->network,
                                      ls_min_i64(until, ls_time_now_ns() + LS_NS_PER_MS));
@@ -153,9 +147,9 @@ out:
 /* --- the verdict ------------------------------------------------------------------------------*/
 
 /* "rank 3 (host1)", with where it is. */
-static ls_status blame(const ls_comm *c, const ls_request *f, int rank, const char *how)
+static ls_status report_rank(const ls_comm *c, const ls_request *f, int rank, const char *how)
 {
-    const ls_hang_answer *t = &c->fabric->told[rank];
+    const ls_hang_answer *t = &c->fabric->hang_answers[rank];
     char where[LS_FLIGHT_RECORDER_TEXT] = "";
 
     if (t->heard)
@@ -173,13 +167,13 @@ static uint64_t reached(const ls_hang_answer *t, int group)
 }
 
 /* The member that has begun the fewest collectives, if fewer than this rank; -1: none. */
-static int least_far(const ls_comm *c, const ls_request *f, int group)
+static int furthest_behind(const ls_comm *c, const ls_request *f, int group)
 {
     uint64_t least = f->number;
     int who = -1;
 
     for (int i = 0; i < c->ranks; i++) {
-        const ls_hang_answer *t = &c->fabric->told[c->world[i]];
+        const ls_hang_answer *t = &c->fabric->hang_answers[c->world[i]];
         if (i != c->rank && t->heard && reached(t, group) < least) {
             least = reached(t, group);
             who = c->world[i];
@@ -195,7 +189,7 @@ static int silent_member(const ls_comm *c, int64_t *since_out)
 
     for (int i = 0; i < c->ranks; i++) {
         int r = c->world[i];
-        if (!on_this_node(c->fabric, r) && is_silent(c->fabric, r) &&
+        if (!ls_fabric_is_here(c->fabric, r) && is_silent(c->fabric, r) &&
             ls_tcp_heard(c->fabric->network, r) < oldest) {
             oldest = *since_out = ls_tcp_heard(c->fabric->network, r);
             who = r;
@@ -207,7 +201,7 @@ static int silent_member(const ls_comm *c, int64_t *since_out)
 static int stopped_member(const ls_comm *c)
 {
     for (int i = 0; i < c->ranks; i++)
-        if (i != c->rank && c->fabric->told[c->world[i]].stopped)
+        if (i != c->rank && c->fabric->hang_answers[c->world[i]].stopped)
             return c->world[i];
     return -1;
 }
@@ -225,6 +219,12 @@ static int missing_peer(const ls_request *f)
     return -1;
 }
 
+static ls_status not_in_time(const ls_request *f)
+{
+    return ls_fail(LS_EDEADLINE, "%s %llu did not end in time", ls_coll_kind_name(f->coll.kind),
+                   (unsigned long long)f->number);
+}
+
 /* All have come, as far as is known: name the rank that this one waits for. */
 static ls_status waits_for(ls_comm *c, ls_request *f)
 {
@@ -239,17 +239,15 @@ static ls_status waits_for(ls_comm *c, ls_request *f)
         f->way == LS_WAY_EXEC) /* all but the fingerprint of the rank before this one */
         who = (c->rank + c->ranks - 1) % c->ranks;
     if (who < 0)
-        return ls_fail(LS_EDEADLINE, "%s %llu did not end in time", ls_coll_kind_name(f->coll.kind),
-                       (unsigned long long)f->number);
-    return blame(c, f, across ? c->across[who] : c->world[who], "is waited for");
+        return not_in_time(f);
+    return report_rank(c, f, across ? c->across[who] : c->world[who], "is waited for");
 }
 
-ls_status ls_hang_report(ls_comm *comm, ls_request *f)
+ls_status ls_hang_report(ls_comm *c, ls_request *f)
 {
-    ls_comm *c = comm;
     int group = LS_FLIGHT_RECORDER_COMM + (int)c->id, who = -1;
     int64_t since = 0;
-    bool message = f->coll.kind == LS_COLL_SEND || f->coll.kind == LS_COLL_RECV;
+    bool message = ls_coll_is_message(f->coll.kind);
     char how[96];
     ls_status st;
 
@@ -258,20 +256,19 @@ ls_status ls_hang_report(ls_comm *comm, ls_request *f)
     if (f->state == LS_REQUEST_UP && f->way == LS_WAY_DIRECT)
         return ls_direct_wait(c->direct, f->ticket, ls_time_now_ns()); /* names the late ranks */
     if (c->ranks == 1)
-        return ls_fail(LS_EDEADLINE, "%s %llu did not end in time", ls_coll_kind_name(f->coll.kind),
-                       (unsigned long long)f->number);
+        return not_in_time(f);
     LS_TRY(st, ask_all(c, (uint64_t)group), out);
     who = silent_member(c, &since);
     if (who >= 0) {
         snprintf(how, sizeof how, "is silent for %.1f s",
                  (double)(ls_time_now_ns() - since) / (double)LS_NS_PER_S);
-        return blame(c, f, who, how);
+        return report_rank(c, f, who, how);
     }
     who = stopped_member(c);
     if (who >= 0)
-        return blame(c, f, who, "did not come");
-    who = message ? -1 : least_far(c, f, group); /* other ranks do not count messages */
-    st = who >= 0 ? blame(c, f, who, "did not come") : waits_for(c, f);
+        return report_rank(c, f, who, "did not come");
+    who = message ? -1 : furthest_behind(c, f, group); /* other ranks do not count messages */
+    st = who >= 0 ? report_rank(c, f, who, "did not come") : waits_for(c, f);
 out:
     return st;
 }

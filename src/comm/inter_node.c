@@ -37,7 +37,7 @@ enum { WISH_TAG = 1 << 8, ADDRESS_TAG = 2 << 8, READY_TAG = 3 << 8 };
 static const int64_t SILENCE_NS = 10 * LS_NS_PER_S;
 static const int64_t SPIN_NS = 50000;
 
-typedef enum wish_kind { WISH_AUTO, WISH_TCP, WISH_UCX } wish_kind;
+typedef enum wish_kind { WISH_AUTO, WISH_TCP, WISH_UCX, WISHES } wish_kind;
 static const char *const wish_names[] = {
     [WISH_AUTO] = "auto", [WISH_TCP] = "tcp", [WISH_UCX] = "ucx"};
 
@@ -49,21 +49,19 @@ typedef struct wish {
     int64_t cpus;          /* cores that it may use there */
 } wish;
 
-bool ls_inter_node_knows(const char *transport)
-{
-    for (size_t i = 0; i < LS_COUNT(wish_names); i++)
-        if (strcmp(transport, wish_names[i]) == 0)
-            return true;
-    return false;
-}
-
+/* WISHES: there is no such transport. */
 static wish_kind find_wish(const char *transport)
 {
     int kind = WISH_AUTO;
 
-    while (transport && strcmp(transport, wish_names[kind]) != 0)
+    while (transport && kind < WISHES && strcmp(transport, wish_names[kind]) != 0)
         kind++;
     return (wish_kind)kind;
+}
+
+bool ls_inter_node_knows(const char *transport)
+{
+    return find_wish(transport) < WISHES;
 }
 
 /* --- all to all -------------------------------------------------------------------------------*/
@@ -95,7 +93,7 @@ out:
 static ls_status give_up(ls_fabric *f)
 {
     ls_fabric_fail(f);
-    f->transport->table->close(f->transport);
+    ls_transport_close(f->transport);
     f->transport = f->network = NULL;
     return ls_err_adopt(&f->why);
 }
@@ -235,8 +233,7 @@ static ls_status compare(ls_fabric *f, const wish *wishes, bool *ucx_out)
 
     for (int i = 0; i < f->ranks; i++) {
         int r = (f->rank + i) % f->ranks, kind = wishes[i].kind, bytes = wishes[i].address_bytes;
-        if (kind < 0 || kind >= (int)LS_COUNT(wish_names) || bytes < 0 ||
-            bytes > LS_UCX_ADDRESS_BYTES)
+        if (kind < 0 || kind >= WISHES || bytes < 0 || bytes > LS_UCX_ADDRESS_BYTES)
             return ls_fail(LS_EDATA,
                            "rank %d (%s) says how it can be reached in a way that cannot "
                            "be understood",
@@ -264,10 +261,9 @@ static ls_status compare(ls_fabric *f, const wish *wishes, bool *ucx_out)
     return LS_OK;
 }
 
-ls_status ls_inter_node_inject_faults(ls_fabric *fabric)
+ls_status ls_inter_node_inject_faults(ls_fabric *f)
 {
     const char *plan = NULL;
-    ls_fabric *f = fabric;
     ls_transport *wrapped;
 
 #ifdef LS_FAULTS
@@ -313,14 +309,12 @@ static ls_status choose(ls_fabric *f, const ls_comm_args *a, wish *wishes, int64
     }
     f->data = data;
 out:
-    if (ucx)
-        ucx->table->close(ucx);
+    ls_transport_close(ucx);
     return st;
 }
 
-ls_status ls_inter_node_open(ls_fabric *fabric, const ls_comm_args *args, int64_t deadline_ns)
+ls_status ls_inter_node_open(ls_fabric *f, const ls_comm_args *args, int64_t deadline_ns)
 {
-    ls_fabric *f = fabric;
     wish *wishes = ls_mem_array((size_t)f->ranks, sizeof *wishes);
     ls_status st;
 

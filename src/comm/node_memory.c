@@ -1,5 +1,12 @@
 /* node_memory.c -- the shared-memory segment (node/shm_segment.h) and its flight recorders
- * (node/flight_recorder.h) as the process sees them that starts the ranks. */
+ * (node/flight_recorder.h) as the process sees them that starts the ranks.
+ *
+ *     starter                       ranks
+ *     create: fd 9 ---inherit--->   open, join, meet; collectives; flight recorders fill up
+ *     break: "node1 is lost" --->   every call fails with this reason, also one that sleeps
+ *     write: rank-0.txt, ...        (they may be dead: the memory outlives them)
+ *
+ * The starter maps the memory for each call and unmaps it again, so it never keeps an old one. */
 #include "comm/node_memory.h"
 
 #include <limits.h>

@@ -104,8 +104,7 @@ int ls_ordered_most_depth(int64_t count, int64_t group)
     return depth;
 }
 
-/* --- the plan -----------------------------------------------------------------------------------
- */
+/* --- the plan --------------------------------------------------------------------------------- */
 
 typedef struct placed {
     ls_ordered_run run;

@@ -6,8 +6,16 @@
  * one round needs no stacks:
  *
  *     stack of 0: 01 2      stack of 1: 3 45      arrived in the last round: [ - | 6 ]
- *     45 += 6, then the plan: push 01, push 2, push 3, merge 2+3, merge 01+23, push 456, merge ->
- * out */
+ *     45 += 6, then the plan: push 01, push 2, push 3, merge 2+3, merge 01+23, push 456, merge
+ *
+ * Two blocks of memory, of own elements only; here 2 parts, stacks of 2 slots (rank 0) and 1 slot
+ * (rank 1), and ahead = 2:
+ *
+ *     stacks    | part 0:  r0 slot 0 | r0 slot 1 | r1 slot 0 || part 1:  r0 | r0 | r1 |
+ *     staging   | turn 0:  from r0 | from r1 || turn 1:  from r0 | from r1 |
+ *
+ * A part that is started takes the next turn. A rank without a node in a round leaves no gap there:
+ * the pieces of the others follow each other. */
 #include "comm/ordered_feed.h"
 
 #include <string.h>
@@ -161,10 +169,8 @@ out:
     return st;
 }
 
-void ls_ordered_feed_close(ls_ordered_feed *feed)
+void ls_ordered_feed_close(ls_ordered_feed *f)
 {
-    ls_ordered_feed *f = feed;
-
     if (!f)
         return;
     ls_ordered_plan_release(&f->plan);
@@ -182,18 +188,16 @@ void ls_ordered_feed_close(ls_ordered_feed *feed)
     ls_mem_free(f);
 }
 
-ls_status ls_ordered_feed_start(ls_ordered_feed *feed, int part, int round, const void *node)
+ls_status ls_ordered_feed_start(ls_ordered_feed *f, int part, int round, const void *node)
 {
-    ls_ordered_feed *f = feed;
     const int *merges = f->merges + (int64_t)round * f->ranks;
     bool brings = merges[f->rank] >= 0;
     int64_t *received = f->received + f->started % f->ahead * f->ranks;
-    ls_status st;
 
     LS_BUG_IF(f->started - f->ended >= f->ahead, "%d parts of a sum are on their way", f->ahead);
     for (int r = 0; r < f->ranks; r++)
         received[r] = merges[r] >= 0 ? f->own[part] : 0;
-    st = ls_comm_start(
+    ls_status st = ls_comm_start(
         f->comm,
         &(ls_coll){.kind = LS_COLL_ALL_TO_ALL,
                    .type = f->type,
@@ -249,10 +253,9 @@ static void combine_block(const ls_ordered_feed *f, int part, int64_t first, int
         memcpy(out + at, stack[0], (size_t)(count * size));
 }
 
-ls_status ls_ordered_feed_end(ls_ordered_feed *feed, int part, int round, void *out,
+ls_status ls_ordered_feed_end(ls_ordered_feed *f, int part, int round, void *out,
                               int64_t deadline_ns)
 {
-    ls_ordered_feed *f = feed;
     const int *merges = f->merges + (int64_t)round * f->ranks;
     char *node = staged(f, f->ended);
     bool last = round == f->rounds - 1;

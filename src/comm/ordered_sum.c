@@ -194,21 +194,6 @@ void ls_ordered_sum_close(ls_ordered_sum *sum)
     ls_mem_free(sum);
 }
 
-/* left += right, or *out = left + right. */
-static void merge(ls_dtype type, void *left, const void *right, void *out, int64_t count)
-{
-    const void *const from[2] = {left, right};
-
-    ls_combine_run(&(ls_combine){.type = type,
-                                 .op = LS_COMBINE_SUM,
-                                 .from = from,
-                                 .sources = 2,
-                                 .to = &out,
-                                 .targets = 1,
-                                 .scale = 1},
-                   count);
-}
-
 /* Combine own elements first .. first+count-1 of a part along the plan. */
 static void combine_block(const ls_ordered_sum *s, int part, int64_t first, int64_t count,
                           char *out)
@@ -223,7 +208,8 @@ static void combine_block(const ls_ordered_sum *s, int part, int64_t first, int6
         for (int m = 0; m < step->merges; m++) {
             bool last = i == s->plan.count - 1 && m == step->merges - 1;
             top--;
-            merge(s->type, stack[top - 1], stack[top], last ? out + at : stack[top - 1], count);
+            ls_combine_two(s->type, stack[top - 1], stack[top], last ? out + at : stack[top - 1],
+                           count);
         }
     }
     if (s->plan.count == 1)
@@ -235,9 +221,8 @@ int ls_ordered_sum_requests(const ls_ordered_sum *sum)
     return sum->rounds;
 }
 
-ls_status ls_ordered_sum_start(ls_ordered_sum *sum, int part, void *const *roots)
+ls_status ls_ordered_sum_start(ls_ordered_sum *s, int part, void *const *roots)
 {
-    ls_ordered_sum *s = sum;
     ls_status st = LS_OK;
 
     for (int k = 0; k < s->rounds; k++)
@@ -255,9 +240,8 @@ out:
     return st;
 }
 
-ls_status ls_ordered_sum_end(ls_ordered_sum *sum, int part, void *out, int64_t deadline_ns)
+ls_status ls_ordered_sum_end(ls_ordered_sum *s, int part, void *out, int64_t deadline_ns)
 {
-    ls_ordered_sum *s = sum;
     int64_t own = s->own[part];
     ls_status st = LS_OK;
 

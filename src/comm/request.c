@@ -12,8 +12,24 @@
  *     gather     [0 1]   [0 1]                  [0 1]   [0 1]
  *
  * A large buffer is cut into pieces, so that one piece is between the nodes while the next is
- * scattered and the one before is gathered. Requests start in the same order on all ranks of a
- * node: scatters and gathers have a group each, and only one request by levels is up at a time.
+ * scattered and the one before is gathered. 16 MiB go in 4 pieces:
+ *
+ *       scatter    0  1  2  3
+ *       between       0.....1.....2.....3.....      one at a time, in order
+ *       gather              0     1     2     3
+ *
+ * Requests start in the same order on all ranks of a node: scatters and gathers have a group each,
+ * and only one request by levels is up at a time.
+ *
+ * The tag of a message between nodes has 64 bits, from the highest to the lowest:
+ *
+ *       1   send or recv, which count their calls for each pair of ranks
+ *      13   the communicator
+ *      24   the call, counted in steps of COMM_PIECES: a piece of a request by levels has its own
+ *      26   the message of the schedule between two ranks; all ones: the fingerprint
+ *
+ * So two messages of one pair never share a tag while both can be in flight, and no rank needs to
+ * ask another one for a number.
  *
  * States: QUEUED (start_request takes it up, in order) -> UP (move_request) -> DONE (until a caller
  * waits for it). */
@@ -30,12 +46,6 @@ static char *at(void *base, const ls_coll *coll, int64_t element)
 }
 
 /* --- choosing ---------------------------------------------------------------------------------*/
-
-/* A forced algorithm is taken for the kinds that it does. */
-static bool is_forced(const ls_comm *c, ls_coll_kind kind)
-{
-    return c->forced && (c->forced->kinds & 1U << kind);
-}
 
 const char *ls_request_refuses_levels(const ls_comm *comm, const ls_coll *coll)
 {
@@ -54,7 +64,7 @@ ls_way ls_request_way(const ls_comm *comm, const ls_coll *coll)
 {
     int64_t bytes = coll->count * ls_dtype_bytes(coll->type);
 
-    if (comm->ranks == 1 || is_forced(comm, coll->kind))
+    if (comm->ranks == 1 || ls_comm_forced(comm, coll->kind))
         return LS_WAY_EXEC;
     if (comm->one_node)
         return LS_WAY_DIRECT;
@@ -65,18 +75,11 @@ ls_way ls_request_way(const ls_comm *comm, const ls_coll *coll)
 }
 
 /* All ranks have agreed on the numbers (tune.h), so all choose the same. */
-static ls_status choose_algo(const ls_comm *c, const comm_plan *plan, int ranks,
-                             ls_sched_args *args)
+static ls_status choose_algo(const ls_comm *c, const comm_plan *plan, ls_sched_args *args)
 {
     const ls_coll *coll = &plan->coll;
     ls_cost_choice choice;
 
-    if (is_forced(c, coll->kind)) {
-        const char *refuses = ls_algo_refuses(c->forced, coll, ranks, false);
-        if (refuses)
-            return ls_fail(LS_EUSAGE, "%s by algorithm \"%s\": it %s",
-                           ls_coll_kind_name(coll->kind), c->forced->name, refuses);
-    }
     ls_tune_choose(c, coll, plan->across, &choice);
     if (choice.best < 0)
         return ls_fail(LS_EUSAGE, "no algorithm does %s of this type",
@@ -111,7 +114,7 @@ static ls_status build_plan(ls_comm *c, comm_plan *plan, const ls_coll *coll, bo
                         .in_place = args.in_place,
                         .across = across,
                         .once_only = coll->in_counts || coll->out_counts};
-    LS_TRY(st, choose_algo(c, plan, args.ranks, &args), out);
+    LS_TRY(st, choose_algo(c, plan, &args), out);
     if (coll->kind == LS_COLL_GATHER || coll->kind == LS_COLL_ALL_TO_ALL)
         args.chunk = 0;
     LS_TRY(st, ls_sched_build(&plan->sched, &args), out);
@@ -285,17 +288,8 @@ static ls_status between(ls_comm *c, ls_request *f, ls_request_piece *p)
     if (!done)
         goto out;
     end_exec(f);
-    if (f->coll.op == LS_COLL_MEAN) {
-        const void *from = coll.out;
-        ls_combine_run(&(ls_combine){.type = coll.type,
-                                     .op = LS_COMBINE_SUM,
-                                     .from = &from,
-                                     .sources = 1,
-                                     .to = &coll.out,
-                                     .targets = 1,
-                                     .scale = 1.0 / c->ranks},
-                       coll.count);
-    }
+    if (f->coll.op == LS_COLL_MEAN)
+        ls_exec_scale(coll.type, coll.out, coll.count, 1.0 / c->ranks);
     coll.kind = LS_COLL_ALL_GATHER;
     coll.count = p->count;
     coll.out = at(f->coll.out, &coll, p->first);
@@ -334,14 +328,12 @@ out:
 
 static ls_status move_request(ls_comm *c, ls_request *f, bool *done_out)
 {
-    ls_status st;
-
     *done_out = false;
     if (f->way == LS_WAY_DIRECT)
         return ls_direct_poll(c->direct, f->ticket, done_out);
     if (f->way == LS_WAY_LEVELS)
         return move_levels(c, f, done_out);
-    st = ls_exec_poll(&f->exec, done_out);
+    ls_status st = ls_exec_poll(&f->exec, done_out);
     if (st == LS_OK && *done_out)
         end_exec(f);
     return st;
@@ -393,9 +385,8 @@ out:
     return st;
 }
 
-ls_status ls_request_move_all(ls_fabric *fabric, bool *moved_out)
+ls_status ls_request_move_all(ls_fabric *f, bool *moved_out)
 {
-    ls_fabric *f = fabric;
     bool came = false;
     ls_status st = LS_OK;
 
@@ -449,10 +440,9 @@ static uint64_t note_entered(const ls_comm *c, const ls_request *f, bool message
             .bytes = f->coll.count * ls_dtype_bytes(f->coll.type)});
 }
 
-void ls_request_start(ls_comm *comm, ls_request *f)
+void ls_request_start(ls_comm *c, ls_request *f)
 {
-    ls_comm *c = comm;
-    bool message = f->coll.kind == LS_COLL_SEND || f->coll.kind == LS_COLL_RECV;
+    bool message = ls_coll_is_message(f->coll.kind);
 
     /* Each pair of ranks counts its own messages: the other ranks know nothing of them. */
     if (message) {

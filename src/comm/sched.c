@@ -12,8 +12,9 @@
 #include "base/mem.h"
 #include "comm/algo/algo_impl.h"
 
-/* --- appending ----------------------------------------------------------------------------------
- */
+/* --- appending -------------------------------------------------------------------------------- */
+
+static const ls_algo_place nowhere = {LS_SCHED_IN, 0};
 
 static ls_status too_many(const ls_sched_args *a)
 {
@@ -29,13 +30,12 @@ static ls_status too_many(const ls_sched_args *a)
 static bool grow(ls_algo_draft *d, void **array, int32_t *room, size_t size)
 {
     int32_t more = *room ? 2 * *room : 64;
-    void *bigger;
 
     if (*room >= LS_SCHED_STEPS) {
         d->status = too_many(d->args);
         return false;
     }
-    bigger = ls_mem_resize(*array, (size_t)more * size);
+    void *bigger = ls_mem_resize(*array, (size_t)more * size);
     if (!bigger) {
         d->status = LS_ENOMEM;
         return false;
@@ -45,81 +45,71 @@ static bool grow(ls_algo_draft *d, void **array, int32_t *room, size_t size)
     return true;
 }
 
-/* A new step, all zero but for what it waits for; NULL when it could not be made. */
-static ls_sched_step *append(ls_algo_draft *d, ls_sched_act act, int64_t count, int32_t after)
+/* Append a step; its number in the list, or -1 when it could not be made. A place that the act does
+ * not name is anything. */
+static int32_t append(ls_algo_draft *d, ls_sched_act act, ls_algo_place to, ls_algo_place from,
+                      int64_t count, int32_t after)
 {
     ls_sched *s = d->sched;
-    ls_sched_step *step;
 
     if (d->status != LS_OK)
-        return NULL;
+        return -1;
     if (s->count == s->steps_room) {
         void *steps = s->steps;
         if (!grow(d, &steps, &s->steps_room, sizeof *s->steps))
-            return NULL;
+            return -1;
         s->steps = steps;
     }
-    step = &s->steps[s->count];
-    *step = (ls_sched_step){.act = (uint8_t)act, .peer = -1, .count = count, .after = {after, -1}};
     LS_BUG_IF(after >= s->count, "step %d waits for step %d", (int)s->count, (int)after);
-    return step;
+    s->steps[s->count] = (ls_sched_step){.act = (uint8_t)act,
+                                         .to = (uint8_t)to.buffer,
+                                         .to_at = to.at,
+                                         .from = (uint8_t)from.buffer,
+                                         .from_at = from.at,
+                                         .peer = -1,
+                                         .count = count,
+                                         .after = {after, -1}};
+    return s->count++;
 }
 
-static int32_t done(ls_algo_draft *d, ls_sched_step *step)
+/* Give the step that was just appended its peer, and its number among the messages with that peer
+ * in this direction. */
+static int32_t address(ls_algo_draft *d, int32_t step, int peer)
 {
-    return step ? d->sched->count++ : -1;
-}
-
-static ls_sched_step *message(ls_algo_draft *d, ls_sched_act act, int peer, int64_t count,
-                              int32_t after)
-{
-    ls_sched_step *step;
-
-    if (count == 0 && d->args->kind != LS_COLL_BARRIER)
-        return NULL;
-    step = append(d, act, count, after);
-    if (step) {
-        int32_t *numbers = d->numbers + (act == LS_SCHED_SEND ? 0 : d->args->ranks);
-        step->peer = peer;
-        step->number = numbers[peer]++;
+    if (step >= 0) {
+        ls_sched_step *s = &d->sched->steps[step];
+        s->peer = peer;
+        s->number = d->numbers[(s->act == LS_SCHED_SEND ? 0 : d->args->ranks) + peer]++;
     }
     return step;
+}
+
+/* Only the messages of a barrier are empty; others of no elements are left out. */
+static bool is_left_out(const ls_algo_draft *d, int64_t count)
+{
+    return count == 0 && d->args->kind != LS_COLL_BARRIER;
 }
 
 int32_t ls_algo_send(ls_algo_draft *d, int peer, ls_algo_place from, int64_t count, int32_t after)
 {
-    ls_sched_step *step = message(d, LS_SCHED_SEND, peer, count, after);
-
-    if (step) {
-        step->from = (uint8_t)from.buffer;
-        step->from_at = from.at;
-    }
-    return done(d, step);
+    return is_left_out(d, count)
+               ? -1
+               : address(d, append(d, LS_SCHED_SEND, nowhere, from, count, after), peer);
 }
 
 int32_t ls_algo_recv(ls_algo_draft *d, int peer, ls_algo_place to, int64_t count, int32_t after)
 {
-    ls_sched_step *step = message(d, LS_SCHED_RECV, peer, count, after);
-
-    if (step) {
-        step->to = (uint8_t)to.buffer;
-        step->to_at = to.at;
-    }
-    return done(d, step);
+    return is_left_out(d, count)
+               ? -1
+               : address(d, append(d, LS_SCHED_RECV, to, nowhere, count, after), peer);
 }
 
 int32_t ls_algo_recv_add(ls_algo_draft *d, int peer, ls_algo_place to, ls_algo_place from,
                          int64_t count, int32_t after)
 {
-    ls_sched_step *step = message(d, LS_SCHED_RECV_ADD, peer, count, after);
-
-    if (step) {
-        step->to = (uint8_t)to.buffer;
-        step->to_at = to.at;
-        step->from = (uint8_t)from.buffer;
-        step->from_at = from.at;
-    }
-    return done(d, step);
+    return is_left_out(d, count)
+               ? -1
+               : address(d, append(d, LS_SCHED_RECV_ADD, to, from, count, after), peer);
 }
 
 int32_t ls_algo_copy(ls_algo_draft *d, ls_algo_place to, ls_algo_place from, int64_t count,
@@ -127,31 +117,20 @@ int32_t ls_algo_copy(ls_algo_draft *d, ls_algo_place to, ls_algo_place from, int
 {
     bool same = to.buffer == from.buffer ||
                 (d->args->in_place && to.buffer != LS_SCHED_TMP && from.buffer != LS_SCHED_TMP);
-    ls_sched_step *step;
 
     if (count == 0 || (same && to.at == from.at))
         return after;
-    step = append(d, LS_SCHED_COPY, count, after);
-    if (step) {
-        step->to = (uint8_t)to.buffer;
-        step->to_at = to.at;
-        step->from = (uint8_t)from.buffer;
-        step->from_at = from.at;
-    }
-    return done(d, step);
+    return append(d, LS_SCHED_COPY, to, from, count, after);
 }
 
 int32_t ls_algo_combine(ls_algo_draft *d, ls_algo_place to, int64_t count, int32_t after)
 {
-    ls_sched_step *step = append(d, LS_SCHED_COMBINE, count, after);
+    int32_t step = append(d, LS_SCHED_COMBINE, to, nowhere, count, after);
 
     LS_BUG_IF(count == 0, "a combination of nothing");
-    if (step) {
-        step->to = (uint8_t)to.buffer;
-        step->to_at = to.at;
-        step->first_part = d->sched->parts_count;
-    }
-    return done(d, step);
+    if (step >= 0)
+        d->sched->steps[step].first_part = d->sched->parts_count;
+    return step;
 }
 
 void ls_algo_part(ls_algo_draft *d, ls_algo_place from, int32_t after)
@@ -173,11 +152,9 @@ void ls_algo_part(ls_algo_draft *d, ls_algo_place from, int32_t after)
 
 void ls_algo_also(ls_algo_draft *d, int32_t step, int32_t after)
 {
-    ls_sched_step *s;
-
     if (d->status != LS_OK || step < 0 || after < 0)
         return;
-    s = &d->sched->steps[step];
+    ls_sched_step *s = &d->sched->steps[step];
     if (s->after[0] < 0) {
         s->after[0] = after;
         return;
@@ -208,8 +185,7 @@ bool ls_algo_marks(ls_algo_draft *d, int64_t count)
     return true;
 }
 
-/* --- ranges -------------------------------------------------------------------------------------
- */
+/* --- ranges ----------------------------------------------------------------------------------- */
 
 ls_algo_place ls_algo_in(const ls_algo_draft *d, int64_t at)
 {
@@ -274,8 +250,7 @@ static void draft_alone(ls_algo_draft *d)
     ls_algo_copy(d, ls_algo_at(LS_SCHED_OUT, 0), ls_algo_at(LS_SCHED_IN, 0), count, -1);
 }
 
-/* --- building -----------------------------------------------------------------------------------
- */
+/* --- building --------------------------------------------------------------------------------- */
 
 /* Whether there can be such a schedule; the algorithm says whether it can do the kind. */
 static ls_status check_args(const ls_sched_args *a)
@@ -285,7 +260,6 @@ static ls_status check_args(const ls_sched_args *a)
                     .count = a->count,
                     .in_counts = a->in_counts,
                     .out_counts = a->out_counts};
-    const char *refuses;
 
     if (a->ranks < 1 || a->ranks > LS_SCHED_RANKS || a->rank < 0 || a->rank >= a->ranks)
         return ls_fail(LS_EUSAGE, "cannot plan a collective for rank %d of %d", a->rank, a->ranks);
@@ -297,7 +271,7 @@ static ls_status check_args(const ls_sched_args *a)
                        (long long)a->count, (long long)a->chunk);
     if (a->algo->cuts && a->chunk > 0 && a->count / a->chunk >= LS_SCHED_STEPS)
         return too_many(a); /* before the steps fill memory in vain */
-    refuses = ls_algo_refuses(a->algo, &coll, a->ranks, false);
+    const char *refuses = ls_algo_refuses(a->algo, &coll, a->ranks, false);
     if (refuses)
         return ls_fail(LS_EUSAGE, "algorithm \"%s\" %s", a->algo->name, refuses);
     return LS_OK;
@@ -317,7 +291,7 @@ ls_status ls_sched_build(ls_sched *sched, const ls_sched_args *args)
     if (args->ranks == 1 && args->kind != LS_COLL_SEND && args->kind != LS_COLL_RECV)
         draft_alone(&d);
     else
-        args->algo->draft(&d);
+        args->algo->draft[args->kind](&d);
 out:
     ls_mem_free(d.numbers);
     ls_mem_free(d.mark);

@@ -54,10 +54,8 @@ const char *ls_tune_why_name(ls_tune_why why)
     return names[why];
 }
 
-void ls_tune_forget_plans(ls_comm *comm)
+void ls_tune_forget_plans(ls_comm *c)
 {
-    ls_comm *c = comm;
-
     pthread_mutex_lock(&c->fabric->lock);
     for (int i = 0; i < COMM_PLANS; i++)
         c->plans[i].once_only = true;
@@ -107,7 +105,7 @@ const ls_cost_link *ls_tune_between(const ls_comm *comm, int from, int to)
     return NULL;
 }
 
-static void keep_larger(ls_cost_link *a, const ls_cost_link *b)
+void ls_tune_keep_larger(ls_cost_link *a, const ls_cost_link *b)
 {
     a->alpha_ns = b->alpha_ns > a->alpha_ns ? b->alpha_ns : a->alpha_ns;
     a->message_ns = b->message_ns > a->message_ns ? b->message_ns : a->message_ns;
@@ -131,7 +129,7 @@ static ls_cost_link or_usual(const ls_cost_link *link, const ls_cost_link *usual
 static bool has_node(const ls_comm *c, int node)
 {
     for (int r = 0; r < c->ranks; r++)
-        if (ls_tune_node(c, r) == node)
+        if (ls_comm_node(c, r) == node)
             return true;
     return false;
 }
@@ -143,7 +141,7 @@ static ls_cost_link slowest_of_all(const ls_comm *c)
     for (int i = 0; i < c->tune.pairs; i++) {
         const ls_tune_pair *p = &c->tune.pair[i];
         if (has_node(c, p->from) && has_node(c, p->to))
-            keep_larger(&link, &p->link);
+            ls_tune_keep_larger(&link, &p->link);
     }
     return or_usual(&link, &c->tune.between);
 }
@@ -154,11 +152,11 @@ static ls_cost_link slowest_around(const ls_comm *c)
     ls_cost_link link = {.alpha_ns = 0};
 
     for (int r = 0; r < c->ranks; r++) {
-        int from = ls_tune_node(c, r), to = ls_tune_node(c, (r + 1) % c->ranks);
+        int from = ls_comm_node(c, r), to = ls_comm_node(c, (r + 1) % c->ranks);
         const ls_cost_link *one = from != to ? ls_tune_between(c, from, to) : &link;
         if (!one)
             return c->tune.between;
-        keep_larger(&link, one);
+        ls_tune_keep_larger(&link, one);
     }
     return or_usual(&link, &c->tune.between);
 }
@@ -220,9 +218,8 @@ static ls_cost_query query_of(const ls_comm *c, const ls_coll *coll, bool across
     return q;
 }
 
-const ls_tune_pick *ls_tune_find_pick(const ls_comm *comm, const ls_coll *coll)
+const ls_tune_pick *ls_tune_find_pick(const ls_comm *c, const ls_coll *coll)
 {
-    const ls_comm *c = comm;
     int64_t size = ls_dtype_bytes(coll->type), bytes = coll->count * size;
 
     for (int i = 0; i < c->tune.picks; i++) {
@@ -243,14 +240,12 @@ static int row_of(const ls_cost_choice *choice, const char *name)
 }
 
 /* In this order: what ls_comm_force() asks for, what a trial settled, what the model predicts. */
-ls_tune_why ls_tune_choose(const ls_comm *comm, const ls_coll *coll, bool across,
+ls_tune_why ls_tune_choose(const ls_comm *c, const ls_coll *coll, bool across,
                            ls_cost_choice *choice_out)
 {
-    const ls_comm *c = comm;
-    const ls_algo *forced = c->forced && (c->forced->kinds >> coll->kind & 1) ? c->forced : NULL;
+    const ls_algo *forced = ls_comm_forced(c, coll->kind);
     const ls_cost_query query = query_of(c, coll, across);
     ls_tune_why why = LS_TUNE_BY_MODEL;
-    const ls_tune_pick *pick;
 
     ls_cost_choose(&query, coll, false, choice_out);
     if (forced) {
@@ -261,7 +256,8 @@ ls_tune_why ls_tune_choose(const ls_comm *comm, const ls_coll *coll, bool across
         choice_out->best = row_of(choice_out, "direct");
         return why;
     }
-    pick = across || coll->in_counts || coll->out_counts ? NULL : ls_tune_find_pick(c, coll);
+    const ls_tune_pick *pick =
+        across || coll->in_counts || coll->out_counts ? NULL : ls_tune_find_pick(c, coll);
     int row = pick ? row_of(choice_out, pick->way) : -1;
     if (row >= 0) {
         choice_out->best = row;
@@ -281,7 +277,7 @@ static void save(const ls_comm *c)
         return;
     ls_tune kept = c->tune;
     if (ls_tune_file_topology(c, topology) != LS_OK ||
-        ls_tune_file_number(c, &kept, LS_TUNE_PLACES) != LS_OK ||
+        ls_tune_file_number(c, &kept, LS_TUNE_POSITIONS) != LS_OK ||
         ls_tune_file_write(c->tune.path, topology, &kept) != LS_OK) {
         ls_log(LS_LOG_DEBUG, "link numbers are not kept: %s", ls_err_last()->text);
         ls_err_clear();
@@ -311,9 +307,8 @@ static void recall(const ls_comm *c, ls_tune *t)
         ls_err_clear();
 }
 
-ls_status ls_tune_open(ls_comm *comm, int64_t deadline_ns)
+ls_status ls_tune_open(ls_comm *c, int64_t deadline_ns)
 {
-    ls_comm *c = comm;
     bool differs = false;
     ls_tune t;
     ls_status st = LS_OK;
@@ -346,16 +341,14 @@ out:
 
 /* --- settling ---------------------------------------------------------------------------------*/
 
-static ls_status time_run(void *context, ls_comm *comm, const ls_coll *coll, int64_t deadline_ns,
-                          int64_t *ns_out)
+static ls_status time_run(void *context LS_UNUSED, ls_comm *comm, const ls_coll *coll,
+                          int64_t deadline_ns, int64_t *ns_out)
 {
-    ls_status st;
-
-    (void)context;
     int64_t begin = ls_time_now_ns();
-    LS_TRY(st, ls_comm_run(comm, coll, deadline_ns), out);
-    *ns_out = ls_time_now_ns() - begin;
-out:
+    ls_status st = ls_comm_run(comm, coll, deadline_ns);
+
+    if (st == LS_OK)
+        *ns_out = ls_time_now_ns() - begin;
     return st;
 }
 
@@ -439,15 +432,13 @@ static int64_t trial_bytes(const ls_comm *c, const ls_coll *coll)
 ls_status ls_tune_scratch(ls_comm *comm, int64_t bytes, int64_t deadline_ns, char **memory_out,
                           bool *all_out)
 {
-    int64_t lacks;
     char *memory = NULL;
-    ls_status st;
 
-    lacks = ls_comm_alloc(comm, bytes, "a trial", (void **)&memory) != LS_OK;
+    int64_t lacks = ls_comm_alloc(comm, bytes, "a trial", (void **)&memory) != LS_OK;
     *memory_out = memory;
     if (lacks)
         ls_err_clear();
-    st = ls_tune_largest(comm, LS_I64, &lacks, 1, deadline_ns);
+    ls_status st = ls_tune_largest(comm, LS_I64, &lacks, 1, deadline_ns);
     *all_out = lacks == 0;
     return st;
 }
@@ -462,7 +453,7 @@ static bool is_open(const ls_comm *c, const ls_coll *coll, const ls_algo *two_ou
 
     if (c->forced || c->force_levels || c->tune.off || c->ranks == 1 ||
         c->tune.picks == LS_TUNE_PICKS || trial_bytes(c, coll) > SETTLE_BYTES || coll->in_counts ||
-        coll->out_counts || coll->kind == LS_COLL_SEND || coll->kind == LS_COLL_RECV ||
+        coll->out_counts || ls_coll_is_message(coll->kind) ||
         ls_request_way(c, coll) != LS_WAY_EXEC)
         return false;
     if (ls_tune_choose(c, coll, false, &choice) != LS_TUNE_BY_MODEL || !is_close(&choice, rows))
@@ -475,10 +466,9 @@ static bool is_open(const ls_comm *c, const ls_coll *coll, const ls_algo *two_ou
     return true;
 }
 
-ls_status ls_tune_settle(ls_comm *comm, const ls_coll *coll, ls_tune_timer timer, void *context,
+ls_status ls_tune_settle(ls_comm *c, const ls_coll *coll, ls_tune_timer timer, void *context,
                          int64_t deadline_ns)
 {
-    ls_comm *c = comm;
     settling s = {c, *coll, timer ? timer : time_run, context, deadline_ns};
     int64_t bytes = trial_bytes(c, coll), least[2];
     const ls_algo *two[2];
@@ -503,15 +493,8 @@ out:
     return st;
 }
 
-/* Picks do not distinguish sums from maxima, nor types that round from types that do not. */
-static bool may_round(const ls_coll *coll)
+ls_status ls_tune_settle_used(ls_comm *c, bool sums, int64_t budget_ns, int64_t deadline_ns)
 {
-    return coll->kind == LS_COLL_ALL_REDUCE || coll->kind == LS_COLL_REDUCE_SCATTER;
-}
-
-ls_status ls_tune_settle_used(ls_comm *comm, bool sums, int64_t budget_ns, int64_t deadline_ns)
-{
-    ls_comm *c = comm;
     const ls_algo *two[2];
     double left = (double)budget_ns, ns;
     ls_status st = LS_OK;
@@ -522,8 +505,9 @@ ls_status ls_tune_settle_used(ls_comm *comm, bool sums, int64_t budget_ns, int64
     c->seen_enough = true; /* trials are not noted */
     for (int i = 0; i < c->seen_count; i++) {
         const ls_coll *coll = &c->seen[i].coll;
-        if (c->seen[i].uses < 2 || (!sums && may_round(coll)) || !is_open(c, coll, two, &ns) ||
-            ns > left)
+        /* Picks do not distinguish sums from maxima, nor types that round from others. */
+        if (c->seen[i].uses < 2 || (!sums && ls_coll_reduces(coll->kind)) ||
+            !is_open(c, coll, two, &ns) || ns > left)
             continue;
         left -= ns;
         LS_TRY(st, ls_tune_settle(c, coll, NULL, NULL, deadline_ns), out);

@@ -28,68 +28,68 @@ enum { MOST_BYTES = 256 << 10 };
 
 /* --- names ------------------------------------------------------------------------------------*/
 
-typedef struct place {
+typedef struct host {
     char text[96];
     int32_t first, node; /* rank; the node's number in this job */
-} place;
+} host;
 
 static int by_text(const void *a, const void *b)
 {
-    const place *x = a, *y = b;
+    const host *x = a, *y = b;
     int order = strcmp(x->text, y->text);
 
     return order ? order : (x->first > y->first) - (x->first < y->first);
 }
 
-/* Hosts in order of their names. *places_out is the caller's. */
-static ls_status list_places(const ls_comm *comm, place **places_out, int *count_out)
+/* Hosts in order of their names. *hosts_out is the caller's. */
+static ls_status list_hosts(const ls_comm *comm, host **hosts_out, int *count_out)
 {
     const ls_fabric *f = comm->fabric;
-    place *places = ls_mem_array((size_t)comm->ranks, sizeof *places);
+    host *hosts = ls_mem_array((size_t)comm->ranks, sizeof *hosts);
     int nodes = 0;
 
-    if (!places)
+    if (!hosts)
         return ls_fail(LS_ENOMEM, "no memory for the names of %d ranks", comm->ranks);
     for (int r = 0, n; r < comm->ranks; r += n) {
         const ls_comm_member *m = &f->members[comm->world[r]];
         for (n = 1; r + n < comm->ranks && f->members[comm->world[r + n]].node == m->node; n++)
             ;
-        places[nodes] = (place){.first = r, .node = m->node};
-        snprintf(places[nodes++].text, sizeof places->text, ", %s x%d", m->host, n);
+        hosts[nodes] = (host){.first = r, .node = m->node};
+        snprintf(hosts[nodes++].text, sizeof hosts->text, ", %s x%d", m->host, n);
     }
-    qsort(places, (size_t)nodes, sizeof *places, by_text);
-    *places_out = places;
+    qsort(hosts, (size_t)nodes, sizeof *hosts, by_text);
+    *hosts_out = hosts;
     *count_out = nodes;
     return LS_OK;
 }
 
 /* The other number of a node, or -1. */
-static int renumber(const place *places, int count, int number, ls_tune_numbers to)
+static int renumber(const host *hosts, int count, int number, ls_tune_numbers to)
 {
     if (to == LS_TUNE_NODES)
-        return number < count ? places[number].node : -1;
+        return number < count ? hosts[number].node : -1;
     for (int i = 0; i < count; i++)
-        if (places[i].node == number)
+        if (hosts[i].node == number)
             return i;
     return -1;
 }
 
 ls_status ls_tune_file_number(const ls_comm *comm, ls_tune *tune, ls_tune_numbers to)
 {
-    place *places;
+    host *hosts;
     int count, kept = 0;
     ls_status st;
 
-    LS_TRY(st, list_places(comm, &places, &count), out);
+    LS_TRY(st, list_hosts(comm, &hosts, &count), out);
     for (int i = 0; i < tune->pairs; i++) {
         ls_tune_pair p = tune->pair[i];
-        p.from = renumber(places, count, p.from, to);
-        p.to = renumber(places, count, p.to, to);
+        p.from = renumber(hosts, count, p.from, to);
+        p.to = renumber(hosts, count, p.to, to);
         if (p.from >= 0 && p.to >= 0 && p.from != p.to)
             tune->pair[kept++] = p;
     }
     tune->pairs = kept;
-    ls_mem_free(places);
+    ls_mem_free(hosts);
 out:
     return st;
 }
@@ -99,23 +99,23 @@ ls_status ls_tune_file_topology(const ls_comm *comm, char topology_out[LS_TUNE_T
     const ls_fabric *f = comm->fabric;
     char hex[LS_HASH_HEX];
     int nodes, named = 0;
-    place *places;
+    host *hosts;
     ls_status st;
 
-    LS_TRY(st, list_places(comm, &places, &nodes), out);
+    LS_TRY(st, list_hosts(comm, &hosts, &nodes), out);
     int at = snprintf(topology_out, LS_TUNE_TOPOLOGY, "lineshaft %s, %s", LS_VERSION,
                       comm->one_node ? "shm" : f->network->table->name);
     while (named < nodes && at < LS_TUNE_TOPOLOGY - 200)
-        at += snprintf(topology_out + at, (size_t)(LS_TUNE_TOPOLOGY - at), "%s",
-                       places[named++].text);
+        at +=
+            snprintf(topology_out + at, (size_t)(LS_TUNE_TOPOLOGY - at), "%s", hosts[named++].text);
     if (named < nodes) { /* too many hosts to name: a hash of all of them */
         for (int i = 0; i < nodes; i++)
-            places[i].first = places[i].node = 0;
-        ls_hash_hex(ls_hash_bytes(places, (size_t)nodes * sizeof *places), hex);
+            hosts[i].first = hosts[i].node = 0;
+        ls_hash_hex(ls_hash_bytes(hosts, (size_t)nodes * sizeof *hosts), hex);
         snprintf(topology_out + at, (size_t)(LS_TUNE_TOPOLOGY - at), ", %d more, %s", nodes - named,
                  hex);
     }
-    ls_mem_free(places);
+    ls_mem_free(hosts);
 out:
     return st;
 }
@@ -142,15 +142,33 @@ static bool take_number(const json_t *object, const char *key, double most, doub
     return true;
 }
 
-static bool take_three(const json_t *v, ls_cost_link *link_out)
-{
-    ls_cost_link link;
+/* The numbers of a link, and of a node's memory, as the file names them. */
+typedef struct number {
+    const char *key;
+    size_t offset; /* of a double */
+    double most;
+} number;
+#define OF_LINK(name, most)                       \
+    {                                             \
+#name, offsetof(ls_cost_link, name), most \
+    }
+#define OF_MEMORY(name, most)                       \
+    {                                               \
+#name, offsetof(ls_cost_memory, name), most \
+    }
+static const number link_numbers[] = {
+    OF_LINK(alpha_ns, 1e11), OF_LINK(message_ns, 1e11), OF_LINK(ns_per_byte, 1e9), {NULL, 0, 0}};
+static const number memory_numbers[] = {OF_MEMORY(meet_ns, 1e11),
+                                        OF_MEMORY(cached_ns_per_byte, 1e9),
+                                        OF_MEMORY(ns_per_byte, 1e9),
+                                        {NULL, 0, 0}};
 
-    if (!take_number(v, "alpha_ns", 1e11, &link.alpha_ns) ||
-        !take_number(v, "message_ns", 1e11, &link.message_ns) ||
-        !take_number(v, "ns_per_byte", 1e9, &link.ns_per_byte))
-        return false;
-    *link_out = link;
+static bool take_numbers(const json_t *object, const number *numbers, void *struct_out)
+{
+    for (const number *n = numbers; n->key; n++)
+        if (!take_number(object, n->key, n->most,
+                         (double *)(void *)((char *)struct_out + n->offset)))
+            return false;
     return true;
 }
 
@@ -160,24 +178,19 @@ static bool take_link(const json_t *root, const char *key, bool *has_out, ls_cos
 
     if (json_is_null(v))
         return true;
-    *has_out = take_three(v, link_out);
+    *has_out = take_numbers(v, link_numbers, link_out);
     return *has_out;
 }
 
 static bool take_memory(const json_t *root, ls_tune *t)
 {
     const json_t *v = json_object_get(root, "memory"), *crowded = json_object_get(v, "crowded");
-    ls_cost_memory m = {.crowded = json_is_true(crowded)};
 
     if (!v || json_is_null(v))
         return true;
-    if (!take_number(v, "meet_ns", 1e11, &m.meet_ns) ||
-        !take_number(v, "cached_ns_per_byte", 1e9, &m.cached_ns_per_byte) ||
-        !take_number(v, "ns_per_byte", 1e9, &m.ns_per_byte) || !json_is_boolean(crowded))
-        return false;
-    t->memory = m;
-    t->has_memory = true;
-    return true;
+    t->memory.crowded = json_is_true(crowded);
+    t->has_memory = take_numbers(v, memory_numbers, &t->memory) && json_is_boolean(crowded);
+    return t->has_memory;
 }
 
 /* The list of measured pairs; false: one of its numbers is impossible. */
@@ -194,7 +207,8 @@ static bool take_pairs(const json_t *root, ls_tune *t)
         ls_tune_pair *p = &t->pair[t->pairs++];
         double from, to;
         if (!take_number(row, "from", LS_COMM_RANKS, &from) ||
-            !take_number(row, "to", LS_COMM_RANKS, &to) || !take_three(row, &p->link))
+            !take_number(row, "to", LS_COMM_RANKS, &to) ||
+            !take_numbers(row, link_numbers, &p->link))
             return false;
         p->from = (int)from;
         p->to = (int)to;
@@ -207,7 +221,7 @@ static bool take_way(const json_t *row, const char *key, int kind, char name_out
     const char *text = json_string_value(json_object_get(row, key));
     const ls_algo *algo = text ? ls_algo_find(text) : NULL;
 
-    if (!algo || !(algo->kinds >> kind & 1))
+    if (!algo || !ls_algo_does(algo, (ls_coll_kind)kind))
         return false;
     snprintf(name_out, LS_TUNE_NAME, "%s", algo->name);
     return true;
@@ -289,39 +303,38 @@ out:
 
 /* --- writing ----------------------------------------------------------------------------------*/
 
-static void put_three(ls_json *json, const ls_cost_link *link)
+static void put_numbers(ls_json *json, const number *numbers, const void *from)
 {
-    ls_json_put_num(json, "alpha_ns", link->alpha_ns);
-    ls_json_put_num(json, "message_ns", link->message_ns);
-    ls_json_put_num(json, "ns_per_byte", link->ns_per_byte);
+    for (const number *n = numbers; n->key; n++)
+        ls_json_put_num(json, n->key,
+                        *(const double *)(const void *)((const char *)from + n->offset));
+}
+
+/* An object, closed by the caller; or null, and false. */
+static bool open_or_null(ls_json *json, const char *key, bool has)
+{
+    ls_json_key(json, key);
+    if (has)
+        ls_json_open(json, '{');
+    else
+        ls_json_str(json, NULL);
+    return has;
 }
 
 static void put_link(ls_json *json, const char *key, bool has, const ls_cost_link *link)
 {
-    ls_json_key(json, key);
-    if (!has) {
-        ls_json_str(json, NULL);
+    if (!open_or_null(json, key, has))
         return;
-    }
-    ls_json_open(json, '{');
-    put_three(json, link);
+    put_numbers(json, link_numbers, link);
     ls_json_close(json);
 }
 
 static void put_memory(ls_json *json, const ls_tune *tune)
 {
-    const ls_cost_memory *m = &tune->memory;
-
-    ls_json_key(json, "memory");
-    if (!tune->has_memory) {
-        ls_json_str(json, NULL);
+    if (!open_or_null(json, "memory", tune->has_memory))
         return;
-    }
-    ls_json_open(json, '{');
-    ls_json_put_num(json, "meet_ns", m->meet_ns);
-    ls_json_put_num(json, "cached_ns_per_byte", m->cached_ns_per_byte);
-    ls_json_put_num(json, "ns_per_byte", m->ns_per_byte);
-    ls_json_put_bool(json, "crowded", m->crowded);
+    put_numbers(json, memory_numbers, &tune->memory);
+    ls_json_put_bool(json, "crowded", tune->memory.crowded);
     ls_json_close(json);
 }
 
@@ -333,7 +346,7 @@ static void put_pairs(ls_json *json, const ls_tune *tune)
         ls_json_open(json, '{');
         ls_json_put_int(json, "from", tune->pair[i].from);
         ls_json_put_int(json, "to", tune->pair[i].to);
-        put_three(json, &tune->pair[i].link);
+        put_numbers(json, link_numbers, &tune->pair[i].link);
         ls_json_close(json);
     }
     ls_json_close(json);

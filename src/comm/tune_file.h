@@ -17,7 +17,7 @@ void ls_tune_file_path(const char *topology, char path_out[LS_TUNE_PATH]);
 /* In a communicator, pairs of nodes use the node numbers of the job; on disk they use positions in
  * the topology text (0 is its first host), because the order in which hosts join a job is chance.
  * Change tune->pair from one to the other; pairs of nodes that are not there are left out. */
-typedef enum ls_tune_numbers { LS_TUNE_NODES, LS_TUNE_PLACES } ls_tune_numbers;
+typedef enum ls_tune_numbers { LS_TUNE_NODES, LS_TUNE_POSITIONS } ls_tune_numbers;
 ls_status ls_tune_file_number(const ls_comm *comm, ls_tune *tune, ls_tune_numbers to);
 
 /* Sets source, numbers and picks. LS_EIO: the file is missing or unreadable. LS_EDATA: it is

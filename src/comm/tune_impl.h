@@ -4,11 +4,6 @@
 #include "comm/tune.h"
 
 /* tune.c */
-static inline int ls_tune_node(const ls_comm *c, int member)
-{
-    return c->fabric->members[c->world[member]].node;
-}
-
 /* comm->tune has new numbers: derive what depends on them (comm_impl.h). */
 void ls_tune_use(ls_comm *comm);
 /* The same, and drop schedules that were made for the old numbers. */
@@ -23,6 +18,8 @@ ls_status ls_tune_largest(ls_comm *comm, ls_dtype type, void *values, int64_t co
  * belongs to the caller in any case; NULL where there was none. */
 ls_status ls_tune_scratch(ls_comm *comm, int64_t bytes, int64_t deadline_ns, char **memory_out,
                           bool *all_out);
+/* The larger of each of two links' numbers, in the first one. */
+void ls_tune_keep_larger(ls_cost_link *a, const ls_cost_link *b);
 /* Nodes with several ranks each, as cost.h sees them. */
 ls_cost_nodes ls_tune_nodes(const ls_comm *comm);
 /* The pick that was made for such a collective, or NULL. */

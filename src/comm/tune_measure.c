@@ -13,14 +13,14 @@
  * each of at most EVERY_NODES distances, however many nodes there are.
  *
  * Inside each node, the first member measures with the member farthest from it, as hwloc sees their
- * cores. In a pair one side asks for a number of lots, and for the count and length of the messages
- * in a lot; after each lot the other side answers with one byte. With the letters of cost.h:
+ * cores. In a pair one side asks for a number of series, and for the count and length of the
+ * messages in one; after each series the other side answers with one byte. In the terms of cost.h:
  *
  *     1 message of 1 byte      T1 = 2 (alpha + message)
  *     33 messages of 1 byte    T33 - T1 = 32 message
  *     1 message of B bytes     TB - T1 = B ns_per_byte
  *
- * The least of a few lots counts, because every disturbance makes a lot longer. A shaped link lets
+ * The least of a few series counts, because every disturbance makes one longer. A shaped link lets
  * some bytes pass at once after a rest, so a message that is not counted goes before the long ones,
  * which follow each other without a rest. Then the largest value of all pairs counts; an all-reduce
  * that still uses the earlier numbers finds it.
@@ -36,16 +36,16 @@
 #include "comm/node/shm_segment_impl.h"
 #include "comm/tune_impl.h"
 
-enum { BURST = 32, SHORT_BYTES = 256 << 10, LONG_BYTES = 640 << 10, LOTS = 3, PINGS = 24 };
+enum { BURST = 32, SHORT_BYTES = 256 << 10, LONG_BYTES = 640 << 10, REPEATS = 3, PINGS = 24 };
 enum { SLOW_NS = 6000000, BRIEF_PINGS = 8, EVERY_NODES = 8, MEMORY_CALLS = 9, MEMORY_WARM = 2 };
 
 static const double changed = 2.5, fastest = 0.008; /* ns for a byte */
 
 /* --- one pair ---------------------------------------------------------------------------------*/
 
-typedef struct lots {
+typedef struct series {
     int64_t bytes, count, times; /* times 0: that was all */
-} lots;
+} series;
 
 typedef struct pair {
     ls_comm *comm;
@@ -93,8 +93,8 @@ out:
     return st;
 }
 
-/* The least time of all lots after the first `warm` ones. */
-static ls_status ask(const pair *p, lots order, int64_t warm, double *ns_out)
+/* The least time of all series after the first `warm` ones. */
+static ls_status ask(const pair *p, series order, int64_t warm, double *ns_out)
 {
     int64_t least = INT64_MAX;
     ls_status st;
@@ -112,11 +112,11 @@ out:
     return st;
 }
 
-/* The side that is asked: receive each lot as it was ordered, and answer with one byte, until an
+/* The side that is asked: receive each series as it was ordered, and answer with one byte, until an
  * empty order ends it. What an order may ask for is limited. */
 static ls_status answer(const pair *p)
 {
-    lots order = {0};
+    series order = {0};
     ls_status st = LS_OK;
 
     for (;;) {
@@ -140,7 +140,7 @@ out:
 
 static ls_status finish(const pair *p)
 {
-    lots order = {0};
+    series order = {0};
 
     return move(p, LS_COLL_SEND, &order, sizeof order, 1);
 }
@@ -159,13 +159,13 @@ static ls_status time_bytes(const pair *p, bool brief, double one, double *ns_pe
     double first, lengthy;
     ls_status st;
 
-    LS_TRY(st, ask(p, (lots){short_bytes, 1, 1}, 0, &first), out);
-    /* The lots that follow are sized to take some milliseconds. A fast link lets more pass after a
-     * rest. */
+    LS_TRY(st, ask(p, (series){short_bytes, 1, 1}, 0, &first), out);
+    /* The series that follow are sized to take some milliseconds. A fast link lets more pass after
+     * a rest. */
     bool slow = first >= (double)slow_ns;
     int64_t warm = first < (double)slow_ns / 2, bytes = slow ? short_bytes / 2 : long_bytes;
     int64_t times = slow ? 1 : 2 - brief + warm;
-    LS_TRY(st, ask(p, (lots){bytes, 1, times}, warm, &lengthy), out);
+    LS_TRY(st, ask(p, (series){bytes, 1, times}, warm, &lengthy), out);
     double ns = (lengthy - one) / (double)bytes;
     /* No link carries 1000 Gbit/s: the short messages were disturbed. Half is close enough. */
     *ns_per_byte_out = ns < fastest ? at_least(lengthy / 2 / (double)bytes, fastest) : ns;
@@ -179,8 +179,8 @@ static ls_status measure_pair(const pair *p, bool brief, ls_cost_link *link_out)
     ls_cost_link link;
     ls_status st;
 
-    LS_TRY(st, ask(p, (lots){1, 1, brief ? BRIEF_PINGS : PINGS}, 2, &one), out);
-    LS_TRY(st, ask(p, (lots){1, BURST + 1, brief ? LOTS - 1 : LOTS}, 1, &burst), out);
+    LS_TRY(st, ask(p, (series){1, 1, brief ? BRIEF_PINGS : PINGS}, 2, &one), out);
+    LS_TRY(st, ask(p, (series){1, BURST + 1, brief ? REPEATS - 1 : REPEATS}, 1, &burst), out);
     LS_TRY(st, time_bytes(p, brief, one, &link.ns_per_byte), out);
     LS_TRY(st, finish(p), out);
     link.message_ns = at_least((burst - one) / BURST, 10);
@@ -201,7 +201,7 @@ static int first_members(const ls_comm *c, int *list)
     for (int r = 0; r < c->ranks; r++) {
         bool known = false;
         for (int i = 0; i < n && !known; i++)
-            known = ls_tune_node(c, list[i]) == ls_tune_node(c, r);
+            known = ls_comm_node(c, list[i]) == ls_comm_node(c, r);
         if (!known)
             list[n++] = r;
     }
@@ -262,16 +262,16 @@ out:
  * places NULL: the next one. */
 static int farthest(const ls_comm *c, int first, const ls_cpus_place *places)
 {
-    int far = -1, most = -1;
+    int other = -1, most = -1;
 
     for (int r = first + 1; r < c->ranks; r++) {
         int away = places ? (int)ls_cpus_between(&places[first], &places[r]) : 0;
-        if (ls_tune_node(c, r) == ls_tune_node(c, first) && away > most) {
-            far = r;
+        if (ls_comm_node(c, r) == ls_comm_node(c, first) && away > most) {
+            other = r;
             most = away;
         }
     }
-    return far;
+    return other;
 }
 
 ls_status ls_tune_places(ls_comm *comm, int64_t deadline_ns, ls_cpus_place *places_out)
@@ -289,7 +289,7 @@ static bool has_three(const ls_comm *c, const int *firsts, int n)
     for (int i = 0; i < n; i++) {
         int members = 0;
         for (int r = 0; r < c->ranks; r++)
-            members += ls_tune_node(c, r) == ls_tune_node(c, firsts[i]);
+            members += ls_comm_node(c, r) == ls_comm_node(c, firsts[i]);
         if (members > 2)
             return true;
     }
@@ -311,9 +311,9 @@ static ls_status measure_inside(pair *p, const int *firsts, int n, ls_cost_link 
         LS_TRY(st, ls_tune_places(c, p->deadline_ns, places), out);
     }
     for (int i = 0; i < n; i++) {
-        int far = farthest(c, firsts[i], places);
-        if (far >= 0)
-            LS_TRY(st, meet(p, firsts[i], far, false, link), out);
+        int other = farthest(c, firsts[i], places);
+        if (other >= 0)
+            LS_TRY(st, meet(p, firsts[i], other, false, link), out);
     }
 out:
     ls_mem_free(places);
@@ -360,8 +360,8 @@ static ls_status agree_on_pairs(ls_comm *c, const int *firsts, int n, ls_cost_li
     LS_TRY(st, ls_tune_largest(c, LS_F64, links, 3 * (int64_t)distances * n, deadline_ns), out);
     for (int i = 0; i < distances * n; i++)
         t->pair[t->pairs++] =
-            (ls_tune_pair){.from = ls_tune_node(c, firsts[i % n]),
-                           .to = ls_tune_node(c, firsts[(i + ls_tune_distance(n, i / n)) % n]),
+            (ls_tune_pair){.from = ls_comm_node(c, firsts[i % n]),
+                           .to = ls_comm_node(c, firsts[(i + ls_tune_distance(n, i / n)) % n]),
                            .link = links[i]};
     ls_tune_use(c);
     ls_tune_forget_plans(c);
@@ -374,11 +374,8 @@ static ls_cost_link largest_of(const ls_cost_link *links, int n)
 {
     ls_cost_link most = {.alpha_ns = 0};
 
-    for (int i = 0; i < n; i++) {
-        most.alpha_ns = at_least(most.alpha_ns, links[i].alpha_ns);
-        most.message_ns = at_least(most.message_ns, links[i].message_ns);
-        most.ns_per_byte = at_least(most.ns_per_byte, links[i].ns_per_byte);
-    }
+    for (int i = 0; i < n; i++)
+        ls_tune_keep_larger(&most, &links[i]);
     return most;
 }
 
@@ -428,12 +425,8 @@ static ls_status time_direct(ls_comm *c, const ls_coll *coll, int64_t deadline_n
         if (i >= 0)
             times[i] = ls_time_now_ns() - begin;
     }
-    if (st != LS_OK) { /* the segment is broken: other nodes must know */
-        ls_fabric_lock(c->fabric);
-        st = ls_fabric_fail(c->fabric);
-        pthread_mutex_unlock(&c->fabric->lock);
-        return st;
-    }
+    if (st != LS_OK) /* the segment is broken: other nodes must know */
+        return ls_fabric_lock_and_fail(c->fabric);
     LS_TRY(st, ls_tune_largest(c, LS_I64, times, MEMORY_CALLS, deadline_ns), out);
     for (int i = 1; i < MEMORY_CALLS; i++)
         times[0] = ls_min_i64(times[0], times[i]);
@@ -497,9 +490,8 @@ out:
     return st;
 }
 
-ls_status ls_tune_measure(ls_comm *comm, int64_t deadline_ns)
+ls_status ls_tune_measure(ls_comm *c, int64_t deadline_ns)
 {
-    ls_comm *c = comm;
     pair p = {.comm = c, .deadline_ns = deadline_ns};
     int64_t took = ls_time_now_ns();
     ls_status st = LS_OK;
@@ -518,17 +510,16 @@ out:
     return st;
 }
 
-ls_status ls_tune_look_again(ls_comm *comm, int64_t deadline_ns, bool *changed_out)
+ls_status ls_tune_look_again(ls_comm *c, int64_t deadline_ns, bool *changed_out)
 {
-    ls_comm *c = comm;
     pair p = {.comm = c, .deadline_ns = deadline_ns};
     int to = 0;
     double ns;
     ls_status st = LS_OK;
 
-    while (to < c->ranks && ls_tune_node(c, to) == ls_tune_node(c, 0))
+    while (to < c->ranks && ls_comm_node(c, to) == ls_comm_node(c, 0))
         to++;
-    const ls_cost_link *own = ls_tune_between(c, ls_tune_node(c, 0), ls_tune_node(c, to));
+    const ls_cost_link *own = ls_tune_between(c, ls_comm_node(c, 0), ls_comm_node(c, to));
     const ls_cost_link *l = own ? own : &c->tune.between;
     double want = 2 * (l->alpha_ns + l->message_ns) + SHORT_BYTES * l->ns_per_byte;
     if (c->rank == 0 || c->rank == to)
@@ -537,7 +528,7 @@ ls_status ls_tune_look_again(ls_comm *comm, int64_t deadline_ns, bool *changed_o
     if (c->rank == to)
         LS_TRY(st, answer(&p), out);
     if (c->rank == 0) {
-        lots order = {SHORT_BYTES, 1, want < SLOW_NS ? LOTS : 1};
+        series order = {SHORT_BYTES, 1, want < SLOW_NS ? REPEATS : 1};
         LS_TRY(st, ask(&p, order, order.times > 1, &ns), out);
         LS_TRY(st, finish(&p), out);
         *changed_out = ns > changed * want || ns < want / changed;

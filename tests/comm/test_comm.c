@@ -88,7 +88,7 @@ static void every_algo(ls_world *w, ls_comm *comm)
                              .count = counts[i / 2],
                              .in_place = i & 1,
                              .root = (a + (int)i) % ls_comm_ranks(comm)};
-                if (!(ls_algos[a]->kinds >> kind & 1))
+                if (!(ls_algo_does(ls_algos[a], (ls_coll_kind)kind)))
                     continue;
                 ls_coll coll = {.kind = c.kind, .type = c.type, .op = c.op, .count = c.count};
                 coll.peer = c.root;
@@ -145,7 +145,7 @@ static void same_bits(ls_world *w, ls_comm *comm)
     (void)w;
     LS_CHECK(x && all);
     for (int a = -1; a < ls_algos_count; a++) {
-        if (a >= 0 && !(ls_algos[a]->kinds >> LS_COLL_ALL_REDUCE & 1))
+        if (a >= 0 && !(ls_algo_does(ls_algos[a], LS_COLL_ALL_REDUCE)))
             continue;
         LS_CHECK_OK(ls_comm_force(comm, a < 0 ? NULL : ls_algos[a]->name));
         for (int i = 0; i < BITS; i++)

@@ -98,7 +98,7 @@ LS_TEST(cost_rows_cover_every_algorithm)
             for (size_t j = 0; j < LS_COUNT(rows); j++)
                 found = found || (rows[j].kind == (ls_coll_kind)kind &&
                                   ls_algo_find(rows[j].name) == ls_algos[i]);
-            if (ls_algos[i]->kinds >> kind & 1)
+            if (ls_algo_does(ls_algos[i], (ls_coll_kind)kind))
                 LS_CHECK(found);
         }
 }

@@ -224,7 +224,8 @@ LS_TEST(exec_runs_every_algorithm_in_any_order_of_delivery)
 
     for (int a = 0; a < ls_algos_count; a++)
         for (int kind = 0; kind <= LS_COLL_GATHER; kind++)
-            for (int n = 1; n <= RANKS && ls_algos[a]->kinds >> kind & 1; n += n < 4 ? 1 : 3)
+            for (int n = 1; n <= RANKS && ls_algo_does(ls_algos[a], (ls_coll_kind)kind);
+                 n += n < 4 ? 1 : 3)
                 for (size_t i = 0; i < 2 * LS_COUNT(counts); i++) {
                     ring *g = new_ring(++seed);
                     ls_call c = {.kind = (ls_coll_kind)kind,

@@ -19,7 +19,7 @@
 #include "base/mem.h"
 #include "base/time.h"
 #include "comm/node/shm_segment.h"
-#include "comm/transport/ucx.h"
+#include "comm/transport/ucx_here.h"
 #include "net/sock.h"
 
 /* NTH_MS: of opening where memory ends; before a rank has come there is no way to tell that it will
@@ -211,7 +211,7 @@ static void need_ucx(void)
 
     setenv("UCX_TLS", "tcp", 1);
     setenv("UCX_MEM_EVENTS", "no", 1); /* ThreadSanitizer does not survive its patches of libc */
-    if (!ls_ucx_available(&why))
+    if (!ucx_is_here(&why))
         ls_test_skip("%s", why.text);
 }
 

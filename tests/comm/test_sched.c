@@ -81,7 +81,7 @@ LS_TEST(sched_survives_no_memory)
                                .chunk = 100};
             ls_sched s;
             ls_status st = LS_ENOMEM;
-            if (!(ls_algos[i]->kinds >> kind & 1))
+            if (!(ls_algo_does(ls_algos[i], (ls_coll_kind)kind)))
                 continue;
             for (uint64_t n = 1; st != LS_OK; n++) {
                 ls_mem_fail_nth(n);

@@ -790,7 +790,7 @@ static void number_pairs(rank_args *r)
     for (int i = 0; i < 3; i++)
         snprintf(r->comm->fabric->members[i].host, sizeof r->comm->fabric->members[i].host, "%c",
                  "cab"[i]);
-    LS_CHECK_OK(ls_tune_file_number(r->comm, &t, LS_TUNE_PLACES));
+    LS_CHECK_OK(ls_tune_file_number(r->comm, &t, LS_TUNE_POSITIONS));
     LS_CHECK_EQ(t.pairs, 2);
     LS_CHECK(t.pair[0].from == 2 && t.pair[0].to == 0);
     LS_CHECK(t.pair[1].from == 1 && t.pair[1].to == 2);

@@ -66,9 +66,9 @@ static void post_some(ls_tcp *tcp, ls_message *messages, uint8_t *memory)
                                    .op = LS_COMBINE_SUM,
                                    .type = LS_I32};
         if (i == 5)
-            (void)ls_tcp_send(&tcp->transport, &messages[i]);
+            (void)tcp->transport.table->send(&tcp->transport, &messages[i]);
         else
-            (void)ls_tcp_receive(&tcp->transport, &messages[i]);
+            (void)tcp->transport.table->receive(&tcp->transport, &messages[i]);
     }
 }
 

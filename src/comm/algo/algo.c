@@ -1,5 +1,15 @@
 /* algo.c -- the table of algorithms (a row is defined in the file of its name), and what each row
- * may be used for. */
+ * may be used for.
+ *
+ *     ring            large sums of fp32, gathers and broadcasts: least bytes, neighbours only
+ *     halving         the same in fewer steps, where peers may change
+ *     doubling        small sums
+ *     tree, tree2     broadcasts, gathers and sums of any length in few steps
+ *     pairwise        16-bit sums, which are rounded once; all_to_all
+ *     direct          small messages among few ranks; send and recv
+ *     dissemination   barriers
+ *
+ * Which one is taken is no rule: the cost model compares all that do not refuse (cost.h). */
 #include "comm/algo/algo.h"
 
 #include <string.h>
@@ -25,7 +35,7 @@ const char *ls_algo_refuses(const ls_algo *algo, const ls_coll *coll, int ranks,
                 (coll->op == LS_COLL_SUM || coll->op == LS_COLL_MEAN);
     bool short_type = coll->type == LS_BF16 || coll->type == LS_F16;
 
-    if (!(algo->kinds >> coll->kind & 1))
+    if (!ls_algo_does(algo, coll->kind))
         return "does not do this collective";
     if ((coll->in_counts || coll->out_counts) && !algo->uneven)
         return "does not know tables of counts";

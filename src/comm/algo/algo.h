@@ -17,16 +17,20 @@ typedef struct ls_cost_query ls_cost_query; /* comm/cost.h */
 struct ls_algo {
     const char *name; /* "ring": on the command line, in tables and in the tuner's file */
     const char *what; /* one line */
-    unsigned kinds;   /* bits 1 << ls_coll_kind */
     bool once;        /* sums in rank order, rounded once; equal bits on all ranks */
     bool cuts;        /* uses `chunk` */
     bool uneven;      /* all_to_all and gather with tables of counts */
     bool wanders;     /* a rank sends to one peer after the other rather than to one all along */
     bool around;      /* each rank sends to the next one of the circle, and to no other */
-    void (*draft)(ls_algo_draft *draft);
-    double (*time_ns)(const ls_cost_query *query); /* comm/cost.h */
-    int64_t (*sent)(const ls_cost_query *query);   /* bytes that query->rank sends, exactly */
+    void (*draft[LS_COLL_KINDS])(ls_algo_draft *draft); /* NULL: it does not do this kind */
+    double (*time_ns)(const ls_cost_query *query);      /* comm/cost.h */
+    int64_t (*sent)(const ls_cost_query *query);        /* bytes that query->rank sends, exactly */
 };
+
+static inline bool ls_algo_does(const ls_algo *algo, ls_coll_kind kind)
+{
+    return algo->draft[kind] != NULL;
+}
 
 /* All of them, in the order in which tables show them. */
 extern const ls_algo *const ls_algos[];

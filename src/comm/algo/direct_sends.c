@@ -81,30 +81,26 @@ static void draft_gather(ls_algo_draft *d)
     }
 }
 
-static void draft_direct(ls_algo_draft *d)
+static void draft_send(ls_algo_draft *d)
 {
-    const ls_sched_args *a = d->args;
+    ls_algo_send(d, d->args->peer, ls_algo_at(LS_SCHED_IN, 0), d->args->count, -1);
+}
 
-    if (a->kind == LS_COLL_ALL_REDUCE)
-        draft_reduce(d);
-    else if (a->kind == LS_COLL_BROADCAST)
-        draft_broadcast(d);
-    else if (a->kind == LS_COLL_GATHER)
-        draft_gather(d);
-    else if (a->kind == LS_COLL_SEND)
-        ls_algo_send(d, a->peer, ls_algo_at(LS_SCHED_IN, 0), a->count, -1);
-    else
-        ls_algo_recv(d, a->peer, ls_algo_at(LS_SCHED_OUT, 0), a->count, -1);
+static void draft_recv(ls_algo_draft *d)
+{
+    ls_algo_recv(d, d->args->peer, ls_algo_at(LS_SCHED_OUT, 0), d->args->count, -1);
 }
 
 const ls_algo ls_algo_direct = {
     .name = "direct",
     .what = "everything at once, straight; one step, for small messages among few",
-    .kinds = 1u << LS_COLL_ALL_REDUCE | 1u << LS_COLL_BROADCAST | 1u << LS_COLL_GATHER |
-             1u << LS_COLL_SEND | 1u << LS_COLL_RECV,
     .once = true,
     .uneven = true,
-    .draft = draft_direct,
+    .draft = {[LS_COLL_ALL_REDUCE] = draft_reduce,
+              [LS_COLL_BROADCAST] = draft_broadcast,
+              [LS_COLL_GATHER] = draft_gather,
+              [LS_COLL_SEND] = draft_send,
+              [LS_COLL_RECV] = draft_recv},
     .time_ns = ls_cost_time_direct,
     .sent = ls_cost_sent_direct,
 };

@@ -31,8 +31,7 @@ static void draft_dissemination(ls_algo_draft *d)
 const ls_algo ls_algo_dissemination = {
     .name = "dissemination",
     .what = "barrier: rank r signals r + 1, r + 2, r + 4, ...; log2(n) steps",
-    .kinds = 1u << LS_COLL_BARRIER,
-    .draft = draft_dissemination,
+    .draft = {[LS_COLL_BARRIER] = draft_dissemination},
     .time_ns = ls_cost_time_dissemination,
     .sent = ls_cost_sent_dissemination,
 };

@@ -64,9 +64,8 @@ static void draft_doubling(ls_algo_draft *d)
 const ls_algo ls_algo_doubling = {
     .name = "doubling",
     .what = "recursive doubling of whole buffers; log2(n) steps, for small messages",
-    .kinds = 1u << LS_COLL_ALL_REDUCE,
     .wanders = true,
-    .draft = draft_doubling,
+    .draft = {[LS_COLL_ALL_REDUCE] = draft_doubling},
     .time_ns = ls_cost_time_doubling,
     .sent = ls_cost_sent_doubling,
 };

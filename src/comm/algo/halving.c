@@ -213,9 +213,10 @@ static void draft_halving(ls_algo_draft *d)
 const ls_algo ls_algo_halving = {
     .name = "halving",
     .what = "recursive halving, then doubling; least bytes for 2^k ranks, 2 log2(n) steps",
-    .kinds = 1u << LS_COLL_ALL_REDUCE | 1u << LS_COLL_REDUCE_SCATTER | 1u << LS_COLL_ALL_GATHER,
     .wanders = true,
-    .draft = draft_halving,
+    .draft = {[LS_COLL_ALL_REDUCE] = draft_halving,
+              [LS_COLL_REDUCE_SCATTER] = draft_halving,
+              [LS_COLL_ALL_GATHER] = draft_halving},
     .time_ns = ls_cost_time_halving,
     .sent = ls_cost_sent_halving,
 };

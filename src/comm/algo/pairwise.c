@@ -61,12 +61,11 @@ static int32_t add_up(ls_algo_draft *d, int64_t i, ls_algo_range own, const int3
 {
     int n = d->args->ranks, me = d->args->rank;
     int64_t first = ls_algo_range_of(d, me).first;
-    int32_t sum;
 
     if (own.len <= 0)
         return -1;
-    sum = ls_algo_combine(d, ls_algo_at(LS_SCHED_OUT, ls_algo_own_out(d).at + own.first), own.len,
-                          -1);
+    int32_t sum = ls_algo_combine(d, ls_algo_at(LS_SCHED_OUT, ls_algo_own_out(d).at + own.first),
+                                  own.len, -1);
     for (int r = 0; r < n; r++)
         if (r == me)
             ls_algo_part(d, ls_algo_in(d, first + own.first), -1);
@@ -121,8 +120,7 @@ static void draft_ranges(ls_algo_draft *d)
     }
 }
 
-/* --- all-to-all ---------------------------------------------------------------------------------
- */
+/* --- all-to-all ------------------------------------------------------------------------------- */
 
 /* The piece for, or from, a rank: side by side in order of ranks. */
 static ls_algo_range piece_of(const int64_t *counts, int64_t count, int rank)
@@ -187,7 +185,6 @@ static void draft_exchange(ls_algo_draft *d)
     const ls_sched_args *a = d->args;
     ls_algo_range own = piece_of(a->in_counts, a->count, a->rank);
     ls_algo_range to = piece_of(a->out_counts, a->count, a->rank);
-    ls_sched_buffer in;
 
     if (own.len != to.len) {
         d->status = ls_fail(LS_EUSAGE, "rank %d sends itself %lld elements but expects %lld",
@@ -196,7 +193,7 @@ static void draft_exchange(ls_algo_draft *d)
     }
     if (!ls_algo_marks(d, a->ranks))
         return;
-    in = put_aside(d);
+    ls_sched_buffer in = put_aside(d);
     if (in == LS_SCHED_TMP && !a->in_counts && !a->out_counts)
         own.len = 0; /* stays where it is */
     ls_algo_copy(d, ls_algo_at(LS_SCHED_OUT, to.first), ls_algo_at(in, own.first), own.len,
@@ -205,24 +202,17 @@ static void draft_exchange(ls_algo_draft *d)
         exchange(d, in, by);
 }
 
-static void draft_pairwise(ls_algo_draft *d)
-{
-    if (d->args->kind == LS_COLL_ALL_TO_ALL)
-        draft_exchange(d);
-    else
-        draft_ranges(d);
-}
-
 const ls_algo ls_algo_pairwise = {
     .name = "pairwise",
     .what = "every pair of ranks in rounds; sums once, in rank order",
-    .kinds = 1u << LS_COLL_ALL_REDUCE | 1u << LS_COLL_REDUCE_SCATTER | 1u << LS_COLL_ALL_GATHER |
-             1u << LS_COLL_ALL_TO_ALL,
     .once = true,
     .cuts = true,
     .uneven = true,
     .wanders = true,
-    .draft = draft_pairwise,
+    .draft = {[LS_COLL_ALL_REDUCE] = draft_ranges,
+              [LS_COLL_REDUCE_SCATTER] = draft_ranges,
+              [LS_COLL_ALL_GATHER] = draft_ranges,
+              [LS_COLL_ALL_TO_ALL] = draft_exchange},
     .time_ns = ls_cost_time_pairwise,
     .sent = ls_cost_sent_pairwise,
 };

@@ -141,10 +141,6 @@ static void draft_ring(ls_algo_draft *d)
     const ls_sched_args *a = d->args;
     int64_t longest = ls_algo_range_of(d, 0).len, pieces = ls_algo_pieces(d, longest);
 
-    if (a->kind == LS_COLL_BROADCAST) {
-        draft_chain(d);
-        return;
-    }
     if (!ls_algo_marks(d, pieces * (a->ranks + 2)))
         return;
     if (a->kind == LS_COLL_REDUCE_SCATTER)
@@ -167,11 +163,12 @@ static void draft_ring(ls_algo_draft *d)
 const ls_algo ls_algo_ring = {
     .name = "ring",
     .what = "neighbours only, in chunks; least bytes, 2 (n - 1) steps",
-    .kinds = 1u << LS_COLL_ALL_REDUCE | 1u << LS_COLL_REDUCE_SCATTER | 1u << LS_COLL_ALL_GATHER |
-             1u << LS_COLL_BROADCAST,
     .cuts = true,
     .around = true,
-    .draft = draft_ring,
+    .draft = {[LS_COLL_ALL_REDUCE] = draft_ring,
+              [LS_COLL_REDUCE_SCATTER] = draft_ring,
+              [LS_COLL_ALL_GATHER] = draft_ring,
+              [LS_COLL_BROADCAST] = draft_chain},
     .time_ns = ls_cost_time_ring,
     .sent = ls_cost_sent_ring,
 };

@@ -140,22 +140,13 @@ static void draft_gather(ls_algo_draft *d)
         pass_subtree(d, rank_of(d, root, v - low), true, v, size, ready);
 }
 
-static void draft_tree(ls_algo_draft *d)
-{
-    if (d->args->kind == LS_COLL_BROADCAST)
-        draft_broadcast(d);
-    else if (d->args->kind == LS_COLL_GATHER)
-        draft_gather(d);
-    else
-        draft_reduce(d);
-}
-
 const ls_algo ls_algo_tree = {
     .name = "tree",
     .what = "binomial tree, in chunks; log2(n) steps each way",
-    .kinds = 1u << LS_COLL_ALL_REDUCE | 1u << LS_COLL_BROADCAST | 1u << LS_COLL_GATHER,
     .cuts = true,
-    .draft = draft_tree,
+    .draft = {[LS_COLL_ALL_REDUCE] = draft_reduce,
+              [LS_COLL_BROADCAST] = draft_broadcast,
+              [LS_COLL_GATHER] = draft_gather},
     .time_ns = ls_cost_time_tree,
     .sent = ls_cost_sent_tree,
 };

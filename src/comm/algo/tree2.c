@@ -116,9 +116,8 @@ static void draft_tree2(ls_algo_draft *d)
 const ls_algo ls_algo_tree2 = {
     .name = "tree2",
     .what = "two binary trees, chunks alternate; log2(n) steps, all links both ways",
-    .kinds = 1u << LS_COLL_ALL_REDUCE,
     .cuts = true,
-    .draft = draft_tree2,
+    .draft = {[LS_COLL_ALL_REDUCE] = draft_tree2},
     .time_ns = ls_cost_time_tree2,
     .sent = ls_cost_sent_tree2,
 };

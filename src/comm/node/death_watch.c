@@ -50,15 +50,9 @@ static void say_end(char *text, size_t cap, int status)
 /* As waitpid() would return it; UNKNOWN when it cannot be known any more. */
 static int zombie_status(int pid)
 {
-    char path[64], text[1024];
+    char text[LS_SHM_SEGMENT_STAT];
+    const char *state = ls_shm_segment_stat(pid, text), *last = strrchr(text, ' ');
 
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
-    if (fd >= 0)
-        close(fd);
-    text[n > 0 ? n : 0] = '\0';
-    char *state = strrchr(text, ')'), *last = strrchr(text, ' ');
     if (!state || !last || (state[2] != 'Z' && state[2] != 'X'))
         return UNKNOWN;
     return (int)strtol(last, NULL, 10);

@@ -7,6 +7,10 @@
  *      rank 0   publish 1 ----- all at 1? compare, move, 2 ----- all at 2? done
  *      rank 1        publish 1 ----------- compare, move, 2 ---- done
  *
+ * Example: operation 17 uses slot 1. Its word is 17 / 16 << 24 | phase: 0x1000001 in phase 1 and
+ * 0x1000002 in phase 2. A rank that has gone on to operation 33 shows 0x2000001 in the same slot,
+ * which is larger than both, so nobody waits for it any more.
+ *
  * When all data lies in the slots themselves, no rank touches a buffer of another one, and the
  * second wait is left out: one flag is enough. Then a slot must stay unchanged until all have read
  * it. That is checked 16 operations later, when the slot is used again: each member publishes up to
@@ -22,7 +26,6 @@
 #include "comm/node/direct_impl.h"
 #include "comm/node/wait.h"
 
-#define MESSAGE (UINT64_C(1) << 63) /* tickets of sends and receives */
 enum { WARM_BYTES = 2048 };
 #define REASON_NS (20 * LS_NS_PER_MS)
 
@@ -52,23 +55,20 @@ ls_status ls_direct_open(ls_direct **direct_out, ls_group *group)
 
 void ls_direct_close(ls_direct *direct)
 {
-    char name[LS_SHM_SEGMENT_NAME];
-
     if (!direct)
         return;
-    ls_shm_segment_name(direct->segment, direct->group->local, name);
-    if (direct->completed < direct->seq && !ls_shm_segment_aborted(direct->segment))
-        ls_shm_segment_abort(direct->segment, direct->group->local, LS_EPEER,
-                             "%s closed its communicator with collective %llu in flight", name,
-                             (unsigned long long)direct->completed + 1);
-    else if (direct->pair && !ls_pair_idle(direct->pair) &&
-             !ls_shm_segment_aborted(direct->segment))
-        ls_shm_segment_abort(direct->segment, direct->group->local, LS_EPEER,
-                             "%s closed its communicator with messages in flight", name);
-    for (int i = 0; i < LS_DIRECT_OPS; i++) {
-        ls_shm_segment_free(direct->segment, direct->group->local, direct->idle_stage[i]);
+    if (direct->completed < direct->seq)
+        ls_shm_segment_give_up(direct->segment, direct->group->local,
+                               "closed its communicator with collective %llu in flight",
+                               (unsigned long long)direct->completed + 1);
+    else if (direct->pair && !ls_pair_idle(direct->pair))
+        ls_shm_segment_give_up(direct->segment, direct->group->local,
+                               "closed its communicator with messages in flight");
+    for (int i = 0; i < LS_DIRECT_OPS; i++)
         ls_shm_segment_free(direct->segment, direct->group->local, direct->op[i].stage);
-    }
+    while (direct->idle_stages > 0)
+        ls_shm_segment_free(direct->segment, direct->group->local,
+                            direct->idle_stage[--direct->idle_stages]);
     ls_pair_close(direct->pair);
     ls_mem_free(direct->scratch);
     ls_mem_free(direct->sent);
@@ -96,8 +96,6 @@ static void await_reason(ls_direct *d)
 /* Keep the failure, and break the segment with it. */
 static ls_status broke(ls_direct *d, ls_status st)
 {
-    char name[LS_SHM_SEGMENT_NAME];
-
     if (d->failed)
         return ls_err_adopt(&d->failure);
     if (st == LS_EPEER)
@@ -108,12 +106,10 @@ static ls_status broke(ls_direct *d, ls_status st)
         if (d->op[i].state != LS_DIRECT_DONE)
             ls_flight_recorder_leave(d->segment, d->group->local, d->op[i].record,
                                      LS_FLIGHT_RECORDER_FAILED);
-    if (!ls_shm_segment_aborted(d->segment) && st == LS_EUSAGE) /* all ranks contributed to it */
+    if (st != LS_EUSAGE)
+        ls_shm_segment_give_up(d->segment, d->group->local, "gave up: %s", d->failure.text);
+    else if (!ls_shm_segment_aborted(d->segment)) /* all ranks contributed to it */
         ls_shm_segment_abort(d->segment, d->group->local, st, "%s", d->failure.text);
-    else if (!ls_shm_segment_aborted(d->segment))
-        ls_shm_segment_abort(d->segment, d->group->local, LS_EPEER, "%s gave up: %s",
-                             ls_shm_segment_name(d->segment, d->group->local, name),
-                             d->failure.text);
     return ls_err_adopt(&d->failure);
 }
 
@@ -164,13 +160,9 @@ static bool all_at(const ls_direct *d, ls_direct_op *op, uint32_t phase)
  * operations are complete, which lets others reuse their slots. */
 static void finish(ls_direct *d, ls_direct_op *op)
 {
-    int i = 0;
-
     op->state = LS_DIRECT_DONE;
-    while (op->stage && d->idle_stage[i])
-        i++; /* there are as many as operations */
     if (op->stage)
-        d->idle_stage[i] = op->stage;
+        d->idle_stage[d->idle_stages++] = op->stage;
     op->stage = NULL;
     ls_flight_recorder_leave(d->segment, d->group->local, op->record, LS_FLIGHT_RECORDER_LEFT);
     while (d->completed < d->seq &&
@@ -262,18 +254,6 @@ static bool slot_is_free(ls_direct *d, uint64_t seq)
     return least >= seq - LS_DIRECT_OPS;
 }
 
-static void normalise(ls_coll *c)
-{
-    if (c->kind != LS_COLL_ALL_REDUCE && c->kind != LS_COLL_REDUCE_SCATTER)
-        c->op = LS_COLL_SUM;
-    if (c->kind != LS_COLL_BROADCAST && c->kind != LS_COLL_GATHER)
-        c->peer = 0;
-    if (c->kind == LS_COLL_BARRIER) {
-        c->type = LS_F32;
-        c->count = 0;
-    }
-}
-
 /* While waiting anyway: fetch the cache lines that the next small operation will write, which the
  * others have read. */
 static void warm_next(const ls_direct *d, const ls_direct_op *op)
@@ -293,8 +273,7 @@ static ls_status begin(ls_direct *d, const ls_coll *coll)
     ls_direct_op *op = &d->op[(d->seq + 1) % LS_DIRECT_OPS];
     ls_flight_recorder_record what = {.group = d->group->number, .seq = d->seq + 1};
 
-    op->coll = *coll;
-    normalise(&op->coll);
+    op->coll = ls_coll_only_used(coll);
     op->seq = ++d->seq;
     op->size = ls_dtype_bytes(op->coll.type);
     op->own = ls_direct_slot(d, op, d->me);
@@ -321,8 +300,8 @@ ls_status ls_direct_start(ls_direct *direct, const ls_coll *coll, ls_direct_tick
     ls_status st = LS_OK;
 
     LS_TRY(st, still_whole(direct), out);
-    LS_TRY(st, ls_direct_check(direct, coll), out);
-    if (coll->kind == LS_COLL_SEND || coll->kind == LS_COLL_RECV) {
+    LS_TRY(st, ls_coll_check(coll, direct->n, direct->me), out);
+    if (ls_coll_is_message(coll->kind)) {
         st = ls_direct_message_start(direct, coll, ticket_out);
         return st == LS_OK || st == LS_EBUSY ? st : broke(direct, st);
     }
@@ -338,7 +317,7 @@ out:
 
 static bool is_done(const ls_direct *d, ls_direct_ticket ticket)
 {
-    if (ticket & MESSAGE)
+    if (ticket & LS_DIRECT_MESSAGE)
         return ls_direct_message_done(d, ticket);
     const ls_direct_op *op = &d->op[ticket % LS_DIRECT_OPS];
     return op->seq != ticket || op->state == LS_DIRECT_DONE;
@@ -378,13 +357,6 @@ out:
     return st;
 }
 
-static ls_status late(ls_direct *d, ls_direct_ticket ticket)
-{
-    if (ticket & MESSAGE)
-        return ls_direct_message_late(d, ticket);
-    return ls_direct_late(d, &d->op[ticket % LS_DIRECT_OPS]);
-}
-
 /* Between two looks: this rank moved something, or waits. */
 static ls_wait_turn take_turn(const ls_direct *d, ls_wait *wait)
 {
@@ -416,8 +388,12 @@ ls_status ls_direct_wait(ls_direct *direct, ls_direct_ticket ticket, int64_t dea
     ls_wait_end(&wait);
     if (st == LS_OK && is_done(direct, ticket))
         return LS_OK;
-    if (st == LS_OK)
-        st = turn == LS_WAIT_LATE ? late(direct, ticket) : ls_shm_segment_failure(direct->segment);
+    if (st == LS_OK && turn != LS_WAIT_LATE)
+        st = ls_shm_segment_failure(direct->segment);
+    else if (st == LS_OK)
+        st = ticket & LS_DIRECT_MESSAGE
+                 ? ls_direct_message_late(direct, ticket)
+                 : ls_direct_late(direct, &direct->op[ticket % LS_DIRECT_OPS]);
     return broke(direct, st);
 }
 

@@ -9,21 +9,6 @@
 
 enum { CALL_TEXT = 96 };
 
-static bool reduces(int kind)
-{
-    return kind == LS_COLL_ALL_REDUCE || kind == LS_COLL_REDUCE_SCATTER;
-}
-
-static bool rooted(int kind)
-{
-    return kind == LS_COLL_BROADCAST || kind == LS_COLL_GATHER;
-}
-
-ls_status ls_direct_check(const ls_direct *d, const ls_coll *coll)
-{
-    return ls_coll_check(coll, d->n, d->me);
-}
-
 /* --- whether all ask for the same ------------------------------------------------------------- */
 
 /* "all_reduce (sum of 10 f32)" */
@@ -33,10 +18,10 @@ static const char *say(const ls_shm_segment_slot *s, char text[CALL_TEXT])
                *type = ls_coll_type_name((ls_dtype)s->type);
     long long count = (long long)s->count;
 
-    if (reduces(s->kind))
+    if (ls_coll_reduces((ls_coll_kind)s->kind))
         snprintf(text, CALL_TEXT, "%s (%s of %lld %s)", kind, ls_coll_op_name((ls_coll_op)s->op),
                  count, type);
-    else if (rooted(s->kind))
+    else if (ls_coll_rooted((ls_coll_kind)s->kind))
         snprintf(text, CALL_TEXT, "%s (%lld %s, root %d)", kind, count, type, s->root);
     else if (s->kind == LS_COLL_BARRIER)
         snprintf(text, CALL_TEXT, "%s", kind);

@@ -16,6 +16,8 @@ enum {
     LS_DIRECT_SHORT_CROWDED_BYTES = LS_SHM_SEGMENT_SMALL_BYTES,
 };
 
+#define LS_DIRECT_MESSAGE (UINT64_C(1) << 63) /* set in tickets of sends and receives */
+
 /* What a rank did so far: flags raised, bytes of memory. Tests compare it with comm/cost.h. */
 typedef struct ls_direct_done {
     int64_t posts, read, written;
@@ -65,7 +67,8 @@ struct ls_direct {
     uint64_t seq, completed, peers_completed;
     ls_shm_segment_member *member[LS_SHM_SEGMENT_RANKS];
     ls_direct_op op[LS_DIRECT_OPS];
-    char *idle_stage[LS_DIRECT_OPS]; /* owned */
+    char *idle_stage[LS_DIRECT_OPS]; /* owned; */
+    int idle_stages;                 /* this many are there, at most one for each operation */
     char *scratch;                   /* owned; NULL until it is needed */
     bool busy;                       /* something could have moved further */
     bool failed;
@@ -94,8 +97,7 @@ static inline uint64_t ls_direct_word(const ls_direct_op *op, uint32_t phase)
     return op->seq / LS_SHM_SEGMENT_SLOTS << 24 | phase;
 }
 
-/* direct_call.c: whether a call makes sense, whether all ask for the same, and the failures. */
-ls_status ls_direct_check(const ls_direct *d, const ls_coll *coll);
+/* direct_call.c: whether all ask for the same, and the failures. */
 ls_status ls_direct_compare(const ls_direct *d, const ls_direct_op *op);
 ls_status ls_direct_late(const ls_direct *d, const ls_direct_op *op);
 

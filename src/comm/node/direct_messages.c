@@ -3,13 +3,12 @@
  * Messages are not numbered with the collectives, because the other members do not take part: the
  * k-th send of a rank to another one meets the k-th recv there. The rings of pair.h carry them:
  *
- *     rank 0   send to 1 (its 1st)   send to 1 (2nd)
- *     rank 1   recv from 0 (its 1st: gets the 1st send, whatever else both do)   recv from 0
- * (2nd) */
+ *     rank 0   send to 1 (its 1st)      all_reduce 5    send to 1 (its 2nd)
+ *     rank 1   recv from 0 (its 1st)    all_reduce 5    recv from 0 (its 2nd)
+ *
+ * The 1st recv gets the 1st send, whatever collectives either rank does in between. */
 #include "base/time.h"
 #include "comm/node/direct_impl.h"
-
-#define MESSAGE (UINT64_C(1) << 63)
 
 ls_status ls_direct_message_start(ls_direct *d, const ls_coll *coll, ls_direct_ticket *ticket_out)
 {
@@ -24,7 +23,7 @@ ls_status ls_direct_message_start(ls_direct *d, const ls_coll *coll, ls_direct_t
         return ls_fail(LS_EBUSY, "%d sends and receives are in flight", LS_DIRECT_MESSAGES);
     if (!d->pair)
         LS_TRY(st, ls_pair_open(&d->pair, d->group, LS_EUSAGE), out);
-    *m = (ls_direct_message){.used = true, .ticket = MESSAGE | ++d->messages};
+    *m = (ls_direct_message){.used = true, .ticket = LS_DIRECT_MESSAGE | ++d->messages};
     m->message = (ls_message){.peer = coll->peer,
                               .tag = ++*calls,
                               .data = sends ? (void *)(uintptr_t)coll->in : coll->out,

@@ -103,6 +103,10 @@ int ls_flight_recorder_read(const ls_shm_segment *segment, int local,
     return n;
 }
 
+/* What a record is worth as an answer to "where is this rank?": 7: it is in this one, of the group
+ * that is asked for; 5: in this one, of another group; 3: the last one of the group; 1: the last
+ * one. So a rank that waits in a message while others wait for it in collective 17 is shown in the
+ * message. */
 bool ls_flight_recorder_find(const ls_shm_segment *segment, int local, int group,
                              ls_flight_recorder_record *record_out)
 {
@@ -123,21 +127,18 @@ bool ls_flight_recorder_find(const ls_shm_segment *segment, int local, int group
     return best >= 0;
 }
 
-const char *ls_flight_recorder_call(const ls_flight_recorder_record *record,
+const char *ls_flight_recorder_call(const ls_flight_recorder_record *r,
                                     char text_out[LS_FLIGHT_RECORDER_TEXT])
 {
-    const ls_flight_recorder_record *r = record;
-
     snprintf(text_out, LS_FLIGHT_RECORDER_TEXT, "%s %llu (%lld bytes of %s, step %lld)",
              ls_coll_kind_name(r->kind), (unsigned long long)r->seq, (long long)r->bytes,
              ls_coll_type_name(r->type), (long long)r->step);
     return text_out;
 }
 
-const char *ls_flight_recorder_say(const ls_flight_recorder_record *record,
+const char *ls_flight_recorder_say(const ls_flight_recorder_record *r,
                                    char text_out[LS_FLIGHT_RECORDER_TEXT])
 {
-    const ls_flight_recorder_record *r = record;
     char call[LS_FLIGHT_RECORDER_TEXT];
 
     if (!r)

@@ -75,8 +75,6 @@ static ls_status look_for(ls_shm_segment *segment, const ls_group_args *args, in
 ls_status ls_group_open(ls_group *group, ls_shm_segment *segment, const ls_group_args *args,
                         int64_t deadline_ns)
 {
-    ls_status st;
-
     *group = (ls_group){.members = args->members, .me = -1, .local = args->local};
     LS_BUG_IF(args->key == 0 || args->members < 1 || args->members > segment->ranks,
               "a group of %d ranks", args->members);
@@ -88,7 +86,7 @@ ls_status ls_group_open(ls_group *group, ls_shm_segment *segment, const ls_group
             group->me = i;
     }
     LS_BUG_IF(group->me < 0, "local rank %d is not in its own group", args->local);
-    st = ls_shm_segment_failure(segment);
+    ls_status st = ls_shm_segment_failure(segment);
     if (st != LS_OK)
         return st;
     if (group->me == 0)

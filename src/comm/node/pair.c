@@ -9,6 +9,13 @@
  *      CHUNK  where on the stage     ------->   taken
  *             next chunk, or done  <----------  MORE, or DONE
  *
+ * Worked examples: 300 bytes fit into an entry and are one SHORT. 1 MiB in the heap is an OFFER and
+ * a DONE, and the bytes are read where they lie. 1 MiB that the receiver cannot read goes over a
+ * stage of 256 KiB: an OFFER and 4 CHUNKs one way, 4 MOREs and a DONE the other way.
+ *
+ * A ring has 16 entries of 512 bytes: 8320 bytes with its two counters, 12 KiB in whole pages. A
+ * group of 8 ranks has room for 64 rings; those that no message uses take no memory.
+ *
  * A receiver always empties its rings: an entry without a posted receive goes to a list of its own,
  * so a message never waits behind another one. What a full ring does not take waits on a list, too.
  * A writer sets a bit for itself in the receiver's `senders`, so a poll looks at one cache line,
@@ -33,23 +40,23 @@ enum {
 };
 
 /* A message in flight, on one of a peer's lists. */
-typedef struct letter {
-    struct letter *next;
+typedef struct pending {
+    struct pending *next;
     ls_message *message; /* NULL: it came before its receive was posted */
     uint32_t mark;
     uint64_t ticket;            /* ours, or of the sender once it is matched */
     int64_t at;                 /* bytes sent or received so far */
     ls_shm_segment_entry entry; /* the entry that came, or the one to write */
-} letter;
+} pending;
 
 /* Messages are allocated many at a time and reused: a step that repeats takes no memory. */
-typedef struct letters {
-    struct letters *next;
-    letter letter[64];
-} letters;
+typedef struct pending_block {
+    struct pending_block *next;
+    pending pending[64];
+} pending_block;
 
 typedef struct list {
-    letter *first, **end;
+    pending *first, **end; /* end: valid unless the list is empty */
 } list;
 
 typedef struct side {
@@ -70,25 +77,27 @@ struct ls_pair {
     uint64_t tickets;
     int in_flight;
     char *stage; /* owned, in the heap; half for each of two chunks would win little */
-    letter *stage_user;
-    letters *letters;                /* all there are; owned */
-    letter *idle;                    /* of them */
+    pending *stage_user;
+    pending_block *pending_block;    /* all there are; owned */
+    pending *idle;                   /* of them */
     char *scratch;                   /* owned */
     side side[LS_SHM_SEGMENT_RANKS]; /* of each member */
 };
 
 /* --- lists ------------------------------------------------------------------------------------ */
 
-static void append(list *l, letter *x)
+static void append(list *l, pending *x)
 {
+    if (!l->first)
+        l->end = &l->first;
     x->next = NULL;
     *l->end = x;
     l->end = &x->next;
 }
 
-static letter *take(list *l, letter **at)
+static pending *take(list *l, pending **at)
 {
-    letter *x = *at;
+    pending *x = *at;
 
     *at = x->next;
     if (!x->next)
@@ -96,47 +105,47 @@ static letter *take(list *l, letter **at)
     return x;
 }
 
-static letter **find_tag(list *l, uint64_t tag)
+static pending **find_tag(list *l, uint64_t tag)
 {
-    letter **at = &l->first;
+    pending **at = &l->first;
 
     while (*at && ((*at)->message ? (*at)->message->tag : (*at)->entry.tag) != tag)
         at = &(*at)->next;
     return at;
 }
 
-static letter **find_ticket(list *l, uint64_t ticket)
+static pending **find_ticket(list *l, uint64_t ticket)
 {
-    letter **at = &l->first;
+    pending **at = &l->first;
 
     while (*at && (*at)->ticket != ticket)
         at = &(*at)->next;
     return at;
 }
 
-static void put_back(ls_pair *p, letter *x)
+static void put_back(ls_pair *p, pending *x)
 {
     x->next = p->idle;
     p->idle = x;
 }
 
 /* A blank one; NULL when there is no memory. */
-static letter *new_letter(ls_pair *p)
+static pending *new_pending(ls_pair *p)
 {
-    letter *x = p->idle;
+    pending *x = p->idle;
 
     if (!x) {
-        letters *more = ls_mem_alloc(sizeof *more);
+        pending_block *more = ls_mem_alloc(sizeof *more);
         if (!more)
             return NULL;
-        more->next = p->letters;
-        p->letters = more;
-        for (size_t i = 0; i < LS_COUNT(more->letter); i++)
-            put_back(p, &more->letter[i]);
+        more->next = p->pending_block;
+        p->pending_block = more;
+        for (size_t i = 0; i < LS_COUNT(more->pending); i++)
+            put_back(p, &more->pending[i]);
         x = p->idle;
     }
     p->idle = x->next;
-    memset(x, 0, offsetof(letter, entry));
+    memset(x, 0, offsetof(pending, entry));
     return x;
 }
 
@@ -218,7 +227,7 @@ static ls_status write_entry(ls_pair *p, int to, const ls_shm_segment_entry *e, 
             done(p, last_of);
         return LS_OK;
     }
-    letter *x = new_letter(p);
+    pending *x = new_pending(p);
     if (!x)
         return LS_ENOMEM;
     x->message = last_of;
@@ -253,14 +262,6 @@ ls_status ls_pair_open(ls_pair **pair_out, ls_group *group, ls_status mismatch)
     p->segment = group->segment;
     p->mismatch = mismatch;
     p->member = ls_shm_segment_member_at(p->segment, group->number, group->local);
-    for (int i = 0; i < group->members; i++) {
-        side *x = &p->side[i];
-        x->to_write.end = &x->to_write.first;
-        x->offered.end = &x->offered.first;
-        x->wanted.end = &x->wanted.first;
-        x->early.end = &x->early.first;
-        x->fetching.end = &x->fetching.first;
-    }
     *pair_out = p;
     return LS_OK;
 }
@@ -269,7 +270,7 @@ void ls_pair_close(ls_pair *pair)
 {
     if (!pair)
         return;
-    for (letters *x = pair->letters, *next; x; x = next) {
+    for (pending_block *x = pair->pending_block, *next; x; x = next) {
         next = x->next;
         ls_mem_free(x);
     }
@@ -295,7 +296,7 @@ ls_status ls_pair_send(ls_pair *pair, ls_message *message, uint32_t mark)
             memcpy(e.inline_bytes, message->data, (size_t)message->bytes);
         return write_entry(pair, message->peer, &e, message);
     }
-    letter *x = new_letter(pair);
+    pending *x = new_pending(pair);
     if (!x)
         return LS_ENOMEM;
     x->message = message;
@@ -310,7 +311,7 @@ ls_status ls_pair_send(ls_pair *pair, ls_message *message, uint32_t mark)
 }
 
 /* The next chunk of a send onto the stage, which serves one message at a time. */
-static ls_status send_chunk(ls_pair *p, int to, letter *x)
+static ls_status send_chunk(ls_pair *p, int to, pending *x)
 {
     ls_shm_segment_entry e = {.kind = CHUNK, .tag = x->message->tag, .ticket = x->ticket};
     ls_status st = LS_OK;
@@ -335,29 +336,6 @@ out:
 
 /* --- receiving -------------------------------------------------------------------------------- */
 
-/* Put bytes that arrived where they belong. */
-static void deliver(const ls_message *m, int64_t at, const void *from, int64_t bytes)
-{
-    char *to = (char *)m->data + at;
-
-    if (bytes == 0)
-        return;
-    if (!m->add) {
-        memcpy(to, from, (size_t)bytes);
-        return;
-    }
-    const void *sources[2] = {to, from};
-    void *targets[1] = {to};
-    ls_combine c = {.type = m->type,
-                    .op = m->op,
-                    .from = sources,
-                    .sources = 2,
-                    .to = targets,
-                    .targets = 1,
-                    .scale = 1};
-    ls_combine_run(&c, bytes / ls_dtype_bytes(m->type));
-}
-
 /* Copy or combine the bytes of an offer, straight from where the sender's memory can be read;
  * memory of another process that is to be combined goes through a scratch piece by piece. */
 static ls_status fetch(ls_pair *p, int from, const ls_message *m, const ls_shm_segment_entry *e)
@@ -371,7 +349,7 @@ static ls_status fetch(ls_pair *p, int from, const ls_message *m, const ls_shm_s
         return ls_fail(LS_EDATA, "a message was offered that does not lie in shared memory");
     if (memory) {
         LS_TSAN_ACQUIRE(memory);
-        deliver(m, 0, memory, m->bytes);
+        ls_message_put(m, 0, memory, m->bytes);
         LS_TSAN_RELEASE(memory);
         return LS_OK;
     }
@@ -385,12 +363,12 @@ static ls_status fetch(ls_pair *p, int from, const ls_message *m, const ls_shm_s
         int64_t bytes = ls_min_i64(CHUNK_BYTES, m->bytes - at);
         st = ls_peer_memory_read(p->segment, local, e->at + (uint64_t)at, p->scratch, bytes);
         if (st == LS_OK)
-            deliver(m, at, p->scratch, bytes);
+            ls_message_put(m, at, p->scratch, bytes);
     }
     return st;
 }
 
-static ls_status check_ends(const ls_pair *p, const letter *x, const ls_shm_segment_entry *e)
+static ls_status check_ends(const ls_pair *p, const pending *x, const ls_shm_segment_entry *e)
 {
     uint32_t mark = e->kind == SHORT ? e->how : e->how >> 8;
     char name[2][LS_SHM_SEGMENT_NAME];
@@ -407,7 +385,7 @@ static ls_status check_ends(const ls_pair *p, const letter *x, const ls_shm_segm
 }
 
 /* A receive and its send have met. x is given away. */
-static ls_status match(ls_pair *p, int from, letter *x, const ls_shm_segment_entry *e)
+static ls_status match(ls_pair *p, int from, pending *x, const ls_shm_segment_entry *e)
 {
     ls_shm_segment_entry answer = {.kind = DONE, .ticket = e->ticket};
     ls_message *m = x->message;
@@ -422,7 +400,7 @@ static ls_status match(ls_pair *p, int from, letter *x, const ls_shm_segment_ent
         return write_entry(p, from, &answer, NULL);
     }
     if (e->kind == SHORT) {
-        deliver(m, 0, e->inline_bytes, m->bytes);
+        ls_message_put(m, 0, e->inline_bytes, m->bytes);
         done(p, m);
     } else {
         LS_TRY(st, fetch(p, from, m, e), out);
@@ -437,8 +415,8 @@ out:
 ls_status ls_pair_receive(ls_pair *pair, ls_message *message, uint32_t mark)
 {
     side *other = &pair->side[message->peer];
-    letter **early = find_tag(&other->early, message->tag);
-    letter *x = new_letter(pair);
+    pending **early = find_tag(&other->early, message->tag);
+    pending *x = new_pending(pair);
 
     if (!x)
         return LS_ENOMEM;
@@ -450,7 +428,7 @@ ls_status ls_pair_receive(ls_pair *pair, ls_message *message, uint32_t mark)
         append(&other->wanted, x);
         return LS_OK;
     }
-    letter *came = take(&other->early, early);
+    pending *came = take(&other->early, early);
     ls_status st = match(pair, message->peer, x, &came->entry);
     put_back(pair, came);
     return st;
@@ -461,7 +439,7 @@ static ls_status take_chunk(ls_pair *p, int from, const ls_shm_segment_entry *e)
 {
     ls_shm_segment_entry answer = {.kind = MORE, .ticket = e->ticket};
     list *l = &p->side[from].fetching;
-    letter **at = find_ticket(l, e->ticket);
+    pending **at = find_ticket(l, e->ticket);
     ls_message *complete = NULL;
     char name[LS_SHM_SEGMENT_NAME];
 
@@ -469,7 +447,7 @@ static ls_status take_chunk(ls_pair *p, int from, const ls_shm_segment_entry *e)
         !ls_shm_segment_in_heap(p->segment, p->segment->heap + e->at, e->bytes))
         return ls_fail(LS_EDATA, "%s sent a chunk that nobody asked for",
                        ls_shm_segment_name(p->segment, p->group->locals[from], name));
-    deliver((*at)->message, (*at)->at, p->segment->heap + e->at, e->bytes);
+    ls_message_put((*at)->message, (*at)->at, p->segment->heap + e->at, e->bytes);
     (*at)->at += e->bytes;
     if ((*at)->at == (*at)->message->bytes) {
         answer.kind = DONE;
@@ -485,14 +463,14 @@ static ls_status take_chunk(ls_pair *p, int from, const ls_shm_segment_entry *e)
 static ls_status arrive(ls_pair *p, int from, const ls_shm_segment_entry *e)
 {
     side *other = &p->side[from];
-    letter **at = &other->wanted.first;
+    pending **at = &other->wanted.first;
 
     other->received += HEAD_BYTES + (e->kind == SHORT || e->kind == CHUNK ? e->bytes : 0);
     if (e->kind == SHORT || e->kind == OFFER) {
         at = find_tag(&other->wanted, e->tag);
         if (*at)
             return match(p, from, take(&other->wanted, at), e);
-        letter *x = new_letter(p);
+        pending *x = new_pending(p);
         if (!x)
             return LS_ENOMEM;
         memcpy(&x->entry, e, offsetof(ls_shm_segment_entry, inline_bytes) + (size_t)inline_of(e));
@@ -504,16 +482,14 @@ static ls_status arrive(ls_pair *p, int from, const ls_shm_segment_entry *e)
     at = find_ticket(&other->offered, e->ticket);
     if (!*at)
         return ls_fail(LS_EDATA, "an answer to a message that was not sent");
-    if (e->kind == MORE)
-        (*at)->mark = 1; /* its turn on the stage comes in ls_pair_poll() */
-    if (e->kind == MORE && p->stage_user == *at)
-        p->stage_user = NULL;
-    if (e->kind != DONE)
-        return LS_OK;
     if (p->stage_user == *at)
         p->stage_user = NULL;
-    else if ((*at)->at == 0)
+    else if (e->kind == DONE && (*at)->at == 0)
         other->sent += (*at)->message->bytes;
+    if (e->kind == MORE)
+        (*at)->mark = 1; /* its turn on the stage comes in ls_pair_poll() */
+    if (e->kind != DONE)
+        return LS_OK;
     done(p, (*at)->message);
     put_back(p, take(&other->offered, at));
     return LS_OK;
@@ -546,7 +522,7 @@ static ls_status drain(ls_pair *p, int from, bool *moved)
 static ls_status use_stage(ls_pair *p, bool *moved)
 {
     for (int i = 0; i < p->group->members; i++)
-        for (letter *x = p->side[i].offered.first; x && !p->stage_user; x = x->next)
+        for (pending *x = p->side[i].offered.first; x && !p->stage_user; x = x->next)
             if (x->mark && x->at < x->message->bytes) {
                 x->mark = 0;
                 *moved = true;

@@ -1,6 +1,15 @@
 /* peer_memory.c -- reaches the bytes of another rank: as a pointer where they lie in the heap or in
- * this process, by process_vm_readv() where they lie in another one. Which of the two holds was
- * decided by the owner of the memory (ls_peer_memory_find) and travels in its slot. */
+ * this process, by process_vm_readv() where they lie in another one. Which of them holds is decided
+ * by the owner of the memory (ls_peer_memory_find) and stands in its slot.
+ *
+ *     where the bytes lie                 how       what a reader does
+ *     in the heap, 8192 from its start    HEAP      uses heap + 8192 in place, also to write
+ *     elsewhere, in this process          PROCESS   uses the address: ranks that are threads
+ *     elsewhere, in another process       PROCESS   copies them by process_vm_readv()
+ *     the same, but a reader is not       STAGE     waits until the owner has copied them to the
+ *     allowed to (containers, yama)                 heap, a window at a time
+ *
+ * The heap is mapped at another address in each process: only distances from its start are sent. */
 #include "comm/node/peer_memory.h"
 
 #include <errno.h>

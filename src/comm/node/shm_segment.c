@@ -151,7 +151,6 @@ out:
  * number of ranks. */
 static ls_status check_head(int fd, uint64_t generation, ls_shm_segment_head *head)
 {
-    ls_shm_segment_head want;
     struct stat info;
 
     if (fstat(fd, &info) != 0)
@@ -165,7 +164,7 @@ static ls_status check_head(int fd, uint64_t generation, ls_shm_segment_head *he
     if (head->generation != generation)
         return ls_fail(LS_EUSAGE, "the node's shared memory is of generation %llu, not %llu",
                        (unsigned long long)head->generation, (unsigned long long)generation);
-    want = *head;
+    ls_shm_segment_head want = *head;
     bool sane = head->ranks >= 1 && head->ranks <= LS_SHM_SEGMENT_RANKS && head->heap_bytes > 0 &&
                 head->heap_bytes <= MOST_HEAPS;
     if (sane)
@@ -257,20 +256,25 @@ int ls_shm_segment_ranks(const ls_shm_segment *segment)
 
 /* --- processes -------------------------------------------------------------------------------- */
 
-/* Fields are counted behind the last parenthesis: the name in front may hold anything, also
- * blanks. */
-uint64_t ls_shm_segment_started(int pid, char *state_out)
+const char *ls_shm_segment_stat(int pid, char text_out[LS_SHM_SEGMENT_STAT])
 {
-    char path[64], text[1024];
-    uint64_t started = 0;
+    char path[64];
 
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
+    ssize_t n = fd >= 0 ? read(fd, text_out, LS_SHM_SEGMENT_STAT - 1) : -1;
     if (fd >= 0)
         close(fd);
-    text[n > 0 ? n : 0] = '\0';
-    char *at = strrchr(text, ')'); /* the name before may hold anything */
+    text_out[n > 0 ? n : 0] = '\0';
+    return strrchr(text_out, ')');
+}
+
+uint64_t ls_shm_segment_started(int pid, char *state_out)
+{
+    char text[LS_SHM_SEGMENT_STAT];
+    uint64_t started = 0;
+    const char *at = ls_shm_segment_stat(pid, text);
+
     if (state_out)
         *state_out = at && at[1] ? at[2] : '\0';
     for (int field = 2; at && field < 22; field++) {
@@ -371,8 +375,7 @@ static ls_status await_state(ls_shm_segment *segment, int local, uint32_t state,
     ls_status st =
         ls_fail(LS_EDEADLINE, "%s did not come to the start of the ranks of this node in time",
                 ls_shm_segment_name(segment, who, name));
-    ls_shm_segment_abort(segment, local, LS_EPEER, "%s gave up: %s",
-                         ls_shm_segment_name(segment, local, name), ls_err_last()->text);
+    ls_shm_segment_give_up(segment, local, "gave up: %s", ls_err_last()->text);
     return st;
 }
 
@@ -460,6 +463,19 @@ void ls_shm_segment_abort(ls_shm_segment *segment, int local, ls_status code, co
         atomic_compare_exchange_strong(&segment->head->broken, &whole, (uint32_t)place + 1);
     }
     ls_shm_segment_wake_all(segment);
+}
+
+void ls_shm_segment_give_up(ls_shm_segment *segment, int local, const char *fmt, ...)
+{
+    char name[LS_SHM_SEGMENT_NAME], text[LS_SHM_SEGMENT_REASON];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (!ls_shm_segment_aborted(segment))
+        ls_shm_segment_abort(segment, local, LS_EPEER, "%s %s",
+                             ls_shm_segment_name(segment, local, name), text);
 }
 
 bool ls_shm_segment_aborted(const ls_shm_segment *segment)

@@ -73,6 +73,11 @@ void ls_shm_segment_abort(ls_shm_segment *segment, int local, ls_status code, co
     LS_PRINTF(4, 5);
 bool ls_shm_segment_aborted(const ls_shm_segment *segment);
 
+/* The same for a shortage or mistake of this rank alone, which is none of the others: they fail
+ * with LS_EPEER and "rank 3 (pid 123 on node7)" before this text. Does nothing when it is broken. */
+void ls_shm_segment_give_up(ls_shm_segment *segment, int local, const char *fmt, ...)
+    LS_PRINTF(3, 4);
+
 /* Fail with the reason for which the segment is broken; LS_OK when it is not. */
 ls_status ls_shm_segment_failure(const ls_shm_segment *segment);
 

@@ -3,7 +3,9 @@
  *     rank 0: [ block | gap | block |            ]   rank 1: [ block |                 ]   ...
  *
  * A rank keeps the list of its blocks in its own process: no lock is shared between processes, so
- * none can die holding one. The first gap that fits is taken. Pages are committed when memory is
+ * none can die holding one. The first gap that fits is taken: with blocks at 0 .. 8 KiB and
+ * 12 .. 16 KiB, a block of 4 KiB goes to 8 KiB, and one of 8 KiB to 16 KiB. From 2 MiB on a block
+ * begins at a multiple of 2 MiB, so that it can have huge pages. Pages are committed when memory is
  * handed out and dropped when it is given back, and read as zero afterwards. */
 #include <errno.h>
 #include <fcntl.h>

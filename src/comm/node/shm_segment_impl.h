@@ -12,6 +12,7 @@ enum {
     LS_SHM_SEGMENT_LINE = 64,
     LS_SHM_SEGMENT_PAGE = 4096,
     LS_SHM_SEGMENT_REASON = 512,
+    LS_SHM_SEGMENT_STAT = 1024,                       /* bytes of a line of /proc/PID/stat */
     LS_SHM_SEGMENT_WORDS = LS_SHM_SEGMENT_RANKS / 64, /* of a set of local ranks */
     LS_SHM_SEGMENT_CPU_WORDS = 64,
     LS_SHM_SEGMENT_SLOTS = 16,         /* operations in flight of a group */
@@ -165,8 +166,12 @@ ls_status ls_shm_segment_commit(const ls_shm_segment *segment, int64_t at, int64
 void ls_shm_segment_drop(const ls_shm_segment *segment, int64_t at,
                          int64_t bytes); /* and read as zero again */
 
-/* The 22nd number of /proc/PID/stat: when it was started; 0 when there is no such process. The
- * state's letter comes too. */
+/* The line of /proc/PID/stat. Returns where the program's name ends, which may hold anything, also
+ * blanks: fields are counted from there. NULL: there is no such process. */
+const char *ls_shm_segment_stat(int pid, char text_out[LS_SHM_SEGMENT_STAT]);
+
+/* Its 22nd field: when the process was started; 0 when there is none. The state's letter comes
+ * too. */
 uint64_t ls_shm_segment_started(int pid, char *state_out);
 
 /* Wake all threads that sleep on this segment. */

@@ -68,28 +68,25 @@ static ls_status look(guard *g)
     return LS_OK;
 }
 
-static ls_status guard_send(ls_transport *transport, ls_message *message)
+static ls_status post(guard *g, ls_message *message,
+                      ls_status (*how)(ls_transport *transport, ls_message *message))
 {
-    guard *g = (guard *)transport;
-
     message->done = false;
     if (g->broken)
         return ls_err_adopt(&g->why);
     if (in_doubt(g))
         return LS_OK; /* nothing moves any more; the next polls say why */
-    return g->data->table->send(g->data, message) == LS_OK ? LS_OK : doubt(g);
+    return how(g->data, message) == LS_OK ? LS_OK : doubt(g);
+}
+
+static ls_status guard_send(ls_transport *transport, ls_message *message)
+{
+    return post((guard *)transport, message, ((guard *)transport)->data->table->send);
 }
 
 static ls_status guard_receive(ls_transport *transport, ls_message *message)
 {
-    guard *g = (guard *)transport;
-
-    message->done = false;
-    if (g->broken)
-        return ls_err_adopt(&g->why);
-    if (in_doubt(g))
-        return LS_OK;
-    return g->data->table->receive(g->data, message) == LS_OK ? LS_OK : doubt(g);
+    return post((guard *)transport, message, ((guard *)transport)->data->table->receive);
 }
 
 static ls_status guard_poll(ls_transport *transport, bool *moved_out)
@@ -158,8 +155,8 @@ static void guard_close(ls_transport *transport)
 {
     guard *g = (guard *)transport;
 
-    g->data->table->close(g->data);
-    g->watch->table->close(g->watch);
+    ls_transport_close(g->data);
+    ls_transport_close(g->watch);
     ls_mem_free(g);
 }
 

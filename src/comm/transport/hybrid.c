@@ -96,10 +96,8 @@ static void hybrid_close(ls_transport *transport)
 {
     hybrid *b = (hybrid *)transport;
 
-    if (b->node)
-        b->node->table->close(b->node);
-    if (b->network)
-        b->network->table->close(b->network);
+    ls_transport_close(b->node);
+    ls_transport_close(b->network);
     ls_mem_free(b->place);
     ls_mem_free(b);
 }
@@ -121,10 +119,8 @@ ls_status ls_hybrid_open(ls_transport **transport_out, const ls_hybrid_args *arg
     if (!b || !place) {
         ls_mem_free(b);
         ls_mem_free(place);
-        if (args->node)
-            args->node->table->close(args->node);
-        if (args->network)
-            args->network->table->close(args->network);
+        ls_transport_close(args->node);
+        ls_transport_close(args->network);
         return ls_fail(LS_ENOMEM, "no memory for the list of %d ranks", args->ranks);
     }
     memcpy(place, args->place, (size_t)args->ranks * sizeof *place);

@@ -27,14 +27,9 @@ static shm *of(ls_transport *transport)
 
 static ls_status broke(shm *s)
 {
-    char name[LS_SHM_SEGMENT_NAME];
-
     s->failed = true;
     s->failure = *ls_err_last();
-    if (!ls_shm_segment_aborted(s->group->segment))
-        ls_shm_segment_abort(s->group->segment, s->group->local, LS_EPEER, "%s gave up: %s",
-                             ls_shm_segment_name(s->group->segment, s->group->local, name),
-                             s->failure.text);
+    ls_shm_segment_give_up(s->group->segment, s->group->local, "gave up: %s", s->failure.text);
     return ls_err_adopt(&s->failure);
 }
 
@@ -47,24 +42,22 @@ static ls_status still_whole(shm *s)
     return LS_OK;
 }
 
-static ls_status shm_send(ls_transport *transport, ls_message *message)
+static ls_status post(shm *s, ls_message *message,
+                      ls_status (*how)(ls_pair *pair, ls_message *message, uint32_t mark))
 {
-    shm *s = of(transport);
     ls_status st = still_whole(s);
 
-    if (st == LS_OK && ls_pair_send(s->pair, message, 0) != LS_OK)
-        st = broke(s);
-    return st;
+    return st == LS_OK && how(s->pair, message, 0) != LS_OK ? broke(s) : st;
+}
+
+static ls_status shm_send(ls_transport *transport, ls_message *message)
+{
+    return post(of(transport), message, ls_pair_send);
 }
 
 static ls_status shm_receive(ls_transport *transport, ls_message *message)
 {
-    shm *s = of(transport);
-    ls_status st = still_whole(s);
-
-    if (st == LS_OK && ls_pair_receive(s->pair, message, 0) != LS_OK)
-        st = broke(s);
-    return st;
+    return post(of(transport), message, ls_pair_receive);
 }
 
 static ls_status shm_poll(ls_transport *transport, bool *moved_out)
@@ -106,12 +99,10 @@ static void shm_count(const ls_transport *transport, int peer, int64_t *sent_out
 static void shm_close(ls_transport *transport)
 {
     shm *s = of(transport);
-    char name[LS_SHM_SEGMENT_NAME];
 
-    if (!ls_pair_idle(s->pair) && !ls_shm_segment_aborted(s->group->segment))
-        ls_shm_segment_abort(s->group->segment, s->group->local, LS_EPEER,
-                             "%s closed its communicator with messages in flight",
-                             ls_shm_segment_name(s->group->segment, s->group->local, name));
+    if (!ls_pair_idle(s->pair))
+        ls_shm_segment_give_up(s->group->segment, s->group->local,
+                               "closed its communicator with messages in flight");
     ls_pair_close(s->pair);
     ls_mem_free(s);
 }

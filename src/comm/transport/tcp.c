@@ -37,23 +37,65 @@ bool ls_tcp_failed(const ls_tcp *tcp)
     return tcp->failure.code != LS_OK;
 }
 
-void ls_tcp_fail(ls_tcp *tcp, int said_first)
+void ls_tcp_fail_as(ls_tcp *tcp, int said_first)
 {
     if (ls_tcp_failed(tcp))
         return;
     tcp->failure = *ls_err_last();
-    tcp->said_first = said_first;
     for (int i = 0; i < tcp->used_count; i++)
         ls_tcp_last_words(&tcp->links[tcp->used[i]].channels[0], LS_TCP_WIRE_FAILED, said_first,
                           tcp->failure.text);
 }
 
+void ls_tcp_fail(ls_tcp *tcp)
+{
+    ls_tcp_fail_as(tcp, tcp->args.rank);
+}
+
 void ls_tcp_abort(ls_transport *transport, const char *reason)
 {
-    ls_tcp *tcp = (ls_tcp *)transport;
-
     ls_fail(LS_EPEER, "%s", reason);
-    ls_tcp_fail(tcp, tcp->args.rank);
+    ls_tcp_fail((ls_tcp *)transport);
+}
+
+/* --- messages --- */
+
+/* What send and receive have in common. LS_EBUSY breaks nothing: the caller may wait for some
+ * messages to end. */
+static ls_status post(ls_tcp *tcp, ls_message *message, bool sends)
+{
+    if (ls_tcp_failed(tcp))
+        return ls_err_adopt(&tcp->failure);
+    LS_BUG_IF(message->peer < 0 || message->peer >= tcp->args.ranks ||
+                  message->peer == tcp->args.rank || message->bytes < 0,
+              "a message of %lld bytes with rank %d", (long long)message->bytes, message->peer);
+    ls_tcp_link *link = &tcp->links[message->peer];
+    ls_status st = LS_OK;
+    message->done = false;
+    tcp->no_spin = false;
+    if (link->leaving && (sends || !ls_tcp_find(link, LS_TCP_EARLY, message->tag)))
+        st = ls_fail(LS_EPEER, "%s has closed its connections", link->name);
+    else if (!link->reached)
+        st = ls_fail(LS_EUSAGE, "rank %d has no address", link->peer);
+    if (st == LS_OK) {
+        ls_tcp_want(link, false);
+        st = sends ? ls_tcp_send(link, message) : ls_tcp_receive(link, message);
+    }
+    if (st == LS_EBUSY)
+        return st;
+    if (st != LS_OK)
+        ls_tcp_fail(tcp);
+    return ls_tcp_failed(tcp) ? ls_err_adopt(&tcp->failure) : LS_OK;
+}
+
+static ls_status send_tcp(ls_transport *transport, ls_message *message)
+{
+    return post((ls_tcp *)transport, message, true);
+}
+
+static ls_status receive_tcp(ls_transport *transport, ls_message *message)
+{
+    return post((ls_tcp *)transport, message, false);
 }
 
 /* --- moving --- */
@@ -152,7 +194,7 @@ static ls_status poll_tcp(ls_transport *transport, bool *moved_out)
         if (!ls_tcp_failed(tcp))
             tick(tcp);
     }
-    tcp->dull &= !tcp->moved;
+    tcp->no_spin &= !tcp->moved;
     *moved_out = tcp->moved;
     return ls_tcp_failed(tcp) ? ls_err_adopt(&tcp->failure) : LS_OK;
 }
@@ -163,7 +205,7 @@ static void sleep_tcp(ls_transport *transport, int64_t until_ns)
 {
     ls_tcp *tcp = (ls_tcp *)transport;
     struct epoll_event event;
-    int64_t now = ls_time_now_ns(), spin_until = now + (tcp->dull ? 0 : tcp->args.spin_ns);
+    int64_t now = ls_time_now_ns(), spin_until = now + (tcp->no_spin ? 0 : tcp->args.spin_ns);
 
     if (ls_tcp_failed(tcp))
         return;
@@ -182,7 +224,7 @@ static void sleep_tcp(ls_transport *transport, int64_t until_ns)
     int n = epoll_pwait2(tcp->epoll_fd, &event, 1, &nap, NULL);
     if (n < 0 && errno == ENOSYS) /* Linux 5.11 */
         n = epoll_wait(tcp->epoll_fd, &event, 1, (int)(ns / LS_NS_PER_MS + 1));
-    tcp->dull = n == 0;
+    tcp->no_spin = n == 0;
 }
 
 static void wake_tcp(ls_transport *transport)
@@ -285,8 +327,8 @@ static void close_tcp(ls_transport *transport)
 /* --- opening --- */
 
 static const ls_transport_table table = {.name = "tcp",
-                                         .send = ls_tcp_send,
-                                         .receive = ls_tcp_receive,
+                                         .send = send_tcp,
+                                         .receive = receive_tcp,
                                          .poll = poll_tcp,
                                          .sleep = sleep_tcp,
                                          .wake = wake_tcp,

@@ -9,9 +9,8 @@ static bool within(int64_t since_ns, int64_t now_ns, int64_t seconds)
     return since_ns > 0 && now_ns - since_ns < seconds * LS_NS_PER_S;
 }
 
-bool ls_tcp_flaps_add(ls_tcp_flaps *flaps, int64_t now_ns)
+bool ls_tcp_flaps_add(ls_tcp_flaps *f, int64_t now_ns)
 {
-    ls_tcp_flaps *f = flaps;
     int last = (f->next + LS_TCP_FLAPS - 1) % LS_TCP_FLAPS;
 
     if (within(f->at_ns[last], now_ns, 1))

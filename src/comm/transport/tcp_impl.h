@@ -38,8 +38,7 @@ enum {
 
 /* Memory of a small message: a copy that may have to be sent again, or one that came too early. */
 struct ls_tcp_block {
-    ls_tcp_block *next; /* while free */
-    int size;           /* class */
+    _Alignas(16) int size; /* class; while the block is free, its list uses the first bytes */
     _Alignas(16) uint8_t bytes[];
 };
 
@@ -182,21 +181,26 @@ struct ls_tcp {
     int64_t looked_ns; /* the last of them */
     bool opening;
     bool moved;   /* since the last poll began */
-    bool dull;    /* the last sleep brought nothing, and nothing was begun since: do not spin */
+    bool no_spin; /* the last sleep brought nothing, and nothing was begun since: do not spin */
     int troubled; /* channels with broken_ns */
     int64_t tick_ns;
-    ls_err_record failure; /* code LS_OK: none */
-    int said_first;        /* the rank that reported the failure first */
-    ls_tcp_frame *free_frames;
-    ls_tcp_posted *free_posts;
-    ls_tcp_block *free_blocks[LS_TCP_SIZES];
+    ls_err_record failure;                                      /* code LS_OK: none */
+    void *free_frames, *free_posts, *free_blocks[LS_TCP_SIZES]; /* owned lists (tcp_post.c) */
     ls_tcp_stats stats;
 };
+
+/* Credit that a small message uses: its header, and its bytes rounded up. Both sides count like
+ * this. */
+static inline uint32_t ls_tcp_credit(int64_t bytes)
+{
+    return (uint32_t)(LS_TCP_WIRE_BYTES + ls_round_up(bytes, 64));
+}
 
 /* tcp.c */
 /* Everything but the connections; fuzz_frame feeds frames to one made this way. */
 ls_status ls_tcp_make(ls_tcp **tcp_out, const ls_tcp_args *args, int64_t deadline_ns);
-void ls_tcp_fail(ls_tcp *tcp, int said_first); /* the thread's last record becomes the failure */
+void ls_tcp_fail(ls_tcp *tcp);                    /* the thread's last record becomes the failure */
+void ls_tcp_fail_as(ls_tcp *tcp, int said_first); /* likewise; another rank has reported it first */
 bool ls_tcp_failed(const ls_tcp *tcp);
 
 /* tcp_post.c: the map of a link and memory that is used again */
@@ -211,7 +215,9 @@ void ls_tcp_free_block(ls_tcp *tcp, ls_tcp_block *block); /* NULL is allowed */
 void ls_tcp_free_all(ls_tcp *tcp);
 
 /* tcp_send.c */
-ls_status ls_tcp_send(ls_transport *transport, ls_message *message);
+ls_status ls_tcp_send(ls_tcp_link *link, ls_message *message);
+/* LS_EDATA: the other side's receive has another length. */
+ls_status ls_tcp_check_send(const ls_tcp_link *link, uint64_t tag, int64_t sent, int64_t expected);
 void ls_tcp_say(ls_tcp_link *link, ls_tcp_wire_kind kind, uint64_t tag, int64_t bytes);
 void ls_tcp_answer(ls_tcp_link *link, int about, const uint8_t *bytes, int len);
 void ls_tcp_note(ls_tcp_channel *channel, ls_tcp_wire_kind kind, uint64_t tag, uint64_t offset);
@@ -234,7 +240,7 @@ void ls_tcp_zerocopy_refused(ls_tcp_channel *channel); /* or not: too many pages
 void ls_tcp_zerocopy_reap(ls_tcp_channel *channel);    /* the kernel's notices about them */
 
 /* tcp_receive.c */
-ls_status ls_tcp_receive(ls_transport *transport, ls_message *message);
+ls_status ls_tcp_receive(ls_tcp_link *link, ls_message *message);
 void ls_tcp_read(ls_tcp_channel *channel);
 void ls_tcp_reset_input(ls_tcp_channel *channel);
 

@@ -24,6 +24,15 @@
  *                                  long): not a failure, the caller's deadline decides
  *   accepted, then nonsense        another program listens there: as no answer
  *
+ * A cut link with the default times, by the clock of the rank that notices:
+ *
+ *     ms after the cut
+ *       0 .. 100    the next heartbeat leaves, and no kernel confirms it
+ *     200           nothing was heard for 150 ms and something unanswered for 100: quiet begins
+ *     550           quiet for 0.7 of user_timeout_ns: the connection counts as broken
+ *     550 .. 750    it is tried again; as TCP gave up, LAST_TRY_NS is all that is left of resume_ns
+ *     750           no answer: the rank is gone
+ *
  * The times count from the break; where TCP itself gave up, from when the rank was last heard. Time
  * in which this process itself did not run (ls_tcp_forgive) does not count: while it does not
  * listen, no peer can answer. */
@@ -77,7 +86,7 @@ void ls_tcp_watch(ls_tcp_channel *channel, uint32_t events)
         return;
     if (epoll_ctl(tcp->epoll_fd, operation, channel->fd, &event) != 0) {
         ls_fail_sys(LS_EIO, "cannot watch the connection to %s", channel->link->name);
-        ls_tcp_fail(tcp, tcp->args.rank);
+        ls_tcp_fail(tcp);
         return;
     }
     channel->watched = events;
@@ -91,14 +100,19 @@ static void close_probe(ls_tcp_link *link)
 
 /* --- breaking --- */
 
-static void close_channel(ls_tcp_channel *channel)
+static void drop_hello(ls_tcp_channel *channel)
 {
-    ls_sock_close(&channel->fd); /* leaves the epoll by itself */
-    channel->watched = 0;
     if (channel->hello)
         ls_hello_release(channel->hello);
     ls_mem_free(channel->hello);
     channel->hello = NULL;
+}
+
+static void close_channel(ls_tcp_channel *channel)
+{
+    ls_sock_close(&channel->fd); /* leaves the epoll by itself */
+    channel->watched = 0;
+    drop_hello(channel);
     ls_tcp_reset_input(channel);
     channel->unsent = channel->first;
     channel->sent_of = 0;
@@ -106,7 +120,7 @@ static void close_channel(ls_tcp_channel *channel)
     channel->note_wanted = false;
 }
 
-static void be_troubled(ls_tcp_channel *channel, int64_t since_ns)
+static void note_trouble(ls_tcp_channel *channel, int64_t since_ns)
 {
     ls_tcp *tcp = channel->link->tcp;
 
@@ -121,7 +135,7 @@ static void be_troubled(ls_tcp_channel *channel, int64_t since_ns)
     tcp->tick_ns = 0;
 }
 
-static void be_fine(ls_tcp_channel *channel)
+static void end_trouble(ls_tcp_channel *channel)
 {
     if (channel->broken_ns != 0)
         channel->link->tcp->troubled--;
@@ -165,7 +179,7 @@ void ls_tcp_break(ls_tcp_channel *channel, const char *why)
     }
     channel->state = LS_TCP_WAITING;
     channel->answers = false;
-    be_troubled(channel, ls_max_i64(1, ls_min_i64(since, now)));
+    note_trouble(channel, ls_max_i64(1, ls_min_i64(since, now)));
 }
 
 void ls_tcp_damage(ls_tcp_channel *channel, const char *why)
@@ -179,19 +193,19 @@ void ls_tcp_damage(ls_tcp_channel *channel, const char *why)
                 channel->damages);
         ls_err_hint("Check cables, network cards and switches between the two hosts.");
         ls_err_unreached(link->peer);
-        ls_tcp_fail(link->tcp, link->tcp->args.rank);
+        ls_tcp_fail(link->tcp);
         return;
     }
     ls_tcp_break(channel, why);
 }
 
-static void is_gone(ls_tcp_channel *channel, const char *reason)
+static void fail_as_gone(ls_tcp_channel *channel, const char *reason)
 {
     ls_tcp_link *link = channel->link;
 
     ls_fail(LS_EPEER, "%s is gone: %s%s%s", link->name, channel->why[0] ? channel->why : "",
             channel->why[0] ? ", and " : "", reason);
-    ls_tcp_fail(link->tcp, link->tcp->args.rank);
+    ls_tcp_fail(link->tcp);
 }
 
 /* The other side has said BYE on this channel. What it sent before on other channels may still be
@@ -203,7 +217,7 @@ void ls_tcp_bye(ls_tcp_channel *channel)
     bool over = true;
 
     link->leaving = true;
-    be_fine(channel);
+    end_trouble(channel);
     close_channel(channel);
     channel->state = LS_TCP_OVER;
     for (int c = 0; c < tcp->channels; c++) {
@@ -211,7 +225,7 @@ void ls_tcp_bye(ls_tcp_channel *channel)
         if (other->state == LS_TCP_OPEN) {
             over = false;
         } else if (other->state != LS_TCP_OVER) {
-            be_fine(other);
+            end_trouble(other);
             close_channel(other);
             other->state = LS_TCP_OVER;
         }
@@ -222,7 +236,7 @@ void ls_tcp_bye(ls_tcp_channel *channel)
     if (link->posted > 0) {
         ls_fail(LS_EPEER, "%s has closed its connections while %d messages were under way",
                 link->name, link->posted);
-        ls_tcp_fail(tcp, tcp->args.rank);
+        ls_tcp_fail(tcp);
     }
 }
 
@@ -240,22 +254,27 @@ static ls_status tune(const ls_tcp_channel *channel, int fd)
     return ls_sock_tune(fd, &options);
 }
 
-/* Why a try failed; the next comes after a pause that doubles. */
+/* The next try comes after a pause that doubles. */
+static void wait_for_retry(ls_tcp_channel *channel)
+{
+    close_channel(channel);
+    channel->state = LS_TCP_WAITING;
+    channel->retry_ns = ls_time_now_ns() + channel->pause_ns;
+    channel->pause_ns = ls_min_i64(2 * channel->pause_ns, LONGEST_PAUSE_NS);
+}
+
+/* A try failed for this errno. */
 static void try_later(ls_tcp_channel *channel, int why)
 {
     ls_tcp *tcp = channel->link->tcp;
-    int64_t now = ls_time_now_ns();
 
     if (channel->why[0] == '\0' || tcp->opening)
         snprintf(channel->why, sizeof channel->why, "%s", strerror(why));
-    close_channel(channel);
-    channel->state = LS_TCP_WAITING;
-    channel->retry_ns = now + channel->pause_ns;
-    channel->pause_ns = ls_min_i64(2 * channel->pause_ns, LONGEST_PAUSE_NS);
+    wait_for_retry(channel);
     if (why == ECONNREFUSED)
         channel->refusals++;
     if (!tcp->opening && channel->refusals >= REFUSALS)
-        is_gone(channel, "nobody listens there any more");
+        fail_as_gone(channel, "nobody listens there any more");
 }
 
 static void try_connect(ls_tcp_channel *channel)
@@ -267,7 +286,7 @@ static void try_connect(ls_tcp_channel *channel)
         return;
     }
     if (tune(channel, channel->fd) != LS_OK) {
-        ls_tcp_fail(channel->link->tcp, channel->link->tcp->args.rank);
+        ls_tcp_fail(channel->link->tcp);
         return;
     }
     ls_tcp_watch(channel, EPOLLOUT);
@@ -288,7 +307,7 @@ static void begin_hello(ls_tcp_channel *channel)
 
     channel->hello = ls_mem_alloc(sizeof *channel->hello);
     if (!channel->hello || ls_hello_begin(channel->hello, &args) != LS_OK) {
-        ls_tcp_fail(tcp, tcp->args.rank);
+        ls_tcp_fail(tcp);
         return;
     }
     channel->state = LS_TCP_HELLO;
@@ -296,26 +315,28 @@ static void begin_hello(ls_tcp_channel *channel)
     channel->refusals = 0;
 }
 
+/* What must be equal on all ranks, as RESUME says it. */
+static uint64_t settings_of(const ls_tcp_args *args)
+{
+    return (uint64_t)args->eager_bytes << 32 | (uint64_t)(args->chunk_bytes / 64) << 8 |
+           (uint64_t)args->sockets;
+}
+
 void ls_tcp_adopt(ls_tcp_channel *channel, int fd)
 {
     ls_tcp *tcp = channel->link->tcp;
-    uint64_t settings = (uint64_t)tcp->args.eager_bytes << 32 |
-                        (uint64_t)(tcp->args.chunk_bytes / 64) << 8 | (uint64_t)tcp->args.sockets;
 
     if (channel->fd != fd) {
         close_channel(channel);
         channel->fd = fd;
     }
-    if (channel->hello)
-        ls_hello_release(channel->hello);
-    ls_mem_free(channel->hello);
-    channel->hello = NULL;
+    drop_hello(channel);
     channel->state = LS_TCP_RESUMING;
     ls_tcp_zerocopy_begin(channel);
     channel->answers = true;
     channel->link->heard_ns = ls_time_now_ns();
     ls_tcp_watch(channel, EPOLLIN);
-    ls_tcp_note(channel, LS_TCP_WIRE_RESUME, tcp->instance, settings);
+    ls_tcp_note(channel, LS_TCP_WIRE_RESUME, tcp->instance, settings_of(&tcp->args));
 }
 
 /* HELLO -> RESUMING when the handshake has passed. A peer with another secret or generation fails
@@ -342,21 +363,16 @@ static void step_hello(ls_tcp_channel *channel)
     /* A wrong secret or generation does not go away by itself. */
     if (st == LS_EDATA) {
         ls_fail(LS_EPEER, "%s refuses the connection: %s", link->name, channel->why);
-        ls_tcp_fail(link->tcp, link->tcp->args.rank);
+        ls_tcp_fail(link->tcp);
         return;
     }
-    close_channel(channel);
-    channel->state = LS_TCP_WAITING;
-    channel->retry_ns = ls_time_now_ns() + channel->pause_ns;
-    channel->pause_ns = ls_min_i64(2 * channel->pause_ns, LONGEST_PAUSE_NS);
+    wait_for_retry(channel);
 }
 
 void ls_tcp_resume(ls_tcp_channel *channel, const ls_tcp_wire *wire)
 {
     ls_tcp_link *link = channel->link;
     ls_tcp *tcp = link->tcp;
-    uint64_t settings = (uint64_t)tcp->args.eager_bytes << 32 |
-                        (uint64_t)(tcp->args.chunk_bytes / 64) << 8 | (uint64_t)tcp->args.sockets;
 
     if (channel->state != LS_TCP_RESUMING || wire->kind != LS_TCP_WIRE_RESUME) {
         ls_tcp_damage(channel, "a connection that does not begin where it should");
@@ -364,13 +380,13 @@ void ls_tcp_resume(ls_tcp_channel *channel, const ls_tcp_wire *wire)
     }
     if (link->known && link->instance != wire->tag) {
         ls_fail(LS_EPEER, "%s was started again: it is another process now", link->name);
-        ls_tcp_fail(tcp, tcp->args.rank);
+        ls_tcp_fail(tcp);
         return;
     }
-    if (wire->offset != settings) {
+    if (wire->offset != settings_of(&tcp->args)) {
         ls_fail(LS_EUSAGE, "%s was opened with other settings than rank %d", link->name,
                 tcp->args.rank);
-        ls_tcp_fail(tcp, tcp->args.rank);
+        ls_tcp_fail(tcp);
         return;
     }
     link->known = true;
@@ -382,7 +398,7 @@ void ls_tcp_resume(ls_tcp_channel *channel, const ls_tcp_wire *wire)
         tcp->stats.resumed++;
         ls_log(LS_LOG_DEBUG, "the connection %d to %s goes on", channel->index, link->name);
     }
-    be_fine(channel);
+    end_trouble(channel);
     channel->why[0] = '\0';
     channel->state = LS_TCP_OPEN;
     tcp->moved = true;
@@ -458,7 +474,7 @@ void ls_tcp_admit(ls_tcp *tcp)
         ls_hello hello;
         int fd;
         if (ls_acceptor_next(tcp->acceptor, &fd, &hello, &peer) != LS_OK) {
-            ls_tcp_fail(tcp, tcp->args.rank);
+            ls_tcp_fail(tcp);
             return;
         }
         if (fd < 0)
@@ -500,14 +516,13 @@ static void probe_found(ls_tcp_link *link, bool answers, bool refused)
         channel->answers = answers;
         channel->refusals = refused ? channel->refusals + 1 : answers ? 0 : channel->refusals;
         if (channel->refusals >= REFUSALS && !tcp->opening)
-            is_gone(channel, "nobody listens there any more");
+            fail_as_gone(channel, "nobody listens there any more");
     }
 }
 
 void ls_tcp_probe_event(ls_tcp_link *link)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = (uint64_t)link->peer << 8 | 0xff};
-    int why;
 
     if (link->probe_fd < 0)
         return;
@@ -516,7 +531,7 @@ void ls_tcp_probe_event(ls_tcp_link *link)
         probe_found(link, false, false);
         return;
     }
-    why = ls_sock_connect_result(link->probe_fd);
+    int why = ls_sock_connect_result(link->probe_fd);
     if (why == EINPROGRESS)
         return;
     if (why == 0) { /* a process is there; kept open, so that its end is seen */
@@ -544,7 +559,7 @@ void ls_tcp_want(ls_tcp_link *link, bool bulk)
         if (channel->state != LS_TCP_IDLE)
             continue;
         channel->state = LS_TCP_WAITING;
-        be_troubled(channel, ls_time_now_ns());
+        note_trouble(channel, ls_time_now_ns());
         if (connects(link))
             try_connect(channel);
     }
@@ -579,7 +594,7 @@ static void tick_troubled(ls_tcp_channel *channel, int64_t now_ns)
     }
     if (!tcp->opening && channel->broken_ns && !channel->answers && !ls_tcp_failed(tcp) &&
         now_ns - channel->broken_ns > tcp->args.resume_ns)
-        is_gone(channel, "no connection could be made in time");
+        fail_as_gone(channel, "no connection could be made in time");
 }
 
 /* Break channel 0 when the other kernel was silent for too long. Checked twice: when this rank had

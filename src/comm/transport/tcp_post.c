@@ -2,6 +2,15 @@
  *
  *     key (kind, tag) -> hash -> chain of records (posted send or receive, READY, early, ...)
  *
+ * Which records a message has at its receiver (R) and its sender (S), by what comes first:
+ *
+ *     small   receive, then bytes    R: RECEIVE until they are there
+ *             bytes, then receive    R: EARLY with a block, which the receive empties
+ *     large   receive, then send     S: CLEARED when READY comes; the send starts at once
+ *             send, then receive     S: SEND, waiting for READY; after 20 ms it says ANNOUNCE,
+ *                                    R: TOLD until the receive is posted
+ *             ANNOUNCE comes last    R: SWALLOW, because the message was complete before
+ *
  * The map doubles when it is full. Free records, frames and blocks go to lists, so that after the
  * first steps of a run the heap is not touched. All of it is bounded: records by LS_TCP_POSTS for
  * each side of a link, blocks by the credit, frames by both and by LS_TCP_KEEP. */
@@ -58,38 +67,32 @@ static bool is_foreign(ls_tcp_post_kind kind)
  * step that repeats takes no memory, whatever order messages come in. */
 enum { MORE_RECORDS = 128, MORE_BYTES = 16 << 10, MORE_BLOCKS = 8 };
 
-static void more_posts(ls_tcp *tcp)
+/* A free record keeps the next one in its first bytes. */
+static void give(void **list, void *record)
 {
-    for (int i = 0; i < MORE_RECORDS; i++) {
-        ls_tcp_posted *post = ls_mem_alloc(sizeof *post);
-        if (!post)
-            return;
-        post->next = tcp->free_posts;
-        tcp->free_posts = post;
-    }
+    memcpy(record, list, sizeof *list);
+    *list = record;
 }
 
-static void more_frames(ls_tcp *tcp)
+/* A free record of this size; NULL when memory is short. */
+static void *take(void **list, size_t bytes, int64_t more)
 {
-    for (int i = 0; i < MORE_RECORDS; i++) {
-        ls_tcp_frame *frame = ls_mem_alloc(sizeof *frame);
-        if (!frame)
-            return;
-        frame->next = tcp->free_frames;
-        tcp->free_frames = frame;
+    for (bool empty = !*list; empty && more > 0; more--) {
+        void *record = ls_mem_alloc(bytes);
+        if (!record)
+            break;
+        give(list, record);
     }
+    void *record = *list;
+    if (record)
+        memcpy(list, record, sizeof *list);
+    return record;
 }
 
-static void more_blocks(ls_tcp *tcp, int size, size_t room)
+static void free_list(void **list)
 {
-    for (size_t bytes = 0; bytes < MORE_BYTES || bytes < MORE_BLOCKS * room; bytes += room) {
-        ls_tcp_block *block = ls_mem_alloc(sizeof *block + room);
-        if (!block)
-            return;
-        block->size = size;
-        block->next = tcp->free_blocks[size];
-        tcp->free_blocks[size] = block;
-    }
+    while (*list)
+        ls_mem_free(take(list, 0, 0));
 }
 
 /* A new record in the map, within the limits of each side: LS_EBUSY for this side's messages,
@@ -97,7 +100,6 @@ static void more_blocks(ls_tcp *tcp, int size, size_t room)
 ls_tcp_posted *ls_tcp_insert(ls_tcp_link *link, ls_tcp_post_kind kind, uint64_t tag, int64_t bytes)
 {
     ls_tcp *tcp = link->tcp;
-    ls_tcp_posted *post;
 
     if (is_foreign(kind) && link->foreign >= 2 * LS_TCP_POSTS) {
         ls_fail(LS_EDATA, "%s has more than %d messages under way", link->name, LS_TCP_POSTS);
@@ -109,12 +111,9 @@ ls_tcp_posted *ls_tcp_insert(ls_tcp_link *link, ls_tcp_post_kind kind, uint64_t 
     }
     if (link->records >= link->bucket_count && grow_map(link) != LS_OK)
         return NULL;
-    if (!tcp->free_posts)
-        more_posts(tcp);
-    post = tcp->free_posts;
+    ls_tcp_posted *post = take(&tcp->free_posts, sizeof *post, MORE_RECORDS);
     if (!post)
         return NULL;
-    tcp->free_posts = post->next;
     *post = (ls_tcp_posted){.kind = kind, .tag = tag, .bytes = bytes, .left = bytes};
     uint32_t at = bucket_of(link, kind, tag);
     post->chain = link->buckets[at];
@@ -138,21 +137,15 @@ void ls_tcp_remove(ls_tcp_link *link, ls_tcp_posted *post)
 void ls_tcp_free_post(ls_tcp *tcp, ls_tcp_posted *post)
 {
     ls_tcp_free_block(tcp, post->block);
-    post->block = NULL;
-    post->next = tcp->free_posts;
-    tcp->free_posts = post;
+    give(&tcp->free_posts, post);
 }
 
 /* A blank frame from the free list, or NULL when memory is short. */
 ls_tcp_frame *ls_tcp_new_frame(ls_tcp *tcp)
 {
-    ls_tcp_frame *frame;
+    ls_tcp_frame *frame = take(&tcp->free_frames, sizeof *frame, MORE_RECORDS);
 
-    if (!tcp->free_frames)
-        more_frames(tcp);
-    frame = tcp->free_frames;
     if (frame) { /* the header is written later, whole */
-        tcp->free_frames = frame->next;
         frame->next = NULL;
         frame->wire = (ls_tcp_wire){0};
         frame->payload = NULL;
@@ -167,9 +160,7 @@ ls_tcp_frame *ls_tcp_new_frame(ls_tcp *tcp)
 void ls_tcp_free_frame(ls_tcp *tcp, ls_tcp_frame *frame)
 {
     ls_tcp_free_block(tcp, frame->block);
-    frame->block = NULL;
-    frame->next = tcp->free_frames;
-    tcp->free_frames = frame;
+    give(&tcp->free_frames, frame);
 }
 
 ls_tcp_block *ls_tcp_new_block(ls_tcp *tcp, size_t bytes)
@@ -182,20 +173,17 @@ ls_tcp_block *ls_tcp_new_block(ls_tcp *tcp, size_t bytes)
         size++;
     }
     LS_BUG_IF(size >= LS_TCP_SIZES, "a small message of %zu bytes", bytes);
-    if (!tcp->free_blocks[size])
-        more_blocks(tcp, size, room);
-    ls_tcp_block *block = tcp->free_blocks[size];
+    ls_tcp_block *block = take(&tcp->free_blocks[size], sizeof *block + room,
+                               ls_max_i64(MORE_BLOCKS, MORE_BYTES / (int64_t)room));
     if (block)
-        tcp->free_blocks[size] = block->next;
+        block->size = size;
     return block;
 }
 
 void ls_tcp_free_block(ls_tcp *tcp, ls_tcp_block *block)
 {
-    if (!block)
-        return;
-    block->next = tcp->free_blocks[block->size];
-    tcp->free_blocks[block->size] = block;
+    if (block)
+        give(&tcp->free_blocks[block->size], block);
 }
 
 /* Everything that a link still holds. */
@@ -228,17 +216,8 @@ void ls_tcp_free_all(ls_tcp *tcp)
     ls_mem_free(tcp->links);
     ls_mem_free(tcp->used);
     ls_mem_free(tcp->held);
-    for (ls_tcp_frame *f = tcp->free_frames, *after; f; f = after) {
-        after = f->next;
-        ls_mem_free(f);
-    }
-    for (ls_tcp_posted *p = tcp->free_posts, *after; p; p = after) {
-        after = p->next;
-        ls_mem_free(p);
-    }
+    free_list(&tcp->free_frames);
+    free_list(&tcp->free_posts);
     for (int i = 0; i < LS_TCP_SIZES; i++)
-        for (ls_tcp_block *b = tcp->free_blocks[i], *after; b; b = after) {
-            after = b->next;
-            ls_mem_free(b);
-        }
+        free_list(&tcp->free_blocks[i]);
 }

@@ -12,6 +12,14 @@
  * received when it is complete and its checksum is right. What a broken connection or a damaged
  * frame leaves in the receive's memory, the repeated frame overwrites; staging is simply dropped.
  *
+ * Worked example, a chunk of 256 KiB on channel 1, whose buffer has 1024 bytes:
+ *
+ *     recvmsg   1024 bytes      into the buffer: the header and 960 bytes of payload, which are
+ *                               copied to their place
+ *     recvmsg   200000 bytes    straight to their place, behind the 960
+ *     recvmsg    62208 bytes    61184 to their place: the payload is complete, its checksum is
+ *                               compared; 1024 into the buffer: the next frame
+ *
  * Sizes come from the other side and are accepted only within the limits of tcp_wire.c, of the
  * posted receive and of the credit. Anything else is damage: the connection is dropped and the
  * frame requested again (tcp_link.c counts how often). */
@@ -25,11 +33,6 @@
 
 enum { READ_MOST = 4 << 20 }; /* bytes of one channel before others have their turn */
 
-static uint32_t credit_of(int64_t bytes)
-{
-    return (uint32_t)(LS_TCP_WIRE_BYTES + ls_round_up(bytes, 64));
-}
-
 void ls_tcp_reset_input(ls_tcp_channel *channel)
 {
     if (channel->in_payload && channel->post)
@@ -41,43 +44,12 @@ void ls_tcp_reset_input(ls_tcp_channel *channel)
     channel->in_at = channel->in_len = 0;
 }
 
-static void out_of_memory(ls_tcp *tcp)
-{
-    ls_tcp_fail(tcp, tcp->args.rank);
-}
-
 /* --- completing receives --- */
-
-static void combine(const ls_message *message, int64_t offset, const uint8_t *bytes, int64_t len)
-{
-    void *to = (uint8_t *)message->data + offset;
-    const void *from[2] = {to, bytes};
-    ls_combine combine = {.type = message->type,
-                          .op = message->op,
-                          .from = from,
-                          .sources = 2,
-                          .to = &to,
-                          .targets = 1,
-                          .scale = 1};
-
-    ls_combine_run(&combine, len / ls_dtype_bytes(message->type));
-}
-
-/* Bytes of a message that did not come straight into its memory. */
-static void put_bytes(const ls_message *message, int64_t offset, const uint8_t *bytes, int64_t len)
-{
-    if (len == 0)
-        return;
-    if (message->add)
-        combine(message, offset, bytes, len);
-    else
-        memcpy((uint8_t *)message->data + offset, bytes, (size_t)len);
-}
 
 /* Room that a small message had is the peer's again. */
 static void consume(ls_tcp_link *link, int64_t bytes)
 {
-    link->consumed += credit_of(bytes);
+    link->consumed += ls_tcp_credit(bytes);
     if (link->consumed - link->consumed_told >= LS_TCP_POOL / 4)
         ls_tcp_note(&link->channels[0], LS_TCP_WIRE_HEARTBEAT, 0, 0);
 }
@@ -98,7 +70,7 @@ static bool sizes_differ(ls_tcp_link *link, uint64_t tag, int64_t sent, int64_t 
     ls_fail(LS_EDATA, "%s sends %lld bytes with tag %llx, but rank %d expects %lld of them",
             link->name, (long long)sent, (unsigned long long)tag, link->tcp->args.rank,
             (long long)expected);
-    ls_tcp_fail(link->tcp, link->tcp->args.rank);
+    ls_tcp_fail(link->tcp);
     return true;
 }
 
@@ -106,7 +78,7 @@ static bool sizes_differ(ls_tcp_link *link, uint64_t tag, int64_t sent, int64_t 
 
 /* A receive is posted. Its message has come already (then it is done at once), was announced, or is
  * still to come; a large or announced one says READY. */
-static ls_status post_receive(ls_tcp_link *link, ls_message *message)
+ls_status ls_tcp_receive(ls_tcp_link *link, ls_message *message)
 {
     ls_tcp *tcp = link->tcp;
     ls_tcp_posted *early = ls_tcp_find(link, LS_TCP_EARLY, message->tag);
@@ -114,10 +86,12 @@ static ls_status post_receive(ls_tcp_link *link, ls_message *message)
 
     LS_BUG_IF(ls_tcp_find(link, LS_TCP_RECEIVE, message->tag), "tag %llx is received twice",
               (unsigned long long)message->tag);
+    LS_BUG_IF(message->add && message->bytes % ls_dtype_bytes(message->type) != 0,
+              "%lld bytes are to be added", (long long)message->bytes);
     if (early) {
         if (sizes_differ(link, message->tag, early->bytes, message->bytes))
             return tcp->failure.code;
-        put_bytes(message, 0, early->block ? early->block->bytes : NULL, early->bytes);
+        ls_message_put(message, 0, early->block ? early->block->bytes : NULL, early->bytes);
         message->done = true;
         consume(link, early->bytes);
         ls_tcp_remove(link, early);
@@ -144,35 +118,6 @@ static ls_status post_receive(ls_tcp_link *link, ls_message *message)
     return LS_OK;
 }
 
-ls_status ls_tcp_receive(ls_transport *transport, ls_message *message)
-{
-    ls_tcp *tcp = (ls_tcp *)transport;
-    ls_status st;
-
-    if (ls_tcp_failed(tcp))
-        return ls_err_adopt(&tcp->failure);
-    LS_BUG_IF(message->peer < 0 || message->peer >= tcp->args.ranks ||
-                  message->peer == tcp->args.rank || message->bytes < 0 ||
-                  (message->add && message->bytes % ls_dtype_bytes(message->type) != 0),
-              "a receive of %lld bytes from rank %d", (long long)message->bytes, message->peer);
-    ls_tcp_link *link = &tcp->links[message->peer];
-    message->done = false;
-    tcp->dull = false;
-    if (link->leaving && !ls_tcp_find(link, LS_TCP_EARLY, message->tag))
-        st = ls_fail(LS_EPEER, "%s has closed its connections", link->name);
-    else if (!link->reached)
-        st = ls_fail(LS_EUSAGE, "rank %d has no address", link->peer);
-    else {
-        ls_tcp_want(link, false);
-        st = post_receive(link, message);
-    }
-    if (st == LS_EBUSY)
-        return st; /* not broken: the caller may wait for some to end */
-    if (st != LS_OK)
-        ls_tcp_fail(tcp, tcp->args.rank);
-    return ls_tcp_failed(tcp) ? ls_err_adopt(&tcp->failure) : LS_OK;
-}
-
 /* --- frames with a payload --- */
 
 static bool make_staging(ls_tcp_channel *channel)
@@ -183,7 +128,7 @@ static bool make_staging(ls_tcp_channel *channel)
         channel->staging =
             ls_mem_alloc((size_t)ls_max_i64(tcp->args.chunk_bytes, tcp->args.eager_bytes));
     if (!channel->staging)
-        out_of_memory(tcp);
+        ls_tcp_fail(tcp);
     return channel->staging != NULL;
 }
 
@@ -193,7 +138,7 @@ static void begin_block(ls_tcp_channel *channel)
 
     channel->block = ls_tcp_new_block(tcp, channel->head.length);
     if (!channel->block)
-        out_of_memory(tcp);
+        ls_tcp_fail(tcp);
     else
         channel->to = channel->block->bytes;
 }
@@ -266,14 +211,14 @@ static void finish_eager(ls_tcp_channel *channel)
         return;
     if (post) {
         if (channel->block || post->message->add)
-            put_bytes(post->message, 0, channel->to, head->length);
+            ls_message_put(post->message, 0, channel->to, head->length);
         finish_receive(link, post);
         consume(link, head->length);
         return;
     }
     ls_tcp_posted *early = ls_tcp_insert(link, LS_TCP_EARLY, head->tag, head->length);
     if (!early) {
-        out_of_memory(link->tcp);
+        ls_tcp_fail(link->tcp);
         return;
     }
     early->block = channel->block;
@@ -295,8 +240,8 @@ static void finish_chunk(ls_tcp_channel *channel)
     ls_tcp_posted *post = channel->post;
     const ls_tcp_wire *head = &channel->head;
 
-    if (post->message->add && head->length)
-        combine(post->message, (int64_t)head->offset, channel->staging, head->length);
+    if (post->message->add)
+        ls_message_put(post->message, (int64_t)head->offset, channel->staging, head->length);
     post->left -= head->length;
     link->tcp->moved = true;
     if (post->left > 0) {
@@ -306,7 +251,7 @@ static void finish_chunk(ls_tcp_channel *channel)
     }
     if ((head->flags & LS_TCP_WIRE_ANNOUNCED) && !post->announced &&
         !ls_tcp_insert(link, LS_TCP_SWALLOW, post->tag, post->bytes)) {
-        out_of_memory(link->tcp);
+        ls_tcp_fail(link->tcp);
         return;
     }
     finish_receive(link, post);
@@ -326,7 +271,8 @@ static void finish_failed(ls_tcp_channel *channel)
         ls_fail(LS_EPEER, "%s", text);
     else
         ls_fail(LS_EPEER, "%s (said rank %llu)", text, (unsigned long long)channel->head.offset);
-    ls_tcp_fail(link->tcp, (int)ls_min_i64((int64_t)channel->head.offset, link->tcp->args.ranks));
+    ls_tcp_fail_as(link->tcp,
+                   (int)ls_min_i64((int64_t)channel->head.offset, link->tcp->args.ranks));
 }
 
 /* --- frames without one --- */
@@ -341,21 +287,17 @@ static void on_ready(ls_tcp_channel *channel)
 
     if (!post) {
         if (!ls_tcp_insert(link, LS_TCP_CLEARED, head->tag, (int64_t)head->offset))
-            out_of_memory(link->tcp);
+            ls_tcp_fail(link->tcp);
         return;
     }
     if (post->ready) {
         ls_tcp_damage(channel, "a receive that was ready before");
         return;
     }
-    if (post->bytes != (int64_t)head->offset) {
-        ls_fail(LS_EDATA, "rank %d sends %lld bytes with tag %llx, but %s expects %lld of them",
-                link->tcp->args.rank, (long long)post->bytes, (unsigned long long)head->tag,
-                link->name, (long long)head->offset);
-        ls_tcp_fail(link->tcp, link->tcp->args.rank);
-        return;
-    }
-    ls_tcp_start_bulk(link, post);
+    if (ls_tcp_check_send(link, head->tag, post->bytes, (int64_t)head->offset) != LS_OK)
+        ls_tcp_fail(link->tcp);
+    else
+        ls_tcp_start_bulk(link, post);
 }
 
 /* A send waits at the peer: compare sizes, and answer READY once the receive is posted. */
@@ -371,7 +313,7 @@ static void on_announce(ls_tcp_channel *channel)
         ls_tcp_free_post(link->tcp, swallow);
     } else if (!post) {
         if (!ls_tcp_insert(link, LS_TCP_TOLD, head->tag, (int64_t)head->offset))
-            out_of_memory(link->tcp);
+            ls_tcp_fail(link->tcp);
     } else if (!sizes_differ(link, head->tag, (int64_t)head->offset, post->bytes)) {
         post->announced = true;
         if (!post->ready) {
@@ -545,7 +487,7 @@ static bool make_buffer(ls_tcp_channel *channel)
     channel->in_cap = channel->index == 0 ? LS_TCP_IN_BYTES : LS_TCP_IN_BULK;
     channel->in = ls_mem_alloc(channel->in_cap);
     if (!channel->in)
-        out_of_memory(channel->link->tcp);
+        ls_tcp_fail(channel->link->tcp);
     return channel->in != NULL;
 }
 

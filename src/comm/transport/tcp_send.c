@@ -17,6 +17,12 @@
  * bytes for each peer), chunks have the caller's buffer, and control frames are few and small. So a
  * socket can always be read to its end, and no tag can block another.
  *
+ * Worked example of credit: a message of 100 bytes uses 64 (header) + 128 (rounded up) = 192 of the
+ * 1 MiB that each peer has. So 5461 of them may be under way to a rank that takes none. The next
+ * one goes the way of a large message: ANNOUNCE at once, its bytes after READY. The receiver reports
+ * what it has taken with its next frame in the other direction, at the latest after a quarter of
+ * the pool (1366 such messages) by a heartbeat.
+ *
  * Kept frames of a channel, oldest first (chunks point into the caller's memory, nothing is
  * copied):
  *
@@ -41,11 +47,6 @@
 enum { VECTORS = 32, BURST = 1 << 20, HOLD_BYTES = 8 << 10 };
 static const int64_t ANNOUNCE_NS = 20 * LS_NS_PER_MS;
 
-static uint32_t credit_of(int64_t bytes)
-{
-    return (uint32_t)(LS_TCP_WIRE_BYTES + ls_round_up(bytes, 64));
-}
-
 /* --- frames --- */
 
 /* Number a frame and put it behind the others of its channel. */
@@ -69,7 +70,7 @@ void ls_tcp_say(ls_tcp_link *link, ls_tcp_wire_kind kind, uint64_t tag, int64_t 
     ls_tcp_frame *frame = ls_tcp_new_frame(link->tcp);
 
     if (!frame) {
-        ls_tcp_fail(link->tcp, link->tcp->args.rank);
+        ls_tcp_fail(link->tcp);
         return;
     }
     frame->wire.kind = (uint8_t)kind;
@@ -140,14 +141,14 @@ static ls_tcp_frame *cut_chunk(ls_tcp_channel *channel)
         return NULL;
     ls_tcp_frame *frame = ls_tcp_new_frame(tcp);
     if (!frame) {
-        ls_tcp_fail(tcp, tcp->args.rank);
+        ls_tcp_fail(tcp);
         return NULL;
     }
     frame->wire.kind = LS_TCP_WIRE_CHUNK_OF;
     frame->wire.flags = post->announced ? LS_TCP_WIRE_ANNOUNCED : 0;
     frame->wire.tag = post->tag;
     frame->wire.offset = (uint64_t)post->cut;
-    frame->wire.length = ls_tcp_wire_chunk(post->bytes, tcp->args.chunk_bytes, post->cut);
+    frame->wire.length = (uint32_t)ls_min_i64(tcp->args.chunk_bytes, post->bytes - post->cut);
     if (frame->wire.length)
         frame->payload = (const uint8_t *)post->message->data + post->cut;
     frame->post = post;
@@ -413,22 +414,32 @@ static ls_status send_small(ls_tcp_link *link, ls_message *message)
         frame->payload = frame->block->bytes;
     }
     frame->message = message;
-    link->credit_used += credit_of(message->bytes);
+    link->credit_used += ls_tcp_credit(message->bytes);
     queue_frame(&link->channels[0], frame);
     hold(link, message);
     return LS_OK;
+}
+
+ls_status ls_tcp_check_send(const ls_tcp_link *link, uint64_t tag, int64_t sent, int64_t expected)
+{
+    return sent == expected
+               ? LS_OK
+               : ls_fail(LS_EDATA,
+                         "rank %d sends %lld bytes with tag %llx, but %s expects %lld of them",
+                         link->tcp->args.rank, (long long)sent, (unsigned long long)tag, link->name,
+                         (long long)expected);
 }
 
 /* Start at once where READY has come; otherwise wait for it in the list of the link. */
 static ls_status send_large(ls_tcp_link *link, ls_message *message)
 {
     ls_tcp_posted *cleared = ls_tcp_find(link, LS_TCP_CLEARED, message->tag);
+    ls_status st = LS_OK;
 
-    if (cleared && cleared->bytes != message->bytes)
-        return ls_fail(LS_EDATA,
-                       "rank %d sends %lld bytes with tag %llx, but %s expects %lld of them",
-                       link->tcp->args.rank, (long long)message->bytes,
-                       (unsigned long long)message->tag, link->name, (long long)cleared->bytes);
+    if (cleared)
+        st = ls_tcp_check_send(link, message->tag, message->bytes, cleared->bytes);
+    if (st != LS_OK)
+        return st;
     ls_tcp_posted *post = ls_tcp_insert(link, LS_TCP_SEND, message->tag, message->bytes);
     if (!post)
         return ls_err_last()->code;
@@ -449,36 +460,14 @@ static ls_status send_large(ls_tcp_link *link, ls_message *message)
     return LS_OK;
 }
 
-ls_status ls_tcp_send(ls_transport *transport, ls_message *message)
+ls_status ls_tcp_send(ls_tcp_link *link, ls_message *message)
 {
-    ls_tcp *tcp = (ls_tcp *)transport;
-    ls_status st;
+    uint32_t used = link->credit_used - link->credit_back;
 
-    if (ls_tcp_failed(tcp))
-        return ls_err_adopt(&tcp->failure);
-    LS_BUG_IF(message->peer < 0 || message->peer >= tcp->args.ranks ||
-                  message->peer == tcp->args.rank || message->bytes < 0,
-              "a send of %lld bytes to rank %d", (long long)message->bytes, message->peer);
-    ls_tcp_link *link = &tcp->links[message->peer];
-    message->done = false;
-    tcp->dull = false;
-    if (link->leaving)
-        st = ls_fail(LS_EPEER, "%s has closed its connections", link->name);
-    else if (!link->reached)
-        st = ls_fail(LS_EUSAGE, "rank %d has no address", link->peer);
-    else {
-        uint32_t used = link->credit_used - link->credit_back;
-        ls_tcp_want(link, false);
-        st = message->bytes <= tcp->args.eager_bytes &&
-                     used + credit_of(message->bytes) <= LS_TCP_POOL
-                 ? send_small(link, message)
-                 : send_large(link, message);
-    }
-    if (st == LS_EBUSY)
-        return st; /* not broken: the caller may wait for some to end */
-    if (st != LS_OK)
-        ls_tcp_fail(tcp, tcp->args.rank);
-    return ls_tcp_failed(tcp) ? ls_err_adopt(&tcp->failure) : LS_OK;
+    return message->bytes <= link->tcp->args.eager_bytes &&
+                   used + ls_tcp_credit(message->bytes) <= LS_TCP_POOL
+               ? send_small(link, message)
+               : send_large(link, message);
 }
 
 void ls_tcp_last_words(ls_tcp_channel *channel, ls_tcp_wire_kind kind, int said_first,

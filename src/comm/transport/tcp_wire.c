@@ -1,5 +1,15 @@
 /* tcp_wire.c -- writes and reads the 64-byte header (drawn in tcp_wire.h). All lengths and kinds
- * are checked here, before any other code uses them. */
+ * are checked here, before any other code uses them.
+ *
+ * Example: the second chunk (256 KiB) of a message with tag 7, the 5th counted frame of channel 1,
+ * in generation 2, when 3 frames have come the other way (bytes in hexadecimal, low byte first):
+ *
+ *      0  4c 73 74 31  "Lst1"          4  08 01 00 00  CHUNK_OF, channel 1, no flags
+ *      8  02 00 ...    generation     16  05 00 ...    sequence      24  07 00 ...  tag
+ *     32  00 00 04 00 ...  offset 262144                40  00 00 04 00  length 262144
+ *     44  its CRC32C                  48  03 00 ...    ack           56  consumed    60  CRC32C
+ *
+ * A header without a payload has length 0 and no checksum of one. */
 #include "comm/transport/tcp_wire.h"
 
 #include "base/hash.h"

@@ -51,9 +51,3 @@ static inline bool ls_tcp_wire_counted(int kind)
 {
     return kind >= LS_TCP_WIRE_EAGER && kind <= LS_TCP_WIRE_CHUNK_OF;
 }
-
-/* Length of the chunk of a message that begins at offset. */
-static inline uint32_t ls_tcp_wire_chunk(int64_t bytes, int64_t chunk, int64_t offset)
-{
-    return (uint32_t)ls_min_i64(chunk, bytes - offset);
-}

@@ -62,16 +62,16 @@ int ls_tcp_zerocopy_flag(const ls_tcp_channel *channel, const struct iovec *vect
 }
 
 /* One notice of the queue; false: there is none. */
-static bool take_word(ls_tcp_channel *channel)
+static bool take_notice(ls_tcp_channel *channel)
 {
     _Alignas(struct cmsghdr) char control[256];
-    struct msghdr word = {.msg_control = control, .msg_controllen = sizeof control};
+    struct msghdr notice = {.msg_control = control, .msg_controllen = sizeof control};
     ls_tcp *tcp = channel->link->tcp;
     struct sock_extended_err error;
 
-    if (recvmsg(channel->fd, &word, MSG_ERRQUEUE | MSG_DONTWAIT) < 0)
+    if (recvmsg(channel->fd, &notice, MSG_ERRQUEUE | MSG_DONTWAIT) < 0)
         return false;
-    const struct cmsghdr *head = CMSG_FIRSTHDR(&word);
+    const struct cmsghdr *head = CMSG_FIRSTHDR(&notice);
     if (!head || head->cmsg_len < CMSG_LEN(sizeof error))
         return true;
     memcpy(&error, CMSG_DATA(head), sizeof error);
@@ -89,7 +89,7 @@ static bool take_word(ls_tcp_channel *channel)
 
 void ls_tcp_zerocopy_reap(ls_tcp_channel *channel)
 {
-    while (channel->lent > 0 && take_word(channel))
+    while (channel->lent > 0 && take_notice(channel))
         ;
 }
 

@@ -55,4 +55,25 @@ struct ls_transport {
     const ls_transport_table *table;
 };
 
+/* For transports: `bytes` bytes of a received message go to their place, `at` bytes from its
+ * beginning; combined with what is there where the message says so. */
+static inline void ls_message_put(const ls_message *message, int64_t at, const void *from,
+                                  int64_t bytes)
+{
+    void *to = (char *)message->data + at;
+    const void *const both[] = {to, from};
+    const ls_combine two = {message->type, message->op, both, 2, &to, 1, 1};
+
+    if (message->add && bytes > 0)
+        ls_combine_run(&two, bytes / ls_dtype_bytes(message->type));
+    else if (bytes > 0)
+        memcpy(to, from, (size_t)bytes);
+}
+
+static inline void ls_transport_close(ls_transport *transport) /* NULL is allowed */
+{
+    if (transport)
+        transport->table->close(transport);
+}
+
 LS_C_END

@@ -10,7 +10,7 @@
  * idle -> linked: ls_ucx_reach(); linked -> broken: watch(), on_error(), on_sent(); linked -> gone:
  * on_bye(). A message to or from a peer that is gone breaks the transport.
  *
- * Heartbeats must go on while the program computes and makes no calls. The keeper, a thread,
+ * Heartbeats must go on while the program computes and makes no calls. The progress thread
  * progresses the worker some times a second for that. It also takes in what arrives, but leaves
  * `done` of finished messages to the caller's own poll, so that a caller reads it without a lock.
  * One mutex stands before UCX. A process that was stopped does not blame its peers for what it did
@@ -84,11 +84,10 @@ ls_status ls_ucx_reach(ls_ucx *u, int peer)
         .err_mode = UCP_ERR_HANDLING_MODE_PEER,
         .err_handler = {on_error, u},
     };
-    ucs_status_t status;
 
     if (link->ep)
         return LS_OK;
-    status = u->api.ucp_ep_create(u->worker, &params, &link->ep);
+    ucs_status_t status = u->api.ucp_ep_create(u->worker, &params, &link->ep);
     if (status != UCS_OK) {
         link->ep = NULL;
         ls_fail(LS_EPEER, "rank %d cannot be reached: %s", peer, u->api.ucs_status_string(status));
@@ -123,7 +122,7 @@ static void tick(ls_ucx *u)
     int64_t now = ls_time_now_ns(), away = now - u->tick_ns;
 
     u->tick_ns = now;
-    if (away > u->heartbeat_ns) /* the keeper looks twice as often, when it gets a core */
+    if (away > u->heartbeat_ns) /* the progress thread looks twice as often, when it gets a core */
         for (int r = 0; r < u->args.ranks; r++)
             u->links[r].heard_ns += away;
     if (now < u->next_heartbeat_ns || !u->connected)
@@ -163,9 +162,9 @@ static void wake(ls_transport *transport)
         ;
 }
 
-/* The keeper: progress and heartbeats while the program makes no calls. It wakes a sleeper when
- * there is something for it. */
-static void *keep_links(void *arg)
+/* The progress thread: it moves data and sends heartbeats while the program makes no calls, and
+ * wakes a sleeper when there is something for it. */
+static void *progress_main(void *arg)
 {
     ls_ucx *u = arg;
     struct pollfd stop = {u->stop_fd, POLLIN, 0};
@@ -245,17 +244,15 @@ static void ucx_sleep(ls_transport *transport, int64_t until_ns)
     ls_ucx *u = of(transport);
     struct pollfd fds[2] = {{u->worker_fd, POLLIN, 0}, {u->wake_fd, POLLIN, 0}};
     int64_t now = ls_time_now_ns(), left;
-    struct timespec t;
     uint64_t count;
-    bool news;
 
     pthread_mutex_lock(&u->lock);
-    news = u->failed || u->finished || u->api.ucp_worker_arm(u->worker) != UCS_OK;
+    bool news = u->failed || u->finished || u->api.ucp_worker_arm(u->worker) != UCS_OK;
     left = ls_min_i64(until_ns, u->next_heartbeat_ns) - now;
     pthread_mutex_unlock(&u->lock);
     if (news || left <= 0)
         return;
-    t = (struct timespec){left / LS_NS_PER_S, left % LS_NS_PER_S};
+    struct timespec t = {left / LS_NS_PER_S, left % LS_NS_PER_S};
     if (ppoll(fds, 2, &t, NULL) > 0 && fds[1].revents && read(u->wake_fd, &count, sizeof count) < 0)
         return; /* another thread read it: awake all the same */
 }
@@ -304,38 +301,37 @@ static void close_links(ls_ucx *u)
 {
     ucp_request_param_t force = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
                                  .flags = UCP_EP_CLOSE_FLAG_FORCE};
-    int64_t until_ns;
 
     if (!u->failed && u->connected)
         say_goodbye(u);
     u->failed = true; /* later callbacks find no transport */
-    until_ns = ls_time_now_ns() + 100 * LS_NS_PER_MS;
+    int64_t until_ns = ls_time_now_ns() + 100 * LS_NS_PER_MS;
     for (int r = 0; r < u->args.ranks; r++)
         if (u->links[r].ep)
             await(u, u->api.ucp_ep_close_nbx(u->links[r].ep, &force), until_ns);
     ls_ucx_drop(u);
 }
 
-static void stop_keeper(ls_ucx *u)
+static void stop_progress(ls_ucx *u)
 {
     uint64_t one = 1;
 
-    if (!u->kept)
+    if (!u->has_thread)
         return;
     while (write(u->stop_fd, &one, sizeof one) < 0 && errno == EINTR)
         ;
-    pthread_join(u->keeper, NULL);
-    u->kept = false;
+    pthread_join(u->progress_thread, NULL);
+    u->has_thread = false;
 }
 
-/* In the reverse order of opening: the keeper, links, worker, context, memory, library. */
+/* In the reverse order of opening: the thread, links, worker, context, memory, library. */
 static void ucx_close(ls_transport *transport)
 {
     ls_ucx *u = of(transport);
 
     if (!transport)
         return;
-    stop_keeper(u);
+    stop_progress(u);
     if (u->worker && u->links)
         close_links(u);
     if (u->worker)
@@ -436,10 +432,9 @@ out:
 }
 
 /* The lock and the thread; from here on every call of UCX holds the lock. */
-static ls_status start_keeper(ls_ucx *u)
+static ls_status start_progress(ls_ucx *u)
 {
     sigset_t all, before;
-    int e;
 
     u->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     u->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -451,11 +446,11 @@ static ls_status start_keeper(ls_ucx *u)
     u->tick_ns = ls_time_now_ns();
     sigfillset(&all); /* signals are for the program's own threads */
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    e = pthread_create(&u->keeper, NULL, keep_links, u);
+    int e = pthread_create(&u->progress_thread, NULL, progress_main, u);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (e != 0)
         return ls_fail(LS_EIO, "cannot start a thread for UCX: %s", strerror(e));
-    u->kept = true;
+    u->has_thread = true;
     return LS_OK;
 }
 
@@ -491,7 +486,7 @@ ls_status ls_ucx_open(const ls_ucx_args *args, ls_transport **transport_out)
     }
     LS_TRY(st, start_worker(u), out);
     LS_TRY(st, make_address(u), out);
-    LS_TRY(st, start_keeper(u), out);
+    LS_TRY(st, start_progress(u), out);
     *transport_out = &u->base;
 out:
     if (st != LS_OK)

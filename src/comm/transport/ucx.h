@@ -24,7 +24,6 @@ typedef struct ls_ucx_args {
     int rank, ranks;
     uint64_t generation;
     uint64_t key;        /* the same on all ranks; of the job's secret */
-    bool unchecked;      /* no CRC32C of chunks: the fabric has its own */
     int64_t silence_ns;  /* 0: one second */
     int64_t first_ns;    /* until the first frame of a peer must come; 0: ten seconds */
     const char *library; /* NULL: LINESHAFT_UCX_LIBRARY in the environment, or libucp.so.0 */
@@ -46,10 +45,6 @@ typedef struct ls_ucx_peer {
 /* The addresses of all `ranks` ranks in order, the own one included. Waits for no rank. LS_EDATA:
  * an address is damaged, of another rank or of another generation; nothing was connected. */
 ls_status ls_ucx_connect(ls_transport *transport, const ls_ucx_peer *peers);
-
-/* Whether a transport could be opened here; if not, *reason_out says why (NULL is allowed). The
- * last failure of this thread stays what it was. */
-bool ls_ucx_available(ls_err_record *reason_out);
 
 /* Whether UCX would go through an RDMA device here: one of the machine has an active port, and UCX
  * (with the UCX_TLS and UCX_NET_DEVICES of the environment) lists it. */

@@ -72,7 +72,7 @@ typedef struct ls_ucx_frame {
     uint32_t magic;
     uint32_t kind;
     uint32_t from; /* rank */
-    uint32_t crc;  /* CRC32C of the chunk; 0 where unchecked */
+    uint32_t crc;  /* CRC32C of the chunk */
     uint64_t key, generation, tag;
     int64_t bytes;  /* of the message */
     int64_t offset; /* of the chunk in it */
@@ -134,8 +134,8 @@ typedef struct ls_ucx {
     bool connected;
 
     pthread_mutex_t lock; /* all below, and every call of UCX */
-    pthread_t keeper;
-    bool locked, kept; /* lock and keeper exist */
+    pthread_t progress_thread;
+    bool locked, has_thread; /* the lock and the thread exist */
     ls_ucx_link *links;
     ls_ucx_post *posted[LS_UCX_BUCKETS];        /* receives, by rank and tag */
     ls_ucx_transfer *unclaimed[LS_UCX_BUCKETS]; /* chunks, likewise */

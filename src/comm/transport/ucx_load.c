@@ -7,8 +7,8 @@
  * opening it a second time is cheap. */
 #include "comm/transport/ucx_impl.h"
 
-#include <dirent.h>
 #include <dlfcn.h>
+#include <glob.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,54 +16,24 @@
 
 /* --- ports ---------------------------------------------------------------------------------- */
 
-static bool port_is_active(const char *folder, const char *device, const char *port)
-{
-    char path[512], state[64] = "";
-    FILE *f;
-    bool active = false;
-
-    snprintf(path, sizeof path, "%s/%s/ports/%s/state", folder, device, port);
-    f = fopen(path, "re");
-    if (!f)
-        return false;
-    active = fgets(state, sizeof state, f) && strstr(state, "ACTIVE"); /* "4: ACTIVE" */
-    fclose(f);
-    return active;
-}
-
-static bool has_active_port(const char *folder, const char *device)
-{
-    char path[512];
-    struct dirent *e;
-    bool active = false;
-    DIR *d;
-
-    snprintf(path, sizeof path, "%s/%s/ports", folder, device);
-    d = opendir(path);
-    if (!d)
-        return false;
-    while (!active && (e = readdir(d)))
-        active = e->d_name[0] != '.' && port_is_active(folder, device, e->d_name);
-    closedir(d);
-    return active;
-}
-
 bool ls_ucx_find_port(const char *folder, char device_out[64])
 {
-    struct dirent *e;
-    bool found = false;
-    DIR *d = opendir(folder);
+    char pattern[512], state[64] = "";
+    bool active = false;
+    glob_t found;
 
-    if (!d)
+    snprintf(pattern, sizeof pattern, "%s/*/ports/*/state", folder);
+    if (glob(pattern, 0, NULL, &found) != 0)
         return false;
-    while (!found && (e = readdir(d))) {
-        if (e->d_name[0] == '.' || strlen(e->d_name) >= 64 || !has_active_port(folder, e->d_name))
-            continue;
-        snprintf(device_out, 64, "%.63s", e->d_name);
-        found = true;
+    for (size_t i = 0; i < found.gl_pathc && !active; i++) {
+        FILE *f = fopen(found.gl_pathv[i], "re");
+        active = f && fgets(state, sizeof state, f) && strstr(state, "ACTIVE") && /* "4: ACTIVE" */
+                 sscanf(found.gl_pathv[i] + strlen(folder), "/%63[^/]/ports", device_out) == 1;
+        if (f)
+            fclose(f);
     }
-    closedir(d);
-    return found;
+    globfree(&found);
+    return active;
 }
 
 #if LS_UCX_HEADERS
@@ -76,11 +46,10 @@ static void *open_keeping_signals(const char *library)
 {
     struct sigaction before[SIGNALS];
     bool known[SIGNALS] = {false};
-    void *handle;
 
     for (int s = 1; s < SIGNALS; s++)
         known[s] = sigaction(s, NULL, &before[s]) == 0;
-    handle = dlopen(library, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     for (int s = 1; s < SIGNALS; s++)
         if (known[s] && s != SIGKILL && s != SIGSTOP)
             sigaction(s, &before[s], NULL);
@@ -167,19 +136,6 @@ void ls_ucx_unload(ls_ucx_api *api)
     api->library = NULL;
 }
 
-bool ls_ucx_available(ls_err_record *reason_out)
-{
-    ls_ucx_api api;
-    ls_err_record before = *ls_err_last();
-    bool there = ls_ucx_load(&api, NULL) == LS_OK;
-
-    if (!there && reason_out)
-        *reason_out = *ls_err_last();
-    ls_ucx_unload(&api);
-    ls_err_adopt(&before); /* asking is not failing */
-    return there;
-}
-
 /* UCX has no call that lists its devices, but it prints them: "#  resource 2 : md 1 dev 2 flags --
  * rc_verbs/mlx5_0:1". */
 static bool ucx_lists(const char *device)
@@ -242,17 +198,6 @@ void ls_ucx_address(const ls_transport *transport LS_UNUSED, const void **bytes_
 ls_status ls_ucx_connect(ls_transport *transport LS_UNUSED, const ls_ucx_peer *peers LS_UNUSED)
 {
     return ls_fail(LS_EUSAGE, "%s", without);
-}
-
-bool ls_ucx_available(ls_err_record *reason_out)
-{
-    ls_err_record before = *ls_err_last();
-
-    ls_fail(LS_EUSAGE, "%s", without);
-    if (reason_out)
-        *reason_out = *ls_err_last();
-    ls_err_adopt(&before);
-    return false;
 }
 
 bool ls_ucx_has_rdma(void)

@@ -4,8 +4,7 @@
  * points to the caller's memory or to a changed copy. When the inner transport is done with it, the
  * caller's message is done. Receives pass untouched.
  *
- *     caller: send m7 (delay=5ms) -> list [m6 at 2.1 ms, m7 at 5.3 ms] -> inner transport when
- * due */
+ *     caller sends m7 (delay=5ms)  ->  list [m6 at 2.1 ms, m7 at 5.3 ms]  ->  inner transport */
 #include "comm/transport/wrap.h"
 
 #include <signal.h>
@@ -316,7 +315,7 @@ static void close_wrapped(ls_transport *transport)
 {
     wrap *w = (wrap *)transport;
 
-    w->inner->table->close(w->inner);
+    ls_transport_close(w->inner);
     for (late *entry = w->first, *after; entry; entry = after) {
         after = entry->next;
         ls_mem_free(entry->copy);

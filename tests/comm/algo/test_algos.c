@@ -79,7 +79,7 @@ static void run_algo(const char *name)
     for (int kind = 0; kind < LS_COLL_KINDS; kind++)
         for (size_t w = 0; w < LS_COUNT(worlds); w++)
             if (kind != LS_COLL_SEND && kind != LS_COLL_RECV && kind != LS_COLL_BARRIER &&
-                algo->kinds >> kind & 1)
+                ls_algo_does(algo, (ls_coll_kind)kind))
                 run_world(algo, (ls_coll_kind)kind, worlds[w]);
     printf("%s: %d cases\n", name, cases);
 }

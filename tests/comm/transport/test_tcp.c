@@ -604,7 +604,7 @@ LS_TEST(tcp_cuts_messages_beyond_4_gib)
     int64_t bytes = 5 * LS_GIB + 12345, chunk = 256 * LS_KIB, offset = 0, chunks = 0;
 
     while (offset < bytes) {
-        uint32_t n = ls_tcp_wire_chunk(bytes, chunk, offset);
+        uint32_t n = (uint32_t)ls_min_i64(chunk, bytes - offset);
         ls_tcp_wire wire = {.kind = LS_TCP_WIRE_CHUNK_OF,
                             .sequence = (uint64_t)++chunks,
                             .offset = (uint64_t)offset,

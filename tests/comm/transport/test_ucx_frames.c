@@ -3,7 +3,7 @@
  * Frames are handed to the function that UCX calls when one arrives. The addresses of the other
  * ranks are those of this process, so that nobody else is needed. */
 #include "harness.h"
-#include "comm/transport/ucx_impl.h"
+#include "comm/transport/ucx_here.h"
 
 #if LS_UCX_HEADERS
 #include "base/hash.h"
@@ -21,13 +21,14 @@ static ls_ucx *open_alone(void)
     static char address[RANKS][LS_UCX_ADDRESS_BYTES];
     ls_ucx_peer peers[RANKS];
     const void *bytes;
+    ls_err_record why;
     ls_transport *c;
     size_t len;
 
     setenv("UCX_TLS", "tcp", 1);
     setenv("UCX_MEM_EVENTS", "no", 1);
-    if (!ls_ucx_available(NULL))
-        ls_test_skip("UCX is not here");
+    if (!ucx_is_here(&why))
+        ls_test_skip("%s", why.text);
     LS_CHECK_OK(ls_ucx_open(&args, &c));
     ls_ucx_address(c, &bytes, &len);
     for (uint32_t r = 0; r < RANKS; r++) {
