@@ -15,7 +15,15 @@
  *
  * The progress thread moves requests in flight while no other thread waits. The first request that
  * nobody waits for at once starts it; between nodes it runs from the beginning, because heartbeats
- * must be answered. */
+ * must be answered.
+ *
+ *     caller            start(A)   computes ............   wait(A): moves all until A is done
+ *     another caller                 test(B)
+ *     progress thread              moves A and B ......    rests: a caller waits
+ *
+ * All of them hold `lock` while they move. A thread that wants it while another one sleeps in the
+ * transport counts itself in `wanted` and wakes the sleeper (ls_fabric_lock). A thread that waits
+ * gives the lock away between two looks (ls_fabric_let_in). */
 #include "comm/comm_impl.h"
 
 #include <errno.h>

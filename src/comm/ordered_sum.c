@@ -7,6 +7,11 @@
  *     round 0   A1 from 0, C1 from 1      plan: push A1, push B1, push C1, merge, merge
  *     round 1   B1 from 0                 out = A1 + (B1 + C1)
  *
+ *     arrived   | part 0: A1 from 0 | C1 from 1 | B1 from 0 || part 1: A1' | C1' | B1' || ...
+ *
+ * The roots of a round lie side by side, because one all_to_all writes them; `places` finds the one
+ * that a step of the plan takes.
+ *
  * The sum runs block by block, so that a block of all roots stays in a cache. A block is summed
  * into the place where a root arrived; only the last sum goes to out. Any number of parts can be in
  * flight. */

@@ -6,7 +6,11 @@
  * talking:
  *
  *     rank 0:  send to 1 (#0)   recv from 1 (#0)   send to 1 (#1)
- *     rank 1:  recv from 0 (#0)  send to 0 (#0)    recv from 0 (#1) */
+ *     rank 1:  recv from 0 (#0)  send to 0 (#0)    recv from 0 (#1)
+ *
+ * A step waits for at most two others (`after`), a combination for each of its parts as well. Two
+ * are enough, because waiting carries over: a send that waits for the send before it waits for all
+ * that this one waited for (halving.c and dissemination.c rely on it). */
 #include "comm/sched.h"
 
 #include "base/mem.h"

@@ -7,6 +7,9 @@
  *    "picks": [{"op": "all_reduce", "ranks": 2, "size": 4, "bytes": 65536,
  *               "way": "halving", "way_ns": 712000, "other": "ring", "other_ns": 733000}]}
  *
+ * "from" and "to" count the hosts of the topology text. In a job where lab1 came first and is node
+ * 0, the pair from lab0 to lab1 is 1 -> 0 in memory and 0 -> 1 on disk (ls_tune_file_number).
+ *
  * "memory" and "pairs" may be missing. A writer of this file can make collectives slow, nothing
  * else: every number is checked, and a way must be an algorithm of this program that can do the
  * collective. */

@@ -7,6 +7,10 @@
  *     not joined --(looked at every 20 ms)--> pidfd open --(readable)--> report how it ended
  *                                                 '----(it has left)--> nothing to report
  *
+ * Example: local rank 3 has joined as process 4711, started at tick 8812345. It dies, and the
+ * kernel gives the number to another program, started at 8899001, before this thread has opened a
+ * pidfd. The start times differ, so the rank "is gone", and the other program is not watched.
+ *
  * How the process ended stands in the last field of /proc/PID/stat until its parent collects it;
  * after that, newer kernels still tell through the pidfd. */
 #include "comm/node/death_watch.h"

@@ -3,7 +3,13 @@
  * Each member publishes kind, operation, type, count and root in its slot before any data moves.
  * Every member compares its own with those of all others, so all find the same difference:
  *
- *     rank 0 asks for all_reduce 17 (sum of 10 f32), rank 2 for all_reduce 17 (sum of 12 f32) */
+ *     rank 0 asks for all_reduce 17 (sum of 10 f32), rank 2 for all_reduce 17 (sum of 12 f32)
+ *
+ * A member whose deadline passes reads the words of the others. It names the one that is furthest
+ * behind, says how many more are late, and adds what the flight recorder knows of the named one:
+ *
+ *     rank 2 (pid 88 on n0) and 1 more did not come to all_reduce (sum of 10 f32), collective 17,
+ *     in time: it has not been in a collective for 3.2 s, the last was ... */
 #include "base/time.h"
 #include "comm/node/direct_impl.h"
 

@@ -2,7 +2,13 @@
  * operation, the oldest first.
  *
  * Any living process that holds the segment can write it, usually the agent: so it is the same for
- * a rank that failed, crashed, or was killed with SIGKILL. */
+ * a rank that failed, crashed, or was killed with SIGKILL.
+ *
+ *     seq step kind       type  count  bytes state  entered                    took  of
+ *      16   40 all_reduce f32    4096  16384 done   2026-03-01T10:20:30.123Z      2  comm 1
+ *      17   40 all_gather bf16   2048   4096 inside 2026-03-01T10:20:30.129Z      -  comm 1
+ *
+ * The last line says where the rank was when it ended. */
 #include "comm/node/flight_recorder.h"
 
 #include <inttypes.h>

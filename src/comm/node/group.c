@@ -3,6 +3,12 @@
  *     state 0 (free) --- the first member takes it: 1 --- memory committed, key written: 2
  *       2 --- the last member that closes drops the memory and sets it back to 0
  *
+ *     first member, local rank 1                     local rank 3
+ *     number 5: 0 -> 1, pages, key, -> 2             looks for the key: not there, sleeps
+ *     wakes all                            ------>   finds the key at number 5
+ *     ...                                            ...
+ *     closes: 2 members -> 1                         closes: 1 member -> 0, drops pages, 2 -> 0
+ *
  * The other members look for the key among the numbers in state 2. They cannot find an old one: a
  * number stays in use until every member of its group has closed it, and members that have not
  * opened it yet are counted from the start. */

@@ -5,6 +5,15 @@
  * message at that moment, never a bus error at a store. The size is sealed: no process can truncate
  * the file under the others, and a file without seals is refused.
  *
+ *     at 0            header: sizes, generation, what broke it, state and key of 64 groups
+ *     processes_at    one process for each rank of the node, and one for the agent
+ *     groups_at       64 groups: their members with 16 slots each, then a ring for each pair
+ *     heap_at         heap of rank 0 | heap of rank 1 | ...      (from a multiple of 2 MiB on)
+ *
+ * Only header and processes have pages from the beginning. Members get theirs when their group is
+ * opened (group.c), a ring with its first message (pair.c), a block of a heap when it is handed
+ * out.
+ *
  *     process 0: "rank 4 ..."  \
  *     process 1: "rank 5 ..."   >  each has a reason of its own; `broken` holds 1 + the number of
  *     the agent: "..."         /   the first one that wrote a reason

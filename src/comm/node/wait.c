@@ -5,6 +5,13 @@
  * takes. When there are more ranks than CPUs, spinning steals time from the rank that is waited
  * for, and yielding is the fastest way to let it run (below a microsecond on the same core).
  *
+ *                        as many CPUs as ranks             fewer CPUs than ranks
+ *     first              400 looks without a pause         a yield before each look
+ *     then               a pause before each look, the     the clock is read each time
+ *                        clock is read every 16th time
+ *     by the clock       asleep after 200 us               asleep after 100 us
+ *     asleep             20 ms at a time, or until woken
+ *
  * No wakeup is lost:
  *
  *     sleeper   asleep += 1   look at the word again   sleep unless `wakeups` has changed

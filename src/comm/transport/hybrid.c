@@ -4,7 +4,12 @@
  *     4 ranks on 2 nodes, seen from rank 2:    peer 0, 1 -> network 0, 1      peer 3 -> node 1
  *
  * Neither transport can wake a sleeper of the other. So with both in use, a sleep is a short one of
- * the network between two looks at the segment. */
+ * the network between two looks at the segment:
+ *
+ *     in use         sleep                                       count
+ *     node           of the segment, which other ranks wake      of the segment
+ *     network        of the network                              of the network
+ *     both           50 us of the network, then a look at both   of the one that has the peer */
 #include "comm/transport/hybrid.h"
 
 #include <string.h>

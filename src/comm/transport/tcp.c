@@ -24,6 +24,8 @@
 #include "base/time.h"
 
 enum { EVENTS = 64, FEW_LINKS = 8, ALL_POLLS = 8 };
+/* An event names its socket by a number: peer << 8 | channel, peer << 8 | 0xff for the probe of a
+ * link, and two numbers that no peer has. */
 static const uint64_t KEY_ACCEPTOR = UINT64_MAX, KEY_WAKE = UINT64_MAX - 1;
 static const int64_t TICK_TROUBLED_NS = 5 * LS_NS_PER_MS;
 /* A waiting rank polls every millisecond, a rank that computes every 20 (fabric.c). */

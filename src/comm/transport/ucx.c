@@ -13,8 +13,11 @@
  * Heartbeats must go on while the program computes and makes no calls. The progress thread
  * progresses the worker some times a second for that. It also takes in what arrives, but leaves
  * `done` of finished messages to the caller's own poll, so that a caller reads it without a lock.
- * One mutex stands before UCX. A process that was stopped does not blame its peers for what it did
- * not hear meanwhile: time in which no thread progressed the worker is not silence. */
+ * With the default times the thread looks every 125 ms; a heartbeat leaves when nothing else did
+ * for 250 ms; a peer breaks the transport when it has been silent for 1 s, or for 10 s where it has
+ * never been heard. One mutex stands before UCX. A process that was stopped does not blame its
+ * peers for what it did not hear meanwhile: time in which no thread progressed the worker is not
+ * silence. */
 #include "comm/transport/ucx_impl.h"
 
 #if LS_UCX_HEADERS
