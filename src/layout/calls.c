@@ -190,7 +190,7 @@ void ls_calls_plan(const ls_run *run, const ls_mesh *mesh, ls_calls *calls_out)
         c.leaf = 1;
     }
     if (c.cp > 1) {
-        c.place = rank % c.cp;
+        c.cp_rank = rank % c.cp;
         c.leaves *= c.cp;
         c.sequences *= c.cp;
         if (c.ordered)
@@ -231,16 +231,16 @@ static void plan_of(const ls_run *run, const ls_mesh *mesh, int rank, ls_calls *
 
 int ls_calls_rounds(const ls_run *run, const ls_mesh *mesh)
 {
-    ls_mesh sharers = mesh ? *mesh : (ls_mesh){.ranks = 1};
+    ls_mesh batch_mesh = mesh ? *mesh : (ls_mesh){.ranks = 1};
     int64_t rounds = 1;
     ls_calls calls;
 
     if (run->mesh.ep > 1) {
-        sharers.ranks = ls_mesh_ranks(mesh) * (int)run->mesh.ep;
-        sharers.cp = (int)run->mesh.cp;
+        batch_mesh.ranks = ls_mesh_ranks(mesh) * (int)run->mesh.ep;
+        batch_mesh.cp = (int)run->mesh.cp;
     }
-    for (int r = 0; r < ls_mesh_ranks(&sharers); r++) {
-        plan_of(run, &sharers, r, &calls);
+    for (int r = 0; r < ls_mesh_ranks(&batch_mesh); r++) {
+        plan_of(run, &batch_mesh, r, &calls);
         rounds = ls_max_i64(rounds, calls.calls);
     }
     return (int)rounds;

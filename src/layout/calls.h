@@ -38,7 +38,8 @@ typedef struct ls_calls {
     int64_t buffers; /* gradient buffers alive at once; at least 1 */
     int64_t roots;   /* of all ranks, in ordered mode */
     int ranks;
-    int cp, place; /* ranks that share each sequence, and this one's place; 0 counts as one */
+    int cp,
+        cp_rank; /* ranks that share each sequence, and this one's number among them; 0 counts as one */
     bool ordered;
 } ls_calls;
 
@@ -55,7 +56,7 @@ static inline int64_t ls_calls_tokens(const ls_calls *calls, int64_t T)
 /* The number in the global batch of the first sequence of a leaf of this rank's run. */
 static inline int64_t ls_calls_sequence(const ls_calls *calls, int64_t leaf)
 {
-    int64_t pieces = calls->first - calls->place * calls->own; /* before those of its cp group */
+    int64_t pieces = calls->first - calls->cp_rank * calls->own; /* before those of its cp group */
 
     return calls->before + (pieces / ls_max_i64(1, calls->cp) + leaf - calls->first) * calls->leaf;
 }

@@ -65,8 +65,7 @@ static int ranges_of(const ls_ckpt_ranges *x, int kind, int rank, range out[LS_M
         int pp_rank = rank / x->pipe->pipelines, pipeline = rank % x->pipe->pipelines, count = 0;
         for (int c = 0; c < x->pipe->chunks; c++)
             for (int b = 0; b < ls_stage_plan_buckets(x->pipe, pp_rank, c); b++) {
-                ls_stage_plan_range r =
-                    ls_stage_plan_saved(x->pipe, pp_rank, pipeline, c, b, kind > 0);
+                ls_range r = ls_stage_plan_saved(x->pipe, pp_rank, pipeline, c, b, kind > 0);
                 out[count++] = (range){r.first, r.count, r.first};
             }
         return count;

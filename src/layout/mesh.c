@@ -36,8 +36,8 @@ static ls_status check_gpu(const ls_run *run, int ranks)
     if (run->mesh.zero < 2 || run->mesh.pp < 2)
         return LS_OK;
     ls_fail(LS_EUSAGE,
-            "mesh.zero cannot be %lld with mesh.pp and device.kind: cuda: what lines divide of a "
-            "stage comes and goes in the memory of the host",
+            "mesh.zero cannot be %lld with mesh.pp and device.kind: cuda: pipelines exchange "
+            "what they divide of a stage in the memory of the host",
             (long long)run->mesh.zero);
     ls_err_hint("mesh.zero: 1 divides the moments of a stage, on GPUs too; without mesh.pp 2 and 3 "
                 "work there.");
@@ -175,35 +175,35 @@ static ls_mesh among(const ls_mesh *mesh, int ranks, int rank)
     return some;
 }
 
-ls_mesh ls_mesh_of_pp_rank(const ls_mesh *mesh)
+ls_mesh ls_mesh_stage(const ls_mesh *mesh)
 {
-    ls_mesh pp_rank = among(mesh, ls_mesh_pipelines(mesh), ls_mesh_pipeline(mesh, mesh->rank));
+    ls_mesh stage = among(mesh, ls_mesh_pipelines(mesh), ls_mesh_pipeline(mesh, mesh->rank));
 
-    pp_rank.cp = mesh->cp;
-    return pp_rank;
+    stage.cp = mesh->cp;
+    return stage;
 }
 
 ls_mesh ls_mesh_slice(const ls_mesh *mesh)
 {
     int tp = ls_mesh_tp(mesh);
-    ls_mesh mp_groups = among(mesh, ls_mesh_ranks(mesh) / tp, mesh->rank / tp);
+    ls_mesh slice = among(mesh, ls_mesh_ranks(mesh) / tp, mesh->rank / tp);
 
-    mp_groups.pp = mesh->pp;
-    mp_groups.cp = mesh->cp;
-    mp_groups.ep = mesh->ep;
-    if (mp_groups.ranks < 2)
-        mp_groups.zero = 0;
-    return mp_groups;
+    slice.pp = mesh->pp;
+    slice.cp = mesh->cp;
+    slice.ep = mesh->ep;
+    if (slice.ranks < 2)
+        slice.zero = 0;
+    return slice;
 }
 
 ls_mesh ls_mesh_of_replicas(const ls_mesh *mesh)
 {
-    ls_mesh mp_groups = ls_mesh_slice(mesh), replicas = mp_groups;
+    ls_mesh slice = ls_mesh_slice(mesh), replicas = slice;
 
-    replicas.ranks = ls_mesh_ranks(&mp_groups) / ls_mesh_ep(&mp_groups);
-    replicas.rank = mp_groups.rank / ls_mesh_ep(&mp_groups);
+    replicas.ranks = ls_mesh_ranks(&slice) / ls_mesh_ep(&slice);
+    replicas.rank = slice.rank / ls_mesh_ep(&slice);
     replicas.ep = 0;
-    if (mp_groups.ep > 1) /* the ranks of a cp group are not side by side there */
+    if (slice.ep > 1) /* the ranks of a cp group are not side by side there */
         replicas.cp = 0;
     if (ls_mesh_pipelines(&replicas) < 2)
         replicas.zero = 0;

@@ -20,7 +20,7 @@
  *
  * Ranks that exchange most lie closest: a tp group meets in every layer, a cp group in every
  * attention, the stages of a pipeline between blocks, data-parallel ranks once in a step. All of
- * this is arithmetic: every rank knows what every other rank has, and asks nobody.
+ * this is arithmetic: every rank knows what every other rank has, without a message.
  *
  * --- data ---
  *
@@ -172,7 +172,7 @@ static inline int ls_mesh_pipeline(const ls_mesh *mesh, int rank)
 }
 
 /* The ranks of this one's stage, as a mesh of their own: rank i is in pipeline i. */
-ls_mesh ls_mesh_of_pp_rank(const ls_mesh *mesh);
+ls_mesh ls_mesh_stage(const ls_mesh *mesh);
 
 /* Ranks of a tp group, which take the same leaves; and how many tp groups there are. */
 static inline int ls_mesh_tp(const ls_mesh *mesh)

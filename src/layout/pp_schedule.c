@@ -7,7 +7,7 @@
  * Messages: all ranks are run by a clock on which a forward takes 1 and each half of a backward 1.
  * A message gets its place in the sender's order and in the receiver's at the moment when its
  * content is ready. So all operations of all ranks lie in one order, of which each rank has its
- * own: the first operation that is not yet done can always be done, and nobody waits in a circle,
+ * own: the first operation that is not yet done can always be done, and no ranks wait in a circle,
  * even where a send waits for its receive. Both ends of a channel see its messages in one order. */
 #include "layout/pp_schedule.h"
 
@@ -31,15 +31,6 @@ static void put(order *o, int rank, ls_pp_schedule_what what, int micro, int chu
         (ls_pp_schedule_op){.what = what, .micro = micro, .chunk = chunk, .peer = -1};
 }
 
-/* All forward, all backward. Huang et al., GPipe, arXiv:1811.06965. */
-static void order_gpipe(const ls_pp_schedule *p, order *o, int rank)
-{
-    for (int i = 0; i < p->micros; i++)
-        put(o, rank, LS_PP_SCHEDULE_FORWARD, i, 0);
-    for (int i = 0; i < p->micros; i++)
-        put(o, rank, LS_PP_SCHEDULE_BACKWARD, i, 0);
-}
-
 /* The k-th of a rank's forwards (or backwards) of chunks: groups of micro-batches, and in a group
  * chunk by chunk. Groups hold `ranks` micro-batches, so that the first one is back for the next
  * chunk when the last one has gone; where that does not divide, nearly equal groups of more. */
@@ -58,16 +49,16 @@ static void place_of(const ls_pp_schedule *p, int k, bool back, int *micro_out, 
     *chunk_out = back ? p->chunks - 1 - k / size : k / size;
 }
 
-/* Forwards before the first backward, not counting the one right before it. Narayanan et al.,
- * arXiv:2104.04473, as in Megatron: 1F1B ranks - 1 - rank; interleaved twice that, and all chunks
- * but the last of a group. */
+/* Forwards before the first backward, not counting the one right before it. GPipe: all of them (Huang et
+ * al., arXiv:1811.06965). Narayanan et al., arXiv:2104.04473, as in Megatron: 1F1B ranks - 1 - rank;
+ * interleaved twice that, and all chunks but the last of a group. */
 static int warm_up(ls_pp_schedule_kind kind, int ranks, int micros, int chunks, int rank)
 {
     int groups = micros > ranks ? micros / ranks : 1, group = (micros + groups - 1) / groups;
     int n = kind == LS_PP_SCHEDULE_INTERLEAVED ? 2 * (ranks - 1 - rank) + (chunks - 1) * group
                                                : ranks - 1 - rank;
 
-    return n < micros * chunks ? n : micros * chunks;
+    return n < micros * chunks && kind != LS_PP_SCHEDULE_GPIPE ? n : micros * chunks;
 }
 
 static void put_kth(const ls_pp_schedule *p, order *o, int rank, int k, ls_pp_schedule_what what)
@@ -79,7 +70,7 @@ static void put_kth(const ls_pp_schedule *p, order *o, int rank, int k, ls_pp_sc
 }
 
 /* Warm up, one forward and one backward in turn, drain. With one chunk this is plain 1F1B
- * (Narayanan et al., PipeDream-Flush, arXiv:2006.09503). */
+ * (Narayanan et al., PipeDream-Flush, arXiv:2006.09503); where the warm-up is everything, GPipe. */
 static void order_1f1b(const ls_pp_schedule *p, order *o, int rank)
 {
     int all = p->micros * p->chunks;
@@ -117,9 +108,7 @@ static void order_zero_bubble(const ls_pp_schedule *p, order *o, int rank)
 
 static void order_rank(const ls_pp_schedule *p, order *o, int rank)
 {
-    if (p->kind == LS_PP_SCHEDULE_GPIPE)
-        order_gpipe(p, o, rank);
-    else if (p->kind == LS_PP_SCHEDULE_ZERO_BUBBLE)
+    if (p->kind == LS_PP_SCHEDULE_ZERO_BUBBLE)
         order_zero_bubble(p, o, rank);
     else
         order_1f1b(p, o, rank);
@@ -363,27 +352,4 @@ bool ls_pp_schedule_is_known(const ls_pp_schedule_ask *ask)
 {
     return ask->kind != LS_PP_SCHEDULE_ZERO_BUBBLE ||
            (ask->weight <= ask->forward && 2 * ask->weight <= ask->backward);
-}
-
-/* gpipe keeps all; 1F1B its warm-up and one more (arXiv:2104.04473, 2.2.1), interleaved likewise,
- * in chunks; zero-bubble as many as 1F1B's first rank on every rank, because gradients of weights
- * lag (arXiv:2401.10241, 2.2). Never more than there are. */
-int ls_pp_schedule_peak(const ls_pp_schedule_ask *ask, int rank)
-{
-    int all = ask->micros * ask->chunks, n = all;
-
-    if (ask->kind == LS_PP_SCHEDULE_ZERO_BUBBLE)
-        n = ask->ranks;
-    else if (ask->kind != LS_PP_SCHEDULE_GPIPE)
-        n = 1 + warm_up(ask->kind, ask->ranks, ask->micros, ask->chunks, rank);
-    return n < all ? n : all;
-}
-
-/* A weight gradient lags by `rank` micro-batches, and comes behind the input gradient of its turn.
- */
-int ls_pp_schedule_late(const ls_pp_schedule_ask *ask, int rank)
-{
-    if (ask->kind != LS_PP_SCHEDULE_ZERO_BUBBLE)
-        return 0;
-    return rank + 1 < ask->micros ? rank + 1 : ask->micros;
 }

@@ -111,10 +111,4 @@ typedef struct ls_pp_schedule_ask {
 double ls_pp_schedule_idle(const ls_pp_schedule_ask *ask);
 bool ls_pp_schedule_is_known(const ls_pp_schedule_ask *ask);
 
-/* The peak of a rank, as ls_pp_schedule_prove() counts it; always true. And of these, micro-batches
- * whose input gradient is made and whose weight gradient is not: what zero-bubble keeps of them
- * beside activations is in model/pass_weight_grads.c. */
-int ls_pp_schedule_peak(const ls_pp_schedule_ask *ask, int rank);
-int ls_pp_schedule_late(const ls_pp_schedule_ask *ask, int rank);
-
 LS_C_END

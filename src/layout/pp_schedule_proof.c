@@ -3,7 +3,7 @@
  * Every rank goes through its list. Work is done at once, if what it needs is there; a send waits
  * until its receiver has come to the very receive, and a receive likewise: no message is ever
  * buffered. A table that ends under these rules ends under all milder ones. When no rank can move,
- * the message names two that wait for each other, or for nobody. The proof does not use how
+ * the message names two that wait for each other, or one that waits for no rank. The proof does not use how
  * pp_schedule.c makes tables. */
 #include "layout/pp_schedule.h"
 

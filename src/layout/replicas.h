@@ -42,7 +42,7 @@ LS_C_BEGIN
  * a cp group divide experts too, so cp and ep count once as far as they agree. */
 int ls_replicas_unit(const ls_run *run);
 
-/* Whether ranks have slices of the model; and whether this file knows who has which part, so that
+/* Whether ranks have slices of the model; and whether this file knows which rank has which part, so that
  * the memory of others may serve when a rank dies. Not where slices are divided further than their
  * moments, but for pipelines, nor by shard groups: then all ranks load a checkpoint. */
 bool ls_replicas_divides(const ls_run *run);
@@ -69,7 +69,7 @@ static inline bool ls_replicas_sends(const ls_mesh *mesh)
     return mesh && mesh->buddies && ls_mesh_shard_groups(mesh) == 1;
 }
 
-/* Who holds the copy of a rank's part; and the owner of the copy that a rank holds. */
+/* Which rank holds the copy of a rank's part; and the owner of the copy that a rank holds. */
 int ls_replicas_holder(const ls_mesh *mesh, int rank);
 int ls_replicas_owner(const ls_mesh *mesh, int rank);
 

@@ -68,13 +68,9 @@ static ls_status make_table(ls_stage_plan *p, const ls_pp_schedule *like, int64_
     ls_status st;
 
     ls_pp_schedule_release(&p->table);
-    LS_TRY(st,
-           ls_pp_schedule_init(&p->table, like->kind, like->ranks,
-                               (int)ls_min_i64(micros, LS_PP_SCHEDULE_MOST), like->chunks),
-           out);
-    st = ls_pp_schedule_prove(&p->table, NULL);
-out:
-    return st;
+    st = ls_pp_schedule_init(&p->table, like->kind, like->ranks,
+                             (int)ls_min_i64(micros, LS_PP_SCHEDULE_MOST), like->chunks);
+    return st == LS_OK ? ls_pp_schedule_prove(&p->table, NULL) : st;
 }
 
 /* The schedule of `micros` micro-batches, and as many buffers as any smaller number needs too. */
@@ -118,7 +114,7 @@ out:
 
 int64_t ls_stage_plan_micros(const ls_run *run, const ls_mesh *mesh, const ls_calls *calls)
 {
-    ls_mesh pp_rank = ls_mesh_of_pp_rank(mesh);
+    ls_mesh pp_rank = ls_mesh_stage(mesh);
 
     if (run->mesh.zero < 2 || ls_mesh_pipelines(mesh) < 2)
         return ls_max_i64(1, calls->rounds);
@@ -172,6 +168,16 @@ static ls_status cut_buckets(ls_stage_plan *p, const ls_model *model, const ls_s
     return LS_OK;
 }
 
+/* Of a chunk, n buckets from one on; -1: all of them. */
+static ls_range between(const ls_stage_plan *pipe, const int64_t *cuts, int pp_rank, int chunk,
+                        int bucket, int n)
+{
+    const int *first = &pipe->first_bucket[chunk * pipe->pp_ranks + pp_rank];
+    const int64_t *cut = &cuts[first[0] + bucket];
+
+    return (ls_range){cut[0], cut[n < 0 ? first[1] - first[0] : n] - cut[0]};
+}
+
 static ls_status cut(ls_stage_plan *p, const ls_run *run, const ls_model *model)
 {
     int n = p->pp_ranks * p->chunks;
@@ -186,10 +192,11 @@ static ls_status cut(ls_stage_plan *p, const ls_run *run, const ls_model *model)
     LS_TRY(st, cut_buckets(p, model, stages, n), out);
     for (int c = 0; c < p->chunks; c++) {
         const ls_stage *s = &stages[c * p->pp_ranks + p->pp_rank];
-        p->chunk[c] = (ls_stage_plan_chunk){.unit = s->unit,
-                                            .units = s->units,
-                                            .own = ls_stage_plan_of(p, p->pp_rank, c),
-                                            .weights = ls_stage_plan_weights_of(p, p->pp_rank, c)};
+        p->chunk[c] =
+            (ls_stage_plan_chunk){.unit = s->unit,
+                                  .units = s->units,
+                                  .own = between(p, p->cuts, p->pp_rank, c, 0, -1),
+                                  .weights = between(p, p->weights, p->pp_rank, c, 0, -1)};
     }
 out:
     ls_mem_free(stages);
@@ -216,7 +223,7 @@ ls_status ls_stage_plan_init(ls_stage_plan *pipe, const ls_run *run, const ls_mo
     *pipe = (ls_stage_plan){.pp_ranks = p.pp_ranks};
     p.divides = p.zero > 0;
     if (p.divides && mesh->buddies) {
-        ls_mesh pp_rank = ls_mesh_of_pp_rank(mesh);
+        ls_mesh pp_rank = ls_mesh_stage(mesh);
         pp_rank.places = mesh->places ? mesh->places + p.pp_rank * p.pipelines : NULL;
         p.copy_owner = ls_replicas_owner(&pp_rank, p.pipeline);
         p.copy_holder = ls_replicas_holder(&pp_rank, p.pipeline);
@@ -225,7 +232,7 @@ ls_status ls_stage_plan_init(ls_stage_plan *pipe, const ls_run *run, const ls_mo
         return too_few_layers(run, model);
     LS_TRY(st, cut(&p, run, model), out);
     if (model->shape.tied)
-        p.copied = (ls_stage_plan_range){model->wte.w, model->shape.V * model->shape.C};
+        p.copied = (ls_range){model->wte.w, model->shape.V * model->shape.C};
     if (model->wte.g >= 0)
         p.tied = p.copied;
     LS_TRY(st, plan_table(&p, &like, micros, varies), out);
@@ -245,26 +252,6 @@ void ls_stage_plan_release(ls_stage_plan *pipe)
     *pipe = (ls_stage_plan){.pp_ranks = 0};
 }
 
-/* Of a chunk, n buckets from one on; -1: all of them. */
-static ls_stage_plan_range between(const ls_stage_plan *pipe, const int64_t *cuts, int pp_rank,
-                                   int chunk, int bucket, int n)
-{
-    const int *first = &pipe->first_bucket[chunk * pipe->pp_ranks + pp_rank];
-    const int64_t *cut = &cuts[first[0] + bucket];
-
-    return (ls_stage_plan_range){cut[0], cut[n < 0 ? first[1] - first[0] : n] - cut[0]};
-}
-
-ls_stage_plan_range ls_stage_plan_of(const ls_stage_plan *pipe, int pp_rank, int chunk)
-{
-    return between(pipe, pipe->cuts, pp_rank, chunk, 0, -1);
-}
-
-ls_stage_plan_range ls_stage_plan_weights_of(const ls_stage_plan *pipe, int pp_rank, int chunk)
-{
-    return between(pipe, pipe->weights, pp_rank, chunk, 0, -1);
-}
-
 int ls_stage_plan_buckets(const ls_stage_plan *pipe, int pp_rank, int chunk)
 {
     int stage = chunk * pipe->pp_ranks + pp_rank;
@@ -272,30 +259,27 @@ int ls_stage_plan_buckets(const ls_stage_plan *pipe, int pp_rank, int chunk)
     return pipe->first_bucket[stage + 1] - pipe->first_bucket[stage];
 }
 
-ls_stage_plan_range ls_stage_plan_bucket(const ls_stage_plan *pipe, int pp_rank, int chunk,
-                                         int bucket)
+ls_range ls_stage_plan_bucket(const ls_stage_plan *pipe, int pp_rank, int chunk, int bucket)
 {
     return between(pipe, pipe->cuts, pp_rank, chunk, bucket, 1);
 }
 
-ls_stage_plan_range ls_stage_plan_weights_bucket(const ls_stage_plan *pipe, int pp_rank, int chunk,
-                                                 int bucket)
+ls_range ls_stage_plan_weights_bucket(const ls_stage_plan *pipe, int pp_rank, int chunk, int bucket)
 {
     return between(pipe, pipe->weights, pp_rank, chunk, bucket, 1);
 }
 
 /* A pipeline's part of a range, as collectives divide it. */
-static ls_stage_plan_range part_of(const ls_stage_plan *pipe, ls_stage_plan_range all, int pipeline)
+static ls_range part_of(const ls_stage_plan *pipe, ls_range all, int pipeline)
 {
-    ls_stage_plan_range part;
+    ls_range part;
 
     ls_coll_range(all.count, pipe->pipelines, pipeline, &part.first, &part.count);
     part.first += all.first;
     return part;
 }
 
-int ls_stage_plan_ranges(const ls_stage_plan *pipe,
-                         ls_stage_plan_range ranges_out[LS_STAGE_PLAN_BUCKETS + 1])
+int ls_stage_plan_ranges(const ls_stage_plan *pipe, ls_range ranges_out[LS_STAGE_PLAN_BUCKETS + 1])
 {
     int n = 0;
 
@@ -311,23 +295,15 @@ int ls_stage_plan_ranges(const ls_stage_plan *pipe,
     return n;
 }
 
-ls_stage_plan_range ls_stage_plan_tied_part(const ls_stage_plan *pipe, int pipeline)
+ls_range ls_stage_plan_tied_part(const ls_stage_plan *pipe, int pipeline)
 {
     return pipe->zero < 2 ? pipe->tied : part_of(pipe, pipe->tied, pipeline);
 }
 
-ls_stage_plan_range ls_stage_plan_common(ls_stage_plan_range a, ls_stage_plan_range b)
+ls_range ls_stage_plan_updated(const ls_stage_plan *pipe, int pp_rank, int pipeline, int chunk,
+                               int bucket)
 {
-    int64_t first = ls_max_i64(a.first, b.first);
-    int64_t end = ls_min_i64(a.first + a.count, b.first + b.count);
-
-    return (ls_stage_plan_range){first, ls_max_i64(0, end - first)};
-}
-
-ls_stage_plan_range ls_stage_plan_updated(const ls_stage_plan *pipe, int pp_rank, int pipeline,
-                                          int chunk, int bucket)
-{
-    ls_stage_plan_range all = ls_stage_plan_bucket(pipe, pp_rank, chunk, bucket);
+    ls_range all = ls_stage_plan_bucket(pipe, pp_rank, chunk, bucket);
     ls_mesh pipelines = {.ranks = pipe->pipelines};
 
     if (!pipe->divides)
@@ -335,7 +311,7 @@ ls_stage_plan_range ls_stage_plan_updated(const ls_stage_plan *pipe, int pp_rank
     if (pipe->zero >= 2)
         return part_of(pipe, all, pipeline);
     ls_mesh_part part = ls_mesh_part_of(&pipelines, all.count, 0, pipeline);
-    return (ls_stage_plan_range){all.first + part.first, part.count};
+    return (ls_range){all.first + part.first, part.count};
 }
 
 int ls_stage_plan_edges(const ls_stage_plan *pipe, int64_t *blocks_out)
@@ -347,7 +323,7 @@ int ls_stage_plan_edges(const ls_stage_plan *pipe, int64_t *blocks_out)
         int bucket = i / pipe->pipelines;
         while (bucket >= pipe->first_bucket[stage + 1])
             stage++;
-        ls_stage_plan_range part =
+        ls_range part =
             ls_stage_plan_updated(pipe, stage % pipe->pp_ranks, i % pipe->pipelines,
                                   stage / pipe->pp_ranks, bucket - pipe->first_bucket[stage]);
         int64_t block = part.first / LS_NORM_BLOCK;
@@ -361,77 +337,8 @@ int ls_stage_plan_edges(const ls_stage_plan *pipe, int64_t *blocks_out)
     return n;
 }
 
-/* Elements of a tied embedding that this rank sends along: the last one of a gradient, the first
- * one of weights. */
-static int64_t tied_sent(const ls_stage_plan *pipe)
-{
-    int64_t n = 0;
-
-    if (ls_stage_plan_is_last(pipe))
-        return ls_stage_plan_tied_part(pipe, pipe->pipeline).count;
-    if (!ls_stage_plan_is_first(pipe))
-        return 0;
-    for (int b = 0; b < ls_stage_plan_buckets(pipe, 0, 0) && pipe->zero == 3; b++)
-        n += ls_stage_plan_common(pipe->tied, ls_stage_plan_updated(pipe, 0, pipe->pipeline, 0, b))
-                 .count;
-    return pipe->zero == 3 ? n : pipe->tied.count;
-}
-
-int64_t ls_stage_plan_sent_bytes(const ls_stage_plan *pipe, const ls_model *model,
-                                 const ls_calls *calls, ls_dtype type)
-{
-    int64_t end_leaf = calls->first + calls->own, messages = 0, stream = 0;
-
-    for (int64_t leaf = calls->first, n; leaf < end_leaf; leaf += n) {
-        n = ls_calls_at(calls, leaf);
-        stream += ls_pass_stream(model, n * calls->leaf * ls_calls_tokens(calls, model->shape.T));
-    }
-    for (int c = 0; c < pipe->chunks; c++) {
-        int stage = c * pipe->pp_ranks + pipe->pp_rank;
-        messages += stage < pipe->pp_ranks * pipe->chunks - 1;
-        messages += stage > 0 ? ls_pass_border(model) : 0;
-    }
-    return messages * stream * ls_dtype_bytes(type) + tied_sent(pipe) * (int64_t)sizeof(float);
-}
-
-/* How often the weights of a bucket come in a step. */
-static int64_t gathers_of(const ls_stage_plan *pipe, const ls_model *model, const ls_run *run,
-                          int chunk, int bucket)
-{
-    const ls_stage_plan_chunk *x = &pipe->chunk[chunk];
-    int64_t first = x->unit + bucket * pipe->per;
-    int64_t end = ls_min_i64(first + pipe->per, x->unit + x->units);
-    bool reads = end > 1; /* more than the embedding, in backward; */
-    bool again = reads && first <= model->shape.L && x->late > 0 &&
-                 run->train.recompute != LS_RECOMPUTE_NONE; /* blocks, in its second half */
-
-    return pipe->zero < 3 ? 1 : pipe->table.micros * (1 + reads + again);
-}
-
-int64_t ls_stage_plan_across_bytes(const ls_stage_plan *pipe, const ls_model *model,
-                                   const ls_run *run, const ls_calls *calls, ls_dtype type)
-{
-    int64_t sums = calls->ordered ? calls->calls : pipe->table.micros, others = pipe->pipelines - 1;
-    int64_t size = sizeof(float), read = pipe->zero == 3 ? ls_dtype_bytes(type) : size, bytes = 0;
-
-    for (int c = 0; c < pipe->chunks; c++)
-        for (int b = 0; b < ls_stage_plan_buckets(pipe, pipe->pp_rank, c); b++) {
-            ls_stage_plan_range all = ls_stage_plan_bucket(pipe, pipe->pp_rank, c, b);
-            ls_stage_plan_range own =
-                ls_stage_plan_updated(pipe, pipe->pp_rank, pipe->pipeline, c, b);
-            bytes += sums * (all.count - own.count) * size +
-                     gathers_of(pipe, model, run, c, b) * own.count * others * read;
-        }
-    if (ls_stage_plan_is_last(pipe) && pipe->tied.count > 0) {
-        int64_t own = ls_stage_plan_tied_part(pipe, pipe->pipeline).count;
-        bytes += sums * (pipe->tied.count - own) * size;
-        bytes += pipe->zero == 3 ? 2 * pipe->table.micros * own * others * read : 0;
-    }
-    return bytes;
-}
-
-ls_stage_plan_range ls_stage_plan_saved(const ls_stage_plan *pipe, int pp_rank, int pipeline,
-                                        int chunk, int bucket, bool moments)
+ls_range ls_stage_plan_saved(const ls_stage_plan *pipe, int pp_rank, int pipeline, int chunk,
+                             int bucket, bool moments)
 {
     if (moments && pipe->divides)
         return ls_stage_plan_updated(pipe, pp_rank, pipeline, chunk, bucket);

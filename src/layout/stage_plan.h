@@ -25,6 +25,7 @@
 #pragma once
 #include "layout/calls.h"
 #include "layout/pp_schedule.h"
+#include "layout/range.h"
 #include "layout/stage_split.h"
 
 LS_C_BEGIN
@@ -36,16 +37,11 @@ enum {
     LS_STAGE_PLAN_PIECE = 4 << 20, /* bytes of the state that pass through the host at a time */
 };
 
-/* Elements of weights, gradients and moments. */
-typedef struct ls_stage_plan_range {
-    int64_t first, count;
-} ls_stage_plan_range;
-
 typedef struct ls_stage_plan_chunk {
-    int64_t unit, units;         /* of the model: ls_param.unit */
-    ls_stage_plan_range own;     /* of gradients and moments; it may have none */
-    ls_stage_plan_range weights; /* the same where all are trained */
-    int slots;                   /* micro-batches that it keeps activations of at a time */
+    int64_t unit, units; /* of the model: ls_param.unit */
+    ls_range own;        /* of gradients and moments; it may have none */
+    ls_range weights;    /* the same where all are trained */
+    int slots;           /* micro-batches that it keeps activations of at a time */
     int late; /* of these, with gradients that wait for the second half of a backward (pass.h) */
 } ls_stage_plan_chunk;
 
@@ -58,9 +54,9 @@ typedef struct ls_stage_plan {
     int copy_owner;  /* the pipeline whose moments this rank holds a copy of, */
     int copy_holder; /* and the one that holds a copy of this rank's; -1: none */
     ls_stage_plan_chunk chunk[LS_STAGE_PLAN_CHUNKS];
-    ls_stage_plan_range tied; /* the embedding, where the head reads it too and it is trained; count
+    ls_range tied;          /* the embedding, where the head reads it too and it is trained; count
                              * 0: it does not. It is the first of weights and of gradients */
-    ls_stage_plan_range copied; /* its weights, trained or not */
+    ls_range copied;        /* its weights, trained or not */
     int streams, gradients; /* buffers for those from other stages; one more than needed, so that
                              * the next can come early */
     int64_t per;            /* units of a bucket */
@@ -93,56 +89,34 @@ static inline bool ls_stage_plan_is_last(const ls_stage_plan *pipe)
     return pipe->pp_rank == pipe->pp_ranks - 1;
 }
 
-/* The elements of a chunk of any stage: of gradients and moments; of weights. */
-ls_stage_plan_range ls_stage_plan_of(const ls_stage_plan *pipe, int pp_rank, int chunk);
-ls_stage_plan_range ls_stage_plan_weights_of(const ls_stage_plan *pipe, int pp_rank, int chunk);
-
-/* Its buckets: how many, and their elements, likewise; without ZeRO 2 and 3 one, which is all of
+/* The buckets of a chunk of any stage: how many, and their elements, of gradients and moments, or of
+ * weights; without ZeRO 2 and 3 one, which is all of
  * it. With them all weights are trained, and both are the same. */
 int ls_stage_plan_buckets(const ls_stage_plan *pipe, int pp_rank, int chunk);
-ls_stage_plan_range ls_stage_plan_bucket(const ls_stage_plan *pipe, int pp_rank, int chunk,
-                                         int bucket);
-ls_stage_plan_range ls_stage_plan_weights_bucket(const ls_stage_plan *pipe, int pp_rank, int chunk,
-                                                 int bucket);
+ls_range ls_stage_plan_bucket(const ls_stage_plan *pipe, int pp_rank, int chunk, int bucket);
+ls_range ls_stage_plan_weights_bucket(const ls_stage_plan *pipe, int pp_rank, int chunk,
+                                      int bucket);
 
 /* The weights that this rank keeps: its chunks, or with ZeRO 3 its parts of them; and on the last
  * stage a copy of a tied embedding, or its part of that, which comes last. Returns how many. */
-int ls_stage_plan_ranges(const ls_stage_plan *pipe,
-                         ls_stage_plan_range ranges_out[LS_STAGE_PLAN_BUCKETS + 1]);
+int ls_stage_plan_ranges(const ls_stage_plan *pipe, ls_range ranges_out[LS_STAGE_PLAN_BUCKETS + 1]);
 
 /* What a rank updates of a bucket, and has the moments of: all of it, or its pipeline's part. */
-ls_stage_plan_range ls_stage_plan_updated(const ls_stage_plan *pipe, int pp_rank, int pipeline,
-                                          int chunk, int bucket);
+ls_range ls_stage_plan_updated(const ls_stage_plan *pipe, int pp_rank, int pipeline, int chunk,
+                               int bucket);
 
 /* What the last rank of a pipeline has of the head's part of a tied gradient, when it is summed, and
  * with ZeRO 3 of the copy of the embedding: all of it, or its part of that. */
-ls_stage_plan_range ls_stage_plan_tied_part(const ls_stage_plan *pipe, int pipeline);
-
-/* The elements that both have. */
-ls_stage_plan_range ls_stage_plan_common(ls_stage_plan_range a, ls_stage_plan_range b);
+ls_range ls_stage_plan_tied_part(const ls_stage_plan *pipe, int pipeline);
 
 /* Norm blocks (kernel.h) with elements that several ranks of a pipeline, or with ZeRO of all
  * pipelines, update; ascending; blocks_out may be NULL. Returns how many. */
 int ls_stage_plan_edges(const ls_stage_plan *pipe, int64_t *blocks_out);
 
-/* Bytes that this rank sends along its pipeline in a step: streams, gradients and, where the
- * embedding is tied, the head's part of its gradient from the last stage to the first, and its
- * weights back.
- * Sums of a few numbers (the norm, losses) come on top. */
-int64_t ls_stage_plan_sent_bytes(const ls_stage_plan *pipe, const ls_model *model,
-                                 const ls_calls *calls, ls_dtype type);
-
-/* With ZeRO 2 and 3: bytes that this rank sends to other pipelines in a step. Of gradients, what they
- * update, for each micro-batch (in fast mode, empty ones too); of weights, what it updates, once,
- * or with ZeRO 3 in the model's type whenever a bucket of its chunks is read: in forward and in
- * backward of every micro-batch, and in the second half of a backward that recomputes. */
-int64_t ls_stage_plan_across_bytes(const ls_stage_plan *pipe, const ls_model *model,
-                                   const ls_run *run, const ls_calls *calls, ls_dtype type);
-
 /* What a rank writes of a bucket to a checkpoint, and reads of it: where all ranks of its stage have
  * the same, the part that ls_coll_range() gives it; where they divide it, its own. */
-ls_stage_plan_range ls_stage_plan_saved(const ls_stage_plan *pipe, int pp_rank, int pipeline,
-                                        int chunk, int bucket, bool moments);
+ls_range ls_stage_plan_saved(const ls_stage_plan *pipe, int pp_rank, int pipeline, int chunk,
+                             int bucket, bool moments);
 
 /* With ZeRO 2 and 3: windows for gradients of a micro-batch that are open at a time. */
 int ls_stage_plan_flows(const ls_stage_plan *pipe);

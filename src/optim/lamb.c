@@ -8,12 +8,12 @@
  *     element   10000       16384          32768   40000
  *               |  piece 0  |    piece 1     | piece 2 |
  *     rank 0       squares         0              0
- *     rank 1          0         squares        squares        all three are added: everybody's
+ *     rank 1          0         squares        squares        sum of all three, on both
  *
  *   direction    each piece: m, v, the direction in place of the gradient, two sums of squares
  *   exchange     where ranks divide the update: zeros where others know the sums, then all sums to
  *                all
- *   step         ratios from the sums, by everybody; the weights
+ *   step         each rank computes the ratios from the sums, then the weights
  */
 #include "optim/optim_impl.h"
 
@@ -51,10 +51,10 @@ static void cut_tensor(const ls_optim_args *args, const ls_param *p, ls_lamb *la
         if (args->ranks.piece(args->ranks.context, at, next, &own)) {
             bool packed = args->redoes;
             pieces[lamb->n_pieces++] =
-                (ls_lamb_piece){.first = own.place,
+                (ls_lamb_piece){.first = own.packed,
                                 .count = own.count,
-                                .w_first = packed ? own.place : p->first + at - p->trained,
-                                .g_first = packed ? own.place : at,
+                                .w_first = packed ? own.packed : p->first + at - p->trained,
+                                .g_first = packed ? own.packed : at,
                                 .number = lamb->n_squares,
                                 .tensor = lamb->n_tensors,
                                 .decay = p->decay ? 1.0f : 0.0f};

@@ -13,10 +13,8 @@ void ls_loss_scaler_init(ls_loss_scaler *scaler, const ls_run *run)
                                .interval = run->train.loss_scale_interval};
 }
 
-bool ls_loss_scaler_step(ls_loss_scaler *scaler, bool loss_finite, bool updated)
+bool ls_loss_scaler_step(ls_loss_scaler *s, bool loss_finite, bool updated)
 {
-    ls_loss_scaler *s = scaler;
-
     if (!s->on)
         return false;
     if (updated) {

@@ -15,7 +15,7 @@
  *
  * With several ranks each weight has one that makes it orthogonal: runs of neighbouring weights,
  * cut so that all have as much to do. Every rank has the whole gradient, or where ranks divide the
- * update gets the look ahead from those who have parts of it:
+ * update gets the look ahead from the ranks that have parts of it:
  *
  *   all       AdamW and momentum, on what they update
  *   divided   look ahead and AdamW's weights from their owners to all
@@ -35,7 +35,7 @@ enum { ITERATIONS = 5 };
 /* Coefficients that lift small singular values quickly; they end between 0.7 and 1.2. */
 static const float poly_a = 3.4445f, poly_b = -4.7750f, poly_c = 2.0315f;
 
-/* A matrix that is made orthogonal, or several side by side in one weight, and who does it. */
+/* A matrix that is made orthogonal, or several side by side in one weight, and the rank that does it. */
 typedef struct matrix {
     int64_t w, g;           /* its first element, of the weights and of the gradients */
     int64_t rows, cols, ld; /* of each part; parts lie side by side */
@@ -131,8 +131,8 @@ static void add_matrix(const ls_optim_args *a, const ls_param *p, muon *u, ls_ad
                                             .parts = p->parts};
     for (int64_t at = p->trained; a->ranks.piece(a->ranks.context, at, end, &piece);
          at = piece.first + piece.count) {
-        spans[u->n_spans++] = (ls_adamw_span){.first = piece.place,
-                                              .w_first = a->redoes ? piece.place : piece.first,
+        spans[u->n_spans++] = (ls_adamw_span){.first = piece.packed,
+                                              .w_first = a->redoes ? piece.packed : piece.first,
                                               .count = piece.count};
         u->n += piece.count;
     }
@@ -250,7 +250,7 @@ static void step_part(ls_optim *o, const matrix *m, int part)
 /* --- an update -------------------------------------------------------------------------------- */
 
 /* From each rank that has made some matrices orthogonal, the run of weights that they lie in. */
-static ls_status tell_weights(const ls_optim *o)
+static ls_status broadcast_weights(const ls_optim *o)
 {
     const ls_optim_ranks *ranks = &o->args.ranks;
     const muon *u = o->own;
@@ -261,8 +261,8 @@ static ls_status tell_weights(const ls_optim *o)
         for (end = i + 1; end < u->n_matrices && m[end].owner == m[i].owner;)
             end++;
         int64_t last = m[end - 1].w + m[end - 1].rows * m[end - 1].ld;
-        st = ranks->tell(ranks->context, m[i].owner, o->args.arrays.w + m[i].w,
-                         (last - m[i].w) * (int64_t)sizeof(float));
+        st = ranks->broadcast(ranks->context, m[i].owner, o->args.arrays.w + m[i].w,
+                              (last - m[i].w) * (int64_t)sizeof(float));
     }
     return st;
 }
@@ -299,7 +299,7 @@ static ls_status update(ls_optim *o)
         for (int k = 0; k < u->matrices[i].parts && u->matrices[i].owner == ranks->rank; k++)
             step_part(o, &u->matrices[i], k);
     if (ranks->ranks > 1)
-        st = tell_weights(o);
+        st = broadcast_weights(o);
 out:
     return st;
 }

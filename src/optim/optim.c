@@ -1,4 +1,4 @@
-/* optim.c -- the table of optimizers, and what follows from its rows for everybody.
+/* optim.c -- the table of optimizers, and what follows from its rows for all of them.
  *
  * To add one: a row of LS_OPTIMIZERS (config/optimizer.h) and a file that defines the ls_optim_row
  * of that name; nothing here knows it. */
@@ -7,6 +7,7 @@
 #include <math.h>
 #include "base/mem.h"
 #include "base/time.h"
+#include "layout/range.h"
 
 enum { WAIT_S = 3600 };
 
@@ -145,6 +146,19 @@ void ls_optim_elements(const ls_run *run, const ls_kernels *kernels, ls_stream *
                        const ls_adamw *spans)
 {
     row_of(run)->elements(kernels, stream, spans);
+}
+
+bool ls_optim_find_piece(const ls_mesh_part *parts, int n, int64_t first, int64_t end,
+                         ls_optim_piece *piece_out)
+{
+    *piece_out = (ls_optim_piece){.first = end};
+    for (int i = 0; i < n && piece_out->count == 0; i++) {
+        ls_range both = ls_range_common((ls_range){parts[i].first, parts[i].count},
+                                        (ls_range){first, end - first});
+        *piece_out =
+            (ls_optim_piece){both.first, both.count, parts[i].packed + both.first - parts[i].first};
+    }
+    return piece_out->count > 0;
 }
 
 /* --- a whole update --------------------------------------------------------------------------- */

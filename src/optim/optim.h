@@ -18,7 +18,7 @@ LS_C_BEGIN
 /* --- what it keeps: pure arithmetic ------------------------------------------------------------- */
 
 /* Arrays of the state: weights and moments. A kind of state is 0 for weights, 1 for first moments,
- * 2 for second ones; who walks over kinds leaves out those that the run does not keep. */
+ * 2 for second ones; a loop over kinds ends before those that the run does not keep. */
 enum { LS_OPTIM_KINDS = 1 + LS_OPTIMIZER_MOMENTS };
 int ls_optim_kinds(const ls_run *run);
 bool ls_optim_keeps(const ls_run *run, int kind);
@@ -70,11 +70,15 @@ void ls_optim_elements(const ls_run *run, const ls_kernels *kernels, ls_stream *
 
 typedef struct ls_optim ls_optim;
 
-/* Elements of the gradients that this rank updates, without a gap, and where they lie in its
- * moments. */
+/* Elements without a gap, and where they lie in an array that has those of this rank only. */
 typedef struct ls_optim_piece {
-    int64_t first, count, place;
+    int64_t first, count, packed;
 } ls_optim_piece;
+
+/* The first piece of these n parts (ascending) among elements first .. end-1; false: none, count is 0.
+ * Parts 0..9 and 20..29, packed: of 5..24 it is 5..9, then of 10..24 it is 20..24, which lies at 10. */
+bool ls_optim_find_piece(const ls_mesh_part *parts, int n, int64_t first, int64_t end,
+                         ls_optim_piece *piece_out);
 
 /* What an update asks of the ranks that share it. */
 typedef struct ls_optim_ranks {
@@ -90,7 +94,7 @@ typedef struct ls_optim_ranks {
      * which each has the parts that it updates, everywhere; memory of one rank, to all. */
     ls_status (*sum)(void *context, float *numbers, int64_t n);
     ls_status (*gather)(void *context, float *whole);
-    ls_status (*tell)(void *context, int from, void *memory, int64_t bytes);
+    ls_status (*broadcast)(void *context, int from, void *memory, int64_t bytes);
 } ls_optim_ranks;
 
 /* What an update reads and writes. */
@@ -108,7 +112,7 @@ typedef struct ls_optim_args {
     ls_stream *stream;
     ls_optim_arrays arrays;
     bool redoes; /* for ls_optim_redo() alone: arrays come later, packed as moments are */
-    void *copy;  /* the weights once more, in 16 bits; NULL: nobody wants it now */
+    void *copy;  /* the weights once more, in 16 bits; NULL: not needed now */
     ls_dtype copy_type;
     ls_rounding rounding;
     float *partials; /* for norm2 */

@@ -25,23 +25,22 @@
 #include "parallel/compressed.h"
 
 #include "base/mem.h"
+#include "parallel/shared_pages.h"
+#include "layout/range.h"
+#include "parallel/blocking.h"
 
 enum { SLOT = 16 }; /* bytes: collectives divide at multiples of 16 elements */
 
-typedef struct range {
-    int64_t first, count;
-} range;
-
 /* From one rank to another, or from one to this. */
 typedef struct piece {
-    range of;
+    ls_range of;
     int64_t at;       /* bytes, in the buffer of the bucket */
     int64_t residual; /* where its residuals begin; -1: plain */
 } piece;
 
 /* One bucket. */
 typedef struct bucket {
-    range all, own;          /* elements; own: this rank's part */
+    ls_range all, own;       /* elements; own: this rank's part */
     int64_t sends, receives; /* where its bytes begin in the buffers */
     int64_t gathers, slot;   /* the same for gathers, and bytes of each rank's slot there */
     int64_t residual;        /* where the residuals of the own part begin */
@@ -71,38 +70,30 @@ struct ls_compressed {
 /* --- arithmetic ---------------------------------------------------------------------------------
  */
 
-static range cut(range a, range b)
-{
-    int64_t first = ls_max_i64(a.first, b.first);
-    int64_t end = ls_min_i64(a.first + a.count, b.first + b.count);
-
-    return (range){.first = first, .count = ls_max_i64(0, end - first)};
-}
-
 static int buckets_of(const ls_compressed_args *a)
 {
     return ls_mesh_buckets(&a->mesh, a->trained);
 }
 
-static range bucket_of(const ls_compressed_args *a, int b)
+static ls_range bucket_of(const ls_compressed_args *a, int b)
 {
     ls_mesh_part part = ls_mesh_bucket(&a->mesh, a->trained, b);
 
-    return (range){.first = part.first, .count = part.count};
+    return (ls_range){.first = part.first, .count = part.count};
 }
 
-static range part_of(const ls_compressed_args *a, int b, int rank)
+static ls_range part_of(const ls_compressed_args *a, int b, int rank)
 {
     ls_mesh_part part = ls_mesh_part_of(&a->mesh, a->trained, b, rank);
 
-    return (range){.first = part.first, .count = part.count};
+    return (ls_range){.first = part.first, .count = part.count};
 }
 
 /* What a rank has of its node's sum. */
-static range chunk_of(const ls_compressed_args *a, int b, int rank)
+static ls_range chunk_of(const ls_compressed_args *a, int b, int rank)
 {
     const ls_mesh_place *place = &a->mesh.places[rank];
-    range all = bucket_of(a, b), chunk;
+    ls_range all = bucket_of(a, b), chunk;
 
     ls_coll_range(all.count, place->ranks, place->seat, &chunk.first, &chunk.count);
     chunk.first += all.first;
@@ -124,7 +115,7 @@ static const ls_codec *way(const ls_compressed_args *a, int one, int other)
 /* Bytes of a slot that any rank's part fits in. */
 static int64_t slot_of(const ls_compressed_args *a, int b)
 {
-    range first = part_of(a, b, 0); /* no part is larger */
+    ls_range first = part_of(a, b, 0); /* no part is larger */
 
     return ls_round_up(ls_codec_bytes(&a->how, first.count), SLOT);
 }
@@ -133,11 +124,12 @@ static int64_t slot_of(const ls_compressed_args *a, int b)
 static void lay_out(const ls_compressed_args *a, int b, layout *l, bucket *out)
 {
     int me = a->mesh.rank, n = a->mesh.ranks;
-    range chunk = chunk_of(a, b, me), own = part_of(a, b, me);
+    ls_range chunk = chunk_of(a, b, me), own = part_of(a, b, me);
     int64_t sends = 0, receives = 0, residual = l->residual;
 
     for (int r = 0; r < n; r++) {
-        range to = cut(chunk, part_of(a, b, r)), from = cut(chunk_of(a, b, r), own);
+        ls_range to = ls_range_common(chunk, part_of(a, b, r)),
+                 from = ls_range_common(chunk_of(a, b, r), own);
         int64_t in = r == me ? 0 : ls_codec_bytes(way(a, me, r), to.count);
         int64_t back = r == me ? 0 : ls_codec_bytes(way(a, me, r), from.count);
         bool plain = together(a, me, r);
@@ -167,12 +159,6 @@ static void lay_out(const ls_compressed_args *a, int b, layout *l, bucket *out)
     l->residual_sum += a->spread ? own.count : 0;
 }
 
-/* As the communicator gives them out: whole pages, at least one. */
-static int64_t pages(int64_t bytes)
-{
-    return ls_round_up(ls_max_i64(1, bytes), 4096);
-}
-
 int64_t ls_compressed_bytes(const ls_compressed_args *args)
 {
     const int64_t size = sizeof(float);
@@ -180,8 +166,9 @@ int64_t ls_compressed_bytes(const ls_compressed_args *args)
 
     for (int b = 0; b < buckets_of(args); b++)
         lay_out(args, b, &l, NULL);
-    return pages(l.sends) + pages(l.receives) + pages(l.residual * size) +
-           (args->spread ? pages(l.gathers) + pages(l.residual_sum * size) : 0);
+    return ls_shared_pages(l.sends) + ls_shared_pages(l.receives) +
+           ls_shared_pages(l.residual * size) +
+           (args->spread ? ls_shared_pages(l.gathers) + ls_shared_pages(l.residual_sum * size) : 0);
 }
 
 int ls_compressed_vectors(const ls_compressed_args *args)
@@ -256,16 +243,14 @@ static ls_status open_parts(ls_compressed *x, int64_t deadline_ns)
             list[n++] = r;
     if (mesh->nodes < mesh->ranks)
         LS_TRY(st, ls_comm_sub(x->args.comm, list, n, deadline_ns, &x->node), out);
-    for (int r = 0; r < mesh->ranks; r++)
-        list[r] = r;
     if (x->args.spread)
-        st = ls_comm_sub(x->args.comm, list, mesh->ranks, deadline_ns, &x->gather);
+        st = ls_blocking_sub(x->args.comm, 0, 1, mesh->ranks, deadline_ns, &x->gather);
 out:
     ls_mem_free(list);
     return st;
 }
 
-ls_status ls_compressed_open(ls_compressed **narrow_out, const ls_compressed_args *args,
+ls_status ls_compressed_open(ls_compressed **compressed_out, const ls_compressed_args *args,
                              int64_t deadline_ns)
 {
     ls_compressed *x = ls_mem_alloc(sizeof *x);
@@ -277,17 +262,15 @@ ls_status ls_compressed_open(ls_compressed **narrow_out, const ls_compressed_arg
     LS_TRY(st, open_tables(x), out);
     LS_TRY(st, open_memory(x), out);
     LS_TRY(st, open_parts(x, deadline_ns), out);
-    *narrow_out = x;
+    *compressed_out = x;
 out:
     if (st != LS_OK)
         ls_compressed_close(x);
     return st;
 }
 
-void ls_compressed_close(ls_compressed *compressed)
+void ls_compressed_close(ls_compressed *x)
 {
-    ls_compressed *x = compressed;
-
     if (!x)
         return;
     ls_comm_close(x->gather);
@@ -339,14 +322,14 @@ static ls_status add(ls_compressed *x, const bucket *k, float *gradient)
     ls_status st = LS_OK;
 
     x->added++;
-    for (int ep_group = 0; ep_group < 2; ep_group++)
+    for (int others = 0; others < 2; others++)
         for (int r = 0; r < x->args.mesh.ranks; r++) {
             const piece *p = &k->from[r];
             const char *packed = x->receives + k->receives + p->at;
             const ls_codec *how = way(&x->args, me, r);
-            if (r == me || together(&x->args, me, r) != !ep_group)
+            if (r == me || together(&x->args, me, r) == others)
                 continue;
-            if (ep_group)
+            if (others)
                 LS_TRY(st, ls_codec_add(how, packed, p->of.count, gradient + p->of.first), out);
             else
                 LS_TRY(st, ls_codec_unpack(how, packed, p->of.count, gradient + p->of.first), out);
@@ -395,9 +378,8 @@ out:
     return st;
 }
 
-ls_status ls_compressed_start(ls_compressed *compressed, int b, float *gradient)
+ls_status ls_compressed_start(ls_compressed *x, int b, float *gradient)
 {
-    ls_compressed *x = compressed;
     bucket *k = &x->of[b];
     ls_status st = LS_OK;
 
@@ -423,16 +405,15 @@ static ls_status unpack(ls_compressed *x, int b, float *gradient)
     ls_status st = LS_OK;
 
     for (int r = 0; r < x->args.mesh.ranks && st == LS_OK; r++) {
-        range part = part_of(&x->args, b, r);
+        ls_range part = part_of(&x->args, b, r);
         st = ls_codec_unpack(&x->args.how, x->gathers + k->gathers + r * k->slot, part.count,
                              gradient + part.first);
     }
     return st;
 }
 
-ls_status ls_compressed_end(ls_compressed *compressed, float *gradient, int64_t deadline_ns)
+ls_status ls_compressed_end(ls_compressed *x, float *gradient, int64_t deadline_ns)
 {
-    ls_compressed *x = compressed;
     ls_status st = LS_OK;
 
     while (x->sent < x->started) { /* only where a node has several ranks */
@@ -456,21 +437,6 @@ out:
     return st;
 }
 
-int64_t ls_compressed_sent(const ls_compressed *compressed)
-{
-    const ls_compressed *x = compressed;
-    int me = x->args.mesh.rank, n = x->args.mesh.ranks;
-    int64_t bytes = 0;
-
-    for (int b = 0; b < x->buckets; b++) {
-        for (int r = 0; r < n; r++)
-            bytes += together(&x->args, me, r) ? 0 : x->of[b].in_counts[r];
-        if (x->args.spread && !together(&x->args, me, (me + 1) % n))
-            bytes += (n - 1) * x->of[b].slot;
-    }
-    return bytes;
-}
-
 /* --- residuals ---------------------------------------------------------------------------------
  * A rank's residuals lie side by side: bucket by bucket, the elements of its chunk that other nodes
  * own. These are runs of elements, two in a bucket at most where the ranks of a node follow each
@@ -479,7 +445,7 @@ int64_t ls_compressed_sent(const ls_compressed *compressed)
 typedef struct feedbacks {
     const ls_compressed_args *args;
     int rank, bucket, owner; /* owner: the next part to look at */
-    range run;               /* elements */
+    ls_range run;            /* elements */
     int64_t at;              /* where it lies among the rank's residuals */
 } feedbacks;
 
@@ -491,16 +457,16 @@ static bool next_run(feedbacks *d)
     d->at += d->run.count;
     d->run.count = 0;
     for (; d->bucket < buckets_of(a); d->bucket++, d->owner = 0) {
-        range chunk = chunk_of(a, d->bucket, d->rank);
+        ls_range chunk = chunk_of(a, d->bucket, d->rank);
         for (; d->owner < a->mesh.ranks; d->owner++) {
-            range p = cut(chunk, part_of(a, d->bucket, d->owner));
+            ls_range p = ls_range_common(chunk, part_of(a, d->bucket, d->owner));
             bool owes = p.count > 0 && !together(a, d->rank, d->owner);
             if (d->run.count > 0 && (!owes || p.first != d->run.first + d->run.count) &&
                 p.count > 0)
                 return true;
             if (owes)
                 d->run = d->run.count > 0
-                             ? (range){.first = d->run.first, .count = d->run.count + p.count}
+                             ? (ls_range){.first = d->run.first, .count = d->run.count + p.count}
                              : p;
         }
         if (d->run.count > 0) {
@@ -518,20 +484,10 @@ static ls_status carry(const ls_compressed *x, int giver, int taker, int64_t cou
 {
     int me = x->args.mesh.rank;
 
-    if ((me != giver && me != taker) || count == 0)
-        return LS_OK;
-    if (giver == taker) {
+    if (giver == taker && me == giver && count > 0)
         memcpy(to, from, (size_t)count * sizeof *to);
-        return LS_OK;
-    }
-    return ls_comm_run(x->args.comm,
-                       &(ls_coll){.kind = me == giver ? LS_COLL_SEND : LS_COLL_RECV,
-                                  .type = LS_F32,
-                                  .count = count,
-                                  .in = from,
-                                  .out = to,
-                                  .peer = me == giver ? taker : giver},
-                       deadline_ns);
+    return ls_blocking_carry(x->args.comm, giver, taker,
+                             me == giver ? (float *)(uintptr_t)from : to, count, deadline_ns);
 }
 
 /* Which way residuals go, and rank 0's vectors. */
@@ -569,7 +525,7 @@ static ls_status move_feedbacks(ls_compressed *x, const move *m)
                             node + d.run.first),
                    out);
         for (int b = 0; b < x->buckets && a->spread; b++) {
-            range own = part_of(a, b, r);
+            ls_range own = part_of(a, b, r);
             LS_TRY(
                 st,
                 move_run(x, m, r, own.count, mine ? x->residual_sum + at : NULL, sums + own.first),
@@ -591,7 +547,8 @@ ls_status ls_compressed_collect(ls_compressed *compressed, float *feedback, int6
         compressed, &(move){.collected = feedback, .collects = true, .deadline_ns = deadline_ns});
 }
 
-ls_status ls_compressed_deal(ls_compressed *compressed, const float *feedback, int64_t deadline_ns)
+ls_status ls_compressed_scatter(ls_compressed *compressed, const float *feedback,
+                                int64_t deadline_ns)
 {
     return move_feedbacks(compressed, &(move){.dealt = feedback, .deadline_ns = deadline_ns});
 }
@@ -602,7 +559,7 @@ void ls_compressed_settle(const ls_compressed_args *args, float *feedback)
 
     for (int b = 0; b < buckets_of(args); b++)
         for (int r = 0; r < mesh->ranks; r++) {
-            range part = part_of(args, b, r);
+            ls_range part = part_of(args, b, r);
             int node = mesh->places[r].node;
             float *own = feedback + node * args->trained;
             float *next = feedback + (node + 1) % mesh->nodes * args->trained;

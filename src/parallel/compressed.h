@@ -40,7 +40,7 @@ int64_t ls_compressed_bytes(const ls_compressed_args *args);
 int ls_compressed_vectors(const ls_compressed_args *args);
 
 /* By all ranks, which meet for it where a node has several. */
-ls_status ls_compressed_open(ls_compressed **narrow_out, const ls_compressed_args *args,
+ls_status ls_compressed_open(ls_compressed **compressed_out, const ls_compressed_args *args,
                              int64_t deadline_ns);
 void ls_compressed_close(ls_compressed *compressed); /* NULL is allowed */
 
@@ -50,14 +50,11 @@ void ls_compressed_close(ls_compressed *compressed); /* NULL is allowed */
 ls_status ls_compressed_start(ls_compressed *compressed, int bucket, float *gradient);
 ls_status ls_compressed_end(ls_compressed *compressed, float *gradient, int64_t deadline_ns);
 
-/* Bytes that this rank gives the transport for other nodes in a step, without headers: pieces of
- * sums, and what it spreads by a ring. */
-int64_t ls_compressed_sent(const ls_compressed *compressed);
-
 /* Residuals, to and from rank 0's `feedback` (vectors x trained elements; NULL elsewhere). By all
  * ranks, between steps. */
 ls_status ls_compressed_collect(ls_compressed *compressed, float *feedback, int64_t deadline_ns);
-ls_status ls_compressed_deal(ls_compressed *compressed, const float *feedback, int64_t deadline_ns);
+ls_status ls_compressed_scatter(ls_compressed *compressed, const float *feedback,
+                                int64_t deadline_ns);
 
 /* Before dealing residuals of another mesh: elements that a node would have for itself go to the next
  * node, so that the sum over all vectors stays. Leaves residuals of this mesh as they are. */

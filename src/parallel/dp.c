@@ -16,6 +16,8 @@
 #include "base/mem.h"
 #include "comm/tune.h"
 #include "kernel/kernel.h"
+#include "parallel/shared_pages.h"
+#include "parallel/blocking.h"
 
 /* A bucket is not smaller than this, and so large that n of them take at most MORE times what the
  * whole gradient takes at once. */
@@ -61,12 +63,6 @@ static int64_t all_roots(const ls_dp_args *args)
     for (int r = 0; r < ls_mesh_ranks(&args->mesh); r++)
         n += ls_ordered_roots(runs[r], args->leaves, nodes);
     return n;
-}
-
-/* As the communicator gives them out: whole pages, at least one. */
-static int64_t page_bytes(int64_t floats)
-{
-    return ls_round_up(ls_max_i64(1, floats * (int64_t)sizeof(float)), 4096);
 }
 
 static bool is_compressed(const ls_dp_args *args)
@@ -126,7 +122,8 @@ static int64_t most_tied(const ls_dp_args *args)
 
 int64_t ls_dp_bytes(const ls_dp_args *args)
 {
-    int64_t own = own_pieces(args), bytes;
+    const int64_t size = sizeof(float), own = own_pieces(args);
+    int64_t bytes;
     int64_t tied = ls_dp_tied_before(args, ls_mesh_buckets(&args->mesh, args->trained));
     int ranks = ls_mesh_ranks(&args->mesh);
 
@@ -140,13 +137,14 @@ int64_t ls_dp_bytes(const ls_dp_args *args)
         bytes = ls_ordered_feed_bytes(own, ls_dp_piece(args, 0).count, ranks, LS_DP_AHEAD,
                                       args->slots, LS_F32);
         if (ls_dp_has_tied(args))
-            bytes += page_bytes(tied) + ls_ordered_feed_bytes(tied, most_tied(args), ranks,
-                                                              LS_DP_AHEAD, args->slots, LS_F32);
+            bytes += ls_shared_pages(tied * size) + ls_ordered_feed_bytes(tied, most_tied(args),
+                                                                          ranks, LS_DP_AHEAD,
+                                                                          args->slots, LS_F32);
         return bytes;
     }
-    bytes = page_bytes(all_roots(args) * own);
+    bytes = ls_shared_pages((all_roots(args) * own) * size);
     if (ls_dp_has_tied(args))
-        bytes += page_bytes(all_roots(args) * tied) + page_bytes(tied);
+        bytes += ls_shared_pages((all_roots(args) * tied) * size) + ls_shared_pages(tied * size);
     return bytes;
 }
 
@@ -350,10 +348,8 @@ ls_status ls_dp_open(ls_dp **dp_out, const ls_dp_args *args)
     return st;
 }
 
-void ls_dp_close(ls_dp *dp)
+void ls_dp_close(ls_dp *x)
 {
-    ls_dp *x = dp;
-
     if (!x)
         return;
     ls_compressed_close(x->compressed);
@@ -372,7 +368,7 @@ void ls_dp_close(ls_dp *dp)
     ls_mem_free(x);
 }
 
-const ls_dp_args *ls_dp_about(const ls_dp *dp)
+const ls_dp_args *ls_dp_args_of(const ls_dp *dp)
 {
     return &dp->args;
 }
@@ -392,9 +388,8 @@ ls_mesh_part ls_dp_own(const ls_dp *dp, int bucket)
     return ls_dp_part(&dp->args, bucket);
 }
 
-ls_status ls_dp_split(ls_dp *dp, const ls_ordered_run *runs, int64_t leaves)
+ls_status ls_dp_split(ls_dp *x, const ls_ordered_run *runs, int64_t leaves)
 {
-    ls_dp *x = dp;
     ls_status st = LS_OK;
 
     set_runs(x, runs);
@@ -407,40 +402,26 @@ out:
     return st;
 }
 
-ls_status ls_dp_alloc(ls_dp *dp, int64_t bytes, const char *what, void **out)
-{
-    return ls_comm_alloc(dp->args.comm, bytes, what, out);
-}
-
-void ls_dp_free(ls_dp *dp, void *memory)
-{
-    ls_comm_free(dp->args.comm, memory);
-}
-
 /* --- parts and wholes ---------------------------------------------------------------------------
  */
 
 /* By the first group: the others have the same. */
-ls_status ls_dp_collect(ls_dp *dp, const float *part, float *whole)
+ls_status ls_dp_collect(ls_dp *x, const float *part, float *whole)
 {
-    ls_dp *x = dp;
     bool first = ls_mesh_shard_group(&x->args.mesh, x->args.mesh.rank) == 0;
     ls_status st = LS_OK;
 
-    for (int b = 0; b < x->buckets && first; b++) {
+    for (int b = 0; b < x->buckets && first && st == LS_OK; b++) {
         ls_mesh_part own = ls_dp_part(&x->args, b);
-        LS_TRY(st,
-               ls_comm_run(x->group,
-                           &(ls_coll){.kind = LS_COLL_GATHER,
-                                      .type = LS_F32,
-                                      .count = own.count,
-                                      .in = part + own.packed,
-                                      .out = whole ? whole + ls_dp_bucket(x, b).first : NULL,
-                                      .out_counts = ls_dp_group_counts(x, b)},
-                           ls_dp_deadline()),
-               out);
+        st = ls_comm_run(x->group,
+                         &(ls_coll){.kind = LS_COLL_GATHER,
+                                    .type = LS_F32,
+                                    .count = own.count,
+                                    .in = part + own.packed,
+                                    .out = whole ? whole + ls_dp_bucket(x, b).first : NULL,
+                                    .out_counts = ls_dp_group_counts(x, b)},
+                         ls_dp_deadline());
     }
-out:
     return st;
 }
 
@@ -474,7 +455,7 @@ out:
     return st;
 }
 
-ls_status ls_dp_deal(ls_dp *dp, const float *whole, float *part)
+ls_status ls_dp_scatter(ls_dp *dp, const float *whole, float *part)
 {
     const ls_mesh *mesh = &dp->args.mesh;
     int64_t own = ls_mesh_own(mesh, dp->args.trained, mesh->rank);
@@ -483,11 +464,8 @@ ls_status ls_dp_deal(ls_dp *dp, const float *whole, float *part)
     if (ls_mesh_shard_group(mesh, mesh->rank) == 0)
         LS_TRY(st, deal_in_group(dp, whole, part), out);
     if (dp->shard_replicas && own > 0)
-        st = ls_comm_run(
-            dp->shard_replicas,
-            &(ls_coll){
-                .kind = LS_COLL_BROADCAST, .type = LS_F32, .count = own, .in = part, .out = part},
-            ls_dp_deadline());
+        st = ls_blocking_broadcast(dp->shard_replicas, 0, part, own * (int64_t)sizeof *part,
+                                   ls_dp_deadline());
 out:
     return st;
 }
@@ -504,42 +482,26 @@ ls_status ls_dp_collect_residuals(ls_dp *dp, float *feedbacks)
     return ls_compressed_collect(dp->compressed, feedbacks, ls_dp_deadline());
 }
 
-ls_status ls_dp_deal_residuals(ls_dp *dp, float *feedbacks)
+ls_status ls_dp_scatter_residuals(ls_dp *dp, float *feedbacks)
 {
     ls_compressed_args compressed = compressed_args(&dp->args);
 
     if (feedbacks)
         ls_compressed_settle(&compressed, feedbacks);
-    return ls_compressed_deal(dp->compressed, feedbacks, ls_dp_deadline());
+    return ls_compressed_scatter(dp->compressed, feedbacks, ls_dp_deadline());
 }
 
-static ls_status add_up(ls_comm *comm, ls_dtype type, void *numbers, int64_t n)
+ls_status ls_dp_sum_numbers(ls_dp *dp, ls_dtype type, void *numbers, int64_t n)
 {
-    return ls_comm_run(
-        comm,
-        &(ls_coll){
-            .kind = LS_COLL_ALL_REDUCE, .type = type, .count = n, .in = numbers, .out = numbers},
-        ls_dp_deadline());
+    return ls_blocking_reduce(dp->args.comm, LS_COLL_SUM, type, numbers, n, ls_dp_deadline());
 }
 
-ls_status ls_dp_numbers(ls_dp *dp, ls_dtype type, void *numbers, int64_t n)
+ls_status ls_dp_sum_in_group(ls_dp *dp, float *numbers, int64_t n)
 {
-    return add_up(dp->args.comm, type, numbers, n);
+    return ls_blocking_reduce(dp->group, LS_COLL_SUM, LS_F32, numbers, n, ls_dp_deadline());
 }
 
-ls_status ls_dp_share(ls_dp *dp, float *numbers, int64_t n)
+ls_status ls_dp_broadcast(ls_dp *dp, int from, void *bytes, int64_t n)
 {
-    return add_up(dp->group, LS_F32, numbers, n);
-}
-
-ls_status ls_dp_tell(ls_dp *dp, int from, void *bytes, int64_t n)
-{
-    return ls_comm_run(dp->args.comm,
-                       &(ls_coll){.kind = LS_COLL_BROADCAST,
-                                  .type = LS_U8,
-                                  .count = n,
-                                  .in = bytes,
-                                  .out = bytes,
-                                  .peer = from},
-                       ls_dp_deadline());
+    return ls_blocking_broadcast(dp->args.comm, from, bytes, n, ls_dp_deadline());
 }

@@ -18,7 +18,7 @@
  *     ranks 0 1 | 2 3    fast       reduce-scatter in (0 1), (2 3); all-reduce of parts in (0 2), (1 3)
  *                        ordered    roots of all to 0 2 1 3, a piece each; all-gather in (0 2), (1 3)
  *
- * Buffers that others read come from ls_dp_alloc(): nothing is copied on one machine. They
+ * Buffers that others read come from ls_comm_alloc(): nothing is copied on one machine. They
  * have room for padding, because parts are equal (mesh.h). */
 #pragma once
 #include "base/window.h"
@@ -62,7 +62,7 @@ int64_t ls_dp_ahead_elements(const ls_dp_args *args);
 
 ls_status ls_dp_open(ls_dp **dp_out, const ls_dp_args *args);
 void ls_dp_close(ls_dp *dp); /* NULL is allowed */
-const ls_dp_args *ls_dp_about(const ls_dp *dp);
+const ls_dp_args *ls_dp_args_of(const ls_dp *dp);
 
 /* The ranks that divide buckets with this one: all, or its shard group, by shard ranks. */
 ls_comm *ls_dp_group(const ls_dp *dp);
@@ -81,9 +81,6 @@ int64_t ls_dp_bucket_blocks(const ls_comm *comm, const ls_mesh *mesh, int64_t tr
  * Nothing to do in fast mode. */
 ls_status ls_dp_split(ls_dp *dp, const ls_ordered_run *runs, int64_t leaves);
 
-ls_status ls_dp_alloc(ls_dp *dp, int64_t bytes, const char *what, void **out);
-void ls_dp_free(ls_dp *dp, void *memory);
-
 /* Elements `from` and above of the buffers are complete: start the buckets among them that were not
  * started. Each sum ends with from = 0. buffers: in ordered mode this rank's roots, the first of
  * which gets the sums (it is there also when the rank has no leaves); in fast mode one buffer. They
@@ -98,24 +95,24 @@ ls_status ls_dp_sum_end(ls_dp *dp, float *const *buffers);
 void ls_dp_round(ls_dp *dp, int round, ls_window *window, float *own);
 
 /* The same where no other rank reaches the gradient of a call (train/step/host_stage_zero.c): a round is a
- * list of legs, the second gradient of each bucket that has one, then the buckets, from last to
- * first. Each is brought to a place in the host's memory, then started; leg i needs place i %
- * LS_DP_AHEAD, which is free when leg i - LS_DP_AHEAD has ended. They start in order, and
+ * list of transfers, the second gradient of each bucket that has one, then the buckets, from last to
+ * first. Each is brought to a place in the host's memory, then started; transfer i needs place i %
+ * LS_DP_AHEAD, which is free when transfer i - LS_DP_AHEAD has ended. They start in order, and
  * ls_dp_sum_end() waits for all. places: each of ls_dp_place_elements(). */
 enum { LS_DP_AHEAD = 4 };
 
-typedef struct ls_dp_leg {
+typedef struct ls_dp_transfer {
     int bucket;
     int64_t first, count; /* elements of the buffer */
     bool tied;            /* of a second gradient: complete before all others */
-} ls_dp_leg;
+} ls_dp_transfer;
 
 int64_t ls_dp_place_elements(const ls_dp_args *args);
-int ls_dp_legs(const ls_dp *dp);
-ls_dp_leg ls_dp_leg_at(const ls_dp *dp, int i);
+int ls_dp_transfers(const ls_dp *dp);
+ls_dp_transfer ls_dp_transfer_at(const ls_dp *dp, int i);
 void ls_dp_round_of_places(ls_dp *dp, int round, float *const *places, float *own);
-ls_status ls_dp_start_leg(ls_dp *dp);           /* the next one */
-ls_status ls_dp_end_legs(ls_dp *dp, int below); /* those with lower numbers, of started ones */
+ls_status ls_dp_start_transfer(ls_dp *dp);           /* the next one */
+ls_status ls_dp_end_transfers(ls_dp *dp, int below); /* those with lower numbers, of started ones */
 
 /* Bucket i of the whole from its owners, in place: start; ls_dp_fetched() waits. The own part is as
  * it is until then. Or all of them, waiting. */
@@ -134,23 +131,23 @@ ls_status ls_dp_fetch_to(ls_dp *dp, int bucket, ls_dtype type, const void *own, 
 /* The owners' parts, without padding, to rank 0's `whole` (`trained` elements; NULL elsewhere), and
  * the other way round. part: own elements, packed (mesh.h). */
 ls_status ls_dp_collect(ls_dp *dp, const float *part, float *whole);
-ls_status ls_dp_deal(ls_dp *dp, const float *whole, float *part);
+ls_status ls_dp_scatter(ls_dp *dp, const float *whole, float *part);
 
 /* The residuals of a compressed exchange, which it adds in the next step, as vectors of `trained` elements on rank 0 (NULL
  * elsewhere): how many there are, 0 when nothing is compressed; all of it to rank 0; and back, also
  * the residuals of another mesh, whose sum is kept. */
 int ls_dp_residuals(const ls_dp_args *args);
 ls_status ls_dp_collect_residuals(ls_dp *dp, float *feedbacks);
-ls_status ls_dp_deal_residuals(ls_dp *dp, float *feedbacks);
+ls_status ls_dp_scatter_residuals(ls_dp *dp, float *feedbacks);
 
 /* numbers: fp32 or fp64. */
-ls_status ls_dp_numbers(ls_dp *dp, ls_dtype type, void *numbers, int64_t n);
+ls_status ls_dp_sum_numbers(ls_dp *dp, ls_dtype type, void *numbers, int64_t n);
 
 /* fp32 numbers of which each is known to one rank of a shard group, and 0 on the others, to all: of
  * ranks that own the same part one counts. */
-ls_status ls_dp_share(ls_dp *dp, float *numbers, int64_t n);
+ls_status ls_dp_sum_in_group(ls_dp *dp, float *numbers, int64_t n);
 
 /* One rank's bytes to all ranks. */
-ls_status ls_dp_tell(ls_dp *dp, int from, void *bytes, int64_t n);
+ls_status ls_dp_broadcast(ls_dp *dp, int from, void *bytes, int64_t n);
 
 LS_C_END

@@ -45,7 +45,7 @@ bool ls_dp_device_begun(const ls_dp_device *x);
 /* From the next call on a new sum begins, whatever the last one has come to. */
 void ls_dp_device_begin(ls_dp_device *x);
 
-/* As ls_dp_gather() and ls_dp_share(), queued. */
+/* As ls_dp_gather() and ls_dp_sum_in_group(), queued. */
 ls_status ls_dp_device_gather(ls_dp_device *x, float *whole);
 ls_status ls_dp_device_share(ls_dp_device *x, float *numbers, int64_t n);
 

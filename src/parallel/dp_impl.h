@@ -44,7 +44,7 @@ struct ls_dp {
     bool shared[LS_MESH_BUCKETS];              /* such a one is on its way */
     ls_ordered_feed *feed, *tied_feed;         /* instead of sum and tied with zero 2 and 3 */
     ls_window *window;    /* borrowed, as the next two: of this round; NULL: there are places */
-    float *const *places; /* of legs */
+    float *const *places; /* of transfers */
     float *own;
     int round;
 };

@@ -89,17 +89,16 @@ static ls_status end_shares(ls_dp *x)
 {
     ls_status st = LS_OK;
 
-    for (int b = x->buckets - 1; b >= 0; b--) {
+    for (int b = x->buckets - 1; b >= 0 && st == LS_OK; b--) {
         if (!x->shared[b])
             continue;
         x->shared[b] = false;
-        LS_TRY(st, ls_comm_wait(x->shard_replicas, x->shares[b], ls_dp_deadline()), out);
+        st = ls_comm_wait(x->shard_replicas, x->shares[b], ls_dp_deadline());
     }
-out:
     return st;
 }
 
-static ls_status await_fast(ls_dp *x, ls_dp_flight f)
+static ls_status wait_fast(ls_dp *x, ls_dp_flight f)
 {
     return f.arrived ? LS_OK : ls_comm_wait(x->group, x->requests[f.bucket], ls_dp_deadline());
 }
@@ -121,7 +120,7 @@ static ls_status end_parted(ls_dp *x, ls_dp_flight f)
     } else {
         float *const window[] = {x->window ? (float *)(void *)x->window->base : NULL};
         const float *arrived = made_at(x, window, f) + own.first - bucket.first;
-        LS_TRY(st, await_fast(x, f), out);
+        LS_TRY(st, wait_fast(x, f), out);
         if (x->round > 0)
             ls_combine_two(LS_F32, sum, arrived, sum, own.count);
         else
@@ -145,7 +144,7 @@ static ls_status end_whole(ls_dp *x, float *const *buffers, ls_dp_flight f)
         f.tied ? x->tied_sum + ls_dp_tied_before(a, f.bucket) : own_sum(x, buffers, f.bucket);
 
     if (!a->ordered)
-        return await_fast(x, f);
+        return wait_fast(x, f);
     return ls_ordered_sum_end(f.tied ? x->tied : x->sum, f.bucket, out, ls_dp_deadline());
 }
 
@@ -249,14 +248,14 @@ void ls_dp_round(ls_dp *dp, int round, ls_window *window, float *own)
     dp->own = own;
 }
 
-/* --- legs --- */
+/* --- transfers --- */
 
 int64_t ls_dp_place_elements(const ls_dp_args *args)
 {
     return ls_mesh_bucket(&args->mesh, args->trained, 0).each * ls_mesh_shard_ranks(&args->mesh);
 }
 
-static int tied_legs(const ls_dp *x)
+static int tied_transfers(const ls_dp *x)
 {
     int n = 0;
 
@@ -265,27 +264,28 @@ static int tied_legs(const ls_dp *x)
     return n;
 }
 
-int ls_dp_legs(const ls_dp *dp)
+int ls_dp_transfers(const ls_dp *dp)
 {
-    return dp->buckets + tied_legs(dp);
+    return dp->buckets + tied_transfers(dp);
 }
 
-ls_dp_leg ls_dp_leg_at(const ls_dp *dp, int i)
+ls_dp_transfer ls_dp_transfer_at(const ls_dp *dp, int i)
 {
-    int tied = tied_legs(dp), b = dp->buckets - 1;
+    int tied = tied_transfers(dp), b = dp->buckets - 1;
     ls_mesh_part bucket;
 
     if (i >= tied) {
         bucket = ls_dp_bucket(dp, b - (i - tied));
-        return (ls_dp_leg){.bucket = b - (i - tied), .first = bucket.first, .count = bucket.count};
+        return (ls_dp_transfer){
+            .bucket = b - (i - tied), .first = bucket.first, .count = bucket.count};
     }
     for (; ls_dp_tied_in(&dp->args, ls_dp_bucket(dp, b)) == 0 || i > 0; b--)
         i -= ls_dp_tied_in(&dp->args, ls_dp_bucket(dp, b)) > 0;
     bucket = ls_dp_bucket(dp, b);
-    return (ls_dp_leg){.bucket = b,
-                       .first = tied_at(&dp->args, bucket),
-                       .count = ls_dp_tied_in(&dp->args, bucket),
-                       .tied = true};
+    return (ls_dp_transfer){.bucket = b,
+                            .first = tied_at(&dp->args, bucket),
+                            .count = ls_dp_tied_in(&dp->args, bucket),
+                            .tied = true};
 }
 
 void ls_dp_round_of_places(ls_dp *dp, int round, float *const *places, float *own)
@@ -294,16 +294,15 @@ void ls_dp_round_of_places(ls_dp *dp, int round, float *const *places, float *ow
     dp->places = places;
 }
 
-ls_status ls_dp_start_leg(ls_dp *dp)
+ls_status ls_dp_start_transfer(ls_dp *dp)
 {
-    ls_dp_leg leg = ls_dp_leg_at(dp, dp->started);
+    ls_dp_transfer transfer = ls_dp_transfer_at(dp, dp->started);
 
-    return start_flight(dp, NULL, (ls_dp_flight){.bucket = leg.bucket, .tied = leg.tied});
+    return start_flight(dp, NULL, (ls_dp_flight){.bucket = transfer.bucket, .tied = transfer.tied});
 }
 
-ls_status ls_dp_end_legs(ls_dp *dp, int below)
+ls_status ls_dp_end_transfers(ls_dp *x, int below)
 {
-    ls_dp *x = dp;
     ls_status st = LS_OK;
 
     while (x->ended < below && x->ended < x->started && st == LS_OK)
@@ -311,10 +310,10 @@ ls_status ls_dp_end_legs(ls_dp *dp, int below)
     return st;
 }
 
-ls_status ls_dp_sum_from(ls_dp *dp, float *const *buffers, int64_t from)
+ls_status ls_dp_sum_from(ls_dp *x, float *const *buffers, int64_t from)
 {
-    ls_dp *x = dp;
-    bool first = x->started == 0; /* nothing was told yet, and the second gradient is complete */
+    bool first =
+        x->started == 0; /* no bucket was started yet, and the second gradient is complete */
     ls_status st = LS_OK;
 
     for (int b = x->buckets - 1; b >= 0 && ls_dp_has_tied(&x->args) && first; b--)
@@ -326,33 +325,35 @@ out:
     return st;
 }
 
-ls_status ls_dp_gather_start(ls_dp *dp, int b, float *buffer)
+ls_status ls_dp_fetch_to(ls_dp *x, int bucket, ls_dtype type, const void *own, void *at)
 {
-    ls_dp *x = dp;
-    ls_mesh_part bucket = ls_dp_bucket(x, b);
+    const ls_coll coll = {.kind = LS_COLL_ALL_GATHER,
+                          .type = type,
+                          .count = group_elements(x, bucket),
+                          .in = own,
+                          .out = at};
 
-    return ls_comm_start(x->group,
-                         &(ls_coll){.kind = LS_COLL_ALL_GATHER,
-                                    .type = LS_F32,
-                                    .count = group_elements(x, b),
-                                    .in = buffer + bucket.first,
-                                    .out = buffer + bucket.first},
-                         &x->fetches[b]);
+    return ls_comm_start(x->group, &coll, &x->fetches[bucket]);
+}
+
+ls_status ls_dp_gather_start(ls_dp *x, int bucket, float *buffer)
+{
+    float *at = buffer + ls_dp_bucket(x, bucket).first;
+
+    return ls_dp_fetch_to(x, bucket, LS_F32, at, at);
 }
 
 static ls_status end_gathers(ls_dp *x)
 {
     ls_status st = LS_OK;
 
-    for (int b = x->buckets - 1; b >= 0; b--)
-        LS_TRY(st, ls_dp_fetched(x, b), out);
-out:
+    for (int b = x->buckets - 1; b >= 0 && st == LS_OK; b--)
+        st = ls_dp_fetched(x, b);
     return st;
 }
 
-ls_status ls_dp_sum_end(ls_dp *dp, float *const *buffers)
+ls_status ls_dp_sum_end(ls_dp *x, float *const *buffers)
 {
-    ls_dp *x = dp;
     const ls_dp_args *a = &x->args;
     bool spread = a->ordered && a->mesh.zero == 0;
     ls_status st = LS_OK;
@@ -387,17 +388,6 @@ ls_status ls_dp_gather(ls_dp *dp, float *buffer)
     st = end_gathers(dp);
 out:
     return st;
-}
-
-ls_status ls_dp_fetch_to(ls_dp *dp, int bucket, ls_dtype type, const void *own, void *at)
-{
-    return ls_comm_start(dp->group,
-                         &(ls_coll){.kind = LS_COLL_ALL_GATHER,
-                                    .type = type,
-                                    .count = group_elements(dp, bucket),
-                                    .in = own,
-                                    .out = at},
-                         &dp->fetches[bucket]);
 }
 
 ls_status ls_dp_fetch(ls_dp *dp, int bucket, ls_dtype type, const void *own, void *whole)

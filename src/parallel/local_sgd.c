@@ -14,10 +14,12 @@
  * Worked example, one weight, outer lr 1, momentum 0: common 2.0; own 1.7 after 300 tokens and 2.1
  * after 100. Differences 0.3 and -0.1, mean 0.3 * 3/4 - 0.1 * 1/4 = 0.2: the common weight is 1.8.
  *
- *   idle --begin--> sending --poll, end (all has come)--> telling --end--> idle */
+ *   idle --begin--> sending --poll, end (all has come)--> spreading --end--> idle */
 #include "parallel/local_sgd.h"
 
 #include "base/mem.h"
+#include "parallel/blocking.h"
+#include "parallel/shared_pages.h"
 #include "base/time.h"
 
 enum {
@@ -27,7 +29,7 @@ enum {
     OPEN_S = 600
 };
 
-typedef enum phase { IDLE, SENDING, TELLING } phase;
+typedef enum phase { IDLE, SENDING, SPREADING } phase;
 
 struct ls_local_sgd {
     ls_local_sgd_args args;
@@ -57,16 +59,10 @@ static int64_t part_bytes(const ls_local_sgd_args *a)
     return HEAD + ls_round_up(ls_codec_bytes(&a->codec, part_elements(a)), 16);
 }
 
-/* As the communicator gives them out. */
-static int64_t pages(int64_t bytes)
-{
-    return ls_round_up(ls_max_i64(1, bytes), 4096);
-}
-
 int64_t ls_local_sgd_bytes(const ls_local_sgd_args *args)
 {
-    return (args->delayed ? 3 : 2) * pages(args->count * (int64_t)sizeof(float)) +
-           2 * pages(args->ranks * part_bytes(args));
+    return (args->delayed ? 3 : 2) * ls_shared_pages(args->count * (int64_t)sizeof(float)) +
+           2 * ls_shared_pages(args->ranks * part_bytes(args));
 }
 
 int64_t ls_local_sgd_sends(const ls_local_sgd_args *args)
@@ -83,21 +79,6 @@ static ls_status take(ls_local_sgd *x, int64_t bytes, const char *what, void *po
     return st;
 }
 
-static ls_status open_comm(ls_local_sgd *x)
-{
-    int *ranks = ls_mem_array((size_t)x->args.ranks, sizeof *ranks);
-    ls_status st;
-
-    if (!ranks)
-        return LS_ENOMEM;
-    for (int r = 0; r < x->args.ranks; r++)
-        ranks[r] = r;
-    st = ls_comm_sub(x->args.comm, ranks, x->args.ranks, ls_time_now_ns() + OPEN_S * LS_NS_PER_S,
-                     &x->comm);
-    ls_mem_free(ranks);
-    return st;
-}
-
 ls_status ls_local_sgd_open(ls_local_sgd **local_out, const ls_local_sgd_args *args)
 {
     int64_t bytes = args->count * (int64_t)sizeof(float), packed = args->ranks * part_bytes(args);
@@ -111,7 +92,10 @@ ls_status ls_local_sgd_open(ls_local_sgd **local_out, const ls_local_sgd_args *a
                         .each = part_elements(args),
                         .shares = ls_mem_array((size_t)args->ranks, sizeof *x->shares)};
     LS_TRY(st, x->shares ? LS_OK : LS_ENOMEM, out);
-    LS_TRY(st, open_comm(x), out);
+    LS_TRY(st,
+           ls_blocking_sub(args->comm, 0, 1, args->ranks, ls_time_now_ns() + OPEN_S * LS_NS_PER_S,
+                           &x->comm),
+           out);
     LS_TRY(st, take(x, bytes, "common weights", &x->common), out);
     LS_TRY(st, take(x, bytes, "outer momentum", &x->momentum), out);
     if (args->delayed)
@@ -125,10 +109,8 @@ out:
     return st;
 }
 
-void ls_local_sgd_close(ls_local_sgd *local)
+void ls_local_sgd_close(ls_local_sgd *x)
 {
-    ls_local_sgd *x = local;
-
     if (!x)
         return;
     if (x->comm) {
@@ -143,24 +125,10 @@ void ls_local_sgd_close(ls_local_sgd *local)
     ls_mem_free(x);
 }
 
-const ls_local_sgd_args *ls_local_sgd_about(const ls_local_sgd *local)
+ls_local_sgd_arrays ls_local_sgd_arrays_of(const ls_local_sgd *local)
 {
-    return &local->args;
-}
-
-float *ls_local_sgd_common(const ls_local_sgd *local)
-{
-    return local->common;
-}
-
-float *ls_local_sgd_momentum(const ls_local_sgd *local)
-{
-    return local->momentum;
-}
-
-float *ls_local_sgd_spare(const ls_local_sgd *local)
-{
-    return local->mark;
+    return (ls_local_sgd_arrays){
+        .common = local->common, .momentum = local->momentum, .spare = local->mark};
 }
 
 bool ls_local_sgd_begun(const ls_local_sgd *local)
@@ -218,7 +186,7 @@ static void pack_difference(const work *w, int64_t first, int64_t n)
         memcpy(x->mark + first, w->read + first, (size_t)n * sizeof(float));
 }
 
-/* The mean of what all have sent of a block of the own part, packed where it is told from. No kind
+/* The mean of what all have sent of a block of the own part, packed where it is sent from. No kind
  * that is used here can fail to unpack. */
 static void pack_mean(const work *w, int64_t first, int64_t n)
 {
@@ -254,9 +222,8 @@ static void local_sgd_step(const work *w, int64_t first, int64_t n)
 /* --- the exchange ------------------------------------------------------------------------------
  */
 
-ls_status ls_local_sgd_begin(ls_local_sgd *local, const float *own, double tokens)
+ls_status ls_local_sgd_begin(ls_local_sgd *x, const float *own, double tokens)
 {
-    ls_local_sgd *x = local;
     int64_t part = part_bytes(&x->args);
     work w = {.x = x, .read = own, .end = x->args.count, .block = pack_difference};
     ls_status st;
@@ -289,7 +256,7 @@ static void find_shares(ls_local_sgd *x)
 }
 
 /* All differences of the own part are here: send their mean to all. */
-static ls_status tell(ls_local_sgd *x)
+static ls_status send_mean(ls_local_sgd *x)
 {
     int64_t first = ls_min_i64(x->args.count, x->rank * x->each);
     work w = {.x = x,
@@ -308,7 +275,7 @@ static ls_status tell(ls_local_sgd *x)
                                   .out = x->out},
                        &x->request);
     if (st == LS_OK)
-        x->phase = TELLING;
+        x->phase = SPREADING;
     return st;
 }
 
@@ -321,14 +288,13 @@ ls_status ls_local_sgd_poll(ls_local_sgd *local)
         return ls_comm_check(local->comm);
     LS_TRY(st, ls_comm_test(local->comm, local->request, &done), out);
     if (done)
-        st = tell(local);
+        st = send_mean(local);
 out:
     return st;
 }
 
-ls_status ls_local_sgd_end(ls_local_sgd *local, float *own)
+ls_status ls_local_sgd_end(ls_local_sgd *x, float *own)
 {
-    ls_local_sgd *x = local;
     int64_t deadline = ls_time_now_ns() + WAIT_S * LS_NS_PER_S;
     work w = {.x = x, .write = own, .end = x->args.count, .block = local_sgd_step};
     ls_status st = LS_OK;
@@ -336,7 +302,7 @@ ls_status ls_local_sgd_end(ls_local_sgd *local, float *own)
     LS_BUG_IF(x->phase == IDLE, "an exchange of replicas ends that has not begun");
     if (x->phase == SENDING) {
         LS_TRY(st, ls_comm_wait(x->comm, x->request, deadline), out);
-        LS_TRY(st, tell(x), out);
+        LS_TRY(st, send_mean(x), out);
     }
     LS_TRY(st, ls_comm_wait(x->comm, x->request, deadline), out);
     run_work(&w);

@@ -40,15 +40,14 @@ int64_t ls_local_sgd_sends(const ls_local_sgd_args *args);
 /* By all ranks of the communicator. The common weights and the momentum are zero. */
 ls_status ls_local_sgd_open(ls_local_sgd **local_out, const ls_local_sgd_args *args);
 void ls_local_sgd_close(ls_local_sgd *local); /* NULL is allowed */
-const ls_local_sgd_args *ls_local_sgd_about(const ls_local_sgd *local);
 
-/* The last common weights and the outer momentum, `count` elements each; written from outside when
- * a run begins or goes on, on all ranks alike. */
-float *ls_local_sgd_common(const ls_local_sgd *local);
-float *ls_local_sgd_momentum(const ls_local_sgd *local);
-
-/* With `delayed`: `count` elements that are free between end and begin. */
-float *ls_local_sgd_spare(const ls_local_sgd *local);
+/* `count` elements each. Common weights and momentum are written from outside when a run begins or goes
+ * on, on all ranks alike. */
+typedef struct ls_local_sgd_arrays {
+    float *common, *momentum; /* the last common weights; of the outer step */
+    float *spare;             /* with `delayed`: free between end and begin; else NULL */
+} ls_local_sgd_arrays;
+ls_local_sgd_arrays ls_local_sgd_arrays_of(const ls_local_sgd *local);
 
 /* own: this rank's weights. tokens: what they have learned from since the last exchange. */
 ls_status ls_local_sgd_begin(ls_local_sgd *local, const float *own, double tokens);

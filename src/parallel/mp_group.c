@@ -24,10 +24,11 @@
 
 #include "base/mem.h"
 #include "base/time.h"
+#include "parallel/blocking.h"
 #include "parallel/staging.h"
 
 /* A dead rank is noticed at once; this is for one that is alive and does not come. */
-enum { WAIT_S = 600, PACKED = 64 * 1024, UNDER_WAY = 4, HELD = 24, PLACES = 2 };
+enum { WAIT_S = 600, PACKED = 64 * 1024, UNDER_WAY = 4, PLACES = 2 };
 
 struct ls_mp_group {
     ls_comm *comm;   /* borrowed */
@@ -41,10 +42,7 @@ struct ls_mp_group {
     ls_collectives_ask staged[PLACES]; /* by place: what is under way */
     int place;                         /* the next one's */
     bool packed_locked;
-    struct {
-        void *memory;
-        int64_t bytes;
-    } held[HELD]; /* given out */
+    int64_t allocated; /* bytes given out, so far */
     int64_t sent, waited_ns;
 };
 
@@ -132,6 +130,16 @@ static void wait_for(ls_mp_group *t, ls_stream *stream, int number)
     t->waited_ns += ls_time_now_ns() - begun_ns;
 }
 
+/* A collective that is made at once. */
+static void run_timed(ls_mp_group *t, ls_stream *stream, const ls_coll *coll)
+{
+    int64_t begun_ns = ls_time_now_ns();
+
+    if (!ls_stream_failed(stream) && ls_comm_run(t->comm, coll, deadline()) != LS_OK)
+        ls_stream_fail(stream);
+    t->waited_ns += ls_time_now_ns() - begun_ns;
+}
+
 /* --- through the host ------------------------------------------------------------------------- */
 
 /* Queue the copy of what this rank brings; a place is free again when its move was waited for. */
@@ -161,10 +169,7 @@ static void exchange(ls_mp_group *t, ls_stream *stream, const ls_collectives_ask
     }
     here.to = memory; /* in place: own ranges are where they belong */
     ls_coll coll = coll_of(t, &here);
-    int64_t begun_ns = ls_time_now_ns();
-    if (ls_comm_run(t->comm, &coll, deadline()) != LS_OK)
-        ls_stream_fail(stream);
-    t->waited_ns += ls_time_now_ns() - begun_ns;
+    run_timed(t, stream, &coll);
 }
 
 /* Make the move, and queue the copy of what has come. */
@@ -176,7 +181,7 @@ static void bring_in(ls_mp_group *t, ls_stream *stream, int place)
                  : ask->move == LS_COLLECTIVES_SHIFT ? own
                                                      : 0;
 
-    if (ls_staging_await(t->staging, place, deadline()) != LS_OK)
+    if (ls_staging_wait(t->staging, place, deadline()) != LS_OK)
         ls_stream_fail(stream);
     if (ls_stream_failed(stream))
         return;
@@ -185,9 +190,8 @@ static void bring_in(ls_mp_group *t, ls_stream *stream, int place)
                     ask->move == LS_COLLECTIVES_GATHER ? ls_comm_ranks(t->comm) * own : own);
 }
 
-ls_status ls_mp_group_stage(ls_mp_group *tensor, ls_stream *stream, int64_t bytes)
+ls_status ls_mp_group_stage(ls_mp_group *t, ls_stream *stream, int64_t bytes)
 {
-    ls_mp_group *t = tensor;
     const int64_t packed = PACKED * (int64_t)sizeof *t->packed;
     ls_status st = ls_staging_open(&t->staging, t->comm, stream, PLACES, bytes,
                                    "tensors on their way to other ranks");
@@ -203,10 +207,8 @@ ls_status ls_mp_group_stage(ls_mp_group *tensor, ls_stream *stream, int64_t byte
     return LS_OK;
 }
 
-void ls_mp_group_unstage(ls_mp_group *tensor)
+void ls_mp_group_unstage(ls_mp_group *t)
 {
-    ls_mp_group *t = tensor;
-
     if (!t || !t->staging)
         return;
     if (t->packed_locked)
@@ -248,11 +250,7 @@ static void run(void *context, ls_stream *stream, const ls_collectives_ask *ask)
         return;
     }
     ls_coll coll = coll_of(t, ask);
-    int64_t begun_ns = ls_time_now_ns();
-
-    if (!ls_stream_failed(stream) && ls_comm_run(t->comm, &coll, deadline()) != LS_OK)
-        ls_stream_fail(stream);
-    t->waited_ns += ls_time_now_ns() - begun_ns;
+    run_timed(t, stream, &coll);
 }
 
 static int start(void *context, ls_stream *stream, const ls_collectives_ask *ask)
@@ -281,7 +279,7 @@ static int start(void *context, ls_stream *stream, const ls_collectives_ask *ask
 /* Where other ranks reach the memory. */
 static void deal_here(ls_mp_group *t, ls_stream *stream, const ls_collectives_deal *deal)
 {
-    int64_t begun_ns = ls_time_now_ns(), away = 0;
+    int64_t away = 0;
     const ls_coll coll = {.kind = LS_COLL_ALL_TO_ALL,
                           .type = deal->type,
                           .count = deal->n,
@@ -294,9 +292,7 @@ static void deal_here(ls_mp_group *t, ls_stream *stream, const ls_collectives_de
         if (i != ls_comm_rank(t->comm))
             away += deal->sent ? deal->sent[i] : deal->n;
     t->sent += away * ls_dtype_bytes(deal->type);
-    if (ls_comm_run(t->comm, &coll, deadline()) != LS_OK)
-        ls_stream_fail(stream);
-    t->waited_ns += ls_time_now_ns() - begun_ns;
+    run_timed(t, stream, &coll);
 }
 
 /* What is dealt out of one array, or into it, without what stays with the rank: where that lies,
@@ -335,7 +331,7 @@ static void deal_staged(ls_mp_group *t, ls_stream *stream, const ls_collectives_
     ls_staging_take(t->staging, 0, out.before, from + out.before + out.own, out.behind);
     ls_staging_mark(t->staging, 0);
     ls_stream_copy(stream, to + in.before, from + out.before, out.own);
-    if (ls_staging_await(t->staging, 0, deadline()) != LS_OK)
+    if (ls_staging_wait(t->staging, 0, deadline()) != LS_OK)
         ls_stream_fail(stream);
     if (ls_stream_failed(stream))
         return;
@@ -361,37 +357,22 @@ static void deal_out(void *context, ls_stream *stream, const ls_collectives_deal
 static ls_status alloc(void *context, int64_t bytes, const char *what, void **memory_out)
 {
     ls_mp_group *t = context;
-    int i = 0;
-    ls_status st;
 
     if (t->staging) /* moves reach any memory of the device */
         return ls_device_alloc(ls_stream_device(ls_staging_stream(t->staging)), bytes, what,
                                memory_out);
-    while (i < HELD && t->held[i].memory)
-        i++;
-    LS_BUG_IF(i == HELD, "more than %d buffers of a tensor-parallel pass", HELD);
-    st = ls_comm_alloc(t->comm, bytes, what, memory_out);
-    if (st != LS_OK)
-        return st;
-    t->held[i].memory = *memory_out;
-    t->held[i].bytes = bytes;
-    return LS_OK;
+    t->allocated += bytes;
+    return ls_comm_alloc(t->comm, bytes, what, memory_out);
 }
 
 static void free_memory(void *context, void *memory)
 {
     ls_mp_group *t = context;
 
-    if (t->staging) {
+    if (t->staging)
         ls_device_free(ls_stream_device(ls_staging_stream(t->staging)), memory);
-        return;
-    }
-    for (int i = 0; i < HELD && memory; i++)
-        if (t->held[i].memory == memory) {
-            t->held[i].memory = NULL;
-            t->held[i].bytes = 0;
-        }
-    ls_comm_free(t->comm, memory);
+    else
+        ls_comm_free(t->comm, memory);
 }
 
 /* Ranks that share a key/value head lie side by side. */
@@ -408,7 +389,7 @@ static ls_status open_shared(ls_mp_group *t, int copies)
     return ls_comm_sub(t->comm, ranks, copies, deadline(), &t->shared);
 }
 
-ls_status ls_mp_group_open(ls_mp_group **tensor_out, ls_comm *comm, int copies)
+ls_status ls_mp_group_open(ls_mp_group **group_out, ls_comm *comm, int copies)
 {
     ls_status st = LS_OK;
     ls_mp_group *t = ls_mem_alloc(sizeof *t);
@@ -431,36 +412,36 @@ ls_status ls_mp_group_open(ls_mp_group **tensor_out, ls_comm *comm, int copies)
            out);
     t->packed = memory;
     LS_TRY(st, open_shared(t, copies), out);
-    *tensor_out = t;
+    *group_out = t;
 out:
     if (st != LS_OK)
         ls_mp_group_close(t);
     return st;
 }
 
-void ls_mp_group_close(ls_mp_group *tensor)
+void ls_mp_group_close(ls_mp_group *group)
 {
-    if (!tensor)
+    if (!group)
         return;
-    ls_mp_group_unstage(tensor);
-    ls_comm_close(tensor->shared);
-    ls_comm_free(tensor->comm, tensor->packed);
-    ls_mem_free(tensor);
+    ls_mp_group_unstage(group);
+    ls_comm_close(group->shared);
+    ls_comm_free(group->comm, group->packed);
+    ls_mem_free(group);
 }
 
-ls_comm *ls_mp_group_comm(const ls_mp_group *tensor)
+ls_comm *ls_mp_group_comm(const ls_mp_group *group)
 {
-    return tensor->comm;
+    return group->comm;
 }
 
-int64_t ls_mp_group_waited_ns(const ls_mp_group *tensor)
+int64_t ls_mp_group_waited_ns(const ls_mp_group *group)
 {
-    return tensor->waited_ns;
+    return group->waited_ns;
 }
 
-const ls_collectives *ls_mp_group_collectives(const ls_mp_group *tensor)
+const ls_collectives *ls_mp_group_collectives(const ls_mp_group *group)
 {
-    return &tensor->collectives;
+    return &group->collectives;
 }
 
 int64_t ls_mp_group_bytes(void)
@@ -468,18 +449,14 @@ int64_t ls_mp_group_bytes(void)
     return (int64_t)sizeof(float) * PACKED + (int64_t)sizeof(ls_mp_group);
 }
 
-int64_t ls_mp_group_held_bytes(const ls_mp_group *tensor)
+int64_t ls_mp_group_allocated(const ls_mp_group *group)
 {
-    int64_t bytes = 0;
-
-    for (int i = 0; i < HELD; i++)
-        bytes += tensor->held[i].bytes;
-    return bytes;
+    return group->allocated;
 }
 
-int64_t ls_mp_group_sent(const ls_mp_group *tensor)
+int64_t ls_mp_group_sent(const ls_mp_group *group)
 {
-    return tensor->sent;
+    return group->sent;
 }
 
 /* --- sums of copies --------------------------------------------------------------------------- */
@@ -522,7 +499,7 @@ static int64_t pack(ls_mp_group *t, walk *w, const ls_mp_group_keeper *x, bool b
 
 /* An array in which elements lie at their places. */
 typedef struct plain {
-    const ls_mp_group *tensor;
+    const ls_mp_group *group;
     float *x;
 } plain;
 
@@ -533,24 +510,12 @@ static void copy_plain(void *context, int64_t first, int64_t n, float *packed, b
     float *x = p->x + first;
     int64_t bytes = n * (int64_t)sizeof *x;
 
-    if (!p->tensor->staging)
+    if (!p->group->staging)
         memcpy(back ? x : packed, back ? packed : x, (size_t)bytes);
     else if (back)
-        ls_stream_copy_in(ls_staging_stream(p->tensor->staging), x, packed, bytes);
+        ls_stream_copy_in(ls_staging_stream(p->group->staging), x, packed, bytes);
     else
-        ls_stream_copy_out(ls_staging_stream(p->tensor->staging), packed, x, bytes);
-}
-
-static ls_status add_up(ls_mp_group *t, ls_comm *comm, int64_t n)
-{
-    return ls_comm_run(comm,
-                       &(ls_coll){.kind = LS_COLL_ALL_REDUCE,
-                                  .op = LS_COLL_SUM,
-                                  .type = LS_F32,
-                                  .count = n,
-                                  .in = t->packed,
-                                  .out = t->packed},
-                       deadline());
+        ls_stream_copy_out(ls_staging_stream(p->group->staging), packed, x, bytes);
 }
 
 static ls_status sum_kind(ls_mp_group *t, const ls_mp_group_keeper *x, walk w, ls_comm *divided)
@@ -566,8 +531,9 @@ static ls_status sum_kind(ls_mp_group *t, const ls_mp_group_keeper *x, walk w, l
         if (t->staging)
             LS_TRY(st, ls_stream_sync(ls_staging_stream(t->staging), deadline()), out);
         if (divided)
-            LS_TRY(st, add_up(t, divided, n), out);
-        LS_TRY(st, add_up(t, comm, n), out);
+            LS_TRY(st, ls_blocking_reduce(divided, LS_COLL_SUM, LS_F32, t->packed, n, deadline()),
+                   out);
+        LS_TRY(st, ls_blocking_reduce(comm, LS_COLL_SUM, LS_F32, t->packed, n, deadline()), out);
         t->sent += ls_collectives_sent(LS_COLLECTIVES_SUM, ls_comm_ranks(comm),
                                        n * (int64_t)sizeof(float));
         pack(t, &back, x, true);
@@ -576,39 +542,21 @@ out:
     return st;
 }
 
-ls_status ls_mp_group_sum_kept(ls_mp_group *tensor, const ls_mp_group_keeper *keeper,
+ls_status ls_mp_group_sum_kept(ls_mp_group *group, const ls_mp_group_keeper *keeper,
                                const ls_collectives_span *spans, int n, ls_comm *divided)
 {
-    ls_status st = sum_kind(tensor, keeper, (walk){.spans = spans, .n = n}, divided);
+    ls_status st = sum_kind(group, keeper, (walk){.spans = spans, .n = n}, divided);
 
-    if (st == LS_OK && tensor->shared)
-        st = sum_kind(tensor, keeper, (walk){.spans = spans, .n = n, .shared = true}, divided);
+    if (st == LS_OK && group->shared)
+        st = sum_kind(group, keeper, (walk){.spans = spans, .n = n, .shared = true}, divided);
     return st;
 }
 
-ls_status ls_mp_group_sum(ls_mp_group *tensor, float *x, const ls_collectives_span *spans, int n,
+ls_status ls_mp_group_sum(ls_mp_group *group, float *x, const ls_collectives_span *spans, int n,
                           ls_comm *divided)
 {
-    plain all = {.tensor = tensor, .x = x};
+    plain all = {.group = group, .x = x};
 
-    return ls_mp_group_sum_kept(tensor, &(ls_mp_group_keeper){.copy = copy_plain, .context = &all},
+    return ls_mp_group_sum_kept(group, &(ls_mp_group_keeper){.copy = copy_plain, .context = &all},
                                 spans, n, divided);
-}
-
-int64_t ls_mp_group_sum_sent(const ls_collectives_span *spans, int n, int ranks)
-{
-    int64_t all[2] = {0}, sent = 0; /* by kind: of all ranks, of some */
-
-    for (int kind = 0; kind < 2; kind++) {
-        int of = ranks;
-        for (int i = 0; i < n; i++)
-            if (spans[i].copies > 1 && (spans[i].copies < ranks) == kind) {
-                all[kind] += spans[i].count;
-                of = spans[i].copies;
-            }
-        for (int64_t left = all[kind]; left > 0; left -= PACKED)
-            sent += ls_collectives_sent(LS_COLLECTIVES_SUM, of,
-                                        ls_min_i64(left, PACKED) * (int64_t)sizeof(float));
-    }
-    return sent;
 }

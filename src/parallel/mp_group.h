@@ -19,19 +19,19 @@ typedef struct ls_mp_group ls_mp_group;
 
 /* All ranks of comm, which is borrowed, form the group. copies: ranks side by side that
  * share a key/value head (ls_model_split), 1 where none do. */
-ls_status ls_mp_group_open(ls_mp_group **tensor_out, ls_comm *comm, int copies);
-void ls_mp_group_close(ls_mp_group *tensor); /* NULL is allowed */
+ls_status ls_mp_group_open(ls_mp_group **group_out, ls_comm *comm, int copies);
+void ls_mp_group_close(ls_mp_group *group); /* NULL is allowed */
 
-ls_comm *ls_mp_group_comm(const ls_mp_group *tensor); /* that it was opened with */
+ls_comm *ls_mp_group_comm(const ls_mp_group *group); /* that it was opened with */
 
-/* For ls_pass_args.collectives; lives as long as the tensor. */
-const ls_collectives *ls_mp_group_collectives(const ls_mp_group *tensor);
+/* For ls_pass_args.collectives; lives as long as the group. */
+const ls_collectives *ls_mp_group_collectives(const ls_mp_group *group);
 
 /* From now on tensors lie in the memory of the stream's device, which no other rank reaches: moves
  * of at most `bytes` (ls_collectives_place) pass through the host's, and memory that is asked for
  * is the device's. Before anything is asked for; undone when all of it was freed. */
-ls_status ls_mp_group_stage(ls_mp_group *tensor, ls_stream *stream, int64_t bytes);
-void ls_mp_group_unstage(ls_mp_group *tensor); /* NULL is allowed, and one that is not staged */
+ls_status ls_mp_group_stage(ls_mp_group *group, ls_stream *stream, int64_t bytes);
+void ls_mp_group_unstage(ls_mp_group *group); /* NULL is allowed, and one that is not staged */
 
 /* What that takes of the host, for the ledger. */
 int64_t ls_mp_group_stage_bytes(int64_t bytes);
@@ -40,7 +40,7 @@ int64_t ls_mp_group_stage_bytes(int64_t bytes);
  * spans of the same lengths. Host memory, or where it is staged that of the device. divided: ranks
  * that each have some of the elements, and zeros in place of the others' (ZeRO): all of them get
  * all, first; NULL: each has all. */
-ls_status ls_mp_group_sum(ls_mp_group *tensor, float *x, const ls_collectives_span *spans, int n,
+ls_status ls_mp_group_sum(ls_mp_group *group, float *x, const ls_collectives_span *spans, int n,
                           ls_comm *divided);
 
 /* The same of elements that do not lie at their places: each rank copies those that it has, n from
@@ -49,24 +49,21 @@ typedef struct ls_mp_group_keeper {
     void (*copy)(void *context, int64_t first, int64_t n, float *packed, bool back);
     void *context;
 } ls_mp_group_keeper;
-ls_status ls_mp_group_sum_kept(ls_mp_group *tensor, const ls_mp_group_keeper *keeper,
+ls_status ls_mp_group_sum_kept(ls_mp_group *group, const ls_mp_group_keeper *keeper,
                                const ls_collectives_span *spans, int n, ls_comm *divided);
-
-/* Bytes that a rank of `ranks` sends in it to the others that have these elements, by ring algorithms. */
-int64_t ls_mp_group_sum_sent(const ls_collectives_span *spans, int n, int ranks);
 
 /* What opening takes, for the ledger. */
 int64_t ls_mp_group_bytes(void);
 
-/* Bytes that were asked for by the table and not freed yet. */
-int64_t ls_mp_group_held_bytes(const ls_mp_group *tensor);
+/* Bytes that the model has allocated through the table so far, freed ones included. */
+int64_t ls_mp_group_allocated(const ls_mp_group *group);
 
 /* Time that this rank has spent in moves so far: all of it where they are made at once, else what
  * was waited for. */
-int64_t ls_mp_group_waited_ns(const ls_mp_group *tensor);
+int64_t ls_mp_group_waited_ns(const ls_mp_group *group);
 
 /* Bytes that this rank has sent so far: payload only; sums and gathers by rings (ls_collectives_sent),
  * what is dealt out as it is. */
-int64_t ls_mp_group_sent(const ls_mp_group *tensor);
+int64_t ls_mp_group_sent(const ls_mp_group *group);
 
 LS_C_END

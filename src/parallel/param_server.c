@@ -17,7 +17,9 @@
 
 #include <errno.h>
 #include "base/mem.h"
+#include "parallel/shared_pages.h"
 #include "base/pool.h"
+#include "parallel/blocking.h"
 
 enum {
     WINDOW = 4,   /* servers that are asked at a time */
@@ -38,28 +40,25 @@ typedef struct flights {
 /* --- layout ------------------------------------------------------------------------------------
  */
 
-ls_param_server_run ls_param_server_row(const ls_param_server_args *args, ls_param_server_run part,
-                                        int32_t id)
+ls_range ls_param_server_row(const ls_param_server_args *args, ls_range part, int32_t id)
 {
     int64_t first = args->table.first + id * args->table.width;
 
-    return (ls_param_server_run){ls_max_i64(part.first, first),
-                                 ls_min_i64(part.end, first + args->table.width)};
+    return ls_range_common(part, (ls_range){first, args->table.width});
 }
 
-ls_param_server_layout ls_param_server_lay_out(const ls_param_server_args *args,
-                                               ls_param_server_run part, const int32_t *ids,
-                                               int64_t n)
+ls_param_server_layout ls_param_server_lay_out(const ls_param_server_args *args, ls_range part,
+                                               const int32_t *ids, int64_t n)
 {
     int64_t first = args->table.first, end = first + args->table.rows * args->table.width;
     ls_param_server_layout l = {.part = part, .dense = {part, {0, 0}}};
 
     if (!ids || args->table.rows == 0)
         return l;
-    l.dense[0].end = ls_min_i64(part.end, first);
-    l.dense[1] = (ls_param_server_run){ls_max_i64(part.first, end), part.end};
+    l.dense[0] = ls_range_common(part, (ls_range){0, first});
+    l.dense[1] = ls_range_common(part, (ls_range){end, args->count - end});
     for (int64_t i = 0; i < n; i++) {
-        int64_t elements = ls_param_server_run_count(ls_param_server_row(args, part, ids[i]));
+        int64_t elements = ls_param_server_row(args, part, ids[i]).count;
         if (elements == 0)
             continue;
         l.ids = l.n == 0 ? ids + i : l.ids;
@@ -72,12 +71,6 @@ ls_param_server_layout ls_param_server_lay_out(const ls_param_server_args *args,
 /* --- opening -----------------------------------------------------------------------------------
  */
 
-/* As the communicator gives them out. */
-static int64_t pages(int64_t bytes)
-{
-    return ls_round_up(ls_max_i64(1, bytes), 4096);
-}
-
 /* Rows on their way: a border between two servers can cut one. */
 static int64_t row_words(const ls_param_server_args *a)
 {
@@ -86,8 +79,7 @@ static int64_t row_words(const ls_param_server_args *a)
 
 static int64_t part_bytes(const ls_param_server_args *a)
 {
-    return ls_param_server_run_count(ls_param_server_part(a, a->mesh.rank)) *
-           (int64_t)sizeof(float);
+    return ls_param_server_part(a, a->mesh.rank).count * (int64_t)sizeof(float);
 }
 
 static bool serves(const ls_param_server_args *a)
@@ -97,10 +89,10 @@ static bool serves(const ls_param_server_args *a)
 
 int64_t ls_param_server_bytes(const ls_param_server_args *args)
 {
-    int64_t rows = pages(row_words(args) * (int64_t)sizeof(int32_t));
+    int64_t rows = ls_shared_pages(row_words(args) * (int64_t)sizeof(int32_t));
 
     return 2 * ls_comm_bytes() + rows +
-           (serves(args) ? ls_comm_bytes() + 3 * pages(part_bytes(args)) + rows : 0);
+           (serves(args) ? ls_comm_bytes() + 3 * ls_shared_pages(part_bytes(args)) + rows : 0);
 }
 
 static ls_status take(ls_param_server *x, int64_t bytes, const char *what, void *pointer_out)
@@ -114,16 +106,14 @@ static ls_status take(ls_param_server *x, int64_t bytes, const char *what, void 
 
 static ls_status open_comms(ls_param_server *x)
 {
-    int n = x->args.mesh.ranks, all[LS_MESH_WORKERS];
+    const ls_mesh *mesh = &x->args.mesh;
     int64_t deadline = ls_time_now_ns() + OPEN_S * LS_NS_PER_S;
     ls_status st;
 
-    for (int r = 0; r < n; r++)
-        all[r] = r;
-    LS_TRY(st, ls_comm_sub(x->args.comm, all, n, deadline, &x->up), out);
-    LS_TRY(st, ls_comm_sub(x->args.comm, all, n, deadline, &x->down), out);
-    st = ls_comm_sub(x->args.comm, all, serves(&x->args) ? x->args.mesh.servers : 0, deadline,
-                     &x->servers);
+    LS_TRY(st, ls_blocking_sub(x->args.comm, 0, 1, mesh->ranks, deadline, &x->up), out);
+    LS_TRY(st, ls_blocking_sub(x->args.comm, 0, 1, mesh->ranks, deadline, &x->down), out);
+    st = ls_blocking_sub(x->args.comm, 0, 1, serves(&x->args) ? mesh->servers : 0, deadline,
+                         &x->servers);
 out:
     return st;
 }
@@ -206,10 +196,8 @@ static void end_thread(ls_param_server *x)
     x->joined = true;
 }
 
-void ls_param_server_close(ls_param_server *ps)
+void ls_param_server_close(ls_param_server *x)
 {
-    ls_param_server *x = ps;
-
     if (!x)
         return;
     end_thread(x);
@@ -240,9 +228,8 @@ float *ls_param_server_own(const ls_param_server *ps)
     return ps->w;
 }
 
-ls_status ls_param_server_start(ls_param_server *ps, int64_t steps)
+ls_status ls_param_server_start(ls_param_server *x, int64_t steps)
 {
-    ls_param_server *x = ps;
     int e;
 
     for (int r = 0; r < x->args.mesh.ranks; r++)
@@ -315,7 +302,7 @@ static void ask_own(ls_param_server *x, const ls_param_server_own_request *reque
     pthread_mutex_unlock(&x->lock);
 }
 
-static ls_status await_own(ls_param_server *x)
+static ls_status wait_own(ls_param_server *x)
 {
     ls_status st = LS_OK;
 
@@ -332,10 +319,8 @@ static ls_status await_own(ls_param_server *x)
 /* --- the worker --------------------------------------------------------------------------------
  */
 
-void ls_param_server_touch(ls_param_server *ps, const int32_t *ids, int64_t n)
+void ls_param_server_touch(ls_param_server *x, const int32_t *ids, int64_t n)
 {
-    ls_param_server *x = ps;
-
     x->n_ids = 0;
     if (x->args.table.rows == 0)
         return;
@@ -365,9 +350,7 @@ static ls_status ask(ls_param_server *x, flights *f, int server, const ls_param_
     ls_status st = LS_OK;
 
     for (int i = 0; i < 2; i++)
-        LS_TRY(st,
-               receive_from(x, f, server, LS_F32, w + l->dense[i].first,
-                            ls_param_server_run_count(l->dense[i])),
+        LS_TRY(st, receive_from(x, f, server, LS_F32, w + l->dense[i].first, l->dense[i].count),
                out);
     LS_TRY(st, receive_from(x, f, server, LS_I32, rows, l->elements), out);
     LS_TRY(st, send_to(x, f, server, LS_U8, head, sizeof *head), out);
@@ -382,9 +365,9 @@ static void unpack(const ls_param_server *x, const ls_param_server_layout *l, co
                    float *w)
 {
     for (int64_t i = 0; i < l->n; i++) {
-        ls_param_server_run row = ls_param_server_row(&x->args, l->part, l->ids[i]);
-        memcpy(w + row.first, rows, (size_t)ls_param_server_run_count(row) * sizeof *w);
-        rows += ls_param_server_run_count(row);
+        ls_range row = ls_param_server_row(&x->args, l->part, l->ids[i]);
+        memcpy(w + row.first, rows, (size_t)row.count * sizeof *w);
+        rows += row.count;
     }
 }
 
@@ -412,16 +395,17 @@ static ls_status pull_window(ls_param_server *x, int first, int end,
     LS_TRY(st, land(x, &f), out);
     for (int j = first; j < end; j++)
         if (j == x->rank)
-            LS_TRY(st, await_own(x), out);
+            LS_TRY(st, wait_own(x), out);
         else
             unpack(x, &layouts[j - first], at[j - first], w);
 out:
     return st;
 }
 
-static ls_status pull(ls_param_server *x, int64_t step, ls_param_server_kind kind, float *w)
+ls_status ls_param_server_pull(ls_param_server *x, int64_t step, bool all, float *w)
 {
-    const ls_param_server_head head = {.kind = kind, .step = step};
+    const ls_param_server_head head = {
+        .kind = all ? LS_PARAM_SERVER_PULL_ALL : LS_PARAM_SERVER_PULL, .step = step};
     int servers = x->args.mesh.servers;
     ls_status st = LS_OK;
 
@@ -432,16 +416,6 @@ out:
     return st;
 }
 
-ls_status ls_param_server_pull(ls_param_server *ps, int64_t step, float *w)
-{
-    return pull(ps, step, LS_PARAM_SERVER_PULL, w);
-}
-
-ls_status ls_param_server_pull_all(ls_param_server *ps, int64_t step, float *w)
-{
-    return pull(ps, step, LS_PARAM_SERVER_PULL_ALL, w);
-}
-
 /* Ids and elements of the rows, into memory that others read; returns its end. */
 static int32_t *pack(const ls_param_server *x, const ls_param_server_layout *l, const float *grad,
                      int32_t *to)
@@ -449,9 +423,9 @@ static int32_t *pack(const ls_param_server *x, const ls_param_server_layout *l, 
     memcpy(to, l->ids, (size_t)l->n * sizeof *to);
     to += l->n;
     for (int64_t i = 0; i < l->n; i++) {
-        ls_param_server_run row = ls_param_server_row(&x->args, l->part, l->ids[i]);
-        memcpy(to, grad + row.first, (size_t)ls_param_server_run_count(row) * sizeof *grad);
-        to += ls_param_server_run_count(row);
+        ls_range row = ls_param_server_row(&x->args, l->part, l->ids[i]);
+        memcpy(to, grad + row.first, (size_t)row.count * sizeof *grad);
+        to += row.count;
     }
     return to;
 }
@@ -478,7 +452,7 @@ static ls_status push_to(ls_param_server *x, flights *f, int server,
     }
     LS_TRY(st, send_to(x, f, server, LS_U8, head, sizeof *head), out);
     for (int i = 0; i < 2; i++) {
-        int64_t n = ls_param_server_run_count(l.dense[i]);
+        int64_t n = l.dense[i].count;
         LS_TRY(st, send_to(x, f, server, LS_F32, push->grad + l.dense[i].first, n), out);
         bytes += n * (int64_t)sizeof(float);
     }
@@ -492,7 +466,7 @@ out:
 }
 
 /* Every server acknowledges a step that all workers have made; they say the same. */
-static ls_status await_acks(ls_param_server *x, ls_param_server_result *result_out)
+static ls_status wait_acks(ls_param_server *x, ls_param_server_result *result_out)
 {
     ls_param_server_ack ack = {0};
     ls_status st = LS_OK;
@@ -504,7 +478,7 @@ static ls_status await_acks(ls_param_server *x, ls_param_server_result *result_o
         ack = x->acks[j];
     }
     if (x->servers) {
-        LS_TRY(st, await_own(x), out);
+        LS_TRY(st, wait_own(x), out);
         ack = x->own.ack;
     }
     *result_out = (ls_param_server_result){
@@ -517,25 +491,21 @@ static ls_status expect_acks(ls_param_server *x)
 {
     ls_status st = LS_OK;
 
-    for (int j = 0; j < x->args.mesh.servers; j++)
+    for (int j = 0; j < x->args.mesh.servers && st == LS_OK; j++)
         if (j != x->rank)
-            LS_TRY(st,
-                   ls_comm_start(x->down,
-                                 &(ls_coll){.kind = LS_COLL_RECV,
-                                            .type = LS_U8,
-                                            .count = sizeof x->acks[j],
-                                            .out = &x->acks[j],
-                                            .peer = j},
-                                 &x->waiting[j]),
-                   out);
-out:
+            st = ls_comm_start(x->down,
+                               &(ls_coll){.kind = LS_COLL_RECV,
+                                          .type = LS_U8,
+                                          .count = sizeof x->acks[j],
+                                          .out = &x->acks[j],
+                                          .peer = j},
+                               &x->waiting[j]);
     return st;
 }
 
-ls_status ls_param_server_push_step(ls_param_server *ps, const ls_param_server_push *push,
+ls_status ls_param_server_push_step(ls_param_server *x, const ls_param_server_push *push,
                                     ls_param_server_result *result_out)
 {
-    ls_param_server *x = ps;
     int servers = x->args.mesh.servers;
     bool together = x->args.staleness == 0;
     int32_t *rows = x->rows;
@@ -550,9 +520,9 @@ ls_status ls_param_server_push_step(ls_param_server *ps, const ls_param_server_p
         LS_TRY(st, land(x, &f), out);
     }
     if (together)
-        LS_TRY(st, await_acks(x, result_out), out);
+        LS_TRY(st, wait_acks(x, result_out), out);
     else if (x->servers)
-        LS_TRY(st, await_own(x), out);
+        LS_TRY(st, wait_own(x), out);
     x->counts.pushes++;
 out:
     return st;
@@ -568,9 +538,8 @@ void ls_param_server_release(ls_param_server *ps)
     pthread_mutex_unlock(&ps->held);
 }
 
-ls_status ls_param_server_end(ls_param_server *ps)
+ls_status ls_param_server_end(ls_param_server *x)
 {
-    ls_param_server *x = ps;
     const ls_param_server_head head = {.kind = LS_PARAM_SERVER_END};
     ls_status st = LS_OK;
 
@@ -595,11 +564,7 @@ out:
 
 ls_status ls_param_server_numbers(ls_param_server *ps, ls_dtype type, void *numbers, int64_t n)
 {
-    return ls_comm_run(
-        ps->servers,
-        &(ls_coll){
-            .kind = LS_COLL_ALL_REDUCE, .type = type, .count = n, .in = numbers, .out = numbers},
-        deadline_of(ps));
+    return ls_blocking_reduce(ps->servers, LS_COLL_SUM, type, numbers, n, deadline_of(ps));
 }
 
 ls_param_server_counts ls_param_server_counted(ls_param_server *ps)

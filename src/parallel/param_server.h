@@ -76,10 +76,9 @@ ls_status ls_param_server_start(ls_param_server *ps, int64_t steps);
 /* The ids are rows of the table; they hold for the pulls and the push that follow. */
 void ls_param_server_touch(ls_param_server *ps, const int32_t *ids, int64_t n);
 
-/* What step `step` needs into w, the whole array of weights; or all, when every worker has pushed
- * all steps before it. */
-ls_status ls_param_server_pull(ls_param_server *ps, int64_t step, float *w);
-ls_status ls_param_server_pull_all(ls_param_server *ps, int64_t step, float *w);
+/* What step `step` needs into w, the whole array of weights; all: everything, when every worker has
+ * pushed all steps before it. */
+ls_status ls_param_server_pull(ls_param_server *ps, int64_t step, bool all, float *w);
 
 typedef struct ls_param_server_push {
     int64_t step;

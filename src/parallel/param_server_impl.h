@@ -6,11 +6,12 @@
  *     pull     head | ids of rows                                       answer: dense, elements of rows
  *     end      head
  *
- * Of a part of the weights the elements before and behind the table are dense; the table's rows travel
+ * Of a part of the weights the elements before and behind the table are dense; the table's rows are sent
  * by id. A part may begin or end in the middle of a row: then two servers have a piece of it each. */
 #pragma once
 #include <pthread.h>
 #include "base/time.h"
+#include "layout/range.h"
 #include "parallel/param_server.h"
 
 LS_C_BEGIN
@@ -39,15 +40,10 @@ typedef struct ls_param_server_ack {
     int32_t finite, blamed;
 } ls_param_server_ack;
 
-/* Elements first .. end-1 of the weights. */
-typedef struct ls_param_server_run {
-    int64_t first, end;
-} ls_param_server_run;
-
 /* What a request has of a server's part: two runs of dense elements, before and behind the table,
  * and its rows, which end at the borders of the part. */
 typedef struct ls_param_server_layout {
-    ls_param_server_run part, dense[2];
+    ls_range part, dense[2];
     const int32_t *ids; /* those that the part has something of, in order */
     int64_t n;
     int64_t elements; /* of their rows, as far as they lie in the part */
@@ -56,16 +52,16 @@ typedef struct ls_param_server_layout {
 /* What a worker is to this rank's server. */
 typedef enum ls_param_server_state {
     LS_PARAM_SERVER_LISTENING,
-    LS_PARAM_SERVER_HEARD,
-    LS_PARAM_SERVER_GONE
+    LS_PARAM_SERVER_REQUESTED,
+    LS_PARAM_SERVER_ENDED
 } ls_param_server_state;
 
 typedef struct ls_param_server_worker {
     ls_param_server_state state;
     ls_param_server_head head; /* LISTENING: where it is received; HEARD: what is asked for */
     ls_comm_request request;
-    int64_t pushed;   /* steps */
-    int64_t heard_ns; /* when the request that waits had come */
+    int64_t pushed;       /* steps */
+    int64_t requested_ns; /* when the request that waits had come */
 } ls_param_server_worker;
 
 /* A request of this rank's own worker: nothing is sent. Guarded by ls_param_server.lock. */
@@ -97,7 +93,7 @@ struct ls_param_server {
     ls_param_server_counts counts; /* answer_bytes and ahead: under lock */
 
     /* the server */
-    ls_param_server_run part;
+    ls_range part;
     float *w, *sum, *in;
     int32_t *in_rows; /* of one request, or its answer */
     ls_param_server_worker *workers;
@@ -117,26 +113,19 @@ struct ls_param_server {
     ls_err_record why; /* for this reason */
 };
 
-static inline int64_t ls_param_server_run_count(ls_param_server_run run)
-{
-    return run.end > run.first ? run.end - run.first : 0;
-}
-
-static inline ls_param_server_run ls_param_server_part(const ls_param_server_args *args, int server)
+static inline ls_range ls_param_server_part(const ls_param_server_args *args, int server)
 {
     ls_mesh_part p = ls_mesh_part_of(&args->mesh, args->count, 0, server);
 
-    return (ls_param_server_run){p.first, p.first + p.count};
+    return (ls_range){p.first, p.count};
 }
 
 /* Of a request with these ids (rows in rising order; NULL: all of the part is dense). */
-ls_param_server_layout ls_param_server_lay_out(const ls_param_server_args *args,
-                                               ls_param_server_run part, const int32_t *ids,
-                                               int64_t n);
+ls_param_server_layout ls_param_server_lay_out(const ls_param_server_args *args, ls_range part,
+                                               const int32_t *ids, int64_t n);
 
 /* The elements of row `id` that lie in a part. */
-ls_param_server_run ls_param_server_row(const ls_param_server_args *args, ls_param_server_run part,
-                                        int32_t id);
+ls_range ls_param_server_row(const ls_param_server_args *args, ls_range part, int32_t id);
 
 /* The thread's function. */
 void *ls_param_server_serve(void *ps);

@@ -3,10 +3,10 @@
  * It listens to all workers at a time, and does one thing at a time: no other thread touches the part,
  * and an answer has left before the next update changes it. A worker is, to this server,
  *
- *   listening --poll_workers--> heard --handle (when it may be)--> listening
- *                                 '----handle (it has ended)----> gone
+ *   listening --poll_workers--> requested --handle (when it may be)--> listening
+ *                                 '----handle (it has ended)----> ended
  *
- * What was heard may have to wait: a pull until no other worker is too far behind, a push of a step
+ * A request may have to wait: a pull until no other worker is too far behind, a push of a step
  * that all make together until those of lower ranks were added. A server that has waited too long
  * names the worker that it waits for, and ends the run.
  *
@@ -50,10 +50,10 @@ static ls_status listen_to(ls_param_server *x, int r)
                          &worker->request);
 }
 
-static void heard(ls_param_server_worker *worker)
+static void note_request(ls_param_server_worker *worker)
 {
-    worker->state = LS_PARAM_SERVER_HEARD;
-    worker->heard_ns = ls_time_now_ns();
+    worker->state = LS_PARAM_SERVER_REQUESTED;
+    worker->requested_ns = ls_time_now_ns();
 }
 
 static bool look_at_own(ls_param_server *x)
@@ -69,7 +69,7 @@ static bool look_at_own(ls_param_server *x)
     }
     pthread_mutex_unlock(&x->lock);
     if (asked)
-        heard(own);
+        note_request(own);
     return asked;
 }
 
@@ -90,7 +90,7 @@ static ls_status poll_workers(ls_param_server *x, bool *more_out)
         LS_TRY(st, ls_comm_test_any(x->up, requests, n, &which), out);
         if (which < 0)
             break;
-        heard(&x->workers[ranks[which]]);
+        note_request(&x->workers[ranks[which]]);
         requests[which] = requests[--n];
         ranks[which] = ranks[n];
         *more_out = true;
@@ -175,12 +175,12 @@ static ls_status fits(const ls_param_server_head *head, const ls_param_server_la
 /* --- pushes ------------------------------------------------------------------------------------
  */
 
-static void add_run(ls_param_server *x, ls_param_server_run run, const float *from)
+static void add_run(ls_param_server *x, ls_range run, const float *from)
 {
     float *sum = x->sum + (run.first - x->part.first);
 
-    if (ls_param_server_run_count(run) > 0)
-        ls_combine_two(LS_F32, sum, from, sum, ls_param_server_run_count(run));
+    if (run.count > 0)
+        ls_combine_two(LS_F32, sum, from, sum, run.count);
 }
 
 /* The own worker's gradient, where it lies. */
@@ -193,7 +193,7 @@ static void add_own(ls_param_server *x, const ls_param_server_head *head)
     for (int i = 0; i < 2; i++)
         add_run(x, l.dense[i], grad + l.dense[i].first);
     for (int64_t i = 0; i < l.n; i++) {
-        ls_param_server_run row = ls_param_server_row(&x->args, x->part, l.ids[i]);
+        ls_range row = ls_param_server_row(&x->args, x->part, l.ids[i]);
         add_run(x, row, grad + row.first);
     }
 }
@@ -207,7 +207,7 @@ static ls_status add_sent(ls_param_server *x, int r, const ls_param_server_head 
 
     for (int i = 0; i < 2; i++) {
         float *in = x->in + (l.dense[i].first - x->part.first);
-        int64_t n = ls_param_server_run_count(l.dense[i]);
+        int64_t n = l.dense[i].count;
         LS_TRY(st, receive_from(x, r, LS_F32, in, n), out);
         add_run(x, l.dense[i], in);
     }
@@ -217,9 +217,9 @@ static ls_status add_sent(ls_param_server *x, int r, const ls_param_server_head 
     LS_TRY(st, fits(head, &l, r, l.n + l.elements), out);
     from = (const float *)(const void *)(x->in_rows + l.n);
     for (int64_t i = 0; i < l.n; i++) {
-        ls_param_server_run row = ls_param_server_row(&x->args, x->part, l.ids[i]);
+        ls_range row = ls_param_server_row(&x->args, x->part, l.ids[i]);
         add_run(x, row, from);
-        from += ls_param_server_run_count(row);
+        from += row.count;
     }
 out:
     return st;
@@ -243,7 +243,7 @@ static ls_status make_update(ls_param_server *x, const ls_param_server_head *hea
     return st;
 }
 
-/* All workers have pushed a step: update, and tell them. */
+/* All workers have pushed a step: update, and send the result to all. */
 static ls_status finish_step(ls_param_server *x, const ls_param_server_head *head)
 {
     ls_status st;
@@ -271,7 +271,7 @@ static ls_status take_push(ls_param_server *x, int r)
     ls_status st = LS_OK;
 
     if (first) {
-        memset(x->sum, 0, (size_t)ls_param_server_run_count(x->part) * sizeof *x->sum);
+        memset(x->sum, 0, (size_t)x->part.count * sizeof *x->sum);
         x->result = (ls_param_server_result){.loss = 0};
         x->begun_ns = ls_time_now_ns();
     }
@@ -322,19 +322,17 @@ static const int32_t *pack(const ls_param_server *x, const ls_param_server_layou
     int32_t *to = x->in_rows + l->n;
 
     for (int64_t i = 0; i < l->n; i++) {
-        ls_param_server_run row = ls_param_server_row(&x->args, x->part, l->ids[i]);
-        memcpy(to, x->w + (row.first - x->part.first),
-               (size_t)ls_param_server_run_count(row) * sizeof *x->w);
-        to += ls_param_server_run_count(row);
+        ls_range row = ls_param_server_row(&x->args, x->part, l->ids[i]);
+        memcpy(to, x->w + (row.first - x->part.first), (size_t)row.count * sizeof *x->w);
+        to += row.count;
     }
     return x->in_rows + l->n;
 }
 
-static void copy_run(const ls_param_server *x, ls_param_server_run run, float *w)
+static void copy_run(const ls_param_server *x, ls_range run, float *w)
 {
-    if (ls_param_server_run_count(run) > 0)
-        memcpy(w + run.first, x->w + (run.first - x->part.first),
-               (size_t)ls_param_server_run_count(run) * sizeof *w);
+    if (run.count > 0)
+        memcpy(w + run.first, x->w + (run.first - x->part.first), (size_t)run.count * sizeof *w);
 }
 
 static void answer_own(ls_param_server *x, const ls_param_server_head *head)
@@ -363,8 +361,7 @@ static ls_status answer(ls_param_server *x, int r, const ls_param_server_head *h
     LS_TRY(st, fits(head, &l, r, l.n), out);
     for (int i = 0; i < 2; i++)
         LS_TRY(st,
-               send_to(x, r, LS_F32, x->w + (l.dense[i].first - x->part.first),
-                       ls_param_server_run_count(l.dense[i])),
+               send_to(x, r, LS_F32, x->w + (l.dense[i].first - x->part.first), l.dense[i].count),
                out);
     if (l.n > 0)
         LS_TRY(st, send_to(x, r, LS_I32, pack(x, &l), l.elements), out);
@@ -410,17 +407,17 @@ static ls_status handle(ls_param_server *x, int r, bool *more_out)
 
     LS_TRY(st, check_head(x, r, &worker->head), out);
     if (worker->head.kind == LS_PARAM_SERVER_PUSH && together(x) && r != x->turn)
-        return overdue(x, worker->heard_ns, x->turn);
+        return overdue(x, worker->requested_ns, x->turn);
     if (worker->head.kind != LS_PARAM_SERVER_PUSH && worker->head.kind != LS_PARAM_SERVER_END &&
         !may_pull(x, &worker->head))
-        return overdue(x, worker->heard_ns, slowest(x));
+        return overdue(x, worker->requested_ns, slowest(x));
     *more_out = true;
     if (worker->head.kind == LS_PARAM_SERVER_PUSH)
         st = take_push(x, r);
     else if (worker->head.kind != LS_PARAM_SERVER_END)
         st = take_pull(x, r);
     else
-        worker->state = LS_PARAM_SERVER_GONE;
+        worker->state = LS_PARAM_SERVER_ENDED;
 out:
     return st;
 }
@@ -450,7 +447,7 @@ static int still_here(const ls_param_server *x)
     int n = 0;
 
     for (int r = 0; r < x->args.mesh.ranks; r++)
-        n += x->workers[r].state != LS_PARAM_SERVER_GONE;
+        n += x->workers[r].state != LS_PARAM_SERVER_ENDED;
     return n;
 }
 
@@ -464,7 +461,7 @@ static ls_status serve(ls_param_server *x)
         bool more = false;
         LS_TRY(st, poll_workers(x, &more), out);
         for (int r = 0; r < x->args.mesh.ranks; r++)
-            if (x->workers[r].state == LS_PARAM_SERVER_HEARD)
+            if (x->workers[r].state == LS_PARAM_SERVER_REQUESTED)
                 LS_TRY(st, handle(x, r, &more), out);
         if (more)
             continue;

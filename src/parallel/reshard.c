@@ -19,11 +19,6 @@ ls_reshard_cut ls_reshard_cut_of(const ls_mesh *mesh)
         .ranks = ls_mesh_ranks(mesh), .shard = ls_mesh_shard_ranks(mesh), .bucket = mesh->bucket};
 }
 
-int ls_reshard_seats(const ls_reshard_cut *cut)
-{
-    return cut->shard;
-}
-
 /* A mesh whose first ranks have the seats in order. */
 static ls_mesh mesh_of(const ls_reshard_cut *cut)
 {
@@ -71,7 +66,7 @@ static int64_t count_from(const ls_reshard_args *a, int source, ls_mesh_part to)
 {
     int64_t n = 0;
 
-    for (int seat = 0; seat < ls_reshard_seats(&a->from); seat++)
+    for (int seat = 0; seat < a->from.shard; seat++)
         if (a->sources[seat] == source)
             for (overlap o = {.bucket = -1}; next_overlap(a, seat, to, &o);)
                 n += o.count;
@@ -81,7 +76,7 @@ static int64_t count_from(const ls_reshard_args *a, int source, ls_mesh_part to)
 /* What a new part gets from this rank, one overlap after the other. */
 static void pack(const ls_reshard_args *a, const float *const *held, ls_mesh_part to, float **out)
 {
-    for (int seat = 0; seat < ls_reshard_seats(&a->from); seat++)
+    for (int seat = 0; seat < a->from.shard; seat++)
         if (a->sources[seat] == a->to->rank)
             for (overlap o = {.bucket = -1}; next_overlap(a, seat, to, &o); *out += o.count)
                 memcpy(*out, held[seat] + o.at, (size_t)o.count * sizeof **out);
@@ -91,7 +86,7 @@ static void pack(const ls_reshard_args *a, const float *const *held, ls_mesh_par
 static void unpack(const ls_reshard_args *a, int source, const float *const *held,
                    ls_mesh_part part, float *own, const float **in)
 {
-    for (int seat = 0; seat < ls_reshard_seats(&a->from); seat++) {
+    for (int seat = 0; seat < a->from.shard; seat++) {
         if (a->sources[seat] != source)
             continue;
         for (overlap o = {.bucket = -1}; next_overlap(a, seat, part, &o);) {

@@ -23,7 +23,6 @@ typedef struct ls_reshard_cut {
 } ls_reshard_cut;
 
 ls_reshard_cut ls_reshard_cut_of(const ls_mesh *mesh);
-int ls_reshard_seats(const ls_reshard_cut *cut);
 int ls_reshard_buckets(const ls_reshard_cut *cut, int64_t trained);
 
 /* What a seat has of a bucket. */

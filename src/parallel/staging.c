@@ -11,11 +11,11 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "parallel/shared_pages.h"
 
 typedef struct place_memory {
-    char *memory; /* owned */
-    bool locked;
-    ls_event *mark; /* owned */
+    ls_staging_memory memory; /* owned */
+    ls_event *mark;           /* owned */
 } place_memory;
 
 struct ls_staging {
@@ -28,26 +28,41 @@ struct ls_staging {
 
 int64_t ls_staging_bytes(int places, int64_t bytes)
 {
-    return places * ls_round_up(ls_max_i64(bytes, 1), 4096);
+    return places * ls_shared_pages(bytes);
+}
+
+ls_status ls_staging_alloc(ls_staging_memory *memory, ls_comm *comm, ls_device *device,
+                           int64_t bytes, const char *what, bool warns)
+{
+    int64_t all = ls_staging_bytes(1, bytes);
+    ls_status st = ls_comm_alloc(comm, all, what, &memory->at);
+
+    if (st != LS_OK)
+        return st;
+    memory->locked = ls_device_host_lock(device, memory->at, all, what) == LS_OK;
+    if (!memory->locked && warns)
+        ls_log(LS_LOG_WARN, "%s: exchanges with other ranks are slower for it",
+               ls_err_last()->text);
+    if (!memory->locked)
+        ls_err_clear();
+    return LS_OK;
+}
+
+void ls_staging_free(ls_staging_memory *memory, ls_comm *comm, ls_device *device)
+{
+    if (memory->locked)
+        ls_device_host_unlock(device, memory->at);
+    if (memory->at)
+        ls_comm_free(comm, memory->at);
+    *memory = (ls_staging_memory){.at = NULL};
 }
 
 static ls_status open_place(ls_staging *s, place_memory *p, const char *what, bool first)
 {
     ls_device *device = ls_stream_device(s->stream);
-    void *memory;
-    ls_status st;
+    ls_status st = ls_staging_alloc(&p->memory, s->comm, device, s->bytes, what, first);
 
-    LS_TRY(st, ls_comm_alloc(s->comm, s->bytes, what, &memory), out);
-    p->memory = memory;
-    LS_TRY(st, ls_event_create(&p->mark, device), out);
-    p->locked = ls_device_host_lock(device, memory, s->bytes, what) == LS_OK;
-    if (!p->locked && first)
-        ls_log(LS_LOG_WARN, "%s: exchanges with other ranks are slower for it",
-               ls_err_last()->text);
-    if (!p->locked)
-        ls_err_clear();
-out:
-    return st;
+    return st == LS_OK ? ls_event_create(&p->mark, device) : st;
 }
 
 ls_status ls_staging_open(ls_staging **staging_out, ls_comm *comm, ls_stream *stream, int places,
@@ -72,18 +87,14 @@ out:
     return st;
 }
 
-void ls_staging_close(ls_staging *staging)
+void ls_staging_close(ls_staging *s)
 {
-    ls_staging *s = staging;
-
     if (!s)
         return;
     for (int i = 0; i < s->n; i++) {
         place_memory *p = &s->places[i];
-        if (p->locked)
-            ls_device_host_unlock(ls_stream_device(s->stream), p->memory);
         ls_event_free(p->mark);
-        ls_comm_free(s->comm, p->memory);
+        ls_staging_free(&p->memory, s->comm, ls_stream_device(s->stream));
     }
     ls_mem_free(s->places);
     ls_mem_free(s);
@@ -96,7 +107,7 @@ ls_stream *ls_staging_stream(const ls_staging *staging)
 
 void *ls_staging_at(const ls_staging *staging, int place)
 {
-    return staging->places[place].memory;
+    return staging->places[place].memory.at;
 }
 
 /* Where a copy begins; it must end inside. */
@@ -104,7 +115,7 @@ static char *inside(const ls_staging *s, int place, int64_t at, int64_t bytes)
 {
     LS_BUG_IF(at + bytes > s->bytes, "%lld bytes from %lld on do not fit into a place of %lld",
               (long long)bytes, (long long)at, (long long)s->bytes);
-    return s->places[place].memory + at;
+    return (char *)s->places[place].memory.at + at;
 }
 
 void ls_staging_take(ls_staging *staging, int place, int64_t at, const void *from, int64_t bytes)
@@ -118,7 +129,7 @@ void ls_staging_mark(ls_staging *staging, int place)
 }
 
 /* What went wrong on the device is said by its stream, which knows the rows. */
-ls_status ls_staging_await(ls_staging *staging, int place, int64_t deadline_ns)
+ls_status ls_staging_wait(ls_staging *staging, int place, int64_t deadline_ns)
 {
     ls_status st = LS_OK;
 
@@ -149,10 +160,8 @@ static bool receives(const ls_comm *comm, const ls_coll *coll)
            (coll->kind != LS_COLL_BROADCAST || coll->peer != ls_comm_rank(comm));
 }
 
-ls_status ls_staging_run(ls_staging *staging, ls_comm *comm, const ls_coll *coll,
-                         int64_t deadline_ns)
+ls_status ls_staging_run(ls_staging *s, ls_comm *comm, const ls_coll *coll, int64_t deadline_ns)
 {
-    ls_staging *s = staging;
     int64_t size = ls_dtype_bytes(coll->type), most = s->bytes / size;
     ls_status st = LS_OK;
 
@@ -162,11 +171,11 @@ ls_status ls_staging_run(ls_staging *staging, ls_comm *comm, const ls_coll *coll
     for (int64_t done = 0; done < coll->count; done += most) {
         ls_coll piece = *coll;
         piece.count = ls_min_i64(most, coll->count - done);
-        piece.in = piece.out = s->places[0].memory;
+        piece.in = piece.out = s->places[0].memory.at;
         if (brings(comm, coll))
             ls_staging_take(s, 0, 0, (const char *)coll->in + done * size, piece.count * size);
         ls_staging_mark(s, 0);
-        LS_TRY(st, ls_staging_await(s, 0, deadline_ns), out);
+        LS_TRY(st, ls_staging_wait(s, 0, deadline_ns), out);
         LS_TRY(st, ls_comm_run(comm, &piece, deadline_ns), out);
         if (receives(comm, coll))
             ls_staging_give(s, 0, 0, (char *)coll->out + done * size, piece.count * size);

@@ -16,6 +16,17 @@
 
 LS_C_BEGIN
 
+/* Memory that the ranks of a node reach where it lies, and that a device copies from and to. */
+typedef struct ls_staging_memory {
+    void *at;    /* owned; NULL: none */
+    bool locked; /* for copies; else they are slower, and right too */
+} ls_staging_memory;
+
+/* bytes are rounded up to whole pages. warns: with one warning where it cannot be locked. */
+ls_status ls_staging_alloc(ls_staging_memory *memory, ls_comm *comm, ls_device *device,
+                           int64_t bytes, const char *what, bool warns);
+void ls_staging_free(ls_staging_memory *memory, ls_comm *comm, ls_device *device);
+
 typedef struct ls_staging ls_staging;
 
 /* `places` of `bytes` each, in memory that the ranks of comm reach where it lies. Both
@@ -34,7 +45,7 @@ void *ls_staging_at(const ls_staging *staging, int place);
  * come to the mark. From then on the place is the host's, */
 void ls_staging_take(ls_staging *staging, int place, int64_t at, const void *from, int64_t bytes);
 void ls_staging_mark(ls_staging *staging, int place);
-ls_status ls_staging_await(ls_staging *staging, int place, int64_t deadline_ns);
+ls_status ls_staging_wait(ls_staging *staging, int place, int64_t deadline_ns);
 /* until this is queued: from there to the device. */
 void ls_staging_give(ls_staging *staging, int place, int64_t at, void *to, int64_t bytes);
 

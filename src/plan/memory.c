@@ -263,7 +263,7 @@ ls_pass_args ls_memory_step_pass(const ls_run *run, const ls_model *model,
                           .any_order = !calls->ordered,
                           .recompute = run->train.recompute,
                           .recompute_blocks = blocks == LS_RUN_AUTO ? model->shape.L : blocks,
-                          .cp_group = {.rank = calls->place,
+                          .cp_group = {.rank = calls->cp_rank,
                                        .ranks = calls->cp,
                                        .gather = run->mesh.keys == LS_KEYS_GATHER}};
 }

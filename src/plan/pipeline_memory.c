@@ -40,7 +40,7 @@ bool ls_pipeline_memory_packs(const ls_pass_args *pass, ls_packed_weights_args *
 ls_dp_args ls_pipeline_memory_sum(const ls_run *run, const ls_mesh *mesh, int64_t count,
                                   bool divides)
 {
-    ls_mesh pp_rank = ls_mesh_of_pp_rank(mesh);
+    ls_mesh pp_rank = ls_mesh_stage(mesh);
     ls_calls calls;
 
     pp_rank.zero = divides;
@@ -75,14 +75,14 @@ typedef struct pages {
     int64_t first, end; /* bytes */
 } pages;
 
-static pages pages_of(int64_t page, ls_stage_plan_range r, int64_t size)
+static pages pages_of(int64_t page, ls_range r, int64_t size)
 {
     if (r.count == 0)
         return (pages){0, 0};
     return (pages){r.first * size / page * page, ls_round_up((r.first + r.count) * size, page)};
 }
 
-static int64_t paged(int64_t page, ls_stage_plan_range r, int64_t size)
+static int64_t paged(int64_t page, ls_range r, int64_t size)
 {
     pages p = pages_of(page, r, size);
 
@@ -90,7 +90,7 @@ static int64_t paged(int64_t page, ls_stage_plan_range r, int64_t size)
 }
 
 /* Of several ranges that do not overlap; pages that two of them share count once. */
-static int64_t all_paged(int64_t page, const ls_stage_plan_range *ranges, int n, int64_t size)
+static int64_t all_paged(int64_t page, const ls_range *ranges, int n, int64_t size)
 {
     int64_t bytes = 0;
 
@@ -111,15 +111,14 @@ static int64_t all_paged(int64_t page, const ls_stage_plan_range *ranges, int n,
 /* Of the weights that a rank has, and of a moment. */
 static int64_t weight_bytes(const ls_memory_args *args, const ls_stage_plan *p, int64_t size)
 {
-    ls_stage_plan_range ranges[LS_STAGE_PLAN_BUCKETS + 1];
+    ls_range ranges[LS_STAGE_PLAN_BUCKETS + 1];
     int n = ls_stage_plan_ranges(p, ranges);
 
     return all_paged(ls_memory_page(args), ranges, n, size);
 }
 
 /* What a pipeline's rank updates of a chunk, bucket by bucket. Returns how many. */
-static int updated_of(const ls_stage_plan *p, int pipeline, int chunk,
-                      ls_stage_plan_range *ranges_out)
+static int updated_of(const ls_stage_plan *p, int pipeline, int chunk, ls_range *ranges_out)
 {
     int n = ls_stage_plan_buckets(p, p->pp_rank, chunk);
 
@@ -130,7 +129,7 @@ static int updated_of(const ls_stage_plan *p, int pipeline, int chunk,
 
 static int64_t moment_bytes(const ls_memory_args *args, const ls_stage_plan *p, int pipeline)
 {
-    ls_stage_plan_range ranges[LS_STAGE_PLAN_BUCKETS];
+    ls_range ranges[LS_STAGE_PLAN_BUCKETS];
     int n = 0;
 
     for (int c = 0; c < p->chunks; c++)
@@ -145,8 +144,7 @@ typedef struct sums {
 } sums;
 
 /* Gradients of a range, with the room that their sum over pipelines takes; and what that takes. */
-static int64_t grad_bytes(const ls_memory_args *args, ls_stage_plan_range own, bool divides,
-                          sums *sum)
+static int64_t grad_bytes(const ls_memory_args *args, ls_range own, bool divides, sums *sum)
 {
     ls_dp_args dp = ls_pipeline_memory_sum(args->run, ls_memory_sums(args), own.count, divides);
 
@@ -165,13 +163,13 @@ static int64_t grad_bytes(const ls_memory_args *args, ls_stage_plan_range own, b
 static int64_t made_bytes(const ls_stage_plan *p, const ls_model *model, int chunk, int first,
                           int last)
 {
-    ls_stage_plan_range low = ls_stage_plan_bucket(p, p->pp_rank, chunk, first);
-    ls_stage_plan_range top = ls_stage_plan_bucket(p, p->pp_rank, chunk, last);
+    ls_range low = ls_stage_plan_bucket(p, p->pp_rank, chunk, first);
+    ls_range top = ls_stage_plan_bucket(p, p->pp_rank, chunk, last);
     int64_t below = p->chunk[chunk].unit + first * p->per - 1, bias = -1;
 
     if (first > 0 && below > 0)
         bias = model->blocks[below - 1].out_b.g;
-    const ls_stage_plan_range both[2] = {
+    const ls_range both[2] = {
         {bias, bias < 0 ? 0 : model->shape.C},
         {low.first, top.first + top.count - low.first},
     };
@@ -185,9 +183,7 @@ static int64_t chunk_flow(const ls_stage_plan *p, const ls_model *model, int chu
 {
     int n = ls_stage_plan_buckets(p, p->pp_rank, chunk);
     bool tied = p->tied.count > 0 && ls_stage_plan_is_last(p) && chunk == p->chunks - 1;
-    int64_t head =
-                tied ? paged(LS_WINDOW_PAGE, (ls_stage_plan_range){0, p->tied.count}, sizeof(float))
-                     : 0,
+    int64_t head = tied ? paged(LS_WINDOW_PAGE, (ls_range){0, p->tied.count}, sizeof(float)) : 0,
             most = head;
 
     for (int b = 0; b < n; b++) {
@@ -206,9 +202,7 @@ int64_t ls_pipeline_memory_flow_bytes(const ls_stage_plan *pipe, const ls_model 
     if (pipe->chunk[0].late > 0) /* between the halves of a backward there is all of it */
         return ls_stage_plan_flows(pipe) *
                    paged(LS_WINDOW_PAGE, pipe->chunk[0].own, sizeof(float)) +
-               (tied ? paged(LS_WINDOW_PAGE, (ls_stage_plan_range){0, pipe->tied.count},
-                             sizeof(float))
-                     : 0);
+               (tied ? paged(LS_WINDOW_PAGE, (ls_range){0, pipe->tied.count}, sizeof(float)) : 0);
     for (int c = 0; c < pipe->chunks; c++)
         most = ls_max_i64(most, chunk_flow(pipe, model, c));
     return most;
@@ -226,11 +220,10 @@ int64_t ls_pipeline_memory_gathered_bytes(const ls_stage_plan *pipe, const ls_mo
             end == model->shape.L + 2 && pipe->tied.count > 0 && ls_stage_plan_is_last(pipe);
         for (int b = 0; b < n; b++) { /* and the next one */
             int next = b + 1 < n ? b + 1 : b;
-            ls_stage_plan_range low = ls_stage_plan_bucket(pipe, pipe->pp_rank, c, b);
-            ls_stage_plan_range top = ls_stage_plan_bucket(pipe, pipe->pp_rank, c, next);
-            int64_t bytes =
-                paged(LS_WINDOW_PAGE,
-                      (ls_stage_plan_range){low.first, top.first + top.count - low.first}, size);
+            ls_range low = ls_stage_plan_bucket(pipe, pipe->pp_rank, c, b);
+            ls_range top = ls_stage_plan_bucket(pipe, pipe->pp_rank, c, next);
+            int64_t bytes = paged(LS_WINDOW_PAGE,
+                                  (ls_range){low.first, top.first + top.count - low.first}, size);
             most = ls_max_i64(
                 most,
                 bytes + (head && next == n - 1 ? paged(LS_WINDOW_PAGE, pipe->tied, size) : 0));
@@ -243,7 +236,7 @@ int64_t ls_pipeline_memory_gathered_bytes(const ls_stage_plan *pipe, const ls_mo
  * part; the first one what it updates, which comes from there. */
 static int64_t tied_bytes(const ls_stage_plan *p)
 {
-    ls_stage_plan_range ranges[LS_STAGE_PLAN_BUCKETS];
+    ls_range ranges[LS_STAGE_PLAN_BUCKETS];
     int n = 1;
 
     if (p->tied.count == 0 || (!ls_stage_plan_is_last(p) && !ls_stage_plan_is_first(p)))
@@ -253,7 +246,7 @@ static int64_t tied_bytes(const ls_stage_plan *p)
     else
         n = updated_of(p, p->pipeline, 0, ranges);
     for (int b = 0; b < n; b++) {
-        ranges[b] = ls_stage_plan_common(ranges[b], p->tied);
+        ranges[b] = ls_range_common(ranges[b], p->tied);
         ranges[b].first -= p->tied.first;
     }
     return all_paged(LS_WINDOW_PAGE, ranges, n, sizeof(float));
@@ -263,22 +256,21 @@ static int64_t tied_bytes(const ls_stage_plan *p)
 static int64_t feed_bytes(const ls_memory_args *args, const ls_stage_plan *p, int64_t own,
                           int64_t most)
 {
-    ls_mesh pp_rank = ls_mesh_of_pp_rank(ls_memory_sums(args));
+    ls_mesh pp_rank = ls_mesh_stage(ls_memory_sums(args));
     int64_t slots = ls_calls_feed(args->run, &pp_rank, p->table.micros, NULL);
 
     return ls_ordered_feed_bytes(own, most, p->pipelines, LS_STAGE_PLAN_AHEAD, slots, LS_F32);
 }
 
 /* What several ranks of a tp group have a part of, in a range: it is summed before the norm. */
-static int64_t partial_bytes(const ls_model *model, ls_stage_plan_range own)
+static int64_t partial_bytes(const ls_model *model, ls_range own)
 {
     int64_t bytes = 0;
 
     for (int i = 0; i < model->n_params; i++) {
         const ls_param *p = &model->params[i];
         if (p->box.partial && p->trained >= own.first && p->trained < own.first + own.count)
-            bytes +=
-                paged(LS_WINDOW_PAGE, (ls_stage_plan_range){p->trained, p->count}, sizeof(float));
+            bytes += paged(LS_WINDOW_PAGE, (ls_range){p->trained, p->count}, sizeof(float));
     }
     return bytes;
 }
@@ -287,7 +279,7 @@ static int64_t partial_bytes(const ls_model *model, ls_stage_plan_range own)
 static void predict_parted(const ls_memory_args *args, const ls_calls *calls,
                            const ls_stage_plan *p, ls_ledger *ledger)
 {
-    ls_stage_plan_range ranges[LS_STAGE_PLAN_BUCKETS];
+    ls_range ranges[LS_STAGE_PLAN_BUCKETS];
     int64_t bytes = ls_pipeline_memory_flow_bytes(p, args->model) + tied_bytes(p), sum = 0;
 
     for (int c = 0; c < p->chunks; c++) {
@@ -312,7 +304,7 @@ static void predict_parted(const ls_memory_args *args, const ls_calls *calls,
 static void predict_gradients(const ls_memory_args *args, const ls_calls *calls,
                               const ls_stage_plan *p, ls_ledger *ledger)
 {
-    ls_stage_plan_range head = {0, p->tied.count};
+    ls_range head = {0, p->tied.count};
     int64_t bytes = 0;
     sums sum = {.bytes = 0};
 

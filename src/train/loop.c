@@ -27,9 +27,11 @@
 #include "comm/tune.h"
 #include "config/ramp.h"
 #include "optim/lr_schedule.h"
+#include "parallel/blocking.h"
 #include "train/replica/recover.h"
 #include "train/report/eval.h"
 #include "train/report/profiling.h"
+#include "train/report/recovery_events.h"
 #include "train/report/summary.h"
 #include "train/save/preempt.h"
 #include "train/save/save.h"
@@ -133,11 +135,9 @@ out:
 /* Where ranks recover from losses, none of them leaves before the last one is done. */
 static ls_status leave_together(loop *l)
 {
-    const ls_coll barrier = {.kind = LS_COLL_BARRIER};
-
     if (!l->s.args.rejoin || l->s.mesh.ranks == 1)
         return LS_OK;
-    return ls_comm_run(l->s.args.comm, &barrier, ls_time_now_ns() + PART_S * LS_NS_PER_S);
+    return ls_blocking_barrier(l->s.args.comm, ls_time_now_ns() + PART_S * LS_NS_PER_S);
 }
 
 /* Whether another process would have nothing to do: not where this one's time was over. */
@@ -157,7 +157,7 @@ static ls_status run_view(loop *l, const ls_session_args *args)
     LS_TRY(st, train(l), out);
     ls_summary_end(&l->summary);
     ls_profiling_finish(s);
-    LS_TRY(st, ls_sync_finish(s), out);
+    LS_TRY(st, LS_SYNC_CALL(s, finish, (s)), out);
     if (l->stop)
         LS_TRY(st, ls_preempt_save(s, l->unsaved), out);
     else
@@ -165,7 +165,7 @@ static ls_status run_view(loop *l, const ls_session_args *args)
     LS_TRY(st, ls_summary_emit(&l->summary, s, l->stopped_by), out);
     if (s->mesh.rank == 0 && is_finished(l) && ls_preempt_done(s) != LS_OK)
         ls_log(LS_LOG_WARN, "the end of the run is not noted: %s", ls_err_last()->text);
-    LS_TRY(st, ls_sync_leave(s), out);
+    LS_TRY(st, LS_SYNC_CALL(s, leave, (s)), out);
     st = leave_together(l);
 out:
     return st;
@@ -243,7 +243,7 @@ static ls_status go_on(loop *l)
     if (s->mesh.rank > 0)
         l->told = s->step_number;
     else if (plan->first_new)
-        l->told = ls_recover_last_told(s);
+        l->told = ls_recovery_events_last_step(s);
     if (l->met < s->step_number) {
         LS_TRY(st, meet(l), out);
     } else {
@@ -311,7 +311,7 @@ static ls_status one_step(loop *l)
                           .targets = batch->targets,
                           .start = batch->start,
                           .counted = batch->counted};
-    LS_TRY(st, ls_sync_begin(s, &part, &l->clock), out);
+    LS_TRY(st, LS_SYNC_CALL(s, begin, (s, &part, &l->clock)), out);
     l->loss_scale = s->scaler.on ? s->scaler.scale : 0;
     ls_step_scale_loss(s->step, s->scaler.scale);
     LS_TRY(st, ls_step_run(s->step, &part, s->step_number, lr, &l->clock, &result), out);
@@ -320,7 +320,7 @@ static ls_status one_step(loop *l)
         note_overflow(s);
     if (!result.finite && !overflow)
         LS_TRY(st, handle_nonfinite(l), out);
-    LS_TRY(st, ls_sync_end(s, &result, &l->clock), out);
+    LS_TRY(st, LS_SYNC_CALL(s, end, (s, &result, &l->clock)), out);
     if (result.finite)
         s->progress.loss = result.loss;
     s->progress.last = result;
@@ -357,7 +357,7 @@ static ls_status after_update(loop *l, const ls_batch *batch)
         ls_summary_note_foreign(&l->summary, s);
     if (l->steps_in_view == 2 && s->args.comm && !s->mesh.independent)
         LS_TRY(st, tune_exchanges(s), out);
-    LS_TRY(st, ls_sync_exchange(s, &s->progress.last, &l->clock), out);
+    LS_TRY(st, LS_SYNC_CALL(s, exchange, (s, &s->progress.last, &l->clock)), out);
 out:
     return st;
 }
@@ -374,11 +374,7 @@ static ls_status handle_nonfinite(loop *l)
     st = ls_step_find_nonfinite(s->step, s->step_number);
     if (s->run->train.nonfinite == LS_NONFINITE_STOP || st != LS_ENUMERIC)
         return st;
-    ls_session_emit(s, &(ls_event){.kind = LS_EVENT_INCIDENT,
-                                   .incident = {.step = number,
-                                                .kind = "nonfinite",
-                                                .action = "update skipped",
-                                                .text = ls_err_last()->text}});
+    ls_session_incident(s, number, "nonfinite", "update skipped", ls_err_last()->text);
     /* Once weights are broken every step is: warn of the 1st, 2nd, 4th, 8th ... of them. */
     skipped = ++l->skipped;
     if ((skipped & (skipped - 1)) == 0 && (s->mesh.rank == 0 || s->mesh.independent))
@@ -424,12 +420,12 @@ static ls_status agree(loop *l)
     ls_session *s = &l->s;
     double seconds = (double)(ls_time_now_ns() - l->summary.begun_ns) / 1e9;
 
-    ls_recover_notes(s);
+    ls_recovery_events_note(s);
     double asked[3] = {s->args.stop && *s->args.stop,
                        s->mesh.rank == 0 && s->run->train.seconds > 0 &&
                            seconds >= s->run->train.seconds,
                        ls_recover_regroups(s, l->steps_in_view)};
-    ls_status st = s->dp ? ls_dp_numbers(s->dp, LS_F64, asked, 3) : LS_OK;
+    ls_status st = s->dp ? ls_dp_sum_numbers(s->dp, LS_F64, asked, 3) : LS_OK;
 
     l->stop = asked[0] > 0;
     l->over = asked[1] > 0;
@@ -479,10 +475,10 @@ static ls_status validate(loop *l)
     ls_session *s = &l->s;
     ls_status st = LS_OK;
 
-    LS_TRY(st, ls_sync_show(s, true), out);
+    LS_TRY(st, LS_SYNC_CALL(s, show, (s, true)), out);
     LS_TRY(st, ls_eval_loss(&l->eval, s), out);
     LS_TRY(st, ls_eval_sample(&l->eval, s, s->run->eval.sample_tokens), out);
-    LS_TRY(st, ls_sync_show(s, false), out);
+    LS_TRY(st, LS_SYNC_CALL(s, show, (s, false)), out);
     ls_step_clock_lap(&l->clock, LS_TIME_EVAL);
 out:
     return st;
@@ -493,7 +489,7 @@ static ls_status save(loop *l)
     ls_session *s = &l->s;
     ls_status st = LS_OK;
 
-    LS_TRY(st, ls_sync_save_begin(s), out);
+    LS_TRY(st, LS_SYNC_CALL(s, save_begin, (s)), out);
     LS_TRY(st, ls_sync_save_end(s, ls_save_begin(s)), out);
     ls_step_clock_lap(&l->clock, LS_TIME_CHECKPOINT);
 out:

@@ -25,6 +25,7 @@
 #include "train/replica/replica_send.h"
 #include "train/replica/replica_store.h"
 #include "train/report/profiling.h"
+#include "train/report/recovery_events.h"
 #include "train/save/error_feedback.h"
 #include "train/save/save.h"
 #include "train/save/sharded_save.h"
@@ -101,7 +102,6 @@ static ls_status choose_mesh(ls_session *s)
     if (s->auto_mesh.choice.count == 0)
         LS_TRY(st, ls_mesh_agree_mesh(s), out);
     ls_batch_slice_close(s);
-    s->data.slice = (ls_batch_slice){.set = NULL};
     ls_mem_free(s->places);
     s->places = NULL;
     LS_TRY(st, ls_session_open_mesh(s), out);
@@ -240,9 +240,9 @@ static ls_status open_step(ls_session *s)
     LS_TRY(st, open_exchanges(s, &step), out);
     LS_TRY(st, open_packs(s, &memory, &step), out);
     step.collectives = ls_session_collectives(s);
-    step.kept = ls_replica_lend(s);
+    step.kept = ls_replica_reuse(s);
     LS_TRY(st, ls_step_open(&s->step, &step), out);
-    ls_replica_lent(s);
+    ls_replica_reused(s);
     if (s->sync.mode->open)
         LS_TRY(st, s->sync.mode->open(s), out);
     LS_TRY(st, open_samples(s, &memory), out);
@@ -264,7 +264,7 @@ static ls_status load_state(ls_session *s)
         LS_TRY(st, ls_error_feedback_share(s), out);
     else
         LS_TRY(st, ls_session_start_weights(s), out);
-    LS_TRY(st, ls_sync_start(s), out);
+    LS_TRY(st, LS_SYNC_CALL(s, start, (s)), out);
     s->recovery.has_state = true;
 out:
     return st;
@@ -318,7 +318,7 @@ static ls_status assemble(ls_session *s)
         LS_TRY(st, ls_session_keep_copies(s), out);
         LS_TRY(st, ls_run_folder_open_events(s), out);
     }
-    ls_recover_tell(s);
+    ls_recovery_events_view(s);
     LS_TRY(st, ls_session_report(s), out);
     ls_run_folder_remember(s);
     LS_TRY(st, ls_fault_pass(LS_FAULT_AT_READY), out);
@@ -351,9 +351,8 @@ static void init(ls_session *s, const ls_session_args *args)
     ls_loss_scaler_init(&s->scaler, s->run);
 }
 
-ls_status ls_session_open(ls_session *session, const ls_session_args *args)
+ls_status ls_session_open(ls_session *s, const ls_session_args *args)
 {
-    ls_session *s = session;
     ls_status st = LS_OK;
 
     init(s, args);
@@ -395,15 +394,14 @@ static void forget_progress(ls_session *s)
     s->progress.loss = s->progress.val_loss = (double)NAN;
 }
 
-ls_status ls_session_regroup(ls_session *session)
+ls_status ls_session_regroup(ls_session *s)
 {
-    ls_session *s = session;
     ls_status st = LS_OK;
 
     s->args.fresh = false;
     s->args.local_ranks = s->args.view.local_ranks;
     ls_err_doing("going on with %d ranks", ls_comm_ranks(s->args.comm));
-    LS_TRY(st, ls_save_await(s), out); /* it reads the settings, which change now */
+    LS_TRY(st, ls_save_wait(s), out); /* it reads the settings, which change now */
     LS_TRY(st, recall_mesh(s), out);
     LS_TRY(st, ls_session_open_mesh(s), out);
     if (!ls_session_is_first(s) && s->folder.lock_fd >= 0)
@@ -422,27 +420,13 @@ out:
     return st;
 }
 
-void ls_session_close(ls_session *session)
+void ls_session_close(ls_session *s)
 {
-    ls_session *s = session;
-
-    ls_loader_close(s->data.loader);
-    ls_batch_slice_close(s);
     ls_save_close(s);
-    ls_decode_close(s->samples.decode);
-    ls_pass_close(s->samples.pass);
-    ls_sync_close(s);
+    ls_recover_close_view(s);
     ls_sdc_compare_close(s);
-    ls_sdc_replay_close(s);
-    ls_step_close(s->step);
     ls_replica_drop(s);
-    ls_packed_weights_close(s->packs);
-    ls_dp_close(s->dp);
-    ls_model_groups_close(s);
     ls_mesh_choice_release(&s->auto_mesh.choice);
-    ls_cp_group_close(s);
-    ls_mem_free(s->places);
-    ls_mem_free(s->gpu.cards);
     ls_model_release(&s->model);
     ls_model_release(&s->groups.whole);
     ls_corpus_close(s->data.corpus);

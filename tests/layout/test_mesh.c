@@ -54,7 +54,7 @@ LS_TEST(mesh_of_all_axes_keeps_close_what_meets_often)
 {
     for (int rank = 0; rank < 16; rank++) {
         const ls_mesh world = {.ranks = 16, .rank = rank, .pp = 2, .cp = 2, .tp = 2};
-        ls_mesh mp_groups = ls_mesh_slice(&world), pp_rank = ls_mesh_of_pp_rank(&mp_groups);
+        ls_mesh mp_groups = ls_mesh_slice(&world), pp_rank = ls_mesh_stage(&mp_groups);
         int c = rank / 2 % 2, d = rank / 4 % 2;
         LS_CHECK_EQ(mp_groups.ranks, 8);
         LS_CHECK_EQ(ls_mesh_cp(&mp_groups), 2);
@@ -371,7 +371,7 @@ LS_TEST(mesh_refuses_what_cannot_work_and_says_what_can)
                  "Leave eval.sample out; lineshaft generate writes text from the checkpoints.");
     LS_CHECK_STR(
         hint_of("device: {kind: cuda}\nmesh: {zero: 2, pp: 2}\n", 0, 4,
-                "mesh.zero cannot be 2 with mesh.pp and device.kind: cuda: what lines"),
+                "mesh.zero cannot be 2 with mesh.pp and device.kind: cuda: pipelines"),
         "mesh.zero: 1 divides the moments of a stage, on GPUs too; without mesh.pp 2 and 3 "
         "work there.");
     LS_CHECK_STR(hint_of("device: {kind: cuda}\nsync: local\n", 0, 2,
@@ -433,7 +433,7 @@ LS_TEST(mesh_pipelines_share_a_batch_and_their_pp_ranks_take_the_same_leaves)
                     LS_CHECK(got.first == want.first && got.count == want.count);
                 }
                 m.rank = r;
-                ls_mesh of_pp_rank = ls_mesh_of_pp_rank(&m);
+                ls_mesh of_pp_rank = ls_mesh_stage(&m);
                 LS_CHECK(of_pp_rank.ranks == pipelines && of_pp_rank.rank == pipeline &&
                          of_pp_rank.pp == 0);
             }

@@ -23,6 +23,33 @@ static void set_equal(equal *e, const ls_pp_schedule_ask *ask)
         (ls_pp_schedule_costs){.forward = e->forward, .backward = e->backward, .weight = e->weight};
 }
 
+/* The peak of a rank, as ls_pp_schedule_prove() counts it: gpipe keeps all; 1F1B its warm-up and one
+ * more (arXiv:2104.04473, 2.2.1), interleaved likewise, in chunks; zero-bubble as many as 1F1B's first
+ * rank on every rank, because gradients of weights lag (arXiv:2401.10241, 2.2). Never more than there
+ * are. */
+static int formula_peak(const ls_pp_schedule_ask *ask, int rank)
+{
+    int all = ask->micros * ask->chunks, n = all, behind = ask->ranks - 1 - rank;
+    int groups = ask->micros > ask->ranks ? ask->micros / ask->ranks : 1;
+    int group = (ask->micros + groups - 1) / groups;
+
+    if (ask->kind == LS_PP_SCHEDULE_ZERO_BUBBLE)
+        n = ask->ranks;
+    else if (ask->kind == LS_PP_SCHEDULE_1F1B)
+        n = 1 + behind;
+    else if (ask->kind == LS_PP_SCHEDULE_INTERLEAVED)
+        n = 1 + 2 * behind + (ask->chunks - 1) * group;
+    return n < all ? n : all;
+}
+
+/* A weight gradient lags by `rank` micro-batches, and comes behind the input gradient of its turn. */
+static int formula_late(const ls_pp_schedule_ask *ask, int rank)
+{
+    if (ask->kind != LS_PP_SCHEDULE_ZERO_BUBBLE)
+        return 0;
+    return rank + 1 < ask->micros ? rank + 1 : ask->micros;
+}
+
 /* The most micro-batches of a rank that are between the halves of their backward. */
 static int count_late(const ls_pp_schedule *p, int rank)
 {
@@ -66,12 +93,12 @@ static void check_table(const ls_pp_schedule_ask *ask)
     LS_CHECK_OK(ls_pp_schedule_init(&table, ask->kind, ask->ranks, ask->micros, ask->chunks));
     LS_CHECK_OK(ls_pp_schedule_prove(&table, peaks));
     for (int r = 0; r < ask->ranks; r++)
-        if (peaks[r] != ls_pp_schedule_peak(ask, r))
+        if (peaks[r] != formula_peak(ask, r))
             ls_test_fail(__FILE__, __LINE__, "%s p=%d m=%d v=%d rank %d holds %d, not %d",
                          ls_pp_schedule_names[ask->kind], ask->ranks, ask->micros, ask->chunks, r,
-                         peaks[r], ls_pp_schedule_peak(ask, r));
+                         peaks[r], formula_peak(ask, r));
     for (int r = 0; r < ask->ranks; r++) {
-        LS_CHECK_EQ(count_late(&table, r), ls_pp_schedule_late(ask, r));
+        LS_CHECK_EQ(count_late(&table, r), formula_late(ask, r));
         check_order(&table, r);
     }
     set_equal(&e, ask);
@@ -147,8 +174,8 @@ LS_TEST(pipeline_figures_of_the_papers_come_out)
                                   .backward = 2,
                                   .weight = 1};
         LS_CHECK_NEAR(ls_pp_schedule_idle(&ask), idle[kind], 1e-12);
-        LS_CHECK_EQ(ls_pp_schedule_peak(&ask, 0), peaks[kind][0]);
-        LS_CHECK_EQ(ls_pp_schedule_peak(&ask, 3), peaks[kind][1]);
+        LS_CHECK_EQ(formula_peak(&ask, 0), peaks[kind][0]);
+        LS_CHECK_EQ(formula_peak(&ask, 3), peaks[kind][1]);
         check_table(&ask);
     }
 }

@@ -131,7 +131,7 @@ static void open_piece(side *s, int64_t context, ls_pass_cp cp_group)
                                              .leaves = now.leaves,
                                              .recompute = now.recompute,
                                              .cp_group = cp_group});
-    int64_t held = cp_group.collectives ? ls_mp_group_held_bytes(cp_group.collectives->context) : 0;
+    int64_t held = cp_group.collectives ? ls_mp_group_allocated(cp_group.collectives->context) : 0;
     LS_CHECK_EQ(taken + held, ls_pass_bytes(&s->args, 1));
     LS_CHECK_EQ(held > 0, cp_group.collectives != NULL);
     take_batch(s);

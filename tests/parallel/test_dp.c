@@ -153,7 +153,7 @@ static void fill(const ls_dp_args *a, float **buffers, int *n_out)
 /* At once, or as backward tells it. */
 static void sum(ls_dp *dp, float *const *buffers, int round)
 {
-    int64_t from = ls_dp_about(dp)->trained;
+    int64_t from = ls_dp_args_of(dp)->trained;
 
     for (; from > 0 && round > 0; from -= LS_NORM_BLOCK * 2 / 3)
         LS_CHECK_OK(ls_dp_sum_from(dp, buffers, from));
@@ -189,7 +189,8 @@ static void sums(ls_world *w, ls_comm *comm)
         LS_CHECK_OK(ls_dp_open(&dp, &a));
         for (int k = 0; k < LEAVES; k++) {
             void *memory;
-            LS_CHECK_OK(ls_dp_alloc(dp, ls_dp_elements(&a) * (int64_t)sizeof(float), "g", &memory));
+            LS_CHECK_OK(
+                ls_comm_alloc(comm, ls_dp_elements(&a) * (int64_t)sizeof(float), "g", &memory));
             buffers[k] = memory;
         }
         for (int round = 0; round < 4; round++) {
@@ -212,7 +213,7 @@ static void sums(ls_world *w, ls_comm *comm)
             meet(comm);
         }
         for (int k = 0; k < LEAVES; k++)
-            ls_dp_free(dp, buffers[k]);
+            ls_comm_free(comm, buffers[k]);
         ls_dp_close(dp);
         ls_mem_free(wanted);
     }
@@ -247,7 +248,7 @@ static void table_of(const ls_dp_args *a, int *merges, int *rounds_out)
 /* One round: a leaf of this rank into the window, if it has one, told piece by piece. */
 static void feed(ls_dp *dp, ls_window *window, float *own, int round)
 {
-    const ls_dp_args *a = ls_dp_about(dp);
+    const ls_dp_args *a = ls_dp_args_of(dp);
     ls_ordered_run run = ls_mesh_leaves(&a->mesh, a->leaves, a->mesh.rank);
     float *x = (float *)(void *)window->base, *buffers[1] = {x};
     int64_t step = LS_NORM_BLOCK * 2 / 3, n = a->trained + (a->ordered ? a->tied_count : 0);
@@ -273,7 +274,7 @@ static void feed(ls_dp *dp, ls_window *window, float *own, int round)
 
 static void check_own(const ls_dp *dp, const float *own)
 {
-    const ls_dp_args *a = ls_dp_about(dp);
+    const ls_dp_args *a = ls_dp_args_of(dp);
 
     for (int b = 0; b < ls_dp_buckets(dp); b++) {
         ls_mesh_part part = ls_dp_own(dp, b);
@@ -291,11 +292,11 @@ static void check_own(const ls_dp *dp, const float *own)
 /* Weights go the other way: every bucket from its owners. */
 static void check_fetch(ls_dp *dp, ls_window *window, ls_dtype type)
 {
-    const ls_dp_args *a = ls_dp_about(dp);
+    const ls_dp_args *a = ls_dp_args_of(dp);
     int64_t size = ls_dtype_bytes(type), n = ls_dp_own_elements(a);
     void *memory;
 
-    LS_CHECK_OK(ls_dp_alloc(dp, n * size, "own", &memory));
+    LS_CHECK_OK(ls_comm_alloc(a->comm, n * size, "own", &memory));
     for (int b = 0; b < ls_dp_buckets(dp); b++) {
         ls_mesh_part part = ls_dp_own(dp, b);
         for (int64_t i = 0; i < part.count; i++)
@@ -314,7 +315,7 @@ static void check_fetch(ls_dp *dp, ls_window *window, ls_dtype type)
         else
             LS_CHECK_EQ(((uint16_t *)(void *)window->base)[i], (uint16_t)i);
     meet(a->comm);
-    ls_dp_free(dp, memory);
+    ls_comm_free(a->comm, memory);
 }
 
 static void parted(ls_world *w, ls_comm *comm)
@@ -374,7 +375,7 @@ static void each_own(const ls_dp *dp, float *part, int more)
 
 static void parts(ls_dp *dp)
 {
-    const ls_dp_args *a = ls_dp_about(dp);
+    const ls_dp_args *a = ls_dp_args_of(dp);
     int64_t own = ls_mesh_own(&a->mesh, a->trained, a->mesh.rank);
     bool first = a->mesh.rank == 0;
     float *part = ls_mem_array((size_t)own + 1, sizeof *part);
@@ -390,7 +391,7 @@ static void parts(ls_dp *dp)
         LS_CHECK_EQ(all[i], i);
     for (int64_t i = 0; i < a->trained && first; i++)
         all[i] += 5;
-    LS_CHECK_OK(ls_dp_deal(dp, all, part));
+    LS_CHECK_OK(ls_dp_scatter(dp, all, part));
     each_own(dp, part, 5);
     LS_CHECK_EQ(part[own], -1);
     LS_CHECK(!first || all[a->trained] == -1);
@@ -414,14 +415,14 @@ static void rest(ls_world *w, ls_comm *comm)
 
         LS_CHECK_OK(ls_dp_open(&dp, &a));
         parts(dp);
-        LS_CHECK_OK(ls_dp_numbers(dp, LS_F64, wide, 3));
+        LS_CHECK_OK(ls_dp_sum_numbers(dp, LS_F64, wide, 3));
         LS_CHECK(wide[0] == n * (n - 1) / 2 && wide[1] == n && wide[2] == 0.5 * n);
-        LS_CHECK_OK(ls_dp_numbers(dp, LS_F32, narrow, 2));
+        LS_CHECK_OK(ls_dp_sum_numbers(dp, LS_F32, narrow, 2));
         LS_CHECK(narrow[0] == (float)(n * (n - 1) / 2) && narrow[1] == (float)(2 * n));
         int size = ls_mesh_shard_ranks(&a.mesh), seat = ls_mesh_shard_rank(&a.mesh, me);
         float known[LS_WORLD_RANKS] = {0}; /* by one of each group */
         known[seat] = (float)(10 + seat);
-        LS_CHECK_OK(ls_dp_share(dp, known, size));
+        LS_CHECK_OK(ls_dp_sum_in_group(dp, known, size));
         for (int i = 0; i < size; i++)
             LS_CHECK_EQ(known[i], 10 + i);
         for (int from = 0; from < n; from++) {
@@ -429,7 +430,7 @@ static void rest(ls_world *w, ls_comm *comm)
             want_word[4] = (char)('a' + from);
             if (me == from)
                 memcpy(word, want_word, sizeof word);
-            LS_CHECK_OK(ls_dp_tell(dp, from, word, sizeof word));
+            LS_CHECK_OK(ls_dp_broadcast(dp, from, word, sizeof word));
             LS_CHECK_STR(word, want_word);
         }
         ls_dp_close(dp);
@@ -585,7 +586,7 @@ typedef struct ways {
 
 static ways ways_of(const ls_dp *dp)
 {
-    const ls_dp_args *a = ls_dp_about(dp);
+    const ls_dp_args *a = ls_dp_args_of(dp);
     int64_t size = sizeof(float), groups = ls_mesh_shard_groups(&a->mesh);
     ways w = {.others = 0};
 

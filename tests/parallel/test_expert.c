@@ -8,6 +8,7 @@
 #include "model/tiny.h"
 #include "parallel/comm_world.h"
 #include "parallel/mp_group.h"
+#include "parallel/sum_bytes.h"
 
 enum { VOCAB = 29, T = 7, MOST = 8, M = MOST * T };
 
@@ -167,7 +168,7 @@ static void open_part(side *s, ls_model_split split, int64_t B, const small_worl
                              .collectives = collectives,
                              .ep_group = ep_group});
     if (ep_group)
-        LS_CHECK_EQ(ls_mp_group_held_bytes((collectives ? collectives : ep_group)->context),
+        LS_CHECK_EQ(ls_mp_group_allocated((collectives ? collectives : ep_group)->context),
                     ls_pass_bytes(&s->args, 1));
     ls_tiny_tokens(7, M, VOCAB, s->tokens);
     ls_tiny_tokens(8, M, VOCAB, s->targets);
@@ -300,8 +301,7 @@ static void sum_gradients(const small_worlds *x, side *part)
 
     LS_CHECK(spans);
     LS_CHECK_OK(ls_mp_group_sum(x->ep_group, part->grad, spans, n, NULL));
-    LS_CHECK_EQ(ls_mp_group_sent(x->ep_group) - before,
-                ls_mp_group_sum_sent(spans, n, m->split.ep_ranks));
+    LS_CHECK_EQ(ls_mp_group_sent(x->ep_group) - before, mp_sum_bytes(spans, n, m->split.ep_ranks));
     n = ls_model_partials(m, spans);
     LS_CHECK(x->tensor || n == 0);
     if (x->tensor)

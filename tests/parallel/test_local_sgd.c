@@ -88,7 +88,7 @@ static void agree(ls_comm *comm, ls_pool *pool, ls_codec_kind kind, bool delayed
 {
     int n = ls_comm_ranks(comm), me = ls_comm_rank(comm);
     ls_local_sgd *local = open_local(comm, pool, args_of(n, kind, COUNT, delayed));
-    float *own = ls_mem_array(COUNT, sizeof *own), *common = ls_local_sgd_common(local);
+    float *own = ls_mem_array(COUNT, sizeof *own), *common = ls_local_sgd_arrays_of(local).common;
     double *want = ls_mem_array(COUNT, sizeof *want), *v = ls_mem_array(COUNT, sizeof *v);
 
     LS_CHECK(own && want && v);
@@ -113,7 +113,7 @@ static void agree(ls_comm *comm, ls_pool *pool, ls_codec_kind kind, bool delayed
             LS_CHECK_NEAR((double)own[i] - since, common[i], since ? 2e-6 : 0);
         }
         check_same_part(comm, common, COUNT);
-        check_same_part(comm, ls_local_sgd_momentum(local), COUNT);
+        check_same_part(comm, ls_local_sgd_arrays_of(local).momentum, COUNT);
     }
     ls_local_sgd_close(local);
     ls_mem_free(own);
@@ -154,7 +154,7 @@ static void silent(ls_world *w, ls_comm *comm)
     (void)w;
     LS_CHECK_OK(ls_pool_create(&pool, 1));
     ls_local_sgd *local = open_local(comm, pool, args_of(n, LS_CODEC_INT8, 3, false));
-    float *common = ls_local_sgd_common(local);
+    float *common = ls_local_sgd_arrays_of(local).common;
     for (int i = 0; i < 3; i++)
         own[i] = common[i] = (float)i;
     LS_CHECK_OK(ls_local_sgd_begin(local, own, 0));

@@ -196,7 +196,7 @@ static void open_part(side *s, ls_model_split split, const ls_collectives *colle
                                              .collectives = collectives});
     LS_CHECK_EQ(taken, collectives ? 0 : ls_pass_bytes(&s->args, 1));
     if (collectives)
-        LS_CHECK_EQ(ls_mp_group_held_bytes(collectives->context), ls_pass_bytes(&s->args, 1));
+        LS_CHECK_EQ(ls_mp_group_allocated(collectives->context), ls_pass_bytes(&s->args, 1));
     ls_tiny_tokens(7, M, VOCAB, s->tokens);
     ls_tiny_tokens(8, M, VOCAB, s->targets);
     s->targets[5] = -1;

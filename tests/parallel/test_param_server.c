@@ -153,7 +153,7 @@ static void learn(ls_comm *comm, int servers, bool table, float *w_out)
         w_out[i] = start_of(i);
     for (int64_t step = 0; step < STEPS; step++) {
         make_batch(ps, me, step, grad);
-        LS_CHECK_OK(ls_param_server_pull(ps, step, w_out));
+        LS_CHECK_OK(ls_param_server_pull(ps, step, false, w_out));
         check_pulled(n, me, step, w_out, table);
         LS_CHECK_OK(ls_param_server_push_step(
             ps,
@@ -164,7 +164,7 @@ static void learn(ls_comm *comm, int servers, bool table, float *w_out)
         LS_CHECK(result.finite && !result.blamed);
         LS_CHECK_NEAR(result.norm, 42, 0);
     }
-    LS_CHECK_OK(ls_param_server_pull_all(ps, STEPS, w_out));
+    LS_CHECK_OK(ls_param_server_pull(ps, STEPS, true, w_out));
     check_pulled(n, me, STEPS, w_out, false);
     LS_CHECK_EQ(ls_param_server_counted(ps).ahead, 0);
     close_ps(ps);
@@ -223,7 +223,7 @@ static void push_one(ls_param_server *ps, int64_t step, float *grad, float *w)
     ls_param_server_result untouched = {.loss = 7};
 
     ls_param_server_touch(ps, NULL, 0);
-    LS_CHECK_OK(ls_param_server_pull(ps, step, w));
+    LS_CHECK_OK(ls_param_server_pull(ps, step, false, w));
     LS_CHECK_OK(ls_param_server_push_step(
         ps, &(ls_param_server_push){.step = step, .grad = grad, .share = 0.5, .scale = 2},
         &untouched));
@@ -254,7 +254,7 @@ static void racing(ls_world *w, ls_comm *comm)
         else if (bound >= 0)
             LS_CHECK(atomic_load(&x->fast) <= step + 1 + bound + 1);
     }
-    LS_CHECK_OK(ls_param_server_pull_all(ps, FAR, got));
+    LS_CHECK_OK(ls_param_server_pull(ps, FAR, true, got));
     for (int64_t i = 0; i < COUNT; i++) /* all pushes have come, each by its scale */
         LS_CHECK_NEAR(got[i],
                       (double)start_of(i) -
@@ -300,7 +300,7 @@ static void spoiling(ls_world *w, ls_comm *comm)
         LS_CHECK_OK(ls_param_server_push_step(
             ps, &(ls_param_server_push){.grad = grad, .share = 0.5, .scale = 1, .bad = me == 1},
             &result));
-        LS_CHECK_OK(ls_param_server_pull_all(ps, 1, got));
+        LS_CHECK_OK(ls_param_server_pull(ps, 1, true, got));
         for (int64_t i = 0; i < COUNT; i++) /* alone, the good one counts */
             LS_CHECK_NEAR(got[i], (double)start_of(i) - (double)staleness, 1e-6);
         if (staleness == 0)
@@ -417,7 +417,7 @@ static void traffic(ls_world *w, ls_comm *comm)
     make_batch(ps, me, 0, grad);
     before = sent_by(comm);
     meet(comm); /* this rank's server may be asked from here on, and has answered behind the next */
-    LS_CHECK_OK(ls_param_server_pull(ps, 0, got));
+    LS_CHECK_OK(ls_param_server_pull(ps, 0, false, got));
     LS_CHECK_OK(ls_param_server_push_step(
         ps, &(ls_param_server_push){.grad = grad, .share = 0.5, .scale = 1}, &result));
     meet(comm);
@@ -478,7 +478,7 @@ static void work_until_failure(ls_world *w, int rank)
         st = ls_comm_check(comm);
     }
     for (int64_t step = 0; st == LS_OK; step++) {
-        st = ls_param_server_pull(ps, step, got);
+        st = ls_param_server_pull(ps, step, false, got);
         if (st == LS_OK)
             st = ls_param_server_push_step(
                 ps, &(ls_param_server_push){.step = step, .grad = grad, .share = 0.5, .scale = 1},

@@ -7,6 +7,7 @@
 #include "model/decode.h"
 #include "model/tiny.h"
 #include "train/steps.h"
+#include "layout/pipeline_bytes.h"
 
 enum { VOCAB = 67, STEPS = 3, MOST_TOKENS = 16 * 32 };
 
@@ -171,7 +172,7 @@ static void check_same(const rank *want, const rank *got, const kind *k)
 static void check_tied(const rank *r)
 {
     const ls_pipeline *x = r->step->pipeline;
-    ls_stage_plan_range tied = x->plan.tied;
+    ls_range tied = x->plan.tied;
     const float *w = ls_step_state_arrays(r->step).w;
     float *first = ls_mem_array((size_t)tied.count, sizeof *first);
 
@@ -198,12 +199,11 @@ static void check_bytes(const rank *r)
 
     if (x->plan.zero >= 2) {
         LS_CHECK(r->across > 0);
-        LS_CHECK_EQ(r->across, STEPS * ls_stage_plan_across_bytes(&x->plan, &r->model, &r->run,
-                                                                  &r->step->now, r->step->type));
+        LS_CHECK_EQ(r->across, STEPS * pipeline_across_bytes(&x->plan, &r->model, &r->run,
+                                                             &r->step->now, r->step->type));
     }
     LS_CHECK_EQ(r->step->pipeline->sent_bytes,
-                STEPS *
-                    ls_stage_plan_sent_bytes(&x->plan, &r->model, &r->step->now, r->step->type));
+                STEPS * pipeline_sent_bytes(&x->plan, &r->model, &r->step->now, r->step->type));
 }
 
 static const kind kinds[] = {

@@ -9,8 +9,10 @@
 #include "model/tiny.h"
 #include "layout/expert_zero.h"
 #include "train/steps.h"
+#include "layout/pipeline_bytes.h"
 #include "train/session/model_groups.h"
 #include "train/replica/replica_impl.h"
+#include "parallel/sum_bytes.h"
 
 enum { VOCAB = 67, STEPS = 3, MOST_TOKENS = 16 * 32 };
 
@@ -269,8 +271,8 @@ static void collect_gradient(rank *r)
     float *own = ls_mem_array((size_t)r->model.flat, sizeof *own);
 
     LS_CHECK(own);
-    for (int b = 0; b < ls_step_buckets(r->step); b++) {
-        ls_mesh_part part = ls_step_own(r->step, b);
+    for (int b = 0; b < r->step->parts.own.n; b++) {
+        ls_mesh_part part = r->step->parts.own.at[b];
         if (part.count > 0)
             memcpy(own + part.packed, ls_step_own_gradient(r->step, part),
                    (size_t)part.count * sizeof *own);
@@ -424,14 +426,13 @@ static int64_t sum_bytes(const rank *r, const ls_collectives_span *spans, int n,
     int64_t sent = 0;
 
     for (int c = 0; c < (x ? x->plan.chunks : 1); c++) {
-        ls_stage_plan_range own =
-            x ? x->plan.chunk[c].own : (ls_stage_plan_range){0, r->model.trained};
+        ls_range own = x ? x->plan.chunk[c].own : (ls_range){0, r->model.trained};
         int from = 0, end = 0;
         while (from < n && spans[from].first < own.first)
             from++;
         for (end = from; end < n && spans[end].first < own.first + own.count;)
             end++;
-        sent += ls_mp_group_sum_sent(spans + from, end - from, ranks);
+        sent += mp_sum_bytes(spans + from, end - from, ranks);
     }
     return sent;
 }
@@ -471,10 +472,10 @@ static int64_t expert_bytes(const rank *r)
         layers += ls_pass_end_block(&pass) - ls_pass_first_block(&pass);
     }
     int64_t moved = 2 * rows * split->experts * r->model.shape.C * ls_dtype_bytes(r->step->type);
-    int64_t rounds = x ? ls_pipeline_rounds(r->step) : r->step->ep_group.rounds;
+    int64_t rounds = x ? ls_pipeline_micros(r->step) : r->step->ep_group.rounds;
     int64_t counts = rounds * (n - 1) * split->experts * (int64_t)sizeof(int32_t);
     return layers * (moved + counts) +
-           (r->step->ep_group.parts ? 2 : 1) *
+           (r->step->ep_group.parts.at ? 2 : 1) *
                sum_bytes(r, r->step->ep_group.spans, r->step->ep_group.n, (int)n);
 }
 
@@ -506,14 +507,13 @@ static void check_bytes(const rank *r)
         LS_CHECK(r->step->now.own == 0 || ls_mp_group_sent(r->cp_group) > 0);
     }
     if (x)
-        LS_CHECK_EQ(
-            r->step->pipeline->sent_bytes,
-            STEPS * ls_stage_plan_sent_bytes(&x->plan, &r->model, &r->step->now, r->step->type));
+        LS_CHECK_EQ(r->step->pipeline->sent_bytes,
+                    STEPS * pipeline_sent_bytes(&x->plan, &r->model, &r->step->now, r->step->type));
     if (x && x->plan.zero >= 2) {
-        LS_CHECK_EQ(ls_pipeline_rounds(r->step), most_calls(r));
+        LS_CHECK_EQ(ls_pipeline_micros(r->step), most_calls(r));
         LS_CHECK_EQ(r->step->pipeline->flow.sent_bytes,
-                    STEPS * ls_stage_plan_across_bytes(&x->plan, &r->model, &r->run, &r->step->now,
-                                                       r->step->type));
+                    STEPS * pipeline_across_bytes(&x->plan, &r->model, &r->run, &r->step->now,
+                                                  r->step->type));
     }
 }
 
@@ -591,8 +591,8 @@ static int64_t fetch_bytes(const rank *r, ls_zero_units_set *there)
  * what the mesh.tp group adds up. */
 static int64_t replicas_bytes(const rank *r)
 {
-    int rounds = ls_dp_about(r->args.dp)->rounds, ranks = r->replicas.ranks;
-    int64_t sent = rounds * ls_dp_own_elements(ls_dp_about(r->args.dp)) * (ranks - 1) * 4;
+    int rounds = ls_dp_args_of(r->args.dp)->rounds, ranks = r->replicas.ranks;
+    int64_t sent = rounds * ls_dp_own_elements(ls_dp_args_of(r->args.dp)) * (ranks - 1) * 4;
     ls_zero_units_set there = 0;
 
     for (int i = 0; i < rounds && r->replicas.zero == 3; i++)
@@ -776,7 +776,7 @@ static void check_deal(rank *r, bool moment)
     LS_CHECK(sent);
     for (int64_t i = 0; i < n; i++)
         sent[i] = (float)(i % 1000003);
-    LS_CHECK_OK(ls_step_deal(r->step, r->world.rank == 0 ? sent : NULL, array));
+    LS_CHECK_OK(ls_step_scatter(r->step, r->world.rank == 0 ? sent : NULL, array));
     collect(r, array, moment, &back);
     for (int i = 0; i < r->whole.n_params && r->world.rank == 0; i++) {
         int64_t at = place_of(&r->whole.params[i], moment);
@@ -1086,8 +1086,8 @@ static void counted(ls_world *w, ls_comm *comm)
     int64_t windows = ls_ledger_bytes(&l, "weights") + ls_ledger_bytes(&l, "bf16 weights") +
                       ls_ledger_bytes(&l, "optimizer") + ls_ledger_bytes(&l, "gradients");
     const ls_mp_group *collectives = r.tensor ? r.tensor : r.ep_group;
-    int64_t reached = (collectives ? ls_mp_group_held_bytes(collectives) : 0) +
-                      (r.cp_group ? ls_mp_group_held_bytes(r.cp_group) : 0);
+    int64_t reached = (collectives ? ls_mp_group_allocated(collectives) : 0) +
+                      (r.cp_group ? ls_mp_group_allocated(r.cp_group) : 0);
     int64_t elsewhere =
         reached + ls_ledger_bytes(&l, "exchange") + ls_ledger_bytes(&l, "tensor parallel") +
         ls_ledger_bytes(&l, "expert parallel") + ls_ledger_bytes(&l, "context parallel") +
@@ -1144,7 +1144,7 @@ static void counted_parts(ls_world *w, ls_comm *comm)
     open_rank(&r, k, comm);
     ls_steps_watch(r.step);
     predict(&r, &l);
-    const ls_dp_args *dp = ls_dp_about(r.args.dp);
+    const ls_dp_args *dp = ls_dp_args_of(r.args.dp);
     int64_t own = ls_round_up(ls_dp_sum_elements(dp) * size, 4096);
     int64_t window = ls_ledger_bytes(&l, "gradients") - own;
     LS_CHECK(window > 0 && own < r.model.trained * size / 2 + LS_NORM_BLOCK * size);
@@ -1160,7 +1160,7 @@ static void counted_parts(ls_world *w, ls_comm *comm)
     LS_CHECK_EQ(ls_device_used_bytes(r.device),
                 own + ls_ledger_bytes(&l, "optimizer") + ls_ledger_bytes(&l, "step") -
                     ls_decode_bytes(&r.whole) + ls_ledger_bytes(&l, "activations") -
-                    ls_mp_group_held_bytes(r.tensor ? r.tensor : r.ep_group));
+                    ls_mp_group_allocated(r.tensor ? r.tensor : r.ep_group));
     steps(&r);
     LS_CHECK(ls_steps_most_gradients() <= window + slack);
     LS_CHECK(ls_steps_most_weights() <= ls_ledger_bytes(&l, "gathered weights") + slack);

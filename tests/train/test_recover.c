@@ -407,7 +407,7 @@ LS_TEST(recover_takes_parts_from_shard_replicas)
 
 /* A rank that did not hear of a step makes its update when the others have: nobody is lost, and no
  * step is done again. */
-static void go_deaf(const char *fault, story s)
+static void go_without_losses(const char *fault, story s)
 {
     ls_fault_arm(fault);
     s.restarts = 1;
@@ -468,8 +468,8 @@ LS_TEST(recover_takes_moments_that_pipelines_divide_from_buddies)
 LS_TEST(recover_makes_the_update_of_a_buddy_that_was_not_heard)
 {
     write_text();
-    go_deaf("train.deaf.1@8",
-            (story){.workers = 4, .unit = 2, .set = "mesh.pp=2", .more = "mesh.zero=1"});
+    go_without_losses("train.no_losses.1@8",
+                      (story){.workers = 4, .unit = 2, .set = "mesh.pp=2", .more = "mesh.zero=1"});
 }
 
 /* Gradients too, and weights. */
@@ -498,8 +498,8 @@ LS_TEST(recover_takes_weights_that_pipelines_divide_from_buddies)
 LS_TEST(recover_makes_the_update_of_divided_weights_that_was_not_heard)
 {
     write_text();
-    go_deaf("train.deaf.1@8",
-            (story){.workers = 4, .unit = 2, .set = "mesh.pp=2", .more = "mesh.zero=3"});
+    go_without_losses("train.no_losses.1@8",
+                      (story){.workers = 4, .unit = 2, .set = "mesh.pp=2", .more = "mesh.zero=3"});
 }
 
 /* Without copies nobody else has them; with a line less they are divided otherwise. */
@@ -598,8 +598,8 @@ LS_TEST(recover_takes_moments_that_mp_groups_divide_from_buddies)
 LS_TEST(recover_makes_the_update_of_a_mp_s_buddy_that_was_not_heard)
 {
     write_text();
-    go_deaf("train.deaf.1@8",
-            (story){.workers = 4, .unit = 2, .set = "mesh.tp=2", .more = "mesh.zero=1"});
+    go_without_losses("train.no_losses.1@8",
+                      (story){.workers = 4, .unit = 2, .set = "mesh.tp=2", .more = "mesh.zero=1"});
 }
 
 /* Without copies nobody else has them. */
@@ -664,13 +664,13 @@ LS_TEST(recover_loads_a_part_of_layers_that_nobody_has)
 LS_TEST(recover_makes_the_update_of_a_stage_that_was_not_heard)
 {
     write_text();
-    go_deaf("train.deaf.1@8", (story){.workers = 2, .unit = 2, .set = "mesh.pp=2"});
+    go_without_losses("train.no_losses.1@8", (story){.workers = 2, .unit = 2, .set = "mesh.pp=2"});
 }
 
 LS_TEST(recover_makes_the_update_of_a_mp_that_was_not_heard)
 {
     write_text();
-    go_deaf("train.deaf.1@8", (story){.workers = 2, .unit = 2, .set = "mesh.tp=2"});
+    go_without_losses("train.no_losses.1@8", (story){.workers = 2, .unit = 2, .set = "mesh.tp=2"});
 }
 
 /* --- ranks that share sequences, or divide experts ------------------------------------------- */
@@ -723,8 +723,8 @@ LS_TEST(recover_loads_experts_that_nobody_has)
 LS_TEST(recover_makes_the_update_of_experts_that_was_not_heard)
 {
     write_text();
-    go_deaf("train.deaf.1@8",
-            (story){.workers = 2, .unit = 2, .experts = true, .set = "mesh.ep=2"});
+    go_without_losses("train.no_losses.1@8",
+                      (story){.workers = 2, .unit = 2, .experts = true, .set = "mesh.ep=2"});
 }
 
 /* --- products of these axes --------------------------------------------------------------------
@@ -755,8 +755,8 @@ LS_TEST(recover_takes_a_stage_from_another_place_of_a_cp)
 LS_TEST(recover_makes_the_update_of_a_cp_of_mp_groups_that_was_not_heard)
 {
     write_text();
-    go_deaf("train.deaf.2@8",
-            (story){.workers = 4, .unit = 4, .set = "mesh.cp=2", .more = "mesh.tp=2"});
+    go_without_losses("train.no_losses.2@8",
+                      (story){.workers = 4, .unit = 4, .set = "mesh.cp=2", .more = "mesh.tp=2"});
 }
 
 /* Experts that are divided by the ranks of rings. */
@@ -853,8 +853,8 @@ LS_TEST(recover_loads_moments_of_experts_that_nobody_has)
 LS_TEST(recover_makes_the_update_of_a_buddy_of_experts_that_was_not_heard)
 {
     write_text();
-    go_deaf(
-        "train.deaf.1@8",
+    go_without_losses(
+        "train.no_losses.1@8",
         (story){
             .workers = 4, .unit = 2, .experts = true, .set = "mesh.ep=2", .more = "mesh.zero=1"});
 }

@@ -164,12 +164,13 @@ static void keep_copies(ls_world *world, ls_comm *comm)
     open_rank(&r, comm);
     start_weights(&r);
     LS_CHECK_OK(ls_replica_send_begin(r.step, 0));
-    LS_CHECK(r.step->replica->confirmed && r.step->vote.heard == 0 && r.step->vote.ready < 0);
+    LS_CHECK(r.step->replica->confirmed && r.step->progress.received == 0 &&
+             r.step->progress.ready < 0);
     compare(&r, comm);
     for (int64_t s = 0; s < STEPS; s++) {
         run_step(&r, s);
-        LS_CHECK_EQ(ls_step_done(r.step), s + 1);
-        LS_CHECK_EQ(r.step->vote.heard, s + 1);
+        LS_CHECK_EQ(r.step->done, s + 1);
+        LS_CHECK_EQ(r.step->progress.received, s + 1);
         compare(&r, comm);
     }
     int64_t own = ls_mesh_own(&r.mesh, r.model.trained, r.mesh.rank) * (int64_t)sizeof(float);

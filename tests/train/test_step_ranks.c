@@ -173,7 +173,7 @@ static void counted(ls_world *w, ls_comm *comm)
             check_window(ls_steps_most_weights(), gathered, gathered / 2);
         if (cases[c].zero >= 2) {
             window = ls_ledger_bytes(&r.ledger, "gradients") -
-                     ls_round_up(ls_dp_sum_elements(ls_dp_about(r.args.dp)) * size, 4096);
+                     ls_round_up(ls_dp_sum_elements(ls_dp_args_of(r.args.dp)) * size, 4096);
             check_window(ls_steps_most_gradients(), window, window / 8);
         }
         /* All else is taken when opening, in the device's memory or in what ranks share. */
@@ -229,7 +229,7 @@ static void late(ls_world *w, ls_comm *comm)
         for (int64_t i = 0; i < r.model.flat; i++)
             sum[0] += (double)x[i] * (double)(i % 97 + 1);
         sum[1] = sum[0];
-        LS_CHECK_OK(ls_dp_tell(r.args.dp, 0, sum, sizeof *sum));
+        LS_CHECK_OK(ls_dp_broadcast(r.args.dp, 0, sum, sizeof *sum));
         LS_CHECK(sum[0] == sum[1]);
         close_rank(&r, comm);
     }

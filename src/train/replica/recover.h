@@ -7,7 +7,6 @@
  *   ls_session_regroup(): mesh, exchange, step and loader for the new ranks
  *       ls_recover_spread(): a rank that is behind, or new, gets its state; where a part of it is
  *       nowhere, all ranks load the newest checkpoint
- *       ls_recover_tell(): an incident
  *
  * Nothing here waits for ever: the agent gives a view to all ranks that are alive, or ends the job.
  */
@@ -26,8 +25,9 @@ static inline bool ls_recover_can(ls_status failure)
  * step after which this rank last did what falls due. LS_EPEER: the job ends. */
 ls_status ls_recover_rejoin(ls_session *session, int64_t met);
 
-/* Incidents of what the agent has noticed and the ranks have not. */
-void ls_recover_notes(ls_session *session);
+/* Close what was made for the ranks of a view: loader, step, groups. Device, folder, events and what was
+ * kept of the state stay. Safe on a half-open session. */
+void ls_recover_close_view(ls_session *session);
 
 /* Whether this rank leaves its view because others want to join, and has done enough steps in it.
  * Not where the state could not be kept: it would cost the steps since the last checkpoint; the
@@ -42,11 +42,5 @@ static inline bool ls_recover_in_memory(const ls_session *session)
 
 /* The state of the view's base step, to the ranks that lack it. By all ranks. */
 ls_status ls_recover_spread(ls_session *session);
-
-/* The incident of a view that follows a loss. */
-void ls_recover_tell(ls_session *session);
-
-/* The last step in events.jsonl; 0: none. For a first rank that was another one before. */
-int64_t ls_recover_last_told(const ls_session *session);
 
 LS_C_END

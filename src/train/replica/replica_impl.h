@@ -42,6 +42,12 @@ typedef struct ls_replica_numbers {
     ls_norm_result norm;
 } ls_replica_numbers;
 
+/* Those that the step has on the device now. */
+static inline ls_replica_numbers ls_replica_numbers_of(const ls_step *step)
+{
+    return (ls_replica_numbers){.state = *step->state, .norm = *step->norm};
+}
+
 /* What is updated element by element of piece i, whose gradient lies there. v: NULL where the
  * optimizer keeps one moment. */
 typedef struct ls_replica_update {
@@ -50,8 +56,7 @@ typedef struct ls_replica_update {
     ls_stream *stream;
     const ls_replica_pieces *pieces;
     float *w, *m, *v;
-    const ls_step_state *state;
-    const ls_norm_result *norm;
+    const ls_replica_numbers *numbers;
 } ls_replica_update;
 void ls_replica_update_piece(const ls_replica_update *update, int i, const float *gradient);
 
@@ -84,10 +89,10 @@ struct ls_replica_send {
     ls_comm *comm;               /* borrowed: the ranks that divide */
     int to, from;                /* of these: this rank's holder, and the owner of its copy */
     bool sends;                  /* false: another shard group has the same parts */
-    bool apart;                  /* ranks have the whole model: the copy has memory of its own; */
+    bool separate;               /* ranks have the whole model: the copy has memory of its own; */
     bool weights;                /* false: it lies in the step's arrays. And weights are divided */
     ls_replica_pieces own, held; /* held: the copy's */
-    float *copy[LS_REPLICA_ARRAYS]; /* owned, apart: packed */
+    float *copy[LS_REPLICA_ARRAYS]; /* owned, where it is separate: packed */
     ls_comm_request requests[2 * LS_REPLICA_AT_A_TIME];
     int n_requests;
     bool begun;     /* the copy is here, */
@@ -109,31 +114,30 @@ struct ls_replica_send {
 /* What ranks report of what they have kept. */
 typedef struct ls_replica_entry {
     uint64_t view;                 /* generation of the view that trained it last; 0: nothing */
-    uint64_t descent;              /* and the first one since a checkpoint was read */
+    uint64_t origin;               /* and the first one since a checkpoint was read */
     ls_reshard_cut cut;            /* how the state is divided: shard is the number of parts */
     int64_t part[LS_REPLICA_HELD]; /* which are here; -1: none */
     int64_t done;                  /* steps that are in them */
-    int64_t heard;                 /* steps of which all losses were received: done, or one more */
+    int64_t received;              /* steps of which all losses were received: done, or one more */
     int64_t ready;                 /* the gradient of step `done` is here, and its norm */
     int64_t pending;               /* `done` counts an update that has to be made again */
-    ls_step_result last;           /* of the last step that was heard of */
+    ls_step_result last;           /* of the last step that was received of */
 } ls_replica_entry;
 
 typedef struct ls_replica_holding {
-    ls_replica_entry about;
+    ls_replica_entry entry;
     ls_replica_pieces pieces[LS_REPLICA_HELD];
-    ls_step_state state; /* of the step that `ready` or `pending` is of, */
-    ls_norm_result norm; /* and of its gradient */
+    ls_replica_numbers numbers; /* of the update that `ready` or `pending` is of */
     /* Packed parts of a whole model, owned; of others only the gradients, one piece behind the
      * other. */
     float *parts[LS_REPLICA_HELD][LS_REPLICA_ARRAYS];
     /* LAMB and Muon. ready: the parts one update later, owned; the copy's: weights, gradient. */
     bool repeats;
     float *later[LS_REPLICA_HELD][LS_REPLICA_ARRAYS];
-    ls_replica_numbers numbers; /* of that update */
+    ls_replica_numbers later_numbers;
     /* The arrays of the step as they were: owned, unless they are those of the next step. */
     void *arrays[3];
-    bool lent;
+    bool reused;
     bool windows;
     int64_t bytes[3];
     ls_replica_pieces weights; /* slices: the elements of weights that are there */
@@ -157,7 +161,7 @@ struct ls_replica_store {
     ls_replica_entry plan;      /* of what it goes on with; view 0: nothing */
     ls_replica_record *records; /* owned: of all ranks */
     int *sources;               /* owned: the rank that gives each part */
-    uint64_t view, descent;     /* of the state that the step has */
+    uint64_t view, origin;      /* of the state that the step has */
 };
 
 struct ls_replica_store *ls_replica_store_of(ls_session *session); /* NULL: no memory */
@@ -178,18 +182,14 @@ bool ls_replica_serves(const ls_session *session, const ls_replica_entry *entry,
 ls_status ls_replica_list(const ls_step *step, bool weights, ls_replica_pieces *pieces);
 
 /* A step that this rank had not ended counts now, with this result. */
-void ls_replica_count_step(ls_session *session, int64_t heard, const ls_step_result *result);
+void ls_replica_count_step(ls_session *session, int64_t received, const ls_step_result *result);
 
-/* The update that this rank had not heard of when it lost the others: its holding is of the step
+/* The update that this rank had not received of when it lost the others: its holding is of the step
  * of `best` then (replica_restore.c). */
 ls_status ls_replica_catch_up(ls_session *session, ls_replica_holding *holding,
                               const ls_replica_entry *best);
 
 /* Let go of a holding; what is lent stays the step's. */
 void ls_replica_holding_close(ls_session *session, ls_replica_holding *holding);
-
-/* For tests: this rank comes to a named point of a recovery, where it may be killed
- * (LINESHAFT_FAULT=train.recover.POINT.RANK=kill). */
-void ls_replica_point(const char *name, int rank);
 
 LS_C_END

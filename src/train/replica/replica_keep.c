@@ -24,11 +24,11 @@
 #include "train/step/pipeline_impl.h"
 
 /* Whether the step is between two states: an update was begun, and cannot be ended or repeated. */
-static bool is_torn(const ls_step *step)
+static bool is_partial(const ls_step *step)
 {
-    bool made = step->vote.made || (step->replica && step->replica->again.prepared);
+    bool made = step->progress.made || (step->replica && step->replica->again.prepared);
 
-    return !made && ls_step_done(step) == LS_STEP_TORN;
+    return !made && step->done == LS_STEP_PARTIAL;
 }
 
 static bool could_whole(const ls_session *s)
@@ -52,7 +52,7 @@ static bool could_shares(const ls_session *s)
         return s->step->replica->begun;
     return s->recovery.has_state && !s->dp && !s->discrete &&
            ls_optimizer_of(s->run->train.optimizer)->reach != LS_REACH_MATRIX &&
-           s->offload == LS_OFFLOAD_NONE && ls_step_done(s->step) != LS_STEP_TORN;
+           s->offload == LS_OFFLOAD_NONE && s->step->done != LS_STEP_PARTIAL;
 }
 
 bool ls_replica_could(const ls_session *session)
@@ -91,7 +91,7 @@ static ls_status copy_pieces(const ls_session *s, const ls_replica_pieces *piece
         const float *from = what == LS_REPLICA_G
                                 ? ls_step_own_gradient(step, piece)
                                 : (const float *)step->state_memory[what] +
-                                      (ls_step_shards(step) ? piece.packed : piece.first);
+                                      (ls_step_divides_weights(step) ? piece.packed : piece.first);
         memcpy(packed ? *out + piece.packed : to, from, (size_t)piece.count * sizeof *from);
         to += piece.count;
     }
@@ -115,10 +115,9 @@ static ls_status keep_now(ls_session *s, ls_replica_holding *h)
     const ls_replica_pieces *pieces = &h->pieces[LS_REPLICA_OWN];
     ls_status st = LS_OK;
 
-    h->state = *s->step->state;
-    h->norm = *s->step->norm;
+    h->numbers = ls_replica_numbers_of(s->step);
     LS_TRY(st, copy_pieces(s, pieces, LS_REPLICA_W, true, &own[LS_REPLICA_W]), out);
-    if (h->about.ready)
+    if (h->entry.ready)
         LS_TRY(st, copy_pieces(s, pieces, LS_REPLICA_G, true, &own[LS_REPLICA_G]), out);
     take_moments(s->step, own);
     if (r) {
@@ -138,15 +137,14 @@ static ls_status keep_before(ls_session *s, ls_replica_holding *h)
     ls_status st = LS_OK;
 
     h->repeats = true;
-    h->state = r->again.numbers.state;
-    h->norm = r->again.numbers.norm;
+    h->numbers = r->again.numbers;
     memcpy(h->parts[LS_REPLICA_OWN], r->again.old, sizeof r->again.old);
     memset(r->again.old, 0, sizeof r->again.old);
     memcpy(h->parts[LS_REPLICA_COPY], r->copy, sizeof r->copy);
     memset(r->copy, 0, sizeof r->copy);
-    if (!h->about.ready)
+    if (!h->entry.ready)
         goto out;
-    h->numbers = (ls_replica_numbers){.state = *step->state, .norm = *step->norm};
+    h->later_numbers = ls_replica_numbers_of(step);
     for (int p = LS_REPLICA_OWN; p < (r->sends ? LS_REPLICA_HELD : LS_REPLICA_COPY); p++)
         LS_TRY(st, copy_pieces(s, &h->pieces[p], LS_REPLICA_W, true, &h->later[p][LS_REPLICA_W]),
                out);
@@ -161,29 +159,27 @@ out:
     return st;
 }
 
-/* A step counts of which this rank has heard, or hears now, and to whose end it did not come. */
-void ls_replica_count_step(ls_session *session, int64_t heard, const ls_step_result *result)
+/* A step counts whose losses this rank has received, now or before, and which it had not ended. */
+void ls_replica_count_step(ls_session *s, int64_t received, const ls_step_result *result)
 {
-    ls_session *s = session;
-
-    if (heard != s->step_number + 1)
+    if (received != s->step_number + 1)
         return;
     (void)ls_loss_scaler_step(&s->scaler, isfinite(result->loss), result->finite);
     s->progress.loss = result->finite ? result->loss : s->progress.loss;
     s->progress.last = *result;
-    s->step_number = heard;
+    s->step_number = received;
 }
 
 /* How far the step has come. */
 static void note_progress(const ls_session *s, ls_replica_entry *about)
 {
     const ls_step *step = s->step;
-    bool made = step->vote.made || (step->replica && step->replica->again.prepared);
-    int64_t done = made ? step->vote.heard : ls_step_done(step);
+    bool made = step->progress.made || (step->replica && step->replica->again.prepared);
+    int64_t done = made ? step->progress.received : step->done;
 
     about->done = done < 0 ? s->step_number : done;
-    about->heard = ls_max_i64(about->done, step->vote.heard);
-    about->ready = !made && step->vote.ready == about->done;
+    about->received = ls_max_i64(about->done, step->progress.received);
+    about->ready = !made && step->progress.ready == about->done;
     about->pending = step->replica && step->replica->again.pending;
 }
 
@@ -191,16 +187,16 @@ ls_status ls_replica_list(const ls_step *step, bool weights, ls_replica_pieces *
 {
     const ls_model *model = step->args.model;
     const ls_pipeline *x = step->pipeline;
-    bool one = !x && !ls_step_divides(step) && !step->ep_group.parts;
+    bool one = !x && !ls_step_divides(step) && !step->ep_group.parts.at;
     bool stages = x && weights && !x->plan.divides;
 
-    pieces->n = one ? 1 : ls_step_buckets(step);
+    pieces->n = one ? 1 : step->parts.own.n;
     pieces->at = ls_mem_array((size_t)pieces->n, sizeof *pieces->at);
     for (int i = 0; i < pieces->n && pieces->at; i++)
         pieces->at[i] = one      ? (ls_mesh_part){.count = weights ? model->flat : model->trained}
                         : stages ? (ls_mesh_part){.first = x->plan.chunk[i].weights.first,
                                                   .count = x->plan.chunk[i].weights.count}
-                                 : ls_step_own(step, i);
+                                 : step->parts.own.at[i];
     return pieces->at ? LS_OK : LS_ENOMEM;
 }
 
@@ -209,7 +205,7 @@ static ls_status take_pieces(ls_session *s, ls_replica_holding *h, bool packed)
 {
     ls_replica_pieces *own = &h->pieces[LS_REPLICA_OWN];
     struct ls_replica_send *r = s->step->replica;
-    bool whole = !packed && !ls_step_divides(s->step) && !s->step->ep_group.parts;
+    bool whole = !packed && !ls_step_divides(s->step) && !s->step->ep_group.parts.at;
     ls_status st = LS_OK;
 
     LS_TRY(st, ls_replica_list(s->step, false, own), out);
@@ -230,16 +226,16 @@ static ls_status keep_shares(ls_session *s, ls_replica_holding *h)
     int seat = ls_mesh_shard_rank(&s->mesh, s->mesh.rank);
     ls_status st = LS_OK;
 
-    h->about = (ls_replica_entry){
+    h->entry = (ls_replica_entry){
         .view = view,
-        .descent = ls_recover_in_memory(s) ? s->recovery.store->descent : view,
+        .origin = ls_recover_in_memory(s) ? s->recovery.store->origin : view,
         .cut = ls_reshard_cut_of(&s->mesh),
         .part = {seat, r && r->sends ? ls_mesh_shard_rank(&s->mesh, r->from) : -1}};
-    note_progress(s, &h->about);
+    note_progress(s, &h->entry);
     LS_TRY(st, take_pieces(s, h, true), out);
     LS_TRY(st, r && r->again.on ? keep_before(s, h) : keep_now(s, h), out);
-    ls_replica_count_step(s, s->step->vote.heard, &s->step->vote.result);
-    h->about.last = s->progress.last;
+    ls_replica_count_step(s, s->step->progress.received, &s->step->progress.result);
+    h->entry.last = s->progress.last;
 out:
     return st;
 }
@@ -259,32 +255,31 @@ static int64_t copied_part(const ls_session *s)
 static ls_status describe_slice(ls_session *s, ls_replica_holding *h)
 {
     const ls_step *step = s->step;
-    const ls_mesh *replicas = step->args.dp ? &ls_dp_about(step->args.dp)->mesh : NULL;
+    const ls_mesh *replicas = step->args.dp ? &ls_dp_args_of(step->args.dp)->mesh : NULL;
     bool divided = ls_step_divides(step);
     int64_t size = sizeof(float), moments = step->args.model->trained;
     ls_status st = LS_OK;
 
-    if (divided || step->ep_group.parts)
+    if (divided || step->ep_group.parts.at)
         moments = ls_replicas_moments(s->run, step->args.model, replicas, step->own);
     h->windows = step->pipeline != NULL;
     for (int k = 0; k < ls_optim_kinds(s->run); k++)
         h->bytes[k] = h->windows ? step->pipeline->state[0].bytes
                                  : (k == 0 ? step->args.model->flat : moments) * size;
-    h->about = (ls_replica_entry){
+    h->entry = (ls_replica_entry){
         .view = s->recovery.store->view,
-        .descent = s->recovery.store->descent,
+        .origin = s->recovery.store->origin,
         .cut = {.shard = ls_replicas_parts(&s->mesh), .bucket = divided ? replicas->bucket : 0},
         .part = {ls_replicas_part(&s->mesh, s->mesh.rank), copied_part(s)}};
-    note_progress(s, &h->about);
-    h->state = *step->state;
-    h->norm = *step->norm;
+    note_progress(s, &h->entry);
+    h->numbers = ls_replica_numbers_of(step);
     LS_TRY(st, ls_replica_list(step, true, &h->weights), out);
     LS_TRY(st, take_pieces(s, h, false), out);
-    for (int p = 0; p < LS_REPLICA_HELD && h->about.ready; p++)
+    for (int p = 0; p < LS_REPLICA_HELD && h->entry.ready; p++)
         LS_TRY(st, copy_pieces(s, &h->pieces[p], LS_REPLICA_G, false, &h->parts[p][LS_REPLICA_G]),
                out);
-    ls_replica_count_step(s, step->vote.heard, &step->vote.result);
-    h->about.last = s->progress.last;
+    ls_replica_count_step(s, step->progress.received, &step->progress.result);
+    h->entry.last = s->progress.last;
 out:
     return st;
 }
@@ -293,9 +288,9 @@ out:
 static void describe_whole(const ls_session *s, ls_replica_holding *h)
 {
     const int64_t size = sizeof(float), seconds = ls_optim_seconds(s->run, &s->model);
-    int64_t done = ls_step_done(s->step);
+    int64_t done = s->step->done;
 
-    h->about = (ls_replica_entry){.part = {0, -1}, .done = done < 0 ? s->step_number : done};
+    h->entry = (ls_replica_entry){.part = {0, -1}, .done = done < 0 ? s->step_number : done};
     h->bytes[0] = s->model.flat * size;
     h->bytes[1] = s->model.trained * size;
     h->bytes[2] = seconds * size;
@@ -304,17 +299,17 @@ static void describe_whole(const ls_session *s, ls_replica_holding *h)
 /* The arrays of the step, as they are. What was kept before stays, unless it is the step's. */
 static ls_status keep_arrays(ls_session *s, ls_replica_holding *h, bool slices)
 {
-    bool torn = slices ? is_torn(s->step) : ls_step_done(s->step) == LS_STEP_TORN;
+    bool partial = slices ? is_partial(s->step) : s->step->done == LS_STEP_PARTIAL;
     ls_status st = LS_OK;
 
-    if (!h->lent && (torn || ls_replica_is_there(&h->about)))
+    if (!h->reused && (partial || ls_replica_is_there(&h->entry)))
         return LS_OK;
-    if (!h->lent && slices)
+    if (!h->reused && slices)
         LS_TRY(st, describe_slice(s, h), out);
     else if (!slices)
         describe_whole(s, h);
     st = ls_step_keep(s->step, h->arrays);
-    h->lent = false;
+    h->reused = false;
 out:
     if (st != LS_OK)
         ls_replica_holding_close(s, h);
@@ -331,25 +326,24 @@ static void make_room(ls_session *s, struct ls_replica_store *k)
     if (!r || r->confirmed) {
         ls_replica_holding_close(s, first);
         ls_replica_holding_close(s, second);
-    } else if (ls_replica_is_there(&first->about)) {
+    } else if (ls_replica_is_there(&first->entry)) {
         bool newer = k->chosen != second;
         ls_replica_holding_close(s, newer ? second : first);
         if (newer) {
             *second = *first;
-            *first = (ls_replica_holding){.about = ls_replica_nothing};
+            *first = (ls_replica_holding){.entry = ls_replica_nothing};
         }
     }
     k->chosen = NULL;
 }
 
-void ls_replica_keep(ls_session *session)
+void ls_replica_keep(ls_session *s)
 {
-    ls_session *s = session;
     struct ls_replica_store *k = s->recovery.store;
     ls_replica_way way = ls_replica_way_of(s);
     ls_status st = LS_OK;
 
-    if (k && way == LS_REPLICA_WHOLE && ls_replica_is_there(&k->holdings[0].about))
+    if (k && way == LS_REPLICA_WHOLE && ls_replica_is_there(&k->holdings[0].entry))
         return;
     if (s->sdc.distrusted)
         ls_replica_drop(s);
@@ -358,7 +352,7 @@ void ls_replica_keep(ls_session *session)
     k = ls_replica_store_of(s);
     if (!k) {
         st = LS_ENOMEM;
-    } else if (way == LS_REPLICA_SHARES && could_shares(s) && !is_torn(s->step)) {
+    } else if (way == LS_REPLICA_SHARES && could_shares(s) && !is_partial(s->step)) {
         make_room(s, k);
         st = keep_shares(s, &k->holdings[0]);
         if (st != LS_OK)

@@ -32,16 +32,7 @@ static bool find_piece(const void *context, int64_t first, int64_t end, ls_optim
 {
     const ls_replica_pieces *pieces = ((const ls_replica_repeat *)context)->update.pieces;
 
-    for (int i = 0; i < pieces->n; i++) {
-        ls_mesh_part piece = pieces->at[i];
-        int64_t from = ls_max_i64(first, piece.first);
-        int64_t to = ls_min_i64(end, piece.first + piece.count);
-        *piece_out = (ls_optim_piece){
-            .first = from, .count = to - from, .place = piece.packed + from - piece.first};
-        if (from < to)
-            return true;
-    }
-    return false;
+    return ls_optim_find_piece(pieces->at, pieces->n, first, end, piece_out);
 }
 
 /* ls_optim_ranks.elements */
@@ -53,10 +44,9 @@ static void update_elements(void *context)
         ls_replica_update_piece(&r->update, i, r->gradient + r->update.pieces->at[i].packed);
 }
 
-ls_status ls_replica_repeat_open(ls_replica_repeat *repeat, const ls_model *model,
+ls_status ls_replica_repeat_open(ls_replica_repeat *r, const ls_model *model,
                                  const ls_replica_update *update)
 {
-    ls_replica_repeat *r = repeat;
     ls_status st = LS_OK;
 
     *r = (ls_replica_repeat){.update = *update};
@@ -93,14 +83,13 @@ ls_status ls_replica_repeat_moments(ls_replica_repeat *repeat, float *const *arr
     u->w = arrays[LS_REPLICA_W];
     u->m = arrays[LS_REPLICA_M];
     u->v = arrays[LS_REPLICA_V];
-    u->state = &numbers->state;
-    u->norm = &numbers->norm;
+    u->numbers = numbers;
     repeat->gradient = arrays[LS_REPLICA_G];
     ls_optim_redo(repeat->optim, &(ls_optim_arrays){.w = u->w,
                                                     .m = u->m,
                                                     .v = u->v,
                                                     .grad = arrays[LS_REPLICA_G],
-                                                    .state = u->state,
-                                                    .norm = u->norm});
-    return ls_stream_sync(u->stream, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S);
+                                                    .state = &numbers->state,
+                                                    .norm = &numbers->norm});
+    return ls_stream_sync(u->stream, ls_step_deadline());
 }

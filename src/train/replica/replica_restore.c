@@ -16,13 +16,9 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/time.h"
+#include "parallel/blocking.h"
 #include "train/replica/replica_impl.h"
 #include "train/session/session_impl.h"
-
-static int64_t deadline(void)
-{
-    return ls_time_now_ns() + LS_SESSION_MEET_S * LS_NS_PER_S;
-}
 
 /* --- the update that was not made --------------------------------------------------------------- */
 
@@ -40,15 +36,14 @@ static ls_status update_part(ls_session *s, const ls_replica_holding *h, int p)
                                       .w = packed ? parts[LS_REPLICA_W] : h->arrays[LS_REPLICA_W],
                                       .m = packed ? parts[LS_REPLICA_M] : h->arrays[LS_REPLICA_M],
                                       .v = packed ? parts[LS_REPLICA_V] : h->arrays[LS_REPLICA_V],
-                                      .state = &h->state,
-                                      .norm = &h->norm};
+                                      .numbers = &h->numbers};
 
     for (int i = 0; i < pieces->n; i++) {
         ls_replica_update_piece(&update, i,
                                 packed ? parts[LS_REPLICA_G] + pieces->at[i].packed : gradient);
         gradient += pieces->at[i].count;
     }
-    return ls_stream_sync(s->stream, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S);
+    return ls_stream_sync(s->stream, ls_step_deadline());
 }
 
 static void replace(ls_session *s, float **old, float **new)
@@ -64,15 +59,14 @@ static ls_status advance_copy(ls_session *s, ls_replica_holding *h)
 {
     float **parts = h->parts[LS_REPLICA_COPY], **later = h->later[LS_REPLICA_COPY];
     const ls_replica_pieces *pieces = &h->pieces[LS_REPLICA_COPY];
-    const ls_replica_numbers numbers = {.state = h->state, .norm = h->norm};
     ls_replica_repeat repeat;
     ls_status st = LS_OK;
 
-    if (h->about.pending) {
+    if (h->entry.pending) {
         const ls_replica_update update = {
             .run = s->run, .kernels = s->kernels, .stream = s->stream, .pieces = pieces};
         LS_TRY(st, ls_replica_repeat_open(&repeat, &s->model, &update), out);
-        st = ls_replica_repeat_moments(&repeat, parts, &numbers);
+        st = ls_replica_repeat_moments(&repeat, parts, &h->numbers);
         ls_replica_repeat_close(&repeat);
     }
     replace(s, &parts[LS_REPLICA_W], &later[LS_REPLICA_W]);
@@ -86,36 +80,32 @@ static ls_status advance(ls_session *s, ls_replica_holding *h)
 {
     ls_status st = LS_OK;
 
-    if (h->about.part[LS_REPLICA_COPY] >= 0)
+    if (h->entry.part[LS_REPLICA_COPY] >= 0)
         LS_TRY(st, advance_copy(s, h), out);
     for (int k = 0; k < LS_REPLICA_ARRAYS; k++)
         replace(s, &h->parts[LS_REPLICA_OWN][k], &h->later[LS_REPLICA_OWN][k]);
-    h->state = h->numbers.state;
-    h->norm = h->numbers.norm;
-    h->about.pending = true;
+    h->numbers = h->later_numbers;
+    h->entry.pending = true;
 out:
     return st;
 }
 
-ls_status ls_replica_catch_up(ls_session *session, ls_replica_holding *holding,
-                              const ls_replica_entry *best)
+ls_status ls_replica_catch_up(ls_session *s, ls_replica_holding *h, const ls_replica_entry *best)
 {
-    ls_session *s = session;
-    ls_replica_holding *h = holding;
     bool updated = best->last.finite; /* else the step changed nothing */
     ls_status st = LS_OK;
 
-    if (h->about.done == best->heard)
+    if (h->entry.done == best->received)
         return LS_OK;
     if (updated && h->repeats)
         LS_TRY(st, advance(s, h), out);
     for (int p = 0; p < LS_REPLICA_HELD && updated && !h->repeats; p++)
-        if (h->about.part[p] >= 0)
+        if (h->entry.part[p] >= 0)
             LS_TRY(st, update_part(s, h, p), out);
-    ls_replica_count_step(s, best->heard, &best->last);
-    h->about.done = h->about.heard = best->heard;
-    h->about.ready = false;
-    h->about.last = best->last;
+    ls_replica_count_step(s, best->received, &best->last);
+    h->entry.done = h->entry.received = best->received;
+    h->entry.ready = false;
+    h->entry.last = best->last;
 out:
     return st;
 }
@@ -132,35 +122,19 @@ static ls_status spread(ls_session *s)
     ls_status st = LS_OK;
 
     for (int k = 0; k < ls_optim_kinds(s->run) && plan->spread && s->dp && st == LS_OK; k++)
-        st = ls_step_tell(s->step, plan->source, arrays[k], elements[k] * (int64_t)sizeof(float));
+        st = ls_step_broadcast(s->step, plan->source, arrays[k],
+                               elements[k] * (int64_t)sizeof(float));
     return st;
 }
 
 /* --- slices ------------------------------------------------------------------------------------- */
-
-/* Pieces of an array between two ranks, one of which this is; packed: at their places there. */
-static ls_status pass_pieces(const ls_session *s, const ls_replica_pieces *pieces, bool packed,
-                             ls_coll coll, float *array)
-{
-    ls_status st = LS_OK;
-
-    for (int i = 0; i < pieces->n && st == LS_OK; i++) {
-        coll.count = pieces->at[i].count;
-        coll.in = coll.out = array + (packed ? pieces->at[i].packed : pieces->at[i].first);
-        if (coll.count > 0)
-            st = ls_comm_run(s->args.comm, &coll, deadline());
-    }
-    return st;
-}
 
 /* A part, by the rank that has it and the one that needs it. copy: the first one holds a copy. What
  * it keeps in the memory of its step has the places of that step. */
 static ls_status carry(ls_session *s, int from, int to, bool copy)
 {
     const ls_replica_holding *h = &s->recovery.store->holdings[0];
-    bool sends = s->mesh.rank == from, kept = sends && !h->lent;
-    const ls_coll coll = {
-        .kind = sends ? LS_COLL_SEND : LS_COLL_RECV, .type = LS_F32, .peer = sends ? to : from};
+    bool sends = s->mesh.rank == from, kept = sends && !h->reused;
     ls_status st = LS_OK;
 
     for (int k = 0; k < ls_optim_kinds(s->run) && st == LS_OK; k++) {
@@ -171,9 +145,11 @@ static ls_status carry(ls_session *s, int from, int to, bool copy)
                                                         : &h->weights;
         if (pieces == &listed)
             st = ls_replica_list(s->step, k == 0, &listed);
-        if (st == LS_OK)
-            st =
-                pass_pieces(s, pieces, k > 0, coll, kept ? h->arrays[k] : s->step->state_memory[k]);
+        float *array = kept ? h->arrays[k] : s->step->state_memory[k];
+        for (int i = 0; i < pieces->n && st == LS_OK; i++)
+            st = ls_blocking_carry(s->args.comm, from, to,
+                                   array + (k > 0 ? pieces->at[i].packed : pieces->at[i].first),
+                                   pieces->at[i].count, ls_session_deadline());
         ls_replica_pieces_close(&listed);
     }
     return st;
@@ -225,7 +201,8 @@ static ls_status move_all(ls_session *s, const float *const **held)
 
     for (int k = 0; k < ls_optim_kinds(s->run); k++) {
         bool whole = k == LS_REPLICA_W && s->mesh.zero < 3;
-        LS_TRY(st, ls_reshard_move(&args, held[k], whole, arrays[k], deadline(), &sent), out);
+        LS_TRY(st, ls_reshard_move(&args, held[k], whole, arrays[k], ls_session_deadline(), &sent),
+               out);
         all += sent;
     }
     if (s->dp && s->mesh.zero < 3)
@@ -242,7 +219,7 @@ static bool is_pending(const ls_session *s)
     const ls_replica_entry *plan = &s->recovery.store->plan;
 
     return ls_replica_repeats(s->run) &&
-           (plan->pending || (plan->done < plan->heard && plan->last.finite));
+           (plan->pending || (plan->done < plan->received && plan->last.finite));
 }
 
 /* That update: by all ranks, with the gradients of then. */
@@ -256,16 +233,18 @@ static ls_status make_again(ls_session *s, const float *const *gradients)
     ls_status st = LS_OK;
 
     if (h)
-        numbers = (ls_replica_numbers){.state = h->state, .norm = h->norm};
-    LS_TRY(st, ls_reshard_move(&args, gradients, true, s->step->grads[0], deadline(), &sent), out);
+        numbers = h->numbers;
+    LS_TRY(st,
+           ls_reshard_move(&args, gradients, true, s->step->grads[0], ls_session_deadline(), &sent),
+           out);
     if (s->dp)
-        LS_TRY(st, ls_dp_tell(s->dp, s->args.view.plan.source, &numbers, sizeof numbers), out);
+        LS_TRY(st, ls_dp_broadcast(s->dp, s->args.view.plan.source, &numbers, sizeof numbers), out);
     *s->step->state = numbers.state;
     *s->step->norm = numbers.norm;
     ls_step_clock_begin(&clock);
     LS_TRY(st, ls_step_update(s->step, &clock), out);
-    s->step->vote.made = false; /* of no step that this one has run */
-    st = ls_stream_sync(s->stream, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S);
+    s->step->progress.made = false; /* of no step that this one has run */
+    st = ls_stream_sync(s->stream, ls_step_deadline());
 out:
     return st;
 }
@@ -282,12 +261,12 @@ static ls_status restore_shares(ls_session *s)
     if (!held)
         return LS_ENOMEM;
     for (int p = 0; p < LS_REPLICA_HELD && h; p++)
-        for (int k = 0; k < LS_REPLICA_ARRAYS && h->about.part[p] >= 0; k++)
-            held[k * parts + h->about.part[p]] = h->parts[p][k];
+        for (int k = 0; k < LS_REPLICA_ARRAYS && h->entry.part[p] >= 0; k++)
+            held[k * parts + h->entry.part[p]] = h->parts[p][k];
     LS_TRY(st, move_all(s, arrays), out);
     if (is_pending(s))
         st = make_again(s, held + (ptrdiff_t)LS_REPLICA_G * parts);
-    ls_replica_point("moved", s->mesh.rank);
+    (void)ls_step_test_point("recover.moved", s->mesh.rank, -1);
 out:
     ls_mem_free(held);
     return st;

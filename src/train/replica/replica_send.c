@@ -1,6 +1,6 @@
 /* replica_send.c -- see replica_send.h.
  *
- * Why gradients travel and not the state: 4 bytes for each element of a part instead of 12, the
+ * Why gradients are sent and not the state: 4 bytes for each element of a part instead of 12, the
  * step is as safe as it can be when its losses are exchanged (with the state it is one step later),
  * and no rank needs a second version of what it has, because none goes back. It needs an update
  * that gives the same bits in both places: element by element, on CPUs. Of LAMB and Muon, which
@@ -24,10 +24,9 @@
 
 /* --- pieces ----------------------------------------------------------------------------------- */
 
-ls_status ls_replica_pieces_open(ls_replica_pieces *pieces, const ls_run *run,
-                                 const ls_model *model, bool packed, bool whole)
+ls_status ls_replica_pieces_open(ls_replica_pieces *p, const ls_run *run, const ls_model *model,
+                                 bool packed, bool whole)
 {
-    ls_replica_pieces *p = pieces;
     int64_t n = 0;
 
     p->spans = ls_mem_array((size_t)ls_memory_spans(model), sizeof *p->spans);
@@ -47,10 +46,8 @@ void ls_replica_pieces_close(ls_replica_pieces *pieces)
     *pieces = (ls_replica_pieces){.at = NULL};
 }
 
-int64_t ls_replica_elements(const ls_replica_pieces *pieces)
+int64_t ls_replica_elements(const ls_replica_pieces *p)
 {
-    const ls_replica_pieces *p = pieces;
-
     return p->n > 0 ? p->at[p->n - 1].packed + p->at[p->n - 1].count : 0;
 }
 
@@ -68,8 +65,8 @@ void ls_replica_update_piece(const ls_replica_update *update, int i, const float
                                       .spans = p->spans + from,
                                       .n_spans = n,
                                       .copy_type = LS_F32,
-                                      .state = update->state,
-                                      .result = update->norm});
+                                      .state = &update->numbers->state,
+                                      .result = &update->numbers->norm});
 }
 
 /* --- opening ---------------------------------------------------------------------------------- */
@@ -78,7 +75,7 @@ void ls_replica_update_piece(const ls_replica_update *update, int i, const float
 static ls_status list(const ls_step *s, int rank, ls_replica_pieces *pieces)
 {
     const ls_step_args *a = &s->args;
-    const ls_mesh *mesh = s->pipeline ? NULL : &ls_dp_about(a->dp)->mesh;
+    const ls_mesh *mesh = s->pipeline ? NULL : &ls_dp_args_of(a->dp)->mesh;
 
     pieces->n = mesh ? ls_replicas_pieces(a->run, a->model, mesh, rank, NULL) : ls_pipeline_owns(s);
     pieces->at = ls_mem_array((size_t)pieces->n, sizeof *pieces->at);
@@ -94,9 +91,8 @@ static ls_status list(const ls_step *s, int rank, ls_replica_pieces *pieces)
 static ls_status open_array(const ls_step *s, int64_t elements, const char *what, float **out)
 {
     void *memory;
-    ls_status st =
-        ls_device_alloc(ls_stream_device(s->args.stream),
-                        ls_round_up(elements * (int64_t)sizeof(float), 4096), what, &memory);
+    ls_status st = ls_device_alloc(
+        ls_step_device(s), ls_round_up(elements * (int64_t)sizeof(float), 4096), what, &memory);
 
     if (st == LS_OK)
         *out = memory;
@@ -138,7 +134,7 @@ out:
 /* Which ranks divide, and how their copies lie. False: no copies. */
 static bool describe(const ls_step *s, struct ls_replica_send *r)
 {
-    const ls_mesh *mesh = s->args.dp ? &ls_dp_about(s->args.dp)->mesh : NULL;
+    const ls_mesh *mesh = s->args.dp ? &ls_dp_args_of(s->args.dp)->mesh : NULL;
     const ls_stage_plan *plan = s->pipeline ? &s->pipeline->plan : NULL;
     const ls_model_split *split = &s->args.model->split;
 
@@ -152,18 +148,17 @@ static bool describe(const ls_step *s, struct ls_replica_send *r)
     }
     if (!mesh || !mesh->buddies || mesh->zero == 0)
         return false;
-    *r = (struct ls_replica_send){.comm = ls_dp_about(s->args.dp)->comm,
+    *r = (struct ls_replica_send){.comm = ls_dp_args_of(s->args.dp)->comm,
                                   .to = ls_replicas_holder(mesh, mesh->rank),
                                   .from = ls_replicas_owner(mesh, mesh->rank),
                                   .sends = ls_replicas_sends(mesh),
-                                  .apart = split->ranks < 2 && split->ep_ranks < 2,
+                                  .separate = split->ranks < 2 && split->ep_ranks < 2,
                                   .weights = mesh->zero == 3};
-    return r->apart || ls_replicas_in_moments(s->args.model, mesh);
+    return r->separate || ls_replicas_in_moments(s->args.model, mesh);
 }
 
-ls_status ls_replica_send_open(ls_step *step)
+ls_status ls_replica_send_open(ls_step *s)
 {
-    ls_step *s = step;
     struct ls_replica_send like, *r;
     ls_status st = LS_OK;
 
@@ -175,13 +170,13 @@ ls_status ls_replica_send_open(ls_step *step)
     *r = like;
     LS_TRY(st, list(s, ls_comm_rank(r->comm), &r->own), out);
     LS_TRY(st, list(s, r->from, &r->held), out);
-    for (int i = 0; i < r->held.n && !r->apart && !s->pipeline; i++)
+    for (int i = 0; i < r->held.n && !r->separate && !s->pipeline; i++)
         r->held.at[i].packed += ls_replicas_place(s->own);
     LS_TRY(st,
-           ls_replica_pieces_open(&r->held, s->args.run, s->args.model, r->apart,
-                                  !ls_step_divides(s) && !s->ep_group.parts),
+           ls_replica_pieces_open(&r->held, s->args.run, s->args.model, r->separate,
+                                  !ls_step_divides(s) && !s->ep_group.parts.at),
            out);
-    if (r->apart)
+    if (r->separate)
         st = open_copies(s, r);
 out:
     return st;
@@ -189,7 +184,7 @@ out:
 
 void ls_replica_send_close(ls_step *step)
 {
-    ls_device *device = ls_stream_device(step->args.stream);
+    ls_device *device = ls_step_device(step);
     struct ls_replica_send *r = step->replica;
 
     if (!r)
@@ -215,7 +210,7 @@ int64_t ls_replica_send_bytes(const ls_step *step)
 
 static bool weights_are_packed(const struct ls_replica_send *r)
 {
-    return r->apart && r->weights;
+    return r->separate && r->weights;
 }
 
 /* Where a piece of an array is sent from, or arrives. */
@@ -223,7 +218,7 @@ static float *place_of(const ls_step *s, int what, bool sends, ls_mesh_part piec
 {
     const struct ls_replica_send *r = s->replica;
 
-    if (!sends && r->apart)
+    if (!sends && r->separate)
         return (what == LS_REPLICA_G && r->again.on ? r->again.next : r->copy[what]) + piece.packed;
     if (what == LS_REPLICA_G)
         return (float *)(uintptr_t)ls_step_own_gradient(s, piece);
@@ -318,7 +313,7 @@ ls_status ls_replica_send_begin(ls_step *step, int64_t done)
         return LS_OK;
     if (r->sends && r->weights)
         LS_TRY(st, exchange(step, LS_REPLICA_W), out);
-    else if (r->sends && r->apart)
+    else if (r->sends && r->separate)
         copy_weights(step);
     for (int k = LS_REPLICA_M; k < ls_optim_kinds(step->args.run) && r->sends; k++)
         LS_TRY(st, exchange(step, k), out);
@@ -326,11 +321,11 @@ ls_status ls_replica_send_begin(ls_step *step, int64_t done)
         note_own(step, false);
     r->again.pending = r->again.prepared = false;
     r->begun = true;
-    if (!r->apart)
+    if (!r->separate)
         goto out;
     if (done > 0)
-        ls_replica_point("copied", ls_comm_rank(r->comm));
-    LS_TRY(st, ls_dp_numbers(step->args.dp, LS_F64, &nothing, 1), out);
+        (void)ls_step_test_point("recover.copied", ls_comm_rank(r->comm), -1);
+    LS_TRY(st, ls_dp_sum_numbers(step->args.dp, LS_F64, &nothing, 1), out);
     r->confirmed = true;
 out:
     return st;
@@ -345,16 +340,16 @@ ls_status ls_replica_send_start(ls_step *step)
     if (!r || !r->begun)
         return LS_OK;
     r->again.prepared = false;
-    return r->apart && r->sends ? start_some(step, LS_REPLICA_G, 0) : LS_OK;
+    return r->separate && r->sends ? start_some(step, LS_REPLICA_G, 0) : LS_OK;
 }
 
-ls_status ls_replica_send_await(ls_step *step)
+ls_status ls_replica_send_wait(ls_step *step)
 {
     struct ls_replica_send *r = step->replica;
 
     if (!r || !r->begun)
         return LS_OK;
-    return r->apart ? finish(r, LS_OK) : exchange(step, LS_REPLICA_G);
+    return r->separate ? finish(r, LS_OK) : exchange(step, LS_REPLICA_G);
 }
 
 /* The copy catches up with the update before, of which all weights are here now. */
@@ -382,9 +377,9 @@ ls_status ls_replica_send_prepare(ls_step *step)
     if (r->sends)
         LS_TRY(st, prepare_copy(step), out);
     note_own(step, true);
-    r->again.numbers = (ls_replica_numbers){.state = *step->state, .norm = *step->norm};
+    r->again.numbers = ls_replica_numbers_of(step);
     r->again.pending = r->again.prepared = true;
-    ls_replica_point("update", ls_comm_rank(r->comm));
+    (void)ls_step_test_point("recover.update", ls_comm_rank(r->comm), -1);
 out:
     return st;
 }
@@ -395,30 +390,17 @@ void ls_replica_send_update(ls_step *step)
 
     if (!r || !r->begun || !r->sends || r->again.on)
         return;
+    const ls_replica_numbers numbers = ls_replica_numbers_of(step);
     const ls_replica_update update = {
         .run = step->args.run,
         .kernels = step->args.kernels,
         .stream = step->args.stream,
         .pieces = &r->held,
-        .w = r->apart ? r->copy[LS_REPLICA_W] : step->state_memory[LS_REPLICA_W],
-        .m = r->apart ? r->copy[LS_REPLICA_M] : step->state_memory[LS_REPLICA_M],
-        .v = r->apart ? r->copy[LS_REPLICA_V] : step->state_memory[LS_REPLICA_V],
-        .state = step->state,
-        .norm = step->norm};
+        .w = r->separate ? r->copy[LS_REPLICA_W] : step->state_memory[LS_REPLICA_W],
+        .m = r->separate ? r->copy[LS_REPLICA_M] : step->state_memory[LS_REPLICA_M],
+        .v = r->separate ? r->copy[LS_REPLICA_V] : step->state_memory[LS_REPLICA_V],
+        .numbers = &numbers};
     for (int i = 0; i < r->held.n; i++)
         if (r->held.at[i].count > 0)
             ls_replica_update_piece(&update, i, place_of(step, LS_REPLICA_G, false, r->held.at[i]));
-}
-
-void ls_replica_point(const char *name, int rank)
-{
-#ifdef LS_FAULTS
-    char point[64];
-
-    snprintf(point, sizeof point, "train.recover.%s.%d", name, rank);
-    (void)LS_FAULT(point);
-#else
-    (void)name;
-    (void)rank;
-#endif
 }

@@ -26,7 +26,7 @@ ls_status ls_replica_send_begin(ls_step *step, int64_t done);
 
 /* By the step, in this order. */
 ls_status ls_replica_send_start(ls_step *step);
-ls_status ls_replica_send_await(ls_step *step);
+ls_status ls_replica_send_wait(ls_step *step);
 ls_status ls_replica_send_prepare(ls_step *step);
 void ls_replica_send_update(ls_step *step);
 

@@ -2,18 +2,18 @@
  *
  * Which step? A rank sends its losses when its gradient, that of the copy it holds, and the norm
  * are here. So a rank that has received all losses knows that two ranks can make the update of
- * every part. When one survivor has heard of step 8 all others have made its update or can; when
+ * every part. When one survivor has received of step 8 all others have made its update or can; when
  * none has, none has made it. Example, ZeRO with 3 ranks, each with its own part and the copy of
  * another; rank 1 dies when rank 0 has received the losses of step 8 and rank 2 has not:
  *
- *     rank 0   heard 8   parts 0 and 2 (copy), 8 steps
- *     rank 2   heard 7   parts 2 and 1 (copy), 7 steps, with the gradients of the 8th
+ *     rank 0   received 8   parts 0 and 2 (copy), 8 steps
+ *     rank 2   received 7   parts 2 and 1 (copy), 7 steps, with the gradients of the 8th
  *
  * Base 8: rank 2 makes the update of both; then rank 0 gives part 0, rank 2 parts 1 and 2. No rank
  * goes back, and none needs a second version of what it has.
  *
  * What is older. A slice serves of any view, if it is of the very step that the ranks go on with,
- * and of the same descent: since ranks last read a checkpoint, because in fast mode steps that are
+ * and of the same origin, the view in which ranks last read a checkpoint, because in fast mode steps that are
  * done again differ. So a spare (cluster/member/view.h) helps. A gradient serves only with those of
  * its own view; so do shares of a whole model. Of two states the newer one is taken, unless a part
  * of it is nowhere. */
@@ -22,6 +22,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/time.h"
+#include "parallel/blocking.h"
 #include "train/replica/recover.h"
 #include "train/replica/replica_impl.h"
 #include "train/session/session_impl.h"
@@ -46,15 +47,12 @@ struct ls_replica_store *ls_replica_store_of(ls_session *s)
     struct ls_replica_store *k = s->recovery.store;
 
     if (!k && (k = s->recovery.store = ls_mem_alloc(sizeof *k)))
-        k->plan = k->holdings[0].about = k->holdings[1].about = ls_replica_nothing;
+        k->plan = k->holdings[0].entry = k->holdings[1].entry = ls_replica_nothing;
     return k;
 }
 
-void ls_replica_holding_close(ls_session *session, ls_replica_holding *holding)
+void ls_replica_holding_close(ls_session *s, ls_replica_holding *h)
 {
-    ls_session *s = session;
-    ls_replica_holding *h = holding;
-
     for (int i = 0; i < 3; i++) {
         ls_window window = {.base = h->arrays[i], .bytes = h->bytes[i]};
         if (h->windows)
@@ -70,7 +68,7 @@ void ls_replica_holding_close(ls_session *session, ls_replica_holding *holding)
         }
     }
     ls_replica_pieces_close(&h->weights);
-    *h = (ls_replica_holding){.about = ls_replica_nothing};
+    *h = (ls_replica_holding){.entry = ls_replica_nothing};
 }
 
 void ls_replica_drop(ls_session *session)
@@ -107,29 +105,28 @@ int64_t ls_replica_bytes(const ls_session *s)
 
 /* --- choosing --------------------------------------------------------------------------------- */
 
-bool ls_replica_serves(const ls_session *session, const ls_replica_entry *entry,
+bool ls_replica_serves(const ls_session *session, const ls_replica_entry *e,
                        const ls_replica_entry *best)
 {
-    const ls_replica_entry *e = entry;
     bool same_view = e->view == best->view;
     bool any_view = ls_replica_way_of(session) == LS_REPLICA_SLICES;
 
     return ls_replica_is_there(e) && e->cut.ranks == best->cut.ranks &&
            e->cut.shard == best->cut.shard && e->cut.bucket == best->cut.bucket &&
-           e->descent == best->descent &&
-           ((e->done == best->heard && (same_view || any_view)) ||
-            (e->done == best->heard - 1 && e->ready && same_view));
+           e->origin == best->origin &&
+           ((e->done == best->received && (same_view || any_view)) ||
+            (e->done == best->received - 1 && e->ready && same_view));
 }
 
 /* By which of two states training goes on: the one that has come farther. */
 static bool is_newer(const ls_replica_entry *a, const ls_replica_entry *b)
 {
-    if (a->descent != b->descent)
-        return a->descent > b->descent;
-    return a->heard != b->heard ? a->heard > b->heard : a->view > b->view;
+    if (a->origin != b->origin)
+        return a->origin > b->origin;
+    return a->received != b->received ? a->received > b->received : a->view > b->view;
 }
 
-/* The newest state that anybody has a part of, older than one that was looked at before (`than`;
+/* The newest state that any rank has a part of, older than one that was looked at before (`than`;
  * nothing: none was). The same on all ranks. */
 static ls_replica_entry find_newest(const struct ls_replica_store *k, int ranks,
                                     const ls_replica_entry *than)
@@ -191,13 +188,13 @@ static void tell_view(ls_session *s, int ranks, const ls_replica_entry *best)
     ls_view_plan *view = &s->args.view.plan;
     const struct ls_replica_store *k = s->recovery.store;
 
-    view->base = view->met = best->heard;
+    view->base = view->met = best->received;
     view->spread = true;
     for (int i = 2 * ranks - 1; i >= 0; i--) {
         const ls_replica_entry *e = &k->records[i / 2].entry[i % 2];
         if (!ls_replica_serves(s, e, best) || e->view != best->view)
             continue;
-        view->source = e->heard == best->heard ? i / 2 : view->source;
+        view->source = e->received == best->received ? i / 2 : view->source;
         view->met = ls_min_i64(view->met, k->records[i / 2].met);
     }
     if (view->first_new && view->met == view->base && view->base > 0)
@@ -238,9 +235,9 @@ static ls_status decide(ls_session *s, int ranks)
     }
     k->plan = best;
     k->view = best.view;
-    k->descent = best.descent;
+    k->origin = best.origin;
     for (int i = 0; i < 2; i++)
-        if (ls_replica_serves(s, &k->holdings[i].about, &best))
+        if (ls_replica_serves(s, &k->holdings[i].entry, &best))
             k->chosen = &k->holdings[i];
     tell_view(s, ranks, &best);
     if (k->chosen)
@@ -250,9 +247,8 @@ static ls_status decide(ls_session *s, int ranks)
     return LS_OK;
 }
 
-ls_status ls_replica_choose(ls_session *session)
+ls_status ls_replica_choose(ls_session *s)
 {
-    ls_session *s = session;
     ls_replica_way way = ls_replica_way_of(s);
     struct ls_replica_store *k;
     ls_status st = LS_OK;
@@ -270,18 +266,13 @@ ls_status ls_replica_choose(ls_session *session)
     if (way == LS_REPLICA_SHARES &&
         ls_optimizer_of(s->run->train.optimizer)->reach == LS_REACH_MATRIX && ranks == 1)
         goto out; /* one rank has second moments in another order: from the checkpoint */
-    k->records[me] = (ls_replica_record){.entry = {k->holdings[0].about, k->holdings[1].about},
+    k->records[me] = (ls_replica_record){.entry = {k->holdings[0].entry, k->holdings[1].entry},
                                          .met = s->progress.met};
     LS_TRY(st,
-           ls_comm_run(s->args.comm,
-                       &(ls_coll){.kind = LS_COLL_ALL_GATHER,
-                                  .type = LS_U8,
-                                  .count = ranks * (int64_t)sizeof *k->records,
-                                  .in = k->records,
-                                  .out = k->records},
-                       ls_time_now_ns() + LS_SESSION_MEET_S * LS_NS_PER_S),
+           ls_blocking_all_gather(s->args.comm, LS_U8, k->records,
+                                  ranks * (int64_t)sizeof *k->records, ls_session_deadline()),
            out);
-    ls_replica_point("told", me);
+    (void)ls_step_test_point("recover.told", me, -1);
     st = decide(s, ranks);
 out:
     return st;
@@ -303,9 +294,9 @@ int64_t ls_replica_step(const ls_session *s)
 {
     const struct ls_replica_store *k = s->recovery.store;
     bool whole =
-        k && ls_replica_way_of(s) == LS_REPLICA_WHOLE && ls_replica_is_there(&k->holdings[0].about);
+        k && ls_replica_way_of(s) == LS_REPLICA_WHOLE && ls_replica_is_there(&k->holdings[0].entry);
 
-    return whole ? k->holdings[0].about.done : -1;
+    return whole ? k->holdings[0].entry.done : -1;
 }
 
 int ls_replica_part(const ls_session *s)
@@ -313,43 +304,39 @@ int ls_replica_part(const ls_session *s)
     const struct ls_replica_store *k = s->recovery.store;
 
     return k && ls_replica_way_of(s) == LS_REPLICA_SLICES
-               ? (int)k->holdings[0].about.part[LS_REPLICA_OWN]
+               ? (int)k->holdings[0].entry.part[LS_REPLICA_OWN]
                : -1;
 }
 
-void *const *ls_replica_lend(const ls_session *session)
+void *const *ls_replica_reuse(const ls_session *s)
 {
-    const ls_session *s = session;
     const ls_replica_holding *h = s->recovery.store ? &s->recovery.store->holdings[0] : NULL;
 
-    if (!h || !ls_replica_is_there(&h->about) || h->lent)
+    if (!h || !ls_replica_is_there(&h->entry) || h->reused)
         return NULL;
     if (ls_replica_way_of(s) == LS_REPLICA_WHOLE)
         return h->arrays;
     return ls_replica_way_of(s) == LS_REPLICA_SLICES && ls_recover_in_memory(s) &&
-                   h->about.part[LS_REPLICA_OWN] == ls_replicas_part(&s->mesh, s->mesh.rank)
+                   h->entry.part[LS_REPLICA_OWN] == ls_replicas_part(&s->mesh, s->mesh.rank)
                ? h->arrays
                : NULL;
 }
 
-void ls_replica_lent(ls_session *session)
+void ls_replica_reused(ls_session *s)
 {
-    ls_session *s = session;
-
-    if (!ls_replica_lend(s))
+    if (!ls_replica_reuse(s))
         return;
     ls_replica_holding *h = &s->recovery.store->holdings[0];
     memset(h->arrays, 0, sizeof h->arrays);
-    s->step_number = h->about.done;
+    s->step_number = h->entry.done;
     s->recovery.has_state = true;
-    h->lent = true;
+    h->reused = true;
     if (ls_replica_way_of(s) == LS_REPLICA_WHOLE)
         ls_replica_holding_close(s, h); /* the step may be overtaken: what it has is not known */
 }
 
-void ls_replica_begin(ls_session *session)
+void ls_replica_begin(ls_session *s)
 {
-    ls_session *s = session;
     struct ls_replica_store *k = s->args.rejoin ? ls_replica_store_of(s) : s->recovery.store;
 
     if (!k)
@@ -357,6 +344,6 @@ void ls_replica_begin(ls_session *session)
     for (int i = 0; i < 2; i++)
         ls_replica_holding_close(s, &k->holdings[i]);
     k->chosen = NULL;
-    k->descent = ls_recover_in_memory(s) ? k->descent : s->args.view.plan.generation;
+    k->origin = ls_recover_in_memory(s) ? k->origin : s->args.view.plan.generation;
     k->view = s->args.view.plan.generation;
 }

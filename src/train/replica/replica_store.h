@@ -5,7 +5,7 @@
  *   ls_replica_choose()   in the next view: ranks report what they have; all see the step that all
  *                         parts can be brought to, and who gives each. What is behind makes its
  *                         update. Where a part is nowhere, all load the newest checkpoint
- *   ls_replica_lend()     a rank that keeps its part goes on in the same memory
+ *   ls_replica_reuse()     a rank that keeps its part goes on in the same memory
  *   ls_replica_restore()  the others get theirs; parts that are cut anew move to their new owners
  *   ls_replica_begin()    the new copies are confirmed: what was kept goes
  *
@@ -36,8 +36,8 @@ ls_status ls_replica_choose(ls_session *session);
 int64_t ls_replica_bucket(const ls_session *session, int64_t proposed);
 
 /* Weights and moments for a step that is about to be opened, NULL: none; and when it was. */
-void *const *ls_replica_lend(const ls_session *session);
-void ls_replica_lent(ls_session *session);
+void *const *ls_replica_reuse(const ls_session *session);
+void ls_replica_reused(ls_session *session);
 
 /* By all ranks, when the step is open: its weights and moments. */
 ls_status ls_replica_restore(ls_session *session);

@@ -100,9 +100,8 @@ static int64_t validation_rounds(const ls_session *s, int64_t n)
 
 /* Of ranks that share windows (mesh.cp) each has a part of their losses, and the first one counts their
  * targets; of a tp group the first rank speaks. */
-ls_status ls_eval_loss(ls_eval *eval, ls_session *session)
+ls_status ls_eval_loss(ls_eval *eval, ls_session *s)
 {
-    ls_session *s = session;
     ls_calls calls;
     int64_t n = validation_sequences(s);
     double total = 0, *losses = eval->losses;
@@ -130,7 +129,7 @@ ls_status ls_eval_loss(ls_eval *eval, ls_session *session)
     if (!ls_model_groups_is_first(s))
         memset(losses, 0, (size_t)(n + 1) * sizeof *losses);
     if (s->dp)
-        LS_TRY(st, ls_dp_numbers(s->dp, LS_F64, losses, n + 1), out);
+        LS_TRY(st, ls_dp_sum_numbers(s->dp, LS_F64, losses, n + 1), out);
     for (int64_t i = 0; i < n; i++)
         total += losses[i];
     s->progress.val_loss = total / (losses[n] > 0 ? losses[n] : 1);
@@ -143,9 +142,8 @@ out:
 }
 
 /* With a fixed seed, so that samples of a run can be compared. */
-ls_status ls_eval_sample(ls_eval *eval, ls_session *session, int64_t count)
+ls_status ls_eval_sample(ls_eval *eval, ls_session *s, int64_t count)
 {
-    ls_session *s = session;
     const char *prompt = s->run->eval.sample;
     const ls_sampling sampling = {
         .temperature = 0.8, .top_k = 0, .top_p = 0.95, .seed = (uint64_t)s->run->train.seed};

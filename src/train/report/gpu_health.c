@@ -1,7 +1,11 @@
 /* gpu_health.c -- new errors and new slowdowns become incidents.
  *
  * The driver counts; a look compares with the counts of the look before. Clocks may be held back and
- * let go every few seconds for hours, so of these times the 1st, 2nd, 4th, 8th ... are reported. */
+ * let go every few seconds for hours, so of these times the 1st, 2nd, 4th, 8th ... are reported.
+ *
+ *     look        1      2      3      4      5      6
+ *     clocks      free   held   held   free   held   held
+ *     slowdowns   0      1      1      1      2      2         reported at looks 2 and 5 */
 #include "train/report/gpu_health.h"
 
 #include "base/log.h"
@@ -10,11 +14,7 @@
 
 static void report(ls_session *s, const char *text)
 {
-    ls_session_emit(s, &(ls_event){.kind = LS_EVENT_INCIDENT,
-                                   .incident = {.step = s->step_number,
-                                                .kind = "gpu",
-                                                .action = "training goes on",
-                                                .text = text}});
+    ls_session_incident(s, s->step_number, "gpu", "training goes on", text);
     ls_log(LS_LOG_WARN, "%s", text);
 }
 
@@ -52,15 +52,15 @@ static void look_at_clocks(ls_gpu_health *a, const ls_nvml_state *now, ls_sessio
     report(s, text);
 }
 
-void ls_gpu_health_look(ls_gpu_health *alarm, ls_nvml *nvml, ls_session *session)
+void ls_gpu_health_look(ls_gpu_health *health, ls_nvml *nvml, ls_session *session)
 {
     int64_t now_ns = ls_time_now_ns();
     ls_nvml_state now;
 
-    if (!nvml || (alarm->looked_ns && now_ns - alarm->looked_ns < LS_NS_PER_S))
+    if (!nvml || (health->looked_ns && now_ns - health->looked_ns < LS_NS_PER_S))
         return;
-    alarm->looked_ns = now_ns;
+    health->looked_ns = now_ns;
     ls_nvml_look(nvml, &now);
-    look_at_errors(alarm, &now, session);
-    look_at_clocks(alarm, &now, session);
+    look_at_errors(health, &now, session);
+    look_at_clocks(health, &now, session);
 }

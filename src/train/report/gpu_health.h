@@ -19,6 +19,6 @@ typedef struct ls_gpu_health { /* all zero at first */
 } ls_gpu_health;
 
 /* nvml may be NULL: nothing happens. */
-void ls_gpu_health_look(ls_gpu_health *alarm, ls_nvml *nvml, ls_session *session);
+void ls_gpu_health_look(ls_gpu_health *health, ls_nvml *nvml, ls_session *session);
 
 LS_C_END

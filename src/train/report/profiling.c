@@ -72,9 +72,8 @@ static void find_peaks(ls_session *s, ls_profile_args *args)
     ls_ledger_forget_peak(); /* that memory is not the run's */
 }
 
-ls_status ls_profiling_open(ls_session *session)
+ls_status ls_profiling_open(ls_session *s)
 {
-    ls_session *s = session;
     ls_profile_args args = {.stream = s->stream,
                             .kernels = s->kernels,
                             .phases = phases,

@@ -1,5 +1,12 @@
 /* summary.c -- the figures of a run. The speed that counts is the median: a step that also validates,
- * or waits for a checkpoint, is slower than what the run sustains between. */
+ * or waits for a checkpoint, is slower than what the run sustains between.
+ *
+ *     steps 11 .. 15    1000  1010   400 (validation)  1005   990 tokens/s      median 1000
+ *     MFU               1000 tokens/s x 6.0e8 operations a token = 6.0e11 a second,
+ *                       of a measured peak of 1.5e12: 40 %
+ *
+ * The record of speeds is bounded: when 4096 are there every second one goes, and from then on every
+ * second step is noted, later every fourth. So a median covers the whole run. */
 #include "train/report/summary.h"
 
 #include <math.h>
@@ -160,9 +167,8 @@ static double share_of_peak(const ls_session *s, double speed, double peak)
     return peak > 0 ? speed * flops / peak : 0;
 }
 
-ls_status ls_summary_emit(ls_summary *summary, ls_session *session, const char *stopped_by)
+ls_status ls_summary_emit(ls_summary *summary, ls_session *s, const char *stopped_by)
 {
-    ls_session *s = session;
     int64_t sent = 0, received = 0;
     char hash[33];
     ls_status st = LS_OK;
@@ -175,7 +181,7 @@ ls_status ls_summary_emit(ls_summary *summary, ls_session *session, const char *
     int64_t peak_bytes = used_bytes(summary, s);
     if (s->mesh.rank > 0)
         return LS_OK;
-    ls_event_balance balance = ls_batch_slice_about(s);
+    ls_event_balance balance = ls_batch_slice_event(s);
     if (s->args.comm)
         ls_comm_traffic(s->args.comm, &sent, &received);
     double peak = peak_of_ranks(s);

@@ -3,9 +3,9 @@
  *     writer thread     write objects | ask etcd ........ | write the manifest, or give the save up
  *     training          steps ...                          waits for the answer 200 ms at most
  *
- * A rank that was cut off from its job may still see the disk. Its claim in etcd has been taken over by
- * then, so the answer is no, and its checkpoint never gets a manifest. The launcher holds the run (cluster/elect/run_lease.h) and has told this
- * process so; here its name is used. */
+ * A rank that was cut off from its job may still see the disk. By then another rank has taken over its
+ * claim in etcd, so the answer is no, and its checkpoint never gets a manifest. The launcher holds the
+ * lease of the run (cluster/elect/run_lease.h) and passes its name to this process. */
 #include "train/save/commit_token.h"
 
 #include <stdatomic.h>
@@ -38,7 +38,8 @@ static ls_status may_commit(void *context, const ls_ckpt_info *info)
     return st;
 }
 
-bool ls_commit_token_waits(const ls_session *session)
+/* Whether a commit waits for an answer that does not come at once: training does not wait for that. */
+static bool waits_long(const ls_session *session)
 {
     struct ls_commit_token *g = session->save.commit_token;
     int64_t asked_ns = g ? atomic_load(&g->asked_ns) : 0;
@@ -46,15 +47,15 @@ bool ls_commit_token_waits(const ls_session *session)
     return asked_ns > 0 && ls_time_now_ns() - asked_ns > PROMPT_MS * LS_NS_PER_MS;
 }
 
-ls_status ls_commit_token_await(const ls_session *session, ls_ckpt_writer *writer,
-                                int64_t deadline_ns, bool *done_out, ls_ckpt_saved *saved_out)
+ls_status ls_commit_token_wait(const ls_session *session, ls_ckpt_writer *writer,
+                               int64_t deadline_ns, bool *done_out, ls_ckpt_saved *saved_out)
 {
     ls_status st = LS_OK;
 
     *done_out = false;
     while (!*done_out) {
         int64_t now_ns = ls_time_now_ns(), soon_ns = now_ns + PROMPT_MS * LS_NS_PER_MS;
-        if (ls_commit_token_waits(session))
+        if (waits_long(session))
             return ls_fail(LS_EDEADLINE, "a save still waits for etcd");
         st = ls_ckpt_writer_wait(writer, ls_min_i64(soon_ns, deadline_ns), done_out, saved_out);
         if (!*done_out && (now_ns >= deadline_ns || st != LS_EDEADLINE))
@@ -64,9 +65,9 @@ ls_status ls_commit_token_await(const ls_session *session, ls_ckpt_writer *write
 }
 
 /* "ID/RUN", as the launcher put it: on its machine, or on any other with the view. */
-static ls_status read_run_lease(struct ls_commit_token *g, const char *told)
+static ls_status read_run_lease(struct ls_commit_token *g, const char *passed)
 {
-    const char *text = *told ? told : getenv(LS_RUN_LEASE_VARIABLE);
+    const char *text = *passed ? passed : getenv(LS_RUN_LEASE_VARIABLE);
     const char *slash = text ? strchr(text, '/') : NULL;
 
     if (!slash || slash - text >= LS_RUN_LEASE_ID || strlen(slash + 1) >= LS_RUN_LEASE_RUN) {
@@ -80,9 +81,8 @@ static ls_status read_run_lease(struct ls_commit_token *g, const char *told)
     return LS_OK;
 }
 
-ls_status ls_commit_token_open(ls_session *session)
+ls_status ls_commit_token_open(ls_session *s)
 {
-    ls_session *s = session;
     const ls_run_list *urls = &s->run->heal.etcd;
     ls_status st = LS_OK;
 

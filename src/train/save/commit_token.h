@@ -9,13 +9,9 @@ LS_C_BEGIN
  * run over. */
 ls_status ls_commit_token_open(ls_session *session);
 
-/* Whether a commit waits for an answer that does not come at once: training does not wait for that.
- */
-bool ls_commit_token_waits(const ls_session *session);
-
-/* As ls_ckpt_writer_wait(), but no longer than until a commit waits so: LS_EDEADLINE then, too. */
-ls_status ls_commit_token_await(const ls_session *session, ls_ckpt_writer *writer,
-                                int64_t deadline_ns, bool *done_out, ls_ckpt_saved *saved_out);
+/* As ls_ckpt_writer_wait(), but only as long as etcd answers a commit at once: LS_EDEADLINE then, too. */
+ls_status ls_commit_token_wait(const ls_session *session, ls_ckpt_writer *writer,
+                               int64_t deadline_ns, bool *done_out, ls_ckpt_saved *saved_out);
 
 /* When the store is closed. */
 void ls_commit_token_close(ls_session *session);

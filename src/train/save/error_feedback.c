@@ -13,7 +13,7 @@
 
 int ls_error_feedback_vectors(const ls_session *session)
 {
-    return session->dp ? ls_dp_residuals(ls_dp_about(session->dp)) : 0;
+    return session->dp ? ls_dp_residuals(ls_dp_args_of(session->dp)) : 0;
 }
 
 static float *vector(const ls_session *s, int v)
@@ -41,9 +41,8 @@ static ls_status alloc_feedbacks(ls_session *s, int64_t bytes, void **memory_out
                        : ls_device_alloc(s->device, bytes, what, memory_out);
 }
 
-ls_status ls_error_feedback_open(ls_session *session)
+ls_status ls_error_feedback_open(ls_session *s)
 {
-    ls_session *s = session;
     int n = ls_error_feedback_vectors(s);
     void *memory;
     ls_status st = LS_OK;
@@ -175,9 +174,8 @@ static ls_status load_unpaid(ls_session *s, const ls_ckpt *ckpt, int nodes, bool
     return st;
 }
 
-ls_status ls_error_feedback_load(ls_session *session, int64_t step)
+ls_status ls_error_feedback_load(ls_session *s, int64_t step)
 {
-    ls_session *s = session;
     ls_ckpt *ckpt = NULL;
     int nodes;
     bool sum;
@@ -203,24 +201,23 @@ out:
     return st;
 }
 
-ls_status ls_error_feedback_share(ls_session *session)
+ls_status ls_error_feedback_share(ls_session *s)
 {
-    ls_session *s = session;
     int64_t bytes = s->model.trained * (int64_t)sizeof(float);
     unsigned char word = s->feedback.unpaid != NULL;
     ls_status st = LS_OK;
 
     if (ls_error_feedback_vectors(s))
-        return ls_dp_deal_residuals(s->dp, s->feedback.vectors);
+        return ls_dp_scatter_residuals(s->dp, s->feedback.vectors);
     if (s->dp)
-        LS_TRY(st, ls_dp_tell(s->dp, 0, &word, sizeof word), out);
+        LS_TRY(st, ls_dp_broadcast(s->dp, 0, &word, sizeof word), out);
     if (!word)
         goto out;
     if (!s->feedback.unpaid)
         s->feedback.unpaid = ls_mem_array((size_t)s->model.trained, sizeof *s->feedback.unpaid);
     LS_TRY(st, s->feedback.unpaid ? LS_OK : LS_ENOMEM, out);
     if (s->dp)
-        LS_TRY(st, ls_dp_tell(s->dp, 0, s->feedback.unpaid, bytes), out);
+        LS_TRY(st, ls_dp_broadcast(s->dp, 0, s->feedback.unpaid, bytes), out);
     st = ls_step_add_residual(s->step, s->feedback.unpaid);
 out:
     ls_mem_free(s->feedback.unpaid);

@@ -38,9 +38,8 @@ static bool fits(const ls_session *s, double *needs_out, double *left_out)
     return by_ns == 0 || *needs_out <= *left_out;
 }
 
-ls_status ls_preempt_save(ls_session *session, char why_out[LS_PREEMPT_WHY])
+ls_status ls_preempt_save(ls_session *s, char why_out[LS_PREEMPT_WHY])
 {
-    ls_session *s = session;
     double needs = 0, left = 0, skip = 0;
     ls_status st = LS_OK;
 
@@ -48,7 +47,7 @@ ls_status ls_preempt_save(ls_session *session, char why_out[LS_PREEMPT_WHY])
     if (s->mesh.rank == 0)
         skip = s->save.saved_step != s->step_number && !fits(s, &needs, &left);
     if (s->dp)
-        LS_TRY(st, ls_dp_numbers(s->dp, LS_F64, &skip, 1), out);
+        LS_TRY(st, ls_dp_sum_numbers(s->dp, LS_F64, &skip, 1), out);
     if (skip == 0) {
         LS_TRY(st, ls_save_final(s), out);
         if (s->args.stop_saved)
@@ -89,9 +88,8 @@ static ls_status settings_hash(const ls_run *run, char hex[LS_HASH_HEX])
     return st;
 }
 
-ls_status ls_preempt_done(const ls_session *session)
+ls_status ls_preempt_done(const ls_session *s)
 {
-    const ls_session *s = session;
     char path[PATH_MAX], hex[LS_HASH_HEX];
     ls_str line, event;
     ls_json j;

@@ -28,7 +28,7 @@
 #include "train/session/sync.h"
 #include "train/save/commit_token.h"
 
-enum { KINDS = LS_SAVE_KINDS, WRITER_WAIT_S = LS_SAVE_WAIT_S };
+enum { KINDS = LS_SAVE_KINDS };
 
 /* Earlier checkpoints are moved, not removed: nothing is lost by --fresh. */
 static ls_status put_aside(const char *dir)
@@ -50,9 +50,8 @@ static ls_status put_aside(const char *dir)
     return ls_fail(LS_EIO, "too many earlier checkpoints beside \"%s\"", dir);
 }
 
-ls_status ls_save_open(ls_session *session)
+ls_status ls_save_open(ls_session *s)
 {
-    ls_session *s = session;
     void *arrays[KINDS];
     char dir[PATH_MAX];
     ls_status st = LS_OK;
@@ -88,10 +87,8 @@ out:
     return st;
 }
 
-void ls_save_close(ls_session *session)
+void ls_save_close(ls_session *s)
 {
-    ls_session *s = session;
-
     ls_sharded_save_close(s);
     ls_ckpt_writer_free(s->save.writer);
     ls_ckpt_close(s->save.store);
@@ -143,11 +140,7 @@ void ls_save_unsaved(ls_session *s, int64_t step)
 {
     ls_log(LS_LOG_WARN, "the checkpoint of step %lld was not saved: %s; training goes on",
            (long long)step, ls_err_last()->text);
-    ls_session_emit(s, &(ls_event){.kind = LS_EVENT_INCIDENT,
-                                   .incident = {.step = step,
-                                                .kind = "checkpoint",
-                                                .action = "training goes on",
-                                                .text = ls_err_last()->text}});
+    ls_session_incident(s, step, "checkpoint", "training goes on", ls_err_last()->text);
 }
 
 ls_status ls_save_mirror(const ls_session *s, ls_ckpt_store *store)
@@ -208,9 +201,9 @@ static void report_ended(ls_session *s, ls_status st, const ls_ckpt_saved *saved
 }
 
 /* prompt: do not wait for an answer of etcd that does not come at once. */
-static ls_status await_save(ls_session *s, bool prompt)
+static ls_status wait_save(ls_session *s, bool prompt)
 {
-    int64_t until_ns = ls_time_now_ns() + WRITER_WAIT_S * LS_NS_PER_S;
+    int64_t until_ns = ls_save_deadline();
     ls_ckpt_saved saved;
     bool done = false;
 
@@ -223,7 +216,7 @@ static ls_status await_save(ls_session *s, bool prompt)
     if (LS_FAULT("train.writer_wait"))
         return ls_fail(LS_EDEADLINE, "the save of step %lld is still running",
                        (long long)s->save.writing_step);
-    ls_status st = prompt ? ls_commit_token_await(s, s->save.writer, until_ns, &done, &saved)
+    ls_status st = prompt ? ls_commit_token_wait(s, s->save.writer, until_ns, &done, &saved)
                           : ls_ckpt_writer_wait(s->save.writer, until_ns, &done, &saved);
     if (!done)
         return st;
@@ -231,19 +224,18 @@ static ls_status await_save(ls_session *s, bool prompt)
     return LS_OK;
 }
 
-ls_status ls_save_await(ls_session *session)
+ls_status ls_save_wait(ls_session *session)
 {
-    return await_save(session, false);
+    return wait_save(session, false);
 }
 
-ls_status ls_save_leave(ls_session *session)
+ls_status ls_save_leave(ls_session *s)
 {
-    ls_session *s = session;
     ls_status st = LS_OK;
 
     if (!s->save.store)
         return LS_OK;
-    LS_TRY(st, ls_save_await(s), out);
+    LS_TRY(st, ls_save_wait(s), out);
     ls_save_close(s);
     s->save.writer = NULL;
     s->save.store = NULL;
@@ -255,9 +247,8 @@ out:
     return st;
 }
 
-ls_status ls_save_reopen(ls_session *session)
+ls_status ls_save_reopen(ls_session *s)
 {
-    ls_session *s = session;
     ls_status st = LS_OK;
 
     LS_TRY(st, ls_save_leave(s), out);
@@ -273,7 +264,7 @@ static ls_status agree_to_save(ls_session *s, bool *saves)
 {
     bool together = ls_mesh_divides(&s->mesh) || ls_error_feedback_vectors(s) > 0;
     unsigned char word = *saves;
-    ls_status st = together ? ls_dp_tell(s->dp, 0, &word, sizeof word) : LS_OK;
+    ls_status st = together ? ls_dp_broadcast(s->dp, 0, &word, sizeof word) : LS_OK;
 
     *saves = word != 0 && (s->mesh.rank == 0 || together);
     return st;
@@ -307,9 +298,9 @@ static void start_writer(ls_session *s, bool copies)
     }
 }
 
-static ls_status await_copy(ls_session *s)
+static ls_status wait_copy(ls_session *s)
 {
-    int64_t until_ns = ls_time_now_ns() + WRITER_WAIT_S * LS_NS_PER_S;
+    int64_t until_ns = ls_save_deadline();
 
     if (s->save.sharded)
         return ls_sharded_save_copied(s);
@@ -329,7 +320,7 @@ static ls_status await_copy(ls_session *s)
 ls_status ls_save_copied(ls_session *session)
 {
     int64_t begun_ns = ls_time_now_ns();
-    ls_status st = await_copy(session);
+    ls_status st = wait_copy(session);
 
     session->save.waited_ns += ls_time_now_ns() - begun_ns;
     return st;
@@ -373,7 +364,7 @@ static ls_status begin(ls_session *s)
         LS_TRY(st, ls_step_settle(s->step), out);
         return ls_sharded_save_begin(s);
     }
-    saves = first && await_save(s, true) == LS_OK && ls_save_open_snapshot(s) == LS_OK;
+    saves = first && wait_save(s, true) == LS_OK && ls_save_open_snapshot(s) == LS_OK;
     if (first && !saves)
         ls_save_unsaved(s, s->step_number);
     LS_TRY(st, agree_to_save(s, &saves), out);
@@ -409,9 +400,8 @@ ls_status ls_save_poll(ls_session *session)
     return LS_OK;
 }
 
-ls_status ls_save_final(ls_session *session)
+ls_status ls_save_final(ls_session *s)
 {
-    ls_session *s = session;
     ls_ckpt_info info;
     ls_ckpt_saved saved;
     ls_status st = LS_OK;
@@ -425,7 +415,7 @@ ls_status ls_save_final(ls_session *session)
         goto out;
     }
     if (first) {
-        LS_TRY(st, ls_save_await(s), out);
+        LS_TRY(st, ls_save_wait(s), out);
         saves = s->save.saved_step != s->step_number;
         if (saves && s->snapshot.staged)
             LS_TRY(st, ls_save_open_snapshot(s), out);

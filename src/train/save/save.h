@@ -25,6 +25,9 @@ ls_status ls_save_resume(ls_session *session);
 /* What the first rank has loaded, or only where the run stands, to the others: by all ranks. */
 ls_status ls_save_share(ls_session *session);
 
+/* The losses, the last result and the loss scale that a rank knows, to all. One rank: nothing. */
+ls_status ls_save_share_progress(ls_session *session, int from);
+
 /* Begin to save the present state in the background: it is copied while the next forward and
  * backward run, and must not be changed before ls_save_copied(). Waits for the save before it, and
  * leaves this one out when that does not end, or waits for etcd. A failed save does not stop
@@ -36,7 +39,7 @@ ls_status ls_save_copied(ls_session *session);
 
 /* Wait for the save that is being made in the background. LS_EDEADLINE: it is still running, and
  * reads the session. */
-ls_status ls_save_await(ls_session *session);
+ls_status ls_save_wait(ls_session *session);
 
 /* Report a background save that has ended. Cheap; once per step, by all ranks. */
 ls_status ls_save_poll(ls_session *session);

@@ -1,11 +1,16 @@
 /* save_impl.h -- what the files of this room share. */
 #pragma once
+#include "base/time.h"
 #include "optim/optim.h"
 #include "train/save/save.h"
 
 LS_C_BEGIN
 
 enum { LS_SAVE_KINDS = 3, LS_SAVE_WAIT_S = 600 };
+static inline int64_t ls_save_deadline(void)
+{
+    return ls_time_now_ns() + LS_SAVE_WAIT_S * LS_NS_PER_S;
+}
 
 /* The arrays that are saved, and loaded: with sync: local the common weights. */
 void ls_save_live(const ls_session *session, void *arrays_out[LS_SAVE_KINDS]);
@@ -37,7 +42,7 @@ ls_status ls_save_copy_here(void *context);
 /* Staged: what was loaded into the snapshot, to the device; and, by all ranks, to the ranks that have
  * parts of it, or copies. */
 ls_status ls_save_send_loaded(ls_session *session);
-ls_status ls_save_deal_snapshot(ls_session *session);
+ls_status ls_save_scatter_snapshot(ls_session *session);
 
 /* The newest step that has a manifest at all, damaged or not; -1: none. */
 ls_status ls_save_newest_step(const ls_ckpt_store *store, int64_t *step_out);

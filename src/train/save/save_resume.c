@@ -2,7 +2,12 @@
  *
  * A checkpoint has the resolved run file, the hash of the tokens and the data cursor: the number of
  * samples used, the one integer that the data order needs. All three must agree with this run, or the
- * resumed run would not have the bits of one that never stopped. Settings are compared first: tensors
+ * resumed run would not have the bits of one that never stopped. A batch of 8 sequences, step 400:
+ *
+ *     cursor of the checkpoint   3200 samples    8 x 400: the next step reads sample 3200
+ *     run file says batch 16     6400 expected   refused: settings differ (and the cursor would)
+ *     another tokenizer          other hash      refused: the run was trained on other text
+ * Settings are compared first: tensors
  * of another shape would give a poorer message. */
 #include "train/save/save_impl.h"
 
@@ -14,28 +19,29 @@
 #include "train/save/sharded_save.h"
 #include "train/save/signing.h"
 
-/* Where a resumed run stands. */
-typedef struct place {
-    int64_t step, newest, saved;
-    double loss, val_loss;
-    ls_loss_scaler scaler;
-} place;
-
-ls_status ls_save_share(ls_session *session)
+ls_status ls_save_share_progress(ls_session *s, int from)
 {
-    ls_session *s = session;
-    place p = {s->step_number,   s->save.newest_step,  s->save.saved_step,
-               s->progress.loss, s->progress.val_loss, s->scaler};
+    ls_status st = LS_OK;
+
+    if (!s->dp)
+        return LS_OK;
+    LS_TRY(st, ls_dp_broadcast(s->dp, from, &s->progress, sizeof s->progress), out);
+    LS_TRY(st, ls_dp_broadcast(s->dp, from, &s->scaler, sizeof s->scaler), out);
+out:
+    return st;
+}
+
+ls_status ls_save_share(ls_session *s)
+{
+    int64_t steps[3] = {s->step_number, s->save.newest_step, s->save.saved_step};
     ls_status st;
 
-    LS_TRY(st, ls_dp_tell(s->dp, 0, &p, sizeof p), out);
-    s->step_number = p.step;
-    s->save.newest_step = p.newest;
-    s->save.saved_step = p.saved;
-    s->progress.loss = p.loss;
-    s->progress.val_loss = p.val_loss;
-    s->scaler = p.scaler;
-    st = ls_save_deal_snapshot(s);
+    LS_TRY(st, ls_save_share_progress(s, 0), out);
+    LS_TRY(st, ls_dp_broadcast(s->dp, 0, steps, sizeof steps), out);
+    s->step_number = steps[0];
+    s->save.newest_step = steps[1];
+    s->save.saved_step = steps[2];
+    st = ls_save_scatter_snapshot(s);
 out:
     return st;
 }
@@ -129,9 +135,8 @@ out:
     return st;
 }
 
-ls_status ls_save_resume(ls_session *session)
+ls_status ls_save_resume(ls_session *s)
 {
-    ls_session *s = session;
     ls_ckpt_info info;
     bool first = s->mesh.rank == 0, found = false;
     ls_status st = LS_OK;

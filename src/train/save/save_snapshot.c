@@ -21,7 +21,7 @@
 #include "train/session/session_impl.h"
 #include "train/session/model_groups.h"
 
-enum { KINDS = LS_SAVE_KINDS, WRITER_WAIT_S = LS_SAVE_WAIT_S, COPIERS = 4 };
+enum { KINDS = LS_SAVE_KINDS, COPIERS = 4 };
 
 static ls_ckpt_tensor row_of(const ls_param *p, const char *kind, float *numbers)
 {
@@ -196,7 +196,7 @@ ls_status ls_save_take_snapshot(ls_session *s, int n)
 
     ls_save_live(s, arrays);
     LS_TRY(st, ls_step_settle(s->step), out);
-    LS_TRY(st, ls_stream_sync(s->stream, ls_time_now_ns() + WRITER_WAIT_S * LS_NS_PER_S), out);
+    LS_TRY(st, ls_stream_sync(s->stream, ls_save_deadline()), out);
     for (int k = 0; k < n; k++)
         if (ls_save_divided(s, k))
             LS_TRY(st,
@@ -211,7 +211,7 @@ ls_status ls_save_take_snapshot(ls_session *s, int n)
             ls_stream_copy_out(s->stream, s->snapshot.arrays[k], arrays[k], state_bytes(s, k));
         else
             ls_stream_copy(s->stream, s->snapshot.arrays[k], arrays[k], state_bytes(s, k));
-    LS_TRY(st, ls_stream_sync(s->stream, ls_time_now_ns() + WRITER_WAIT_S * LS_NS_PER_S), out);
+    LS_TRY(st, ls_stream_sync(s->stream, ls_save_deadline()), out);
     rest(s);
 out:
     return st;
@@ -282,7 +282,7 @@ ls_status ls_save_send_loaded(ls_session *s)
     return ls_stream_sync(s->stream, ls_time_now_ns() + 600 * LS_NS_PER_S);
 }
 
-ls_status ls_save_deal_snapshot(ls_session *s)
+ls_status ls_save_scatter_snapshot(ls_session *s)
 {
     void *arrays[KINDS];
     ls_status st = LS_OK;
@@ -294,13 +294,14 @@ ls_status ls_save_deal_snapshot(ls_session *s)
     for (int k = 0; k < kinds; k++)
         if (ls_save_divided(s, k))
             LS_TRY(st,
-                   s->mesh.independent ? ls_dp_deal(s->dp, s->snapshot.arrays[k], arrays[k])
-                                       : ls_step_deal(s->step, s->snapshot.arrays[k], arrays[k]),
+                   s->mesh.independent ? ls_dp_scatter(s->dp, s->snapshot.arrays[k], arrays[k])
+                                       : ls_step_scatter(s->step, s->snapshot.arrays[k], arrays[k]),
                    out);
         else
             LS_TRY(st,
-                   s->mesh.independent ? ls_dp_tell(s->dp, 0, arrays[k], state_bytes(s, k))
-                                       : ls_step_tell(s->step, 0, arrays[k], state_bytes(s, k)),
+                   s->mesh.independent
+                       ? ls_dp_broadcast(s->dp, 0, arrays[k], state_bytes(s, k))
+                       : ls_step_broadcast(s->step, 0, arrays[k], state_bytes(s, k)),
                    out);
     rest(s);
 out:
@@ -313,7 +314,7 @@ static ls_status take_weights(ls_session *s)
     ls_status st = LS_OK;
 
     if (s->mesh.rank == 0) {
-        LS_TRY(st, ls_save_await(s), out);
+        LS_TRY(st, ls_save_wait(s), out);
         LS_TRY(st, ls_save_open_snapshot(s), out);
     }
     st = ls_save_take_snapshot(s, 1);
@@ -321,9 +322,8 @@ out:
     return st;
 }
 
-ls_status ls_save_whole_weights(ls_session *session, const void **weights_out)
+ls_status ls_save_whole_weights(ls_session *s, const void **weights_out)
 {
-    ls_session *s = session;
     ls_dtype type = ls_memory_type(s->run);
     ls_status st = LS_OK;
 

@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "base/time.h"
 #include "layout/ckpt_ranges.h"
+#include "parallel/blocking.h"
 #include "train/session/model_groups.h"
 #include "train/step/pipeline.h"
 
@@ -43,7 +44,7 @@ ls_status ls_sharded_save_share_reason(ls_session *s, int rank, ls_status code)
 
     if (s->mesh.rank == rank)
         memcpy(text, ls_err_last()->text, sizeof text);
-    st = ls_dp_tell(s->dp, rank, text, sizeof text);
+    st = ls_dp_broadcast(s->dp, rank, text, sizeof text);
     if (st != LS_OK || s->mesh.rank == rank)
         return st == LS_OK ? code : st;
     text[sizeof text - 1] = '\0';
@@ -71,7 +72,7 @@ static ls_status load_together(ls_session *s, int64_t step, bool *damaged_out)
     LS_TRY(st, states ? LS_OK : LS_ENOMEM, out);
     states[s->mesh.rank] = own == LS_OK ? 0 : own == LS_EDATA || own == LS_EIO ? 1 : 2;
     states[ranks + s->mesh.rank] = own == LS_OK ? (double)s->loaded.read.bytes : 0;
-    LS_TRY(st, ls_dp_numbers(s->dp, LS_F64, states, 2 * ranks), out);
+    LS_TRY(st, ls_dp_sum_numbers(s->dp, LS_F64, states, 2 * ranks), out);
     s->loaded.most_bytes = 0;
     for (int r = 0; r < ranks; r++)
         s->loaded.most_bytes = ls_max_i64(s->loaded.most_bytes, (int64_t)states[ranks + r]);
@@ -99,16 +100,11 @@ static ls_status gather_common(ls_session *s)
             LS_TRY(st, ls_pipeline_complete(s->step, arrays[k]), out);
         if (ls_ckpt_ranges_divided(mesh_slice, k) || ls_mesh_ranks(mesh_slice) < 2)
             continue;
-        LS_TRY(
-            st,
-            ls_comm_run(ls_model_groups_replica_comm(s),
-                        &(ls_coll){.kind = LS_COLL_ALL_GATHER,
-                                   .type = LS_F32,
-                                   .count = ls_ckpt_ranges_array(s->run, &s->model, mesh_slice, k),
-                                   .in = arrays[k],
-                                   .out = arrays[k]},
-                        ls_time_now_ns() + LS_SAVE_WAIT_S * LS_NS_PER_S),
-            out);
+        LS_TRY(st,
+               ls_blocking_all_gather(ls_model_groups_replica_comm(s), LS_F32, arrays[k],
+                                      ls_ckpt_ranges_array(s->run, &s->model, mesh_slice, k),
+                                      ls_save_deadline()),
+               out);
     }
 out:
     return st;
@@ -126,12 +122,11 @@ static ls_status next_step(ls_session *s, ls_ckpt_search *search, const ls_ckpt 
         if (st == LS_OK && *ckpt_out)
             *step_out = ls_ckpt_about(*ckpt_out)->step;
     }
-    return st == LS_OK ? ls_dp_tell(s->dp, 0, step_out, sizeof *step_out) : st;
+    return st == LS_OK ? ls_dp_broadcast(s->dp, 0, step_out, sizeof *step_out) : st;
 }
 
-ls_status ls_sharded_save_load(ls_session *session, ls_ckpt_info *info_out, bool *found_out)
+ls_status ls_sharded_save_load(ls_session *s, ls_ckpt_info *info_out, bool *found_out)
 {
-    ls_session *s = session;
     ls_ckpt_search *search = NULL;
     const ls_ckpt *ckpt = NULL;
     int64_t step = 0;

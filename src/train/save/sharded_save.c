@@ -69,9 +69,8 @@ out:
     return st;
 }
 
-ls_status ls_sharded_save_open(ls_session *session)
+ls_status ls_sharded_save_open(ls_session *s)
 {
-    ls_session *s = session;
     int64_t bytes = ls_memory_parts_bytes(s->run, &s->model, &s->mesh, ls_model_groups_replicas(s));
     char dir[PATH_MAX];
     ls_status st = LS_OK;
@@ -84,7 +83,7 @@ ls_status ls_sharded_save_open(ls_session *session)
     ls_str_init(&p->report);
     ls_str_init(&p->seen);
     /* The first rank has made the folder; no other rank looks for it before. */
-    LS_TRY(st, ls_dp_tell(s->dp, 0, &(char){0}, 1), out);
+    LS_TRY(st, ls_dp_broadcast(s->dp, 0, &(char){0}, 1), out);
     snprintf(dir, sizeof dir, "%s/checkpoints", s->run->out);
     p->store = s->save.store;
     if (s->mesh.rank > 0) {
@@ -92,20 +91,17 @@ ls_status ls_sharded_save_open(ls_session *session)
         LS_TRY(st, ls_signing_store(s->run, p->store), out);
     }
     LS_TRY(st, ls_save_mirror(s, p->store), out);
-    if (bytes > 0) {
+    if (bytes > 0)
         LS_TRY(st, ls_device_alloc(s->device, bytes, "checkpoint snapshot", &p->memory), out);
+    if (bytes > 0 || s->run->checkpoint.every > 0) /* a rank without parts says so in every save */
         LS_TRY(st, ls_ckpt_writer_create(&p->writer, p->store, NULL), out);
-    }
-    if (bytes == 0 && s->run->checkpoint.every > 0) /* a rank without parts says so in every save */
-        LS_TRY(st, ls_ckpt_writer_create(&p->writer, p->store, 0), out);
     LS_TRY(st, list_parts(s), out);
 out:
     return st;
 }
 
-void ls_sharded_save_close(ls_session *session)
+void ls_sharded_save_close(ls_session *s)
 {
-    ls_session *s = session;
     struct ls_sharded_save *p = s->save.sharded;
 
     if (!p)
@@ -137,21 +133,6 @@ static ls_ckpt_writing writing(const ls_session *s)
                              .manifest_bytes = (int64_t)s->folder.config.len + 4096};
 }
 
-/* For tests: whether this rank's turn has come to suffer this. */
-static bool suffers(const ls_session *s, const char *what)
-{
-#ifdef LS_FAULTS
-    char point[32];
-
-    snprintf(point, sizeof point, "train.%s.%d", what, s->mesh.rank);
-    return LS_FAULT(point);
-#else
-    (void)s;
-    (void)what;
-    return false;
-#endif
-}
-
 /* What is hashed of the live state: another rank's share of what all have, and the weights. */
 static ls_status look(ls_session *s)
 {
@@ -159,7 +140,7 @@ static ls_status look(ls_session *s)
     const ls_ckpt_writing how = writing(s);
     ls_status st = LS_OK;
 
-    if (p->n_shard_replicas && suffers(s, "flip"))
+    if (p->n_shard_replicas && ls_step_test_point("flip", s->mesh.rank, -1))
         *(unsigned char *)p->shard_replicas[0].of.bytes ^= 1;
     if (p->n_shard_replicas)
         LS_TRY(st,
@@ -187,7 +168,7 @@ static ls_status write_parts(ls_session *s, const ls_ckpt_part *parts)
     struct ls_sharded_save *p = s->save.sharded;
     const ls_ckpt_writing how = writing(s);
 
-    if (suffers(s, "part"))
+    if (ls_step_test_point("part", s->mesh.rank, -1))
         return ls_fail(LS_EIO, "cannot write a part of step %lld", (long long)p->info.step);
     return ls_ckpt_write_parts(p->store, &how, parts, p->n, &p->report);
 }
@@ -215,13 +196,19 @@ static ls_status commit(void *context, ls_ckpt_saved *saved_out)
     return st;
 }
 
-/* The own part is under way; one that could not begin has failed already. All ranks stay in the same
- * phase, so that all poll the same number of times. */
-static void own_begun(struct ls_sharded_save *p, ls_status st)
+/* The own part has ended, or could not begin: why, for the other ranks. */
+static void note_end(struct ls_sharded_save *p, ls_status st)
 {
     p->failed = st != LS_OK;
     if (p->failed)
         p->why = *ls_err_last();
+}
+
+/* The own part is under way; one that could not begin has failed already. All ranks stay in the same
+ * phase, so that all poll the same number of times. */
+static void own_begun(struct ls_sharded_save *p, ls_status st)
+{
+    note_end(p, st);
     p->phase = LS_SHARDED_SAVE_WRITING;
 }
 
@@ -241,7 +228,7 @@ static ls_status prepare(ls_session *s)
 static int own_state(ls_session *s, bool wait)
 {
     struct ls_sharded_save *p = s->save.sharded;
-    int64_t until_ns = wait ? ls_time_now_ns() + LS_SAVE_WAIT_S * LS_NS_PER_S : 0;
+    int64_t until_ns = wait ? ls_save_deadline() : 0;
     bool done = false;
     ls_status st;
 
@@ -254,9 +241,7 @@ static int own_state(ls_session *s, bool wait)
     if (!done)
         return 0;
     p->running = false;
-    p->failed = st != LS_OK;
-    if (p->failed)
-        p->why = *ls_err_last();
+    note_end(p, st);
     return p->failed ? 2 : 1;
 }
 
@@ -297,7 +282,7 @@ static ls_status gather_reports(ls_session *s, const double *numbers)
                                   .in = own.p,
                                   .out = first ? p->texts : NULL,
                                   .out_counts = counts},
-                       ls_time_now_ns() + LS_SAVE_WAIT_S * LS_NS_PER_S),
+                       ls_save_deadline()),
            out);
     const char *at = p->texts;
     p->n_reports = 0;
@@ -334,7 +319,7 @@ static ls_status join(ls_session *s, bool wait, bool *all_out, bool *failed_out)
         numbers[ranks + me] = (double)p->report.len;
         numbers[2 * ranks + me] = (double)p->seen.len;
     }
-    LS_TRY(st, ls_dp_numbers(s->dp, LS_F64, numbers, 3 * ranks), out);
+    LS_TRY(st, ls_dp_sum_numbers(s->dp, LS_F64, numbers, 3 * ranks), out);
     int bad = ls_sharded_save_find(numbers, ranks, 2);
     if (ls_sharded_save_find(numbers, ranks, 0) >= 0)
         goto out;
@@ -362,11 +347,11 @@ typedef enum patience { GLANCE, PROMPT, PATIENT } patience;
 static void poll_commit(ls_session *s, patience how)
 {
     struct ls_sharded_save *p = s->save.sharded;
-    int64_t until_ns = ls_time_now_ns() + LS_SAVE_WAIT_S * LS_NS_PER_S;
+    int64_t until_ns = ls_save_deadline();
     ls_ckpt_saved saved;
     bool done = false;
     ls_status st = how == GLANCE   ? ls_ckpt_writer_poll(p->writer, &done, &saved)
-                   : how == PROMPT ? ls_commit_token_await(s, p->writer, until_ns, &done, &saved)
+                   : how == PROMPT ? ls_commit_token_wait(s, p->writer, until_ns, &done, &saved)
                                    : ls_ckpt_writer_wait(p->writer, until_ns, &done, &saved);
 
     if (!done)
@@ -419,7 +404,7 @@ bool ls_sharded_save_busy(const ls_session *session)
 static ls_status all_idle(ls_session *s, bool *idle_out)
 {
     double busy = s->save.sharded->phase != LS_SHARDED_SAVE_IDLE || LS_FAULT("train.writer_wait");
-    ls_status st = ls_dp_numbers(s->dp, LS_F64, &busy, 1);
+    ls_status st = ls_dp_sum_numbers(s->dp, LS_F64, &busy, 1);
 
     *idle_out = busy == 0;
     return st;
@@ -436,9 +421,8 @@ static void make_room(ls_session *s)
         ls_log(LS_LOG_WARN, "cannot remove leftovers: %s", ls_err_last()->text);
 }
 
-ls_status ls_sharded_save_begin(ls_session *session)
+ls_status ls_sharded_save_begin(ls_session *s)
 {
-    ls_session *s = session;
     struct ls_sharded_save *p = s->save.sharded;
     bool idle = false;
     ls_status st = LS_OK;
@@ -471,9 +455,7 @@ ls_status ls_sharded_save_copied(ls_session *session)
 {
     const struct ls_sharded_save *p = session->save.sharded;
 
-    return p->writer
-               ? ls_ckpt_writer_copied(p->writer, ls_time_now_ns() + LS_SAVE_WAIT_S * LS_NS_PER_S)
-               : LS_OK;
+    return p->writer ? ls_ckpt_writer_copied(p->writer, ls_save_deadline()) : LS_OK;
 }
 
 /* As in the background, but of the live state and on this thread. */
@@ -488,9 +470,8 @@ out:
     return st;
 }
 
-ls_status ls_sharded_save_final(ls_session *session)
+ls_status ls_sharded_save_final(ls_session *s)
 {
-    ls_session *s = session;
     struct ls_sharded_save *p = s->save.sharded;
     bool all, failed, idle = false;
     unsigned char saves;
@@ -505,7 +486,7 @@ ls_status ls_sharded_save_final(ls_session *session)
         goto out;
     }
     saves = s->save.saved_step != s->step_number;
-    LS_TRY(st, ls_dp_tell(s->dp, 0, &saves, 1), out);
+    LS_TRY(st, ls_dp_broadcast(s->dp, 0, &saves, 1), out);
     if (!saves)
         goto out;
     LS_TRY(st, ls_error_feedback_collect(s), out);
@@ -523,7 +504,7 @@ ls_status ls_sharded_save_final(ls_session *session)
         ls_save_saved(s, s->step_number, &saved);
     }
     /* No rank ends before the commit: a launcher must not see a rank leave a run that is unsaved. */
-    LS_TRY(st, ls_dp_tell(s->dp, 0, &saves, 1), out);
+    LS_TRY(st, ls_dp_broadcast(s->dp, 0, &saves, 1), out);
 out:
     return st;
 }

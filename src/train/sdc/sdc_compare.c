@@ -20,6 +20,7 @@
 #include "base/mem.h"
 #include "base/time.h"
 #include "optim/optim.h"
+#include "parallel/blocking.h"
 #include "train/replica/replica_impl.h"
 
 enum { COMMON, OWN, COPY, KINDS, CHUNK = 1 << 20, WAIT_S = 600 };
@@ -41,9 +42,8 @@ struct ls_sdc_compare {
     } before; /* when ranks last disagreed without a majority */
 };
 
-ls_status ls_sdc_compare_open(ls_session *session)
+ls_status ls_sdc_compare_open(ls_session *s)
 {
-    ls_session *s = session;
     struct ls_sdc_compare *v = s->sdc.compare;
     size_t n = (size_t)ls_mesh_ranks(&s->mesh);
 
@@ -250,9 +250,8 @@ bool ls_sdc_compare_caused(const char *why)
     return strstr(why, LS_SDC_COMPARE_MARK) || strstr(why, undecided);
 }
 
-ls_status ls_sdc_compare_accuse(const ls_session *session, int rank, const char *why)
+ls_status ls_sdc_compare_accuse(const ls_session *s, int rank, const char *why)
 {
-    const ls_session *s = session;
     bool leaves = rank == s->mesh.rank || !s->args.rejoin;
     ls_status st =
         ls_fail(leaves ? LS_EFAIL : LS_EPEER, "rank %d" LS_SDC_COMPARE_MARK "%s", rank, why);
@@ -288,9 +287,8 @@ static ls_status doubt(ls_session *s)
     return st;
 }
 
-ls_status ls_sdc_compare_compare(ls_session *session)
+ls_status ls_sdc_compare_compare(ls_session *s)
 {
-    ls_session *s = session;
     struct ls_sdc_compare *v = s->sdc.compare;
     bool equal = true, clear = true;
     char why[160];
@@ -300,13 +298,8 @@ ls_status ls_sdc_compare_compare(ls_session *session)
         return LS_OK;
     LS_TRY(st, hash_own(s, &v->now[s->mesh.rank]), out);
     LS_TRY(st,
-           ls_comm_run(s->args.comm,
-                       &(ls_coll){.kind = LS_COLL_ALL_GATHER,
-                                  .type = LS_U8,
-                                  .count = v->ranks * (int64_t)sizeof *v->now,
-                                  .in = v->now,
-                                  .out = v->now},
-                       ls_time_now_ns() + WAIT_S * LS_NS_PER_S),
+           ls_blocking_all_gather(s->args.comm, LS_U8, v->now, v->ranks * (int64_t)sizeof *v->now,
+                                  ls_time_now_ns() + WAIT_S * LS_NS_PER_S),
            out);
     memset(v->odd, 0, (size_t)v->ranks * sizeof *v->odd);
     clear = judge(s, COMMON, v->odd, &equal) && clear;
@@ -332,31 +325,21 @@ out:
 
 /* --- for tests -------------------------------------------------------------------------------- */
 
-#ifdef LS_FAULTS
-static void flip(const ls_session *s, const char *what, int kind)
+/* An upper bit of the mantissa of the first element; NULL: there is no such array. */
+static void flip(const ls_session *s, const char *what, float *x)
 {
-    char point[64];
-
-    snprintf(point, sizeof point, "train.flip.%s.%d.%lld", what, s->mesh.rank,
-             (long long)s->step_number);
-    if (s->discrete || !LS_FAULT(point) || ls_step_settle(s->step) != LS_OK)
-        return;
-    ls_step_arrays live = ls_step_state_arrays(s->step);
-    float *x = kind == COMMON ? live.w
-               : kind == OWN  ? live.m
-                              : s->step->replica->copy[LS_REPLICA_M];
-    ((unsigned char *)x)[2] ^= 0x40; /* an upper bit of the mantissa */
+    if (x && ls_step_test_point(what, s->mesh.rank, s->step_number) &&
+        ls_step_settle(s->step) == LS_OK)
+        ((unsigned char *)x)[2] ^= 0x40;
 }
-#endif
 
-void ls_sdc_compare_inject(ls_session *session)
+void ls_sdc_compare_inject(ls_session *s)
 {
-#ifdef LS_FAULTS
-    flip(session, "weight", COMMON);
-    flip(session, "moment", OWN);
-    if (session->step->replica)
-        flip(session, "copy", COPY);
-#else
-    (void)session;
-#endif
+    ls_step_arrays live = ls_step_state_arrays(s->step);
+
+    if (s->discrete)
+        return;
+    flip(s, "flip.weight", live.w);
+    flip(s, "flip.moment", live.m);
+    flip(s, "flip.copy", s->step->replica ? s->step->replica->copy[LS_REPLICA_M] : NULL);
 }

@@ -98,15 +98,12 @@ static ls_status read_windows(const ls_session *s, const leaf_run *which)
     int64_t position = ls_ramp_samples(s->run, s->step_number) + which->first * leaf;
     ls_status st = LS_OK;
 
-    for (int64_t b = 0; b < which->count * leaf; b++) {
+    for (int64_t b = 0; b < which->count * leaf && st == LS_OK; b++) {
         ls_sample sample = ls_sample_order_at(&a->order, position + b);
         int32_t *at = a->window + b * T;
-        LS_TRY(st,
-               ls_corpus_window(s->data.corpus, sample.source, sample.first, T, at, at + a->tokens,
-                                a->isolate ? at + 2 * a->tokens : NULL),
-               out);
+        st = ls_corpus_window(s->data.corpus, sample.source, sample.first, T, at, at + a->tokens,
+                              a->isolate ? at + 2 * a->tokens : NULL);
     }
-out:
     return st;
 }
 
@@ -155,9 +152,8 @@ static bool can(const ls_session *s)
            s->run->train.reduce == LS_REDUCE_ORDERED;
 }
 
-ls_status ls_sdc_replay_open(ls_session *session)
+ls_status ls_sdc_replay_open(ls_session *s)
 {
-    ls_session *s = session;
     struct ls_sdc_replay *a;
     ls_status st;
 
@@ -187,10 +183,8 @@ out:
     return st;
 }
 
-void ls_sdc_replay_close(ls_session *session)
+void ls_sdc_replay_close(ls_session *s)
 {
-    ls_session *s = session;
-
     if (!s->sdc.replay)
         return;
     close_memory(s);
@@ -242,7 +236,7 @@ static ls_status compute_and_share(ls_session *s, int rank, ls_hash *hash_out)
 
     if (s->mesh.rank == rank)
         LS_TRY(st, compute(s, &s->sdc.replay->drawn, hash_out), out);
-    st = ls_dp_tell(s->dp, rank, hash_out, sizeof *hash_out);
+    st = ls_dp_broadcast(s->dp, rank, hash_out, sizeof *hash_out);
 out:
     return st;
 }
@@ -274,12 +268,12 @@ static ls_status check(void *context)
     ls_session *s = context;
     const struct ls_sdc_replay *a = s->sdc.replay;
     long long first = (long long)a->drawn.first + 1, step = (long long)s->step_number + 1;
-    ls_hash owners = ls_step_leaf_hash(s->step), helpers = {.hi = 0};
+    ls_hash owners = s->step->hasher.hash, helpers = {.hi = 0};
     char why[200];
     int wrong;
     ls_status st;
 
-    LS_TRY(st, ls_dp_tell(s->dp, a->drawn.owner, &owners, sizeof owners), out);
+    LS_TRY(st, ls_dp_broadcast(s->dp, a->drawn.owner, &owners, sizeof owners), out);
     LS_TRY(st, compute_and_share(s, a->helper, &helpers), out);
     ls_log(LS_LOG_DEBUG, "step %lld: leaf %lld of rank %d is made again by rank %d", step, first,
            a->drawn.owner, a->helper);
@@ -302,9 +296,8 @@ out:
     return st;
 }
 
-ls_status ls_sdc_replay_begin(ls_session *session)
+ls_status ls_sdc_replay_begin(ls_session *s)
 {
-    ls_session *s = session;
     struct ls_sdc_replay *a = s->sdc.replay;
     int64_t every = s->run->heal.replay, number = s->step_number;
 
@@ -367,7 +360,7 @@ static ls_status first_bad(ls_session *s, double *flags, int *rank_out)
 
     for (int64_t i = 0; i < step->now.own; i++)
         flags[s->mesh.rank] += !isfinite(step->sums[i]);
-    st = ls_dp_numbers(s->dp, LS_F64, flags, s->mesh.ranks);
+    st = ls_dp_sum_numbers(s->dp, LS_F64, flags, s->mesh.ranks);
     *rank_out = -1;
     for (int r = s->mesh.ranks - 1; r >= 0; r--)
         *rank_out = flags[r] > 0 ? r : *rank_out;
@@ -383,12 +376,13 @@ static ls_status try_elsewhere(ls_session *s, double *flags)
 
     LS_TRY(st, try_rank(s, other, &fine), out);
     spoiled = !fine;
-    LS_TRY(st, ls_dp_numbers(s->dp, LS_F64, &spoiled, 1), out);
+    LS_TRY(st, ls_dp_sum_numbers(s->dp, LS_F64, &spoiled, 1), out);
     if (spoiled > 0)
         goto out; /* the same elsewhere */
     LS_TRY(st, first_bad(s, flags, &wrong), out);
-    s->step->done = s->step->vote.heard = s->step_number; /* nothing was updated, nor counts */
-    s->step->vote.ready = -1;
+    s->step->done = s->step->progress.received =
+        s->step_number; /* nothing was updated, nor counts */
+    s->step->progress.ready = -1;
     if (wrong >= 0)
         return ls_sdc_compare_accuse(s, wrong,
                                      "a loss of its is not finite, but is where others make "
@@ -401,9 +395,8 @@ out:
     return st;
 }
 
-ls_status ls_sdc_replay_nonfinite(ls_session *session)
+ls_status ls_sdc_replay_nonfinite(ls_session *s)
 {
-    ls_session *s = session;
     bool lent = s->sdc.replay && !s->sdc.replay->grad;
     double *flags = NULL;
     ls_status st = LS_OK;

@@ -57,10 +57,8 @@ static double median(double *values, int n)
     return zeros == n ? 0 : values[zeros + (n - zeros - 1) / 2];
 }
 
-bool ls_balance_note(ls_balance *balance, int ranks, const ls_ordered_run *runs,
-                     const double *work_ns)
+bool ls_balance_note(ls_balance *b, int ranks, const ls_ordered_run *runs, const double *work_ns)
 {
-    ls_balance *b = balance;
     double of_rank[LS_BALANCE_WINDOW];
 
     if (b->skip > 0) {
@@ -103,9 +101,8 @@ static double median_of_ranks(const ls_balance *b, int ranks)
     return median(sorted, ranks);
 }
 
-bool ls_balance_decide(ls_balance *balance, const ls_mesh *mesh, int64_t leaves)
+bool ls_balance_decide(ls_balance *b, const ls_mesh *mesh, int64_t leaves)
 {
-    ls_balance *b = balance;
     ls_mesh other = *mesh;
     double usual = median_of_ranks(b, mesh->ranks);
 

@@ -1,6 +1,6 @@
 /* balance.h -- slices of the batch that follow the measured speed of ranks.
  *
- * Every rank hears how long each rank computed in a step (they are exchanged with the losses), so
+ * Every rank receives the time that each rank computed in a step (with the losses), so
  * all come to the same weights by the same arithmetic and no rank has to ask. After a window of
  * steps the median time per leaf of each rank is taken; the weights change only when the step would
  * become shorter by more than a twentieth. */

@@ -19,9 +19,8 @@
 static const double SLOW = 1.25;  /* times the median: a straggler */
 static const double AGAIN = 1.25; /* so much slower or faster than reported: reported again */
 
-ls_status ls_batch_slice_open(ls_session *session)
+ls_status ls_batch_slice_open(ls_session *s)
 {
-    ls_session *s = session;
     ls_batch_slice *x = &s->data.slice;
     size_t n = (size_t)ls_model_groups_mesh(s)->ranks;
     bool there = true;
@@ -53,6 +52,7 @@ void ls_batch_slice_close(ls_session *session)
     ls_mem_free(x->slices);
     ls_mem_free(x->hosts);
     ls_balance_release(&x->balance);
+    *x = (ls_batch_slice){.set = NULL};
 }
 
 ls_loader_slice ls_batch_slice_slice(void *context, int64_t step)
@@ -88,9 +88,8 @@ ls_status ls_batch_slice_begin(ls_session *session)
     return ls_step_split(session->step, x->set, x->set_leaves);
 }
 
-ls_event_balance ls_batch_slice_about(ls_session *session)
+ls_event_balance ls_batch_slice_event(ls_session *s)
 {
-    ls_session *s = session;
     ls_batch_slice *x = &s->data.slice;
     ls_ordered_run runs[LS_MESH_RANKS];
     const ls_mesh *mesh = ls_model_groups_mesh(s);
@@ -119,11 +118,7 @@ static void report_straggler(ls_session *s, const ls_event_balance *now, int ran
              rank, slice->host, slice->ratio, (long long)slice->sequences,
              (long long)now->sequences);
     ls_log(LS_LOG_WARN, "%s", text);
-    ls_session_emit(s, &(ls_event){.kind = LS_EVENT_INCIDENT,
-                                   .incident = {.step = now->step,
-                                                .kind = "straggler",
-                                                .action = "slices follow the speed of ranks",
-                                                .text = text}});
+    ls_session_incident(s, now->step, "straggler", "slices follow the speed of ranks", text);
 }
 
 /* A straggler is reported once, and again when its ratio has changed much. */
@@ -140,9 +135,8 @@ static void report_stragglers(ls_session *s, const ls_event_balance *now)
     }
 }
 
-void ls_batch_slice_note(ls_session *session)
+void ls_batch_slice_note(ls_session *s)
 {
-    ls_session *s = session;
     ls_batch_slice *x = &s->data.slice;
     bool changed;
 
@@ -155,7 +149,7 @@ void ls_batch_slice_note(ls_session *session)
         ls_balance_decide(&x->balance, &s->mesh, s->run->batch.sequences / ls_calls_leaf(s->run));
     if (s->mesh.rank > 0)
         return;
-    ls_event_balance now = ls_batch_slice_about(s);
+    ls_event_balance now = ls_batch_slice_event(s);
     if (changed)
         ls_session_emit(s, &(ls_event){.kind = LS_EVENT_BALANCE, .balance = now});
     report_stragglers(s, &now);

@@ -41,6 +41,6 @@ ls_status ls_batch_slice_begin(ls_session *session);
 void ls_batch_slice_note(ls_session *session);
 
 /* How a whole batch is shared now; valid until the next call. */
-ls_event_balance ls_batch_slice_about(ls_session *session);
+ls_event_balance ls_batch_slice_event(ls_session *session);
 
 LS_C_END

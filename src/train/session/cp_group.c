@@ -12,38 +12,34 @@
 #include "train/session/cp_group.h"
 
 #include "base/log.h"
+#include "parallel/blocking.h"
 #include "train/session/session_impl.h"
-
-static int64_t deadline(void)
-{
-    return ls_time_now_ns() + LS_SESSION_MEET_S * LS_NS_PER_S;
-}
 
 /* A cp group may span machines, but every layer waits for its slowest link. */
 static void warn_of_nodes(const ls_session *s)
 {
-    bool discrete = false;
+    bool spans = false;
 
     for (int r = 0; r < s->mesh.ranks && s->mesh.places; r++)
-        discrete |= s->mesh.places[r].node != s->mesh.places[ls_mesh_cp_peer(&s->mesh, r, 0)].node;
-    if (discrete && ls_session_is_first(s))
+        spans |= s->mesh.places[r].node != s->mesh.places[ls_mesh_cp_peer(&s->mesh, r, 0)].node;
+    if (spans && ls_session_is_first(s))
         ls_log(LS_LOG_WARN,
                "ranks that share sequences (mesh.cp) are on several nodes: every layer "
                "sends keys and values over the network between them");
 }
 
-ls_status ls_cp_group_open(ls_session *session)
+ls_status ls_cp_group_open(ls_session *s)
 {
-    ls_session *s = session;
-    int cp = ls_mesh_cp(&s->mesh), list[LS_MESH_RANKS];
+    int cp = ls_mesh_cp(&s->mesh);
     ls_status st = LS_OK;
 
     if (cp == 1)
         return LS_OK;
     warn_of_nodes(s);
-    for (int i = 0; i < cp; i++)
-        list[i] = ls_mesh_cp_peer(&s->mesh, s->mesh.rank, i);
-    LS_TRY(st, ls_comm_sub(s->args.comm, list, cp, deadline(), &s->groups.cp_comm), out);
+    LS_TRY(st,
+           ls_blocking_sub(s->args.comm, ls_mesh_cp_peer(&s->mesh, s->mesh.rank, 0),
+                           ls_mesh_tp(&s->mesh), cp, ls_session_deadline(), &s->groups.cp_comm),
+           out);
     LS_TRY(st, ls_mp_group_open(&s->groups.cp, s->groups.cp_comm, 1), out);
 out:
     return st;
@@ -55,33 +51,4 @@ void ls_cp_group_close(ls_session *session)
     ls_comm_close(session->groups.cp_comm);
     session->groups.cp = NULL;
     session->groups.cp_comm = NULL;
-}
-
-/* How much is recomputed as one number: none, selective in 1 .. L blocks, full in 1 .. L. */
-ls_status ls_cp_group_agree(ls_session *session, ls_run *run)
-{
-    ls_session *s = session;
-    int64_t L = s->model.shape.L;
-    bool none = run->train.recompute == LS_RECOMPUTE_NONE;
-    double most = none ? 0
-                       : (double)run->train.recompute_blocks +
-                             (run->train.recompute == LS_RECOMPUTE_FULL ? (double)L : 0);
-    ls_status st;
-
-    if (ls_mesh_cp(&s->mesh) == 1)
-        return LS_OK;
-    st = ls_comm_run(s->args.comm,
-                     &(ls_coll){.kind = LS_COLL_ALL_REDUCE,
-                                .op = LS_COLL_MAX,
-                                .type = LS_F64,
-                                .count = 1,
-                                .in = &most,
-                                .out = &most},
-                     deadline());
-    int64_t n = (int64_t)most;
-    run->train.recompute = n == 0   ? LS_RECOMPUTE_NONE
-                           : n <= L ? LS_RECOMPUTE_SELECTIVE
-                                    : LS_RECOMPUTE_FULL;
-    run->train.recompute_blocks = n == 0 ? LS_RUN_AUTO : n <= L ? n : n - L;
-    return st;
 }

@@ -13,7 +13,4 @@ LS_C_BEGIN
 ls_status ls_cp_group_open(ls_session *session);
 void ls_cp_group_close(ls_session *session);
 
-/* What is recomputed decides what they exchange: the most that any rank needs, for all. */
-ls_status ls_cp_group_agree(ls_session *session, ls_run *run);
-
 LS_C_END

@@ -1,5 +1,10 @@
 /* mesh_agree.c -- facts that all ranks agree on, and the choice that each makes of them.
  *
+ *                 free memory   threads   program    link between nodes
+ *     rank 0      31 GB         4         1.20 GB    1.3 ns/byte
+ *     rank 1      29 GB         4         1.22 GB    1.3 ns/byte
+ *     agreed      29 GB         4         1.22 GB    1 ns/byte         least, least, most, rounded
+ *
  * Every rank makes the same choice out of the same facts, so no rank sends its choice. Facts
  * that differ between ranks are agreed on first: the least memory, the largest program. Links are
  * those that the ranks agreed on when they met (comm/tune.h), rounded to powers of two, and the
@@ -16,6 +21,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "comm/tune.h"
+#include "parallel/blocking.h"
 #include "train/session/session_impl.h"
 
 /* The nearest power of two. */
@@ -62,14 +68,8 @@ static ls_status agree(const ls_session *s, ls_mesh_choice_facts *facts)
     ls_status st = LS_OK;
 
     if (s->mesh.ranks > 1)
-        st = ls_comm_run(s->args.comm,
-                         &(ls_coll){.kind = LS_COLL_ALL_REDUCE,
-                                    .op = LS_COLL_MIN,
-                                    .type = LS_F64,
-                                    .count = LS_COUNT(least),
-                                    .in = least,
-                                    .out = least},
-                         ls_time_now_ns() + LS_SESSION_MEET_S * LS_NS_PER_S);
+        st = ls_blocking_reduce(s->args.comm, LS_COLL_MIN, LS_F64, least, LS_COUNT(least),
+                                ls_session_deadline());
     facts->free_bytes = (int64_t)least[0];
     facts->threads = (int)least[1];
     facts->program_bytes = ls_round_up((int64_t)-least[2], PROGRAM_UNIT);
@@ -78,9 +78,8 @@ static ls_status agree(const ls_session *s, ls_mesh_choice_facts *facts)
     return st;
 }
 
-ls_status ls_mesh_agree_mesh(ls_session *session)
+ls_status ls_mesh_agree_mesh(ls_session *s)
 {
-    ls_session *s = session;
     ls_tune tune;
     ls_mesh_choice_facts facts = {.ranks = ls_mesh_ranks(&s->mesh),
                                   .per_node = per_node(&s->mesh),
@@ -127,18 +126,13 @@ static ls_status gather(const ls_session *s, record *records)
         *own = (record){.view = s->auto_mesh.view, .ranks = s->auto_mesh.choice.facts.ranks};
         memcpy(own->value, s->auto_mesh.choice.rows[0].value, sizeof own->value);
     }
-    return ls_comm_run(s->args.comm,
-                       &(ls_coll){.kind = LS_COLL_ALL_GATHER,
-                                  .type = LS_U8,
-                                  .count = ls_comm_ranks(s->args.comm) * (int64_t)sizeof *records,
-                                  .in = records,
-                                  .out = records},
-                       ls_time_now_ns() + LS_SESSION_MEET_S * LS_NS_PER_S);
+    return ls_blocking_all_gather(s->args.comm, LS_U8, records,
+                                  ls_comm_ranks(s->args.comm) * (int64_t)sizeof *records,
+                                  ls_session_deadline());
 }
 
-ls_status ls_mesh_agree_recall(ls_session *session, bool *other_out)
+ls_status ls_mesh_agree_recall(ls_session *s, bool *other_out)
 {
-    ls_session *s = session;
     int ranks = s->args.comm ? ls_comm_ranks(s->args.comm) : 1;
     record *records = ls_mem_array((size_t)ranks, sizeof *records), best = {.view = 0};
     ls_status st = LS_OK;

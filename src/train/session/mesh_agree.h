@@ -5,7 +5,7 @@
 
 LS_C_BEGIN
 
-/* Where the run leaves its mesh to us, and ranks, device and tokenizer are known: the run of the
+/* With mesh: auto, when ranks, device and tokenizer are known: the run of the
  * best one into session->fitted, and session->auto_mesh. All ranks. LS_EUSAGE, LS_ENOMEM: there is
  * none. */
 ls_status ls_mesh_agree_mesh(ls_session *session);

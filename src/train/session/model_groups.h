@@ -27,8 +27,9 @@ ls_comm *ls_model_groups_replica_comm(const ls_session *session);
 /* Whether this rank speaks for its leaves: it is the first of its tp group. */
 bool ls_model_groups_is_first(const ls_session *session);
 
-/* Each rank has chosen what it recomputes by its memory (session->fitted). Ranks of one model meet in
- * what is recomputed: all do what the rank does that must recompute most. */
+/* Each rank has chosen what it recomputes by its memory (session->fitted). Ranks of one model, and ranks
+ * that share sequences, exchange tensors in what is recomputed: all recompute as much as the rank that
+ * must recompute most. */
 ls_status ls_model_groups_agree(ls_session *session);
 
 /* Communicators, and what is exchanged there; nothing without mesh.tp and mesh.ep. After the model,

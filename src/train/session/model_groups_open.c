@@ -30,12 +30,8 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "parallel/blocking.h"
 #include "train/session/session_impl.h"
-
-static int64_t deadline(void)
-{
-    return ls_time_now_ns() + LS_SESSION_MEET_S * LS_NS_PER_S;
-}
 
 const ls_model *ls_model_groups_whole(const ls_session *session)
 {
@@ -62,9 +58,8 @@ bool ls_model_groups_is_first(const ls_session *session)
     return session->mesh.rank % ls_mesh_tp(&session->mesh) == 0;
 }
 
-ls_status ls_model_groups_models(ls_session *session)
+ls_status ls_model_groups_models(ls_session *s)
 {
-    ls_session *s = session;
     int tp = ls_mesh_tp(&s->mesh), ep = ls_mesh_ep(&s->mesh);
     int64_t vocab = ls_tokenizer_vocab(s->data.tokenizer);
     ls_model_split split = {.rank = s->mesh.rank % tp,
@@ -83,23 +78,23 @@ out:
 }
 
 /* Whether some groups of `ranks` neighbours are on several nodes. */
-static bool are_discrete(const ls_session *s, int ranks)
+static bool spans_nodes(const ls_session *s, int ranks)
 {
-    bool discrete = false;
+    bool spans = false;
 
     for (int r = 0; r < s->mesh.ranks && s->mesh.places; r++)
-        discrete |= s->mesh.places[r].node != s->mesh.places[r / ranks * ranks].node;
-    return discrete;
+        spans |= s->mesh.places[r].node != s->mesh.places[r / ranks * ranks].node;
+    return spans;
 }
 
 /* Ranks of one model are best kept where memory is shared. */
 static void warn_of_nodes(const ls_session *s)
 {
-    if (are_discrete(s, ls_mesh_mp(&s->mesh)) && ls_session_is_first(s))
+    if (spans_nodes(s, ls_mesh_mp(&s->mesh)) && ls_session_is_first(s))
         ls_log(LS_LOG_WARN,
                "ranks that have a model together (mesh.%s) are on several nodes: every "
                "layer waits for the network between them",
-               are_discrete(s, ls_mesh_tp(&s->mesh)) ? "tp" : "ep");
+               spans_nodes(s, ls_mesh_tp(&s->mesh)) ? "tp" : "ep");
 }
 
 /* Stages of ZeRO that divide nothing here: no other rank has the same experts, and layers. */
@@ -122,20 +117,19 @@ static ls_status open_tensors(ls_session *s)
 {
     int tp = ls_mesh_tp(&s->mesh), ep = ls_mesh_ep(&s->mesh),
         me = ls_comm_rank(s->groups.model_comm);
-    int list[LS_MESH_RANKS];
     bool both = tp > 1 && ep > 1;
     ls_status st = LS_OK;
 
-    for (int i = 0; i < tp && both; i++)
-        list[i] = me / tp * tp + i;
-    if (both)
-        LS_TRY(st, ls_comm_sub(s->groups.model_comm, list, tp, deadline(), &s->groups.tp_comm),
+    if (both) {
+        LS_TRY(st,
+               ls_blocking_sub(s->groups.model_comm, me / tp * tp, 1, tp, ls_session_deadline(),
+                               &s->groups.tp_comm),
                out);
-    for (int i = 0; i < ep && both; i++)
-        list[i] = i * tp + me % tp;
-    if (both)
-        LS_TRY(st, ls_comm_sub(s->groups.model_comm, list, ep, deadline(), &s->groups.ep_comm),
+        LS_TRY(st,
+               ls_blocking_sub(s->groups.model_comm, me % tp, tp, ep, ls_session_deadline(),
+                               &s->groups.ep_comm),
                out);
+    }
     if (tp > 1)
         LS_TRY(st,
                ls_mp_group_open(&s->groups.tp, both ? s->groups.tp_comm : s->groups.model_comm,
@@ -157,36 +151,29 @@ static ls_status agree_on_bucket(ls_session *s)
     ls_status st = LS_OK;
 
     if (s->mesh.ep > 1)
-        st = ls_comm_run(s->groups.model_comm,
-                         &(ls_coll){.kind = LS_COLL_ALL_REDUCE,
-                                    .op = LS_COLL_MAX,
-                                    .type = LS_F64,
-                                    .count = 1,
-                                    .in = &most,
-                                    .out = &most},
-                         deadline());
+        st = ls_blocking_reduce(s->groups.model_comm, LS_COLL_MAX, LS_F64, &most, 1,
+                                ls_session_deadline());
     s->groups.replicas.bucket = (int64_t)most;
     return st;
 }
 
-ls_status ls_model_groups_open(ls_session *session)
+ls_status ls_model_groups_open(ls_session *s)
 {
-    ls_session *s = session;
     int mp_group = ls_mesh_mp(&s->mesh), mp_groups = s->mesh.ranks / mp_group, rank = s->mesh.rank;
-    int list[LS_MESH_RANKS];
     ls_status st = LS_OK;
 
     if (mp_group == 1)
         return LS_OK;
     warn_of_nodes(s);
     warn_of_zero(s);
-    for (int i = 0; i < mp_group; i++)
-        list[i] = rank / mp_group * mp_group + i;
-    LS_TRY(st, ls_comm_sub(s->args.comm, list, mp_group, deadline(), &s->groups.model_comm), out);
-    for (int i = 0; i < mp_groups; i++)
-        list[i] = i * mp_group + rank % mp_group;
+    LS_TRY(st,
+           ls_blocking_sub(s->args.comm, rank / mp_group * mp_group, 1, mp_group,
+                           ls_session_deadline(), &s->groups.model_comm),
+           out);
     if (mp_groups > 1)
-        LS_TRY(st, ls_comm_sub(s->args.comm, list, mp_groups, deadline(), &s->groups.replica_comm),
+        LS_TRY(st,
+               ls_blocking_sub(s->args.comm, rank % mp_group, mp_group, mp_groups,
+                               ls_session_deadline(), &s->groups.replica_comm),
                out);
     LS_TRY(st, open_tensors(s), out);
     if (mp_groups > 1 && s->mesh.pp < 2) {
@@ -200,34 +187,37 @@ out:
     return st;
 }
 
-ls_status ls_model_groups_agree(ls_session *session)
+/* Over the ranks of comm, as one number: 0 none, 1 .. L selective in so many blocks, L + 1 .. 2 L full in
+ * so many less L. Of 4 blocks: selective in 3 here (3) and full in 2 there (6) become full in 2. */
+static ls_status agree_on_recompute(ls_comm *comm, int64_t L, ls_run *run)
 {
-    ls_session *s = session;
-    ls_run *run = &s->fitted;
-    int64_t L = s->model.shape.L, blocks = run->train.recompute_blocks;
+    int64_t blocks = run->train.recompute_blocks == LS_RUN_AUTO ? L : run->train.recompute_blocks;
     ls_recompute level = run->train.recompute;
-    double much = level == LS_RECOMPUTE_NONE ? 0 : (double)(blocks == LS_RUN_AUTO ? L : blocks);
+    double most = level == LS_RECOMPUTE_NONE ? 0 : (double)blocks;
     ls_status st;
 
-    if (!s->groups.model_comm)
-        return LS_OK;
     if (level == LS_RECOMPUTE_FULL)
-        much += (double)L;
-    LS_TRY(st,
-           ls_comm_run(s->groups.model_comm,
-                       &(ls_coll){.kind = LS_COLL_ALL_REDUCE,
-                                  .op = LS_COLL_MAX,
-                                  .type = LS_F64,
-                                  .count = 1,
-                                  .in = &much,
-                                  .out = &much},
-                       deadline()),
-           out);
-    blocks = (int64_t)much;
+        most += (double)L;
+    st = ls_blocking_reduce(comm, LS_COLL_MAX, LS_F64, &most, 1, ls_session_deadline());
+    if (st != LS_OK)
+        return st;
+    blocks = (int64_t)most;
     run->train.recompute = blocks == 0   ? LS_RECOMPUTE_NONE
                            : blocks <= L ? LS_RECOMPUTE_SELECTIVE
                                          : LS_RECOMPUTE_FULL;
     run->train.recompute_blocks = blocks == 0 ? LS_RUN_AUTO : blocks <= L ? blocks : blocks - L;
+    return LS_OK;
+}
+
+ls_status ls_model_groups_agree(ls_session *s)
+{
+    int64_t L = s->model.shape.L;
+    ls_status st = LS_OK;
+
+    if (ls_mesh_cp(&s->mesh) > 1)
+        LS_TRY(st, agree_on_recompute(s->args.comm, L, &s->fitted), out);
+    if (s->groups.model_comm)
+        st = agree_on_recompute(s->groups.model_comm, L, &s->fitted);
 out:
     return st;
 }
@@ -249,10 +239,9 @@ ls_status ls_model_groups_open_dp(ls_dp **dp_out, const ls_run *run, ls_dp_args 
     return st;
 }
 
-ls_status ls_model_groups_open_sums(ls_session *session)
+ls_status ls_model_groups_open_sums(ls_session *s)
 {
-    ls_session *s = session;
-    int tp = ls_mesh_tp(&s->mesh), list[LS_MESH_RANKS];
+    int tp = ls_mesh_tp(&s->mesh);
     ls_status st = LS_OK;
 
     if (s->groups.replica_comm) {
@@ -262,11 +251,9 @@ ls_status ls_model_groups_open_sums(ls_session *session)
     }
     if (s->mesh.ep < 2 || tp == 1)
         goto out;
-    for (int i = 0; i < s->groups.tp_slice.ranks; i++)
-        list[i] = i * tp + s->mesh.rank % tp;
     LS_TRY(st,
-           ls_comm_sub(s->args.comm, list, s->groups.tp_slice.ranks, deadline(),
-                       &s->groups.slice_comm),
+           ls_blocking_sub(s->args.comm, s->mesh.rank % tp, tp, s->groups.tp_slice.ranks,
+                           ls_session_deadline(), &s->groups.slice_comm),
            out);
     ls_dp_args numbers = {
         .comm = s->groups.slice_comm, .mesh = s->groups.tp_slice, .leaves = 1, .trained = 1};
@@ -276,10 +263,8 @@ out:
     return st;
 }
 
-void ls_model_groups_close(ls_session *session)
+void ls_model_groups_close(ls_session *s)
 {
-    ls_session *s = session;
-
     ls_dp_close(s->groups.replica_dp);
     ls_dp_close(s->groups.slice_dp);
     ls_mp_group_close(s->groups.tp);

@@ -2,7 +2,13 @@
  *
  * A lock is a file that the kernel holds locked for a process. It is taken away from a process that
  * stands still with its machine by a new file under the same name: the old file has no name any
- * more and may stay locked for ever. */
+ * more and may stay locked for ever.
+ *
+ *     view 1   host a: run.lock (file 17) locked by a
+ *     a stops with its machine; view 2 is made without it
+ *     view 2   host b: run.lock is locked, and its holder is the one of view 1: unlink, then
+ *              run.lock (file 18) locked by b; a still holds file 17, which has no name
+ *     a wakes  what it writes carries the generation of view 1, and is refused */
 #include "train/session/run_folder.h"
 
 #include <fcntl.h>
@@ -15,6 +21,7 @@
 #include "base/time.h"
 #include "config/explain.h"
 #include "hf/hf_copy.h"
+#include "parallel/blocking.h"
 #include "train/session/session_impl.h"
 
 /* How long a new first rank waits for the one before, at least. */
@@ -86,10 +93,12 @@ ls_status ls_run_folder_open(ls_session *s)
 {
     const char *out = s->run->out;
     char path[PATH_MAX];
-    ls_status st = LS_OK;
+    ls_status st;
 
     s->folder.made = !ls_file_exists(out);
-    LS_TRY(st, ls_file_make_dirs(out), out_label);
+    st = ls_file_make_dirs(out);
+    if (st != LS_OK)
+        return st;
     lock_path(s, path);
     st = ls_run_folder_lock(path, s->folder.holder, lock_patience_ns(s), &s->folder.lock_fd);
     if (st == LS_OK)
@@ -100,12 +109,10 @@ ls_status ls_run_folder_open(ls_session *s)
                     "--set out=FOLDER.");
     }
     if (st != LS_OK)
-        goto out_label;
+        return st;
     ls_str_clear(&s->folder.config);
     ls_explain_yaml(s->run, &s->folder.config);
-    LS_TRY(st, ls_str_status(&s->folder.config), out_label);
-out_label:
-    return st;
+    return ls_str_status(&s->folder.config);
 }
 
 ls_status ls_run_folder_open_events(ls_session *s)
@@ -135,10 +142,8 @@ void ls_run_folder_remove(const ls_session *s)
     (void)rmdir(s->run->out);
 }
 
-void ls_run_folder_leave(ls_session *session)
+void ls_run_folder_leave(ls_session *s)
 {
-    ls_session *s = session;
-
     if (s->folder.events_fd >= 0)
         close(s->folder.events_fd);
     ls_file_unlock(s->folder.lock_fd);
@@ -157,7 +162,7 @@ void ls_run_folder_remember(ls_session *session)
  * for a file that the first one has just made; and the parts must lie in the memory of the host. */
 ls_status ls_run_folder_find_writers(ls_session *s)
 {
-    const int64_t until_ns = ls_time_now_ns() + LS_SESSION_MEET_S * LS_NS_PER_S;
+    const int64_t until_ns = ls_session_deadline();
     bool first = ls_session_is_first(s);
     char name[64] = "", path[PATH_MAX];
     double blind = 0;
@@ -168,17 +173,10 @@ ls_status ls_run_folder_find_writers(ls_session *s)
         snprintf(path, sizeof path, "%s/%s", s->run->out, name);
         if (first)
             LS_TRY(st, ls_file_write_atomic(path, "", 0), out);
-        ls_coll tell = {.kind = LS_COLL_BROADCAST,
-                        .type = LS_U8,
-                        .count = sizeof name,
-                        .in = name,
-                        .out = name};
-        ls_coll count = {
-            .kind = LS_COLL_ALL_REDUCE, .type = LS_F64, .count = 1, .in = &blind, .out = &blind};
-        LS_TRY(st, ls_comm_run(s->args.comm, &tell, until_ns), out);
+        LS_TRY(st, ls_blocking_broadcast(s->args.comm, 0, name, sizeof name, until_ns), out);
         snprintf(path, sizeof path, "%s/%.63s", s->run->out, name);
         blind = !ls_file_exists(path) || (!first && LS_FAULT("train.blind"));
-        LS_TRY(st, ls_comm_run(s->args.comm, &count, until_ns), out);
+        LS_TRY(st, ls_blocking_reduce(s->args.comm, LS_COLL_SUM, LS_F64, &blind, 1, until_ns), out);
         if (first)
             (void)remove(path);
     }

@@ -207,7 +207,7 @@ typedef struct ls_session_sync {
 typedef struct ls_session {
     ls_session_args args;
     const ls_run *run; /* that of args, then fitted */
-    ls_run fitted;     /* the run with what was left to us: size of calls, what is recomputed */
+    ls_run fitted; /* the run with what its file leaves open: size of calls, what is recomputed */
 
     /* This rank among the others. */
     ls_mesh mesh;
@@ -250,5 +250,9 @@ typedef struct ls_session {
 
 /* Give the event to the sink, and to events.jsonl. On ranks other than the first: nothing. */
 void ls_session_emit(ls_session *session, const ls_event *event);
+
+/* The same of an incident: something broke, or changed, and training goes on (event.h: kind, action). */
+void ls_session_incident(ls_session *session, int64_t step, const char *kind, const char *action,
+                         const char *text);
 
 LS_C_END

@@ -1,7 +1,11 @@
 /* session_data.c -- what a session trains on: tokenizer, corpus, loader.
  *
  * The first rank encodes the text, which may take hours; the others wait and then map the same
- * shards. All ranks then compare hashes of run file and tokens, because a machine with another copy
+ * shards:
+ *
+ *     rank 0     text -> tokens -> shards in the run folder | barrier | hashes to all
+ *     rank 1     .................. waits .................. | barrier | map shards; the same hashes?
+ * All ranks then compare hashes of run file and tokens, because a machine with another copy
  * of the data would train another model without a sign. */
 #include "train/session/session_impl.h"
 
@@ -11,6 +15,7 @@
 #include "config/explain.h"
 #include "config/hf_config.h"
 #include "hf/hf_copy.h"
+#include "parallel/blocking.h"
 #include "train/session/model_groups.h"
 
 enum { PREPARE_S = 24 * 3600 }; /* how long ranks wait for the first one to encode text */
@@ -72,14 +77,7 @@ static ls_status check_same_part(ls_session *s)
     ls_hash_hex(hash, first.run);
     memcpy(first.data, s->data.hash, sizeof first.data);
     own = first;
-    LS_TRY(st,
-           ls_comm_run(s->args.comm,
-                       &(ls_coll){.kind = LS_COLL_BROADCAST,
-                                  .type = LS_U8,
-                                  .count = sizeof first,
-                                  .in = &first,
-                                  .out = &first},
-                       ls_time_now_ns() + LS_SESSION_MEET_S * LS_NS_PER_S),
+    LS_TRY(st, ls_blocking_broadcast(s->args.comm, 0, &first, sizeof first, ls_session_deadline()),
            out);
     if (strcmp(first.run, own.run) != 0)
         st = ls_fail(LS_EUSAGE, "rank %d has other settings than rank 0", s->mesh.rank);
@@ -94,15 +92,13 @@ out:
 /* The first rank prepares the data, then the others find it prepared. */
 ls_status ls_session_open_data(ls_session *s)
 {
-    const ls_coll barrier = {.kind = LS_COLL_BARRIER};
     ls_status st = LS_OK;
 
     if (ls_session_is_first(s) && !s->data.corpus)
         LS_TRY(st, open_data(s), out);
     if (s->mesh.ranks == 1)
         goto out;
-    LS_TRY(st, ls_comm_run(s->args.comm, &barrier, ls_time_now_ns() + PREPARE_S * LS_NS_PER_S),
-           out);
+    LS_TRY(st, ls_blocking_barrier(s->args.comm, ls_time_now_ns() + PREPARE_S * LS_NS_PER_S), out);
     if (!s->data.corpus)
         LS_TRY(st, open_data(s), out);
     LS_TRY(st, check_same_part(s), out);

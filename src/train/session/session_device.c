@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "base/time.h"
 #include "config/option.h"
+#include "parallel/blocking.h"
 #include "plan/memory.h"
 
 static const char *isa_name(ls_isa isa)
@@ -129,7 +130,7 @@ out:
 /* Each rank reports which card it uses and how much of it is free, before any rank takes of it. */
 ls_status ls_session_meet_cards(ls_session *s, const ls_device_info *info)
 {
-    int64_t deadline = ls_time_now_ns() + LS_SESSION_MEET_S * LS_NS_PER_S;
+    int64_t deadline = ls_session_deadline();
     ls_session_card own = {
         .card = info->card, .cards = info->cards, .free_bytes = info->free_bytes};
     int n = s->mesh.ranks;
@@ -140,24 +141,10 @@ ls_status ls_session_meet_cards(ls_session *s, const ls_device_info *info)
         return ls_fail(LS_ENOMEM, "no memory for a table of %d ranks", n);
     gethostname(own.host, sizeof own.host - 1);
     snprintf(own.bus_id, sizeof own.bus_id, "%s", info->bus_id);
-    LS_TRY(st,
-           ls_comm_run(s->args.comm,
-                       &(ls_coll){.kind = LS_COLL_GATHER,
-                                  .type = LS_U8,
-                                  .count = sizeof own,
-                                  .in = &own,
-                                  .out = ls_session_is_first(s) ? s->gpu.cards : NULL},
-                       deadline),
-           out);
-    st = ls_comm_run(s->args.comm,
-                     &(ls_coll){.kind = LS_COLL_BROADCAST,
-                                .type = LS_U8,
-                                .count = n * (int64_t)sizeof own,
-                                .in = s->gpu.cards,
-                                .out = s->gpu.cards},
-                     deadline);
-out:
-    return st;
+    st = ls_blocking_gather(s->args.comm, &own, sizeof own, s->gpu.cards, deadline);
+    if (st != LS_OK)
+        return st;
+    return ls_blocking_broadcast(s->args.comm, 0, s->gpu.cards, n * (int64_t)sizeof own, deadline);
 }
 
 /* What is free of a card for this rank, beside what it holds: an equal share of what those see that

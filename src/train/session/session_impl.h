@@ -1,11 +1,16 @@
 /* session_impl.h -- the parts of opening a session (train/session_open.c), each with its file. */
 #pragma once
+#include "base/time.h"
 #include "train/session/session.h"
 
 LS_C_BEGIN
 
-/* How long ranks wait for each other. */
+/* Ranks wait so long for one that is alive and does not come; a dead one is noticed at once. */
 enum { LS_SESSION_MEET_S = 600 };
+static inline int64_t ls_session_deadline(void)
+{
+    return ls_time_now_ns() + LS_SESSION_MEET_S * LS_NS_PER_S;
+}
 
 /* The folder for what does not lie in memory. */
 static inline const char *ls_session_offload_to(const ls_session *s)
@@ -43,7 +48,8 @@ ls_status ls_session_keep_copies(const ls_session *session);
 /* What the ledger is made of; kept: bytes of a state that is in memory already. */
 ls_memory_args ls_session_memory(ls_session *session, const ls_device_info *info, int64_t kept);
 
-/* Choose what is left to us, so that the run fits into free_bytes: into session->fitted. All ranks. */
+/* Choose what the run file leaves open, so that the run fits into free_bytes: into session->fitted. By
+ * all ranks. */
 ls_status ls_session_fit_run(ls_session *session, ls_memory_args *memory, int64_t free_bytes);
 
 /* --- session_device.c --- */

@@ -6,7 +6,7 @@
 
 #include "config/option.h"
 #include "config/explain.h"
-#include "train/session/cp_group.h"
+#include "parallel/blocking.h"
 #include "train/session/model_groups.h"
 
 /* On a GPU, whose memory is for this run alone, calls whose size the user has not set are as large as
@@ -17,14 +17,8 @@ static ls_status fit_group(ls_session *s, const ls_memory_args *memory, int64_t 
     ls_status st = LS_OK;
 
     if (s->mesh.ranks > 1)
-        st = ls_comm_run(s->args.comm,
-                         &(ls_coll){.kind = LS_COLL_ALL_REDUCE,
-                                    .op = LS_COLL_MIN,
-                                    .type = LS_F64,
-                                    .count = 1,
-                                    .in = &group,
-                                    .out = &group},
-                         ls_time_now_ns() + LS_SESSION_MEET_S * LS_NS_PER_S);
+        st =
+            ls_blocking_reduce(s->args.comm, LS_COLL_MIN, LS_F64, &group, 1, ls_session_deadline());
     s->fitted.batch.group = (int64_t)group;
     return st;
 }
@@ -48,7 +42,6 @@ ls_status ls_session_fit_run(ls_session *s, ls_memory_args *memory, int64_t free
     if (recompute) {
         ls_run chosen;
         ls_memory_fit_recompute(memory, free_bytes, &chosen);
-        LS_TRY(st, ls_cp_group_agree(s, &chosen), out);
         s->fitted = chosen;
         LS_TRY(st, ls_model_groups_agree(s), out);
     }

@@ -2,7 +2,11 @@
  *
  * In a view that follows a loss the run file's numbers may not fit the ranks that are left. The axes
  * that cut the model stay (the view has as many ranks as they need); the width of data parallelism,
- * weights of ranks and groups by node are found anew. */
+ * weights of ranks and groups by node are found anew.
+ *
+ *     view 1   8 ranks, mesh.pp: 2, mesh.tp: 2         2 pipelines, each of 2 x 2 ranks
+ *     rank 5 dies and is not replaced; a model needs 4 ranks, so 3 of the 7 wait as spares
+ *     view 2   4 ranks, mesh.pp: 2, mesh.tp: 2         1 pipeline; mesh.dp of the run file counts no more */
 #include "train/session/session_impl.h"
 
 #include "base/log.h"

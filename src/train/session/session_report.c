@@ -8,14 +8,13 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "config/option.h"
+#include "parallel/blocking.h"
 #include "train/session/mesh_agree.h"
 #include "optim/lr_schedule.h"
 #include "train/session/model_groups.h"
 
-void ls_session_emit(ls_session *session, const ls_event *event)
+void ls_session_emit(ls_session *s, const ls_event *event)
 {
-    ls_session *s = session;
-
     if (s->mesh.rank > 0)
         return;
     /* events.jsonl comes second: the next first rank goes on where it ends (train/replica/recover.h), so
@@ -33,12 +32,20 @@ void ls_session_emit(ls_session *session, const ls_event *event)
     }
 }
 
+void ls_session_incident(ls_session *s, int64_t step, const char *kind, const char *action,
+                         const char *text)
+{
+    ls_session_emit(
+        s, &(ls_event){.kind = LS_EVENT_INCIDENT,
+                       .incident = {.step = step, .kind = kind, .action = action, .text = text}});
+}
+
 /* What the exchange does between nodes. */
 static const char *compress_name(const ls_session *s)
 {
-    bool compressed = s->dp && ls_dp_residuals(ls_dp_about(s->dp)) > 0;
+    bool compressed = s->dp && ls_dp_residuals(ls_dp_args_of(s->dp)) > 0;
 
-    return ls_codec_name(compressed ? ls_dp_about(s->dp)->codec.kind : LS_CODEC_NONE);
+    return ls_codec_name(compressed ? ls_dp_args_of(s->dp)->codec.kind : LS_CODEC_NONE);
 }
 
 /* The same run file works on one machine, where there is nothing to compress. */
@@ -180,14 +187,7 @@ static ls_status emit_ranks(ls_session *s)
     gethostname(own.host, sizeof own.host - 1);
     all[0] = own;
     if (n > 1)
-        LS_TRY(st,
-               ls_comm_run(s->args.comm,
-                           &(ls_coll){.kind = LS_COLL_GATHER,
-                                      .type = LS_U8,
-                                      .count = sizeof own,
-                                      .in = &own,
-                                      .out = ls_session_is_first(s) ? all : NULL},
-                           ls_time_now_ns() + LS_SESSION_MEET_S * LS_NS_PER_S),
+        LS_TRY(st, ls_blocking_gather(s->args.comm, &own, sizeof own, all, ls_session_deadline()),
                out);
     s->data.slice.hosts = ls_mem_array((size_t)n, sizeof *s->data.slice.hosts);
     LS_TRY(st, s->data.slice.hosts ? LS_OK : LS_ENOMEM, out);
@@ -206,7 +206,7 @@ out:
     return st;
 }
 
-/* Falling back to an older checkpoint costs work: programs that watch must hear of it too. */
+/* Falling back to an older checkpoint costs work: it is an event for programs that watch, too. */
 static void emit_fallback(ls_session *s)
 {
     char text[160];
@@ -217,16 +217,11 @@ static void emit_fallback(ls_session *s)
              "the checkpoint of step %lld is damaged: %lld steps are done again from step %lld",
              (long long)s->save.newest_step, (long long)(s->save.newest_step - s->step_number),
              (long long)s->step_number);
-    ls_session_emit(s, &(ls_event){.kind = LS_EVENT_INCIDENT,
-                                   .incident = {.step = s->step_number,
-                                                .kind = "resume",
-                                                .action = "an older checkpoint was used",
-                                                .text = text}});
+    ls_session_incident(s, s->step_number, "resume", "an older checkpoint was used", text);
 }
 
-ls_status ls_session_report(ls_session *session)
+ls_status ls_session_report(ls_session *s)
 {
-    ls_session *s = session;
     ls_status st;
 
     LS_TRY(st, emit_ranks(s), out);

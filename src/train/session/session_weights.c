@@ -1,7 +1,15 @@
 /* session_weights.c -- the weights that a run begins with.
  *
  * They are made and sent to the device a piece at a time: a model that fits the device may be too
- * large for a second copy of it in the host's memory. */
+ * large for a second copy of it in the host's memory. A matrix of 1000 x 600 from a folder, on the second
+ * of two tp ranks, which has columns 300 to 599:
+ *
+ *     piece 0   262144 elements: rows 0 .. 872 of this rank and a part of row 873
+ *     read      row by row what lies side by side in the folder: columns 300 .. 599 of row 0, of row 1 ...
+ *     put       to the device; then piece 1
+ *
+ * A fresh value is a function of the seed, the parameter's name and the element's number in the whole
+ * tensor, so ranks and threads make the same model however they divide it. */
 #include "train/session/session_impl.h"
 
 #include "base/mem.h"
@@ -79,9 +87,8 @@ static ls_status start_pool(const ls_session *s, ls_pool **own_out, ls_pool **po
     return st;
 }
 
-ls_status ls_session_start_weights(ls_session *session)
+ls_status ls_session_start_weights(ls_session *s)
 {
-    ls_session *s = session;
     starter t = {.seed = (uint64_t)s->run->train.seed};
     ls_hf_folder *from = NULL;
     ls_pool *own = NULL;

@@ -45,35 +45,15 @@ typedef struct ls_sync_mode {
     void (*count)(const ls_session *session, ls_event_summary *summary);
 } ls_sync_mode;
 
-/* The calls, of a session that has its row. */
-static inline ls_status ls_sync_start(ls_session *s)
-{
-    return s->sync.mode->start ? s->sync.mode->start(s) : LS_OK;
-}
-static inline ls_status ls_sync_begin(ls_session *s, ls_step_batch *batch, ls_step_clock *clock)
-{
-    return s->sync.mode->begin ? s->sync.mode->begin(s, batch, clock) : LS_OK;
-}
-static inline ls_status ls_sync_end(ls_session *s, ls_step_result *result, ls_step_clock *clock)
-{
-    return s->sync.mode->end ? s->sync.mode->end(s, result, clock) : LS_OK;
-}
-static inline ls_status ls_sync_exchange(ls_session *s, ls_step_result *result,
-                                         ls_step_clock *clock)
-{
-    return s->sync.mode->exchange ? s->sync.mode->exchange(s, result, clock) : LS_OK;
-}
+/* Call a function of the session's row, for example LS_SYNC_CALL(s, show, (s, true)); LS_OK where the
+ * mode does not need it. */
+#define LS_SYNC_CALL(session, function, arguments) \
+    ((session)->sync.mode->function ? (session)->sync.mode->function arguments : LS_OK)
+
+/* Those that return no status, or pass one on. */
 static inline bool ls_sync_meets(const ls_session *s)
 {
     return !s->sync.mode->meets || s->sync.mode->meets(s);
-}
-static inline ls_status ls_sync_show(ls_session *s, bool shared)
-{
-    return s->sync.mode->show ? s->sync.mode->show(s, shared) : LS_OK;
-}
-static inline ls_status ls_sync_save_begin(ls_session *s)
-{
-    return s->sync.mode->save_begin ? s->sync.mode->save_begin(s) : LS_OK;
 }
 static inline ls_status ls_sync_save_end(ls_session *s, ls_status result)
 {
@@ -83,14 +63,6 @@ static inline void ls_sync_live(const ls_session *s, void *arrays[3])
 {
     if (s->sync.mode->live)
         s->sync.mode->live(s, arrays);
-}
-static inline ls_status ls_sync_finish(ls_session *s)
-{
-    return s->sync.mode->finish ? s->sync.mode->finish(s) : LS_OK;
-}
-static inline ls_status ls_sync_leave(ls_session *s)
-{
-    return s->sync.mode->leave ? s->sync.mode->leave(s) : LS_OK;
 }
 static inline void ls_sync_count(const ls_session *s, ls_event_summary *summary)
 {

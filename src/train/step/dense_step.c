@@ -20,37 +20,20 @@
  * 1, always. before_ns: what it had worked before this call. */
 static void slow_down(const ls_step *s, int64_t before_ns, ls_step_clock *clock)
 {
-#ifdef LS_FAULTS
-    char point[32];
     int64_t ns = ls_step_worked_ns(clock) - before_ns;
 
-    snprintf(point, sizeof point, "train.slow.%d", s->args.rank);
-    if (!LS_FAULT(point))
+    if (!ls_step_test_point("slow", s->args.rank, -1))
         return;
     nanosleep(&(struct timespec){ns / LS_NS_PER_S, ns % LS_NS_PER_S}, NULL);
     ls_step_clock_lap(clock, LS_TIME_BACKWARD);
-#else
-    (void)s;
-    (void)before_ns;
-    (void)clock;
-#endif
 }
 
 /* For tests: a bit of a gradient changes by itself (LINESHAFT_FAULT=train.flip.gradient.R.S: on
  * rank R in step S, counted from 1). */
 static void flip_gradient(ls_step *s, int64_t from)
 {
-#ifdef LS_FAULTS
-    char point[64];
-
-    snprintf(point, sizeof point, "train.flip.gradient.%d.%lld", s->args.rank,
-             (long long)s->done + 1);
-    if (from == 0 && !s->discrete && LS_FAULT(point))
+    if (from == 0 && !s->discrete && ls_step_test_point("flip.gradient", s->args.rank, s->done + 1))
         ((unsigned char *)s->grads[s->last.top > 0 ? s->last.top - 1 : 0])[2] ^= 0x40;
-#else
-    (void)s;
-    (void)from;
-#endif
 }
 
 /* The stack's top sums of elements first .. end-1, after a call was put on it. */
@@ -88,7 +71,7 @@ void ls_step_dense_ready(ls_step *s, int64_t from)
 static bool lost_others(ls_step *s)
 {
     if (s->args.dp)
-        ls_step_record(s, ls_comm_check(ls_dp_about(s->args.dp)->comm));
+        ls_step_record(s, ls_comm_check(ls_dp_args_of(s->args.dp)->comm));
     return s->status != LS_OK;
 }
 
@@ -98,7 +81,7 @@ static void all_calls(ls_step *s, ls_step_state *host_state, ls_step_clock *cloc
 {
     const ls_calls *calls = &s->now;
     int64_t all = ls_pass_grad_elements(s->args.model, calls->ordered);
-    ls_step_part p = {.count = 0};
+    ls_step_leaves p = {.count = 0};
     int top = 0;
 
     s->last.on = s->last.begun = false;
@@ -132,17 +115,16 @@ static void all_calls(ls_step *s, ls_step_state *host_state, ls_step_clock *cloc
     }
 }
 
-ls_status ls_step_add_residual(ls_step *step, const float *residual)
+ls_status ls_step_add_residual(ls_step *s, const float *residual)
 {
-    ls_step *s = step;
     int64_t bytes = s->args.model->trained * (int64_t)sizeof *residual;
-    ls_device *device = ls_stream_device(s->args.stream);
+    ls_device *device = ls_step_device(s);
     ls_status st = ls_device_alloc(device, bytes, "residuals of an earlier exchange", &s->residual);
 
     if (st != LS_OK)
         return st;
     ls_stream_copy_in(s->args.stream, s->residual, residual, bytes);
-    return ls_step_await(s);
+    return ls_step_sync(s);
 }
 
 /* The residual to the sum of gradients, as far as this rank updates it. */
@@ -150,8 +132,8 @@ static ls_status add_residual(ls_step *s)
 {
     ls_status st;
 
-    for (int b = 0; b < ls_step_buckets(s); b++) {
-        ls_mesh_part own = ls_step_own(s, b);
+    for (int b = 0; b < s->parts.own.n; b++) {
+        ls_mesh_part own = s->parts.own.at[b];
         float *sum = (float *)s->grads[0] + own.first;
         if (own.count > 0)
             s->args.kernels->add(s->args.stream, &(ls_add){.a = sum,
@@ -159,8 +141,8 @@ static ls_status add_residual(ls_step *s)
                                                            .out = sum,
                                                            .n = own.count});
     }
-    st = ls_step_await(s);
-    ls_device_free(ls_stream_device(s->args.stream), s->residual);
+    st = ls_step_sync(s);
+    ls_device_free(ls_step_device(s), s->residual);
     s->residual = NULL;
     return st;
 }

@@ -8,7 +8,7 @@
  *
  * The device waits for other ranks here. When one dies, the communicator ends what is queued and
  * breaks that of the host (comm/device/device_comm.h), so the losses of this step do not come, and
- * the sums, which are wrong then, are not used. Losses, checkpoints and moments that are dealt out
+ * the sums, which are wrong then, are not used. Losses, checkpoints and moments that are scattered
  * go through the host as host_stage.c does it, with one buffer. */
 #include "train/step/step_impl.h"
 
@@ -24,7 +24,7 @@ struct ls_step_device_exchange {
 
 static ls_status open_sums(ls_step *s, struct ls_step_device_exchange *x)
 {
-    ls_device *device = ls_stream_device(s->args.stream);
+    ls_device *device = ls_step_device(s);
     int64_t deadline_ns = ls_time_now_ns() + LS_STEP_OPEN_S * LS_NS_PER_S;
     ls_status st;
 
@@ -32,7 +32,7 @@ static ls_status open_sums(ls_step *s, struct ls_step_device_exchange *x)
     LS_TRY(st, ls_event_create(&x->done, device), out);
     LS_TRY(st,
            ls_device_comm_open(&x->dc,
-                               &(ls_device_comm_args){.comm = ls_dp_about(s->args.dp)->comm,
+                               &(ls_device_comm_args){.comm = ls_dp_args_of(s->args.dp)->comm,
                                                       .device = device,
                                                       .provider = s->args.collectives,
                                                       .axis = "dp"},
@@ -124,20 +124,20 @@ static ls_status sum(ls_step *s, ls_step_clock *clock)
     ls_status st;
 
     (void)clock;
-    LS_TRY(st, ls_step_trouble(s), out);
+    LS_TRY(st, ls_step_recorded(s), out);
     if (!ls_dp_device_begun(s->device_exchange->sums)) { /* this rank has no call */
         if (!s->now.ordered)
             s->args.kernels->fill(s->args.stream,
                                   &(ls_fill){.x = s->grads[0], .n = s->args.model->trained});
         leave(s, 0, 1);
-        LS_TRY(st, ls_step_trouble(s), out);
+        LS_TRY(st, ls_step_recorded(s), out);
     }
     from_side(s);
 out:
     return st;
 }
 
-static ls_status share(ls_step *s, float *numbers, int64_t n)
+static ls_status sum_in_group(ls_step *s, float *numbers, int64_t n)
 {
     ls_status st;
 
@@ -163,8 +163,8 @@ const ls_step_exchange ls_step_exchange_device = {.open = open,
                                                   .ready = ready,
                                                   .sum = sum,
                                                   .spread = ls_step_host_spread,
-                                                  .share = share,
+                                                  .sum_in_group = sum_in_group,
                                                   .gather = gather,
-                                                  .tell = ls_step_host_tell,
+                                                  .broadcast = ls_step_host_broadcast,
                                                   .collect = ls_step_host_collect,
-                                                  .deal = ls_step_host_deal};
+                                                  .scatter = ls_step_host_scatter};

@@ -23,13 +23,14 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "layout/expert_zero.h"
+#include "parallel/blocking.h"
 #include "train/step/step_impl.h"
 
 enum { CARRY_S = 600 };
 
 ls_status ls_step_expert_split(ls_step *s, const ls_ordered_run *runs)
 {
-    const ls_mesh *mesh = &ls_dp_about(s->args.batch_dp)->mesh;
+    const ls_mesh *mesh = &ls_dp_args_of(s->args.batch_dp)->mesh;
     int64_t most = 1, first = mesh->rank / mesh->ep * mesh->ep;
 
     for (int64_t r = first; r < first + mesh->ep; r++)
@@ -43,7 +44,7 @@ ls_status ls_step_expert_split(ls_step *s, const ls_ordered_run *runs)
  * waited for, as those of a call. */
 void ls_step_expert_serve(ls_step *s, bool backward, bool ready)
 {
-    bool shards = ls_step_shards(s);
+    bool shards = ls_step_divides_weights(s);
 
     if (!shards && s->status == LS_OK)
         ls_step_record(s, ls_step_settle(s));
@@ -77,7 +78,7 @@ static int64_t rounds(const ls_step *s)
 }
 
 /* One call of this rank. */
-static void one_round(ls_step *s, const ls_step_part *p, ls_step_state *host_state,
+static void one_round(ls_step *s, const ls_step_leaves *p, ls_step_state *host_state,
                       ls_step_clock *clock)
 {
     ls_pass_call call = ls_step_call(s, p, 0);
@@ -93,7 +94,7 @@ static void one_round(ls_step *s, const ls_step_part *p, ls_step_state *host_sta
 static ls_status gradients(ls_step *s, ls_step_state *host_state, ls_step_clock *clock)
 {
     const ls_step_exchange *exchange = s->exchange;
-    ls_step_part p = {.count = 0};
+    ls_step_leaves p = {.count = 0};
     ls_status st = LS_OK;
 
     if (s->now.own == 0) /* experts add to it */
@@ -105,7 +106,7 @@ static ls_status gradients(ls_step *s, ls_step_state *host_state, ls_step_clock 
             one_round(s, &p, host_state, clock);
         else
             empty_round(s, &(ls_pass_call){.complete = NULL}, clock);
-        LS_TRY(st, ls_step_trouble(s), out);
+        LS_TRY(st, ls_step_recorded(s), out);
     }
     LS_TRY(st, ls_fault_pass(LS_FAULT_AT_REDUCE), out);
     s->last.begun = true;
@@ -125,7 +126,7 @@ static const ls_mesh alone = {.ranks = 1};
 
 static const ls_mesh *replicas_of(const ls_step *s)
 {
-    return s->args.dp ? &ls_dp_about(s->args.dp)->mesh : &alone;
+    return s->args.dp ? &ls_dp_args_of(s->args.dp)->mesh : &alone;
 }
 
 static ls_status plan(ls_step *s)
@@ -134,11 +135,12 @@ static ls_status plan(ls_step *s)
 
     if (!ls_expert_zero_divides(s->args.run, s->args.model, replicas))
         return LS_OK;
-    s->ep_group.n_parts = ls_expert_zero_parts(s->args.model, replicas, replicas->rank, NULL);
-    s->ep_group.parts = ls_mem_array((size_t)s->ep_group.n_parts, sizeof *s->ep_group.parts);
-    if (!s->ep_group.parts)
+    ls_step_list *own = &s->ep_group.parts;
+    own->n = ls_expert_zero_parts(s->args.model, replicas, replicas->rank, NULL);
+    own->at = ls_mem_array((size_t)own->n, sizeof *own->at);
+    if (!own->at)
         return LS_ENOMEM;
-    (void)ls_expert_zero_parts(s->args.model, replicas, replicas->rank, s->ep_group.parts);
+    (void)ls_expert_zero_parts(s->args.model, replicas, replicas->rank, own->at);
     return LS_OK;
 }
 
@@ -146,10 +148,8 @@ static ls_status plan(ls_step *s)
 static ls_status carry_rank(ls_step *s, int rank, float *moments, float *mesh_slice, bool back)
 {
     const ls_mesh *replicas = replicas_of(s);
-    int n = ls_expert_zero_parts(s->args.model, replicas, rank, NULL),
-        peer = replicas->rank == 0 ? rank : 0;
+    int n = ls_expert_zero_parts(s->args.model, replicas, rank, NULL);
     ls_mesh_part *parts = ls_mem_array((size_t)n, sizeof *parts);
-    bool sends = (replicas->rank == 0) == back;
     ls_status st = parts ? LS_OK : LS_ENOMEM;
 
     if (parts)
@@ -157,18 +157,12 @@ static ls_status carry_rank(ls_step *s, int rank, float *moments, float *mesh_sl
     for (int i = 0; i < n && st == LS_OK; i++) {
         float *here = replicas->rank == rank ? moments + parts[i].packed : NULL;
         float *there = replicas->rank == 0 ? mesh_slice + parts[i].first : NULL;
-        float *memory = here ? here : there;
         if (here && there)
             memcpy(back ? here : there, back ? there : here, (size_t)parts[i].count * sizeof *here);
-        else if (parts[i].count > 0)
-            st = ls_comm_run(ls_dp_about(s->args.dp)->comm,
-                             &(ls_coll){.kind = sends ? LS_COLL_SEND : LS_COLL_RECV,
-                                        .type = LS_F32,
-                                        .count = parts[i].count,
-                                        .in = memory,
-                                        .out = memory,
-                                        .peer = peer},
-                             ls_time_now_ns() + CARRY_S * LS_NS_PER_S);
+        else
+            st = ls_blocking_carry(ls_dp_args_of(s->args.dp)->comm, back ? 0 : rank,
+                                   back ? rank : 0, here ? here : there, parts[i].count,
+                                   ls_time_now_ns() + CARRY_S * LS_NS_PER_S);
     }
     ls_mem_free(parts);
     return st;
@@ -206,10 +200,9 @@ static ls_status carry_all(ls_step *s, float *moments, float *mesh_slice, bool b
 }
 
 /* On a device with a memory of its own moments pass through host memory. */
-ls_status ls_step_expert_carry(ls_step *step, float *moments, float *mesh_slice, bool back)
+ls_status ls_step_expert_carry(ls_step *s, float *moments, float *mesh_slice, bool back)
 {
-    ls_step *s = step;
-    ls_device *device = ls_stream_device(s->args.stream);
+    ls_device *device = ls_step_device(s);
     int64_t bytes = s->own * (int64_t)sizeof *moments;
     void *memory = NULL;
     ls_status st;
@@ -219,7 +212,7 @@ ls_status ls_step_expert_carry(ls_step *step, float *moments, float *mesh_slice,
     LS_TRY(st, ls_device_host_alloc(device, bytes, "moments on their way", &memory), out);
     if (!back) {
         ls_stream_copy_out(s->args.stream, memory, moments, bytes);
-        LS_TRY(st, ls_step_await(s), out);
+        LS_TRY(st, ls_step_sync(s), out);
     }
     LS_TRY(st, carry_all(s, memory, mesh_slice, back), out);
     if (back)
@@ -241,7 +234,7 @@ static ls_status spread(ls_step *s, ls_step_clock *clock)
 {
     ls_status st = LS_OK;
 
-    if (s->ep_group.parts) {
+    if (s->ep_group.parts.at) {
         ls_step_clock_lap(clock, LS_TIME_OPTIMIZER);
         LS_TRY(st, ls_step_expert_spread(s), out);
         ls_step_clock_lap(clock, LS_TIME_EXCHANGE);
@@ -256,7 +249,7 @@ static ls_status complete(ls_step *s)
 {
     ls_status st = LS_OK;
 
-    if (s->ep_group.parts)
+    if (s->ep_group.parts.at)
         LS_TRY(st, ls_step_expert_spread(s), out);
     if (ls_step_divides(s))
         st = ls_step_zero_complete(s);
@@ -271,7 +264,7 @@ static bool fits(const ls_step_args *args)
 
 static bool fits_zero(const ls_step_args *args)
 {
-    return args->batch_dp && args->dp && ls_dp_about(args->dp)->mesh.zero >= 2;
+    return args->batch_dp && args->dp && ls_dp_args_of(args->dp)->mesh.zero >= 2;
 }
 
 /* The norm is that of model_groups.c, since the ranks that divide experts share a model. */

@@ -8,6 +8,23 @@
 #include "base/fault.h"
 #include "base/time.h"
 
+bool ls_step_test_point(const char *what, int rank, int64_t step)
+{
+#ifdef LS_FAULTS
+    char point[64], number[24] = "";
+
+    if (step >= 0)
+        snprintf(number, sizeof number, ".%lld", (long long)step);
+    snprintf(point, sizeof point, "train.%s.%d%s", what, rank, number);
+    return LS_FAULT(point);
+#else
+    (void)what;
+    (void)rank;
+    (void)step;
+    return false;
+#endif
+}
+
 static const ls_param *find(const ls_model *model, const char *name)
 {
     bool any = strcmp(name, "*") == 0;
@@ -32,7 +49,7 @@ static ls_status flip(ls_step *s, const ls_fault_about *about, bool weights)
                        about->tensor, !p ? "no tensor" : "not whole in the memory");
     at = array + (weights ? p->first : p->trained) + p->count / 2;
     ls_stream_copy_out(stream, &bits, at, sizeof bits);
-    LS_TRY(st, ls_stream_sync(stream, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S), out);
+    LS_TRY(st, ls_stream_sync(stream, ls_step_deadline()), out);
     bits ^= 1u << about->bit;
     LS_TRY(st, ls_step_send(s, at, &bits, sizeof bits), out);
     if (weights)

@@ -6,12 +6,18 @@
  *
  * Forward runs again for that. Each rank searches its own calls and its own parts of the arrays,
  * and notes how far it came, as one number that grows from 0 to 3. Ranks then compare these: all of
- * them report the find of the rank that stopped earliest, so all give the same message. */
-#include "train/step/pipeline.h"
+ * them report the find of the rank that stopped earliest, so all give the same message. A model of 10
+ * parameters, a NaN in the middle of parameter 3 of the gradient (walked from the last to the first):
+ *
+ *     rank 0   weights fine: 1; forward fine: 2; gradients: 6 of 10 before it, and half of it: 2.65
+ *     rank 1   has not the part with the NaN: 3
+ *     all      rank 0 stopped earliest: its message */
+#include "train/step/pipeline_impl.h"
 
 #include <math.h>
 #include "base/mem.h"
 #include "base/time.h"
+#include "parallel/blocking.h"
 
 /* A number under examination. */
 static float look_at(const void *block, ls_dtype type, int64_t i)
@@ -42,8 +48,7 @@ static ls_status find_bad(ls_step *s, const void *x, ls_dtype type, int64_t n, i
     for (int64_t first = 0; first < n && *index_out < 0; first += LS_NORM_BLOCK) {
         int64_t count = ls_min_i64(LS_NORM_BLOCK, n - first);
         ls_stream_copy_out(s->args.stream, block, (const char *)x + first * size, count * size);
-        LS_TRY(st, ls_stream_sync(s->args.stream, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S),
-               out);
+        LS_TRY(st, ls_stream_sync(s->args.stream, ls_step_deadline()), out);
         for (int64_t k = 0; k < count && *index_out < 0; k++)
             if (!isfinite(look_at(block, type, k))) {
                 *index_out = first + k;
@@ -87,7 +92,7 @@ static void search_made(void *context, int ready)
  * weights, in a pipeline each other's outputs, with mesh.tp and mesh.ep sums, with mesh.cp keys. */
 static bool goes_on(const ls_step *s)
 {
-    return ls_step_shards(s) || s->pipeline || ls_step_has_mp_group(s) || s->args.cp_group;
+    return ls_step_divides_weights(s) || s->pipeline || ls_step_has_mp_group(s) || s->args.cp_group;
 }
 
 /* Forward of each call again, and a search of what it computes, in order. */
@@ -95,7 +100,7 @@ static ls_status search_forward(ls_step *s, int64_t number)
 {
     ls_step_state host_state = ls_step_numbers(s, number, 0);
     int64_t rounds = s->mode->rounds ? s->mode->rounds(s) : s->args.calls.calls;
-    ls_step_part p = {.count = 0};
+    ls_step_leaves p = {.count = 0};
 
     s->search.number = number;
     s->search.status = LS_OK;
@@ -123,20 +128,20 @@ static ls_status search_param(ls_step *s, bool gradients, const ls_param *p, int
                               double *share_out)
 {
     int64_t start = gradients ? p->trained : p->first, index = -1;
-    int n = gradients ? ls_step_sums(s) : s->parts.n_weights;
+    const ls_step_list *list = gradients ? &s->parts.sums : &s->parts.weights;
     float value = 0;
     ls_status st = LS_OK;
 
-    for (int i = 0; i < n && index < 0; i++) {
-        ls_mesh_part part = gradients ? ls_step_sum(s, i) : s->parts.weights[i];
-        ls_step_piece own;
-        if (!ls_step_piece_of(part, start, start + p->count, &own))
+    for (int i = 0; i < list->n && index < 0; i++) {
+        ls_mesh_part part = list->at[i];
+        ls_optim_piece own;
+        if (!ls_optim_find_piece(&part, 1, start, start + p->count, &own))
             continue;
         part.first = own.first;
         LS_TRY(st,
                find_bad(s,
                         gradients ? ls_step_own_gradient(s, part)
-                                  : (const float *)s->state_memory[0] + own.place,
+                                  : (const float *)s->state_memory[0] + own.packed,
                         LS_F32, own.count, &index, &value),
                out);
         if (index >= 0)
@@ -150,21 +155,24 @@ out:
     return st;
 }
 
-/* The message of the rank that stopped earliest, on all ranks. saw: how far this one came. */
-static ls_status agree_on_find(ls_step *s, double saw)
+/* The message of the rank that stopped earliest, on all ranks of comm. saw: how far this one came, then
+ * how far that one did. */
+static ls_status agree_on_find(ls_comm *comm, double *saw)
 {
-    int ranks = ls_dp_about(s->args.dp)->mesh.ranks, first = 0;
+    int ranks = ls_comm_ranks(comm), first = 0;
+    int64_t deadline = ls_pipeline_deadline();
     double *all = ls_mem_array((size_t)ranks, sizeof *all);
     ls_err_record record = *ls_err_last();
     ls_status st = LS_OK;
 
     if (!all)
         return LS_ENOMEM;
-    all[ls_dp_about(s->args.dp)->mesh.rank] = saw;
-    LS_TRY(st, ls_dp_numbers(s->args.dp, LS_F64, all, ranks), out);
+    all[ls_comm_rank(comm)] = *saw;
+    LS_TRY(st, ls_blocking_reduce(comm, LS_COLL_SUM, LS_F64, all, ranks, deadline), out);
     for (int r = 1; r < ranks; r++)
         first = all[r] < all[first] ? r : first;
-    LS_TRY(st, ls_dp_tell(s->args.dp, first, record.text, sizeof record.text), out);
+    *saw = all[first];
+    LS_TRY(st, ls_blocking_broadcast(comm, first, record.text, sizeof record.text, deadline), out);
     st = ls_err_adopt(&record);
 out:
     ls_mem_free(all);
@@ -223,6 +231,8 @@ ls_status ls_step_find_nonfinite(ls_step *step, int64_t number)
     ls_mem_free(step->search.block);
     step->search.block = NULL;
     if (st == LS_ENUMERIC && ls_step_has_mp_group(step))
-        st = ls_step_group_blame(step, &saw);
-    return st == LS_ENUMERIC && step->args.dp ? agree_on_find(step, saw) : st;
+        st = agree_on_find(ls_step_group(step), &saw);
+    return st == LS_ENUMERIC && step->args.dp
+               ? agree_on_find(ls_dp_args_of(step->args.dp)->comm, &saw)
+               : st;
 }

@@ -34,7 +34,7 @@ enum { TRIALS = 16, WORTH = 98 };
 void ls_step_open_replay(ls_step *s)
 {
     ls_graphs asked = s->args.run->device.graphs;
-    bool can = ls_device_describe(ls_stream_device(s->args.stream)).graphs;
+    bool can = ls_device_describe(ls_step_device(s)).graphs;
 
     if (!s->mode->replays || ls_step_has_mp_group(s) || s->args.cp_group) {
         if (can && asked == LS_GRAPHS_ON && s->args.rank == 0)
@@ -149,7 +149,7 @@ bool ls_step_replay_end(ls_step *s)
 
 bool ls_step_replay_launch(ls_step *s, ls_step_state *host_state, const ls_step_clock *clock)
 {
-    ls_step_part p = {.count = 0};
+    ls_step_leaves p = {.count = 0};
 
     if (s->replay.state != LS_REPLAY_READY || clock->profile || !same_calls(s) ||
         s->replay.trials % 2 != 0)

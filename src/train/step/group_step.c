@@ -11,6 +11,11 @@
  *   mesh.tp: 2      w (columns)    norm      rank 0 counts   w[:, 0:2] and norm
  *                   0 0 1 1        0 1       rank 1 counts   w[:, 2:4]
  *
+ *   collect            mesh slice 0         mesh slice 1
+ *   replicas           0 2 4 -> 0           1 3 5 -> 1         layers, or ZeRO's parts, of one slice
+ *   first group        0 <----------------- 1                  parameter by parameter
+ *   whole model        0                                       the same way back to scatter it
+ *
  * The whole model comes together on the first rank only (to save, to sample, to hash). The ranks of
  * the first group send it their parts, parameter by parameter through a small buffer, and it puts
  * each box into its place. On the way back each rank of the first group receives its boxes, and its
@@ -20,11 +25,7 @@
 
 #include <math.h>
 #include "base/mem.h"
-
-static int64_t deadline(void)
-{
-    return ls_time_now_ns() + LS_PIPELINE_WAIT_S * LS_NS_PER_S;
-}
+#include "parallel/blocking.h"
 
 /* --- the norm --------------------------------------------------------------------------------- */
 
@@ -34,12 +35,12 @@ static bool counts(const ls_step *s, const ls_param *p)
 {
     const ls_model *model = s->args.model;
 
-    return p->trained >= 0 &&
-           (s->ep_group.parts ? model->split.rank % p->box.copies == 0 : ls_model_counts(model, p));
+    return p->trained >= 0 && (s->ep_group.parts.at ? model->split.rank % p->box.copies == 0
+                                                    : ls_model_counts(model, p));
 }
 
 /* The squares of elements first .. end-1, which lie at x, on their way to the host: those of whole
- * norm blocks to their places, which are nobody else's; of a piece of one, behind all of them. */
+ * norm blocks to their places, which no other rank writes; of a piece of one, behind all of them. */
 static void bring_squares(ls_step *s, const ls_norm2 *whole, const float *x, int64_t first,
                           int64_t end)
 {
@@ -82,9 +83,8 @@ static void square_part(ls_step *s, const ls_norm2 *whole, ls_mesh_part own)
     }
 }
 
-/* The sum of squares of what this rank counts. Where teams divide what they update, they tell each
- * other those of blocks, which lie in one part each: then it does not depend on how that is done.
- */
+/* The sum of squares of what this rank counts. Where replicas divide the update, they exchange the
+ * squares of blocks, each of which lies in one part: so the sum does not depend on the division. */
 static ls_status sum_squares(ls_step *s, const ls_norm2 *whole, double *sum_out)
 {
     float *squares = s->mp_group.partials;
@@ -93,13 +93,13 @@ static ls_status sum_squares(ls_step *s, const ls_norm2 *whole, double *sum_out)
 
     memset(squares, 0, (size_t)s->mp_group.blocks * sizeof *squares);
     s->mp_group.n_cut = 0;
-    for (int b = 0; b < ls_step_buckets(s); b++)
-        square_part(s, whole, ls_step_own(s, b));
-    LS_TRY(st, ls_step_await(s), out);
+    for (int b = 0; b < s->parts.own.n; b++)
+        square_part(s, whole, s->parts.own.at[b]);
+    LS_TRY(st, ls_step_sync(s), out);
     for (int64_t i = 0; i < s->mp_group.n_cut; i++)
         squares[s->mp_group.cut[i]] += squares[s->mp_group.blocks + i];
     if (!s->pipeline && ls_step_divides(s))
-        LS_TRY(st, ls_dp_share(s->args.dp, squares, s->mp_group.blocks), out);
+        LS_TRY(st, ls_dp_sum_in_group(s->args.dp, squares, s->mp_group.blocks), out);
     for (int64_t b = 0; b < s->mp_group.blocks; b++)
         sum += (double)squares[b];
     *sum_out = sum;
@@ -107,13 +107,13 @@ out:
     return st;
 }
 
-/* Who of the plane has squares of its own: nobody else, the ranks of the line, or, where lines
- * divide what they update, all of them. */
+/* Which ranks of the mesh slice have other squares than this one: none (NULL), those of its pipeline, or,
+ * where pipelines divide the update, all. */
 static ls_comm *slice_of(const ls_step *s)
 {
     if (!s->pipeline)
         return NULL;
-    return s->pipeline->plan.divides ? ls_dp_about(s->args.dp)->comm : s->pipeline->pipeline_comm;
+    return s->pipeline->plan.divides ? ls_dp_args_of(s->args.dp)->comm : s->pipeline->pipeline_comm;
 }
 
 /* Where this rank's squares are among those of all; returns how many these are. */
@@ -132,11 +132,10 @@ static int64_t partial_bytes(const ls_step *s)
     return (s->mp_group.blocks + s->mp_group.most_cut) * (int64_t)sizeof *s->mp_group.squares;
 }
 
-ls_status ls_step_open_group(ls_step *step)
+ls_status ls_step_open_group(ls_step *s)
 {
-    ls_step *s = step;
     const ls_model *model = s->args.model;
-    ls_device *device = ls_stream_device(s->args.stream);
+    ls_device *device = ls_step_device(s);
     int own, slots;
     ls_status st;
 
@@ -148,7 +147,7 @@ ls_status ls_step_open_group(ls_step *step)
     s->ep_group.spans = ls_mem_array(most, sizeof *s->ep_group.spans);
     s->mp_group.squares = ls_mem_array((size_t)slots, sizeof *s->mp_group.squares);
     s->mp_group.blocks = (model->trained + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
-    s->mp_group.most_cut = 2 * (model->n_params + ls_step_buckets(s)) + 1;
+    s->mp_group.most_cut = 2 * (model->n_params + s->parts.own.n) + 1;
     s->mp_group.cut = ls_mem_array((size_t)s->mp_group.most_cut, sizeof *s->mp_group.cut);
     if (!s->mp_group.spans || !s->ep_group.spans || !s->mp_group.squares || !s->mp_group.cut)
         return LS_ENOMEM;
@@ -160,8 +159,8 @@ ls_status ls_step_open_group(ls_step *step)
     if (st != LS_OK)
         return st;
     s->mp_group.n = ls_model_partials(model, s->mp_group.spans);
-    for (int b = 0; b < ls_step_sums(s); b++) {
-        ls_mesh_part part = ls_step_sum(s, b);
+    for (int b = 0; b < s->parts.sums.n; b++) {
+        ls_mesh_part part = s->parts.sums.at[b];
         s->ep_group.n +=
             ls_model_common(model, part.first, part.count, s->ep_group.spans + s->ep_group.n);
     }
@@ -170,28 +169,27 @@ ls_status ls_step_open_group(ls_step *step)
 
 void ls_step_close_group(ls_step *step)
 {
-    ls_device *device = ls_stream_device(step->args.stream);
+    ls_device *device = ls_step_device(step);
 
     ls_device_host_free(device, step->mp_group.partials, partial_bytes(step));
     ls_device_free(device, step->mp_group.joined);
     ls_mem_free(step->mp_group.cut);
     ls_mem_free(step->mp_group.spans);
     ls_mem_free(step->ep_group.spans);
-    ls_mem_free(step->ep_group.parts);
+    ls_mem_free(step->ep_group.parts.at);
     ls_mem_free(step->mp_group.squares);
 }
 
-/* Zeros in place of what other ranks have of a span: what this one has a piece of is asked. */
+/* Zeros in place of what other ranks have of a span; mine: what this one has. */
 static void clear_others(const ls_step *s, float *x, const ls_collectives_span *span,
-                         bool (*ask)(const ls_step *, int64_t, int64_t, ls_step_piece *))
+                         const ls_step_list *mine)
 {
     int64_t end = span->first + span->count;
 
     for (int64_t at = span->first, next; at < end; at = next) {
-        ls_step_piece own = {.first = end};
-        (void)ask(s, at, end, &own);
-        if (own.count <= 0)
-            own = (ls_step_piece){.first = end};
+        ls_optim_piece own;
+        if (!ls_step_find(mine, at, end, &own))
+            own.first = end;
         if (own.first > at)
             s->args.kernels->fill(s->args.stream, &(ls_fill){.x = x + at, .n = own.first - at});
         next = own.first + own.count;
@@ -202,8 +200,8 @@ static void clear_others(const ls_step *s, float *x, const ls_collectives_span *
 typedef struct parted {
     const ls_step *step;
     float *x;
-    bool on_device;                                                  /* x, in a memory of its own */
-    bool (*ask)(const ls_step *, int64_t, int64_t, ls_step_piece *); /* what is this rank's */
+    bool on_device;           /* x, in a memory of its own */
+    const ls_step_list *mine; /* what is this rank's */
 } parted;
 
 /* A piece of x, which may lie on a device: then its copy is queued. */
@@ -223,69 +221,69 @@ static void copy_piece(const parted *p, float *here, float *there, int64_t n, bo
 static void copy_parted(void *context, int64_t first, int64_t n, float *packed, bool back)
 {
     const parted *p = context;
-    ls_step_piece own;
+    ls_optim_piece own;
 
-    if (!back && p->on_device) /* a copy may still read it; what fails is told by the next wait */
-        (void)ls_stream_sync(p->step->args.stream, deadline());
+    if (!back && p->on_device) /* a copy may still read it; the next wait returns its failure */
+        (void)ls_stream_sync(p->step->args.stream, ls_pipeline_deadline());
     if (!back)
         memset(packed, 0, (size_t)n * sizeof *packed);
     for (int64_t at = first, end = first + n;
-         at < end && (back ? ls_step_sum_piece : p->ask)(p->step, at, end, &own);
+         at < end && ls_step_find(back ? &p->step->parts.sums : p->mine, at, end, &own);
          at = own.first + own.count)
-        copy_piece(p, p->x + ls_step_place(p->step, own.first), packed + own.first - first,
+        copy_piece(p, p->x + ls_step_packed(p->step, own.first), packed + own.first - first,
                    own.count, back);
 }
 
 /* What several ranks have a part of, of a range of the gradients x: first those that divide
- * experts, of what this rank updates, since they update the same elements; then those of the team.
- * divided: those who have the sums of their own parts only; NULL: all have all. With ZeRO 2 and 3
+ * experts, of what this rank updates, since they update the same elements; then those of the tp
+ * group. divided: the ranks that have the sums of their own parts only; NULL: each has all. With ZeRO 2 and 3
  * x is these parts, packed. */
-static ls_status sum_range(ls_step *s, float *x, ls_stage_plan_range r, ls_comm *divided)
+static ls_status sum_range(ls_step *s, float *x, ls_range r, ls_comm *divided)
 {
     const struct {
-        ls_mp_group *tensor;
+        ls_mp_group *group;
         const ls_collectives_span *spans;
         int n;
         ls_comm *divided;
     } both[] = {{s->args.ep_group, s->ep_group.spans, s->ep_group.n, NULL},
                 {s->args.tp_group, s->mp_group.spans, s->mp_group.n, divided}};
-    bool packed = !s->pipeline && ls_step_parts(s);
-    parted own = {.step = s, .x = x, .ask = ls_step_sum_piece};
+    bool packed = !s->pipeline && ls_step_divides_grads(s);
+    parted own = {.step = s, .x = x, .mine = &s->parts.sums};
     const ls_mp_group_keeper keeper = {.copy = copy_parted, .context = &own};
     ls_status st = LS_OK;
 
     for (size_t i = 0; i < LS_COUNT(both) && st == LS_OK; i++) {
         const ls_collectives_span *spans = both[i].spans;
-        int from = 0, end, n = both[i].tensor ? both[i].n : 0;
+        int from = 0, end, n = both[i].group ? both[i].n : 0;
         while (from < n && spans[from].first < r.first)
             from++;
         for (end = from; end < n && spans[end].first < r.first + r.count; end++)
             if (both[i].divided && !packed)
-                clear_others(s, x, &spans[end], ls_step_sum_piece);
+                clear_others(s, x, &spans[end], &s->parts.sums);
         if (end > from)
-            st = packed ? ls_mp_group_sum_kept(both[i].tensor, &keeper, spans + from, end - from,
-                                               both[i].divided)
-                        : ls_mp_group_sum(both[i].tensor, x, spans + from, end - from,
-                                          both[i].divided);
+            st = packed
+                     ? ls_mp_group_sum_kept(both[i].group, &keeper, spans + from, end - from,
+                                            both[i].divided)
+                     : ls_mp_group_sum(both[i].group, x, spans + from, end - from, both[i].divided);
     }
     return st;
 }
 
-ls_status ls_step_expert_spread(ls_step *step)
+ls_status ls_step_expert_spread(ls_step *s)
 {
-    ls_step *s = step;
     float *w = s->state_memory[0];
-    parted own = {.step = s, .x = w, .on_device = s->discrete, .ask = ls_step_own_piece};
+    parted own = {.step = s, .x = w, .on_device = s->discrete, .mine = &s->parts.own};
     const ls_mp_group_keeper keeper = {.copy = copy_parted, .context = &own};
-    bool shards = ls_step_shards(s);
+    bool shards = ls_step_divides_weights(s);
     ls_status st;
 
     for (int i = 0; i < s->ep_group.n && !shards; i++) /* each is one rank's: sums with zeros */
-        clear_others(s, w, &s->ep_group.spans[i], ls_step_own_piece);
+        clear_others(s, w, &s->ep_group.spans[i], &s->parts.own);
     st = shards ? ls_mp_group_sum_kept(s->args.ep_group, &keeper, s->ep_group.spans, s->ep_group.n,
                                        NULL)
                 : ls_mp_group_sum(s->args.ep_group, w, s->ep_group.spans, s->ep_group.n, NULL);
-    if (st == LS_OK && (!ls_step_divides(s) || shards)) /* else when those of equals are there */
+    if (st == LS_OK &&
+        (!ls_step_divides(s) || shards)) /* else when those of the replicas have arrived */
         st = ls_step_weights_changed(s);
     return st;
 }
@@ -293,14 +291,14 @@ ls_status ls_step_expert_spread(ls_step *step)
 static ls_status sum_partials(ls_step *s)
 {
     const ls_pipeline *x = s->pipeline;
-    ls_stage_plan_range all = {0, s->args.model->trained};
+    ls_range all = {0, s->args.model->trained};
     ls_status st = LS_OK;
 
     if (!x) {
         st = sum_range(s,
-                       s->host_zero       ? s->host_stage.buffers[0]
-                       : ls_step_parts(s) ? s->own_grad
-                                          : s->grads[0],
+                       s->host_zero               ? s->host_stage.buffers[0]
+                       : ls_step_divides_grads(s) ? s->own_grad
+                                                  : s->grads[0],
                        all, ls_step_divides(s) ? ls_dp_group(s->args.dp) : NULL);
         if (s->host_zero)
             ls_step_host_zero_bring(s);
@@ -313,9 +311,8 @@ static ls_status sum_partials(ls_step *s)
 }
 
 /* The squares of all ranks that count some become the blocks of a norm. */
-ls_status ls_step_group_norm(ls_step *step, const ls_norm2 *whole)
+ls_status ls_step_group_norm(ls_step *s, const ls_norm2 *whole)
 {
-    ls_step *s = step;
     ls_comm *const comms[2] = {slice_of(s), ls_step_group(s)};
     float *squares = s->mp_group.squares;
     int own, slots = square_slots(s, &own);
@@ -330,14 +327,8 @@ ls_status ls_step_group_norm(ls_step *step, const ls_norm2 *whole)
     for (int i = 0; i < 2; i++) /* each number is one rank's: sums with zeros */
         if (comms[i])
             LS_TRY(st,
-                   ls_comm_run(comms[i],
-                               &(ls_coll){.kind = LS_COLL_ALL_REDUCE,
-                                          .op = LS_COLL_SUM,
-                                          .type = LS_F32,
-                                          .count = slots,
-                                          .in = squares,
-                                          .out = squares},
-                               deadline()),
+                   ls_blocking_reduce(comms[i], LS_COLL_SUM, LS_F32, squares, slots,
+                                      ls_pipeline_deadline()),
                    out);
     if (s->discrete)
         ls_stream_copy_in(s->args.stream, s->mp_group.joined, squares,
@@ -350,57 +341,15 @@ out:
     return st;
 }
 
-ls_status ls_step_group_vote(ls_step *step)
+ls_status ls_step_group_barrier(ls_step *step)
 {
-    const ls_coll barrier = {.kind = LS_COLL_BARRIER};
-
-    return ls_comm_run(ls_step_group(step), &barrier, deadline());
-}
-
-ls_status ls_step_group_blame(ls_step *step, double *saw)
-{
-    ls_comm *mp_group = ls_step_group(step);
-    int ranks = ls_comm_ranks(mp_group), who = 0;
-    double *all = ls_mem_array((size_t)ranks, sizeof *all);
-    ls_err_record record = *ls_err_last();
-    ls_status st = LS_OK;
-
-    if (!all)
-        return LS_ENOMEM;
-    all[ls_comm_rank(mp_group)] = *saw;
-    LS_TRY(st,
-           ls_comm_run(mp_group,
-                       &(ls_coll){.kind = LS_COLL_ALL_REDUCE,
-                                  .op = LS_COLL_SUM,
-                                  .type = LS_F64,
-                                  .count = ranks,
-                                  .in = all,
-                                  .out = all},
-                       deadline()),
-           out);
-    for (int r = 1; r < ranks; r++)
-        who = all[r] < all[who] ? r : who;
-    *saw = all[who];
-    LS_TRY(st,
-           ls_comm_run(mp_group,
-                       &(ls_coll){.kind = LS_COLL_BROADCAST,
-                                  .type = LS_U8,
-                                  .count = sizeof record.text,
-                                  .in = record.text,
-                                  .out = record.text,
-                                  .peer = who},
-                       deadline()),
-           out);
-    st = ls_err_adopt(&record);
-out:
-    ls_mem_free(all);
-    return st;
+    return ls_blocking_barrier(ls_step_group(step), ls_pipeline_deadline());
 }
 
 /* --- parts and the whole -----------------------------------------------------------------------
  */
 
-/* One parameter of one rank of the first team, on its way to or from the first rank. */
+/* One parameter of one rank of the first group, on its way to or from the first rank. */
 typedef struct passage {
     ls_comm *mp_group;
     const ls_param *p; /* as that rank has it */
@@ -439,16 +388,10 @@ static ls_status pass_parameter(const passage *x)
     for (int64_t at = 0; at < x->p->count && st == LS_OK; at += x->piece) {
         int64_t n = ls_min_i64(x->piece, x->p->count - at);
         float *memory = me == 0 ? x->buffer : x->part + at;
-        bool sends = (me == 0) == x->back;
-        ls_coll coll = {.kind = sends ? LS_COLL_SEND : LS_COLL_RECV,
-                        .type = LS_F32,
-                        .count = n,
-                        .in = memory,
-                        .out = memory,
-                        .peer = me == 0 ? x->place : 0};
         if (me == 0 && x->back)
             place_piece(x, at, n, memory);
-        st = ls_comm_run(x->mp_group, &coll, deadline());
+        st = ls_blocking_carry(x->mp_group, x->back ? 0 : x->place, x->back ? x->place : 0, memory,
+                               n, ls_pipeline_deadline());
         if (me == 0 && !x->back && st == LS_OK)
             place_piece(x, at, n, memory);
     }
@@ -461,7 +404,7 @@ static int64_t place_of(const ls_param *p, bool moment)
     return moment ? p->trained : p->first;
 }
 
-/* All parameters of all ranks of the first team: weights, or a moment. */
+/* All parameters of all ranks of the first group: weights, or a moment. */
 static ls_status pass_all(ls_step *s, float *part, float *whole, bool moment, bool back)
 {
     const ls_model *model = s->args.model;
@@ -500,12 +443,7 @@ out:
 
 static bool is_first_mp(const ls_step *s)
 {
-    return !s->args.dp || ls_dp_about(s->args.dp)->mesh.rank == 0;
-}
-
-static bool is_moment(const ls_step *s, const float *array)
-{
-    return array != s->state_memory[0];
+    return !s->args.dp || ls_dp_args_of(s->args.dp)->mesh.rank == 0;
 }
 
 /* Of an array of its part of the model, where a rank has all of it. */
@@ -513,29 +451,30 @@ static int64_t array_bytes(const ls_step *s, const float *array)
 {
     const ls_model *model = s->args.model;
 
-    return (is_moment(s, array) ? model->trained : model->flat) * (int64_t)sizeof *array;
+    return (ls_step_is_moment(s, array) ? model->trained : model->flat) * (int64_t)sizeof *array;
 }
 
 /* Whether a rank has all of an array of its part of the model. */
 static bool has_part(const ls_step *s, const float *array)
 {
-    bool divided = ls_step_divides(s) || s->ep_group.parts;
+    bool divided = ls_step_divides(s) || s->ep_group.parts.at;
 
-    return !s->pipeline && (!divided || (array == s->state_memory[0] && !ls_step_shards(s)));
+    return !s->pipeline &&
+           (!divided || (array == s->state_memory[0] && !ls_step_divides_weights(s)));
 }
 
-/* Whether it lies as those divide it further who divide experts (layout/expert_zero.h): what is updated. */
+/* Whether it is a moment that ranks with different experts divide once more (layout/expert_zero.h). */
 static bool is_ep(const ls_step *s, const float *array)
 {
-    return s->ep_group.parts && array != s->state_memory[0];
+    return s->ep_group.parts.at && array != s->state_memory[0];
 }
 
-/* Where the first team's ranks bring an array of their planes together, in the memory of the host;
- * NULL on others. */
+/* Host memory in which a rank of the first group collects an array of its mesh slice; NULL on other
+ * ranks. */
 static ls_status open_slice(ls_step *s, float **slice_out)
 {
     static const char what[] = "a part of the model";
-    ls_device *device = ls_stream_device(s->args.stream);
+    ls_device *device = ls_step_device(s);
     int64_t bytes = s->args.model->flat * (int64_t)sizeof(float);
     void *memory = NULL;
     ls_status st = LS_OK;
@@ -549,7 +488,7 @@ static ls_status open_slice(ls_step *s, float **slice_out)
 
 static void close_slice(ls_step *s, float *mesh_slice)
 {
-    ls_device *device = ls_stream_device(s->args.stream);
+    ls_device *device = ls_step_device(s);
 
     if (s->discrete)
         ls_device_host_free(device, mesh_slice, s->args.model->flat * (int64_t)sizeof *mesh_slice);
@@ -557,7 +496,7 @@ static void close_slice(ls_step *s, float *mesh_slice)
         ls_device_free(device, mesh_slice);
 }
 
-/* An array of which this rank has all of its part, between the device and the plane. */
+/* An array of which this rank has all of its part, between the device and that memory. */
 static ls_status copy_slice(ls_step *s, float *part, float *mesh_slice, bool back)
 {
     int64_t bytes = array_bytes(s, part);
@@ -566,12 +505,11 @@ static ls_status copy_slice(ls_step *s, float *part, float *mesh_slice, bool bac
         ls_stream_copy_in(s->args.stream, part, mesh_slice, bytes);
     else if (mesh_slice)
         ls_stream_copy_out(s->args.stream, mesh_slice, part, bytes);
-    return ls_step_await(s);
+    return ls_step_sync(s);
 }
 
-ls_status ls_step_group_collect(ls_step *step, const float *part, float *whole)
+ls_status ls_step_group_collect(ls_step *s, const float *part, float *whole)
 {
-    ls_step *s = step;
     float *own = (float *)(uintptr_t)part; /* what is not to be changed is only read */
     float *mesh_slice = NULL;
     ls_status st = LS_OK;
@@ -586,15 +524,14 @@ ls_status ls_step_group_collect(ls_step *step, const float *part, float *whole)
         own = mesh_slice;
     }
     if (is_first_mp(s))
-        st = pass_all(s, own, whole, is_moment(s, part), false);
+        st = pass_all(s, own, whole, ls_step_is_moment(s, part), false);
 out:
     close_slice(s, mesh_slice);
     return st;
 }
 
-ls_status ls_step_group_deal(ls_step *step, const float *whole, float *part)
+ls_status ls_step_group_scatter(ls_step *s, const float *whole, float *part)
 {
-    ls_step *s = step;
     float *own = part, *mesh_slice = NULL;
     ls_status st = LS_OK;
 
@@ -603,16 +540,17 @@ ls_status ls_step_group_deal(ls_step *step, const float *whole, float *part)
         own = mesh_slice;
     }
     if (is_first_mp(s))
-        LS_TRY(st, pass_all(s, own, (float *)(uintptr_t)whole, is_moment(s, part), true), out);
+        LS_TRY(st, pass_all(s, own, (float *)(uintptr_t)whole, ls_step_is_moment(s, part), true),
+               out);
     if (!has_part(s, part)) {
         st = is_ep(s, part) ? ls_step_expert_carry(s, part, mesh_slice, true)
-                            : ls_step_slice_deal(s, mesh_slice, part);
+                            : ls_step_slice_scatter(s, mesh_slice, part);
         goto out;
     }
     if (s->discrete)
         LS_TRY(st, copy_slice(s, part, mesh_slice, true), out);
     if (s->args.dp)
-        st = ls_step_tell(s, 0, part, array_bytes(s, part));
+        st = ls_step_broadcast(s, 0, part, array_bytes(s, part));
 out:
     close_slice(s, mesh_slice);
     return st;

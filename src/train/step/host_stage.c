@@ -9,7 +9,7 @@
  *   host       queues all of that; then bucket by bucket: waits, starts its sum; waits for all
  *   other ranks                    bucket 2 ...      bucket 1 ...    bucket 0
  *
- * A leg is one such copy: elements 900 .. 1199, then 400 .. 899, then 0 .. 399 of 1200.
+ * A transfer is one such copy: elements 900 .. 1199, then 400 .. 899, then 0 .. 399 of 1200.
  *
  * Nothing on the device waits for another rank. The host waits, asleep between two looks, and
  * queues the next work when the data is there. So ranks that share a card cannot hold each other
@@ -20,59 +20,38 @@
  * lets the communicator write without such a copy waits for the stream first. */
 #include "train/step/step_impl.h"
 
-#include "base/log.h"
-
-static ls_device *device_of(const ls_step *s)
-{
-    return ls_stream_device(s->args.stream);
-}
-
 /* --- opening ---------------------------------------------------------------------------------- */
-
-static ls_status open_buffer(ls_step *s, int i)
-{
-    static const char what[] = "gradients on their way";
-    int64_t bytes = ls_round_up(s->host_stage.elements * (int64_t)sizeof(float), 4096);
-    void *memory;
-    ls_status st = ls_dp_alloc(s->args.dp, bytes, what, &memory);
-
-    if (st != LS_OK)
-        return st;
-    s->host_stage.buffers[i] = memory;
-    s->host_stage.locked[i] = ls_device_host_lock(device_of(s), memory, bytes, what) == LS_OK;
-    if (s->host_stage.locked[i])
-        return LS_OK;
-    if (i == 0)
-        ls_log(LS_LOG_WARN, "%s: the exchange of gradients is slower for it", ls_err_last()->text);
-    ls_err_clear();
-    return LS_OK;
-}
 
 ls_status ls_step_open_host_stage(ls_step *s, int64_t elements)
 {
+    ls_comm *comm = ls_dp_args_of(s->args.dp)->comm;
     ls_status st = LS_OK;
 
     s->host_stage.elements = elements;
-    for (int i = 0; i < (ls_step_parts(s) || s->device_exchange ? 1 : s->args.calls.buffers); i++)
-        LS_TRY(st, open_buffer(s, i), out);
-    LS_TRY(st, ls_event_create(&s->host_stage.complete, device_of(s)), out);
+    for (int i = 0;
+         i < (ls_step_divides_grads(s) || s->device_exchange ? 1 : s->args.calls.buffers); i++) {
+        LS_TRY(st,
+               ls_staging_alloc(&s->host_stage.memory[i], comm, ls_step_device(s),
+                                elements * (int64_t)sizeof(float), "gradients on their way",
+                                i == 0),
+               out);
+        s->host_stage.buffers[i] = s->host_stage.memory[i].at;
+    }
+    LS_TRY(st, ls_event_create(&s->host_stage.complete, ls_step_device(s)), out);
     for (int i = 0; i <= ls_dp_buckets(s->args.dp); i++)
-        LS_TRY(st, ls_event_create(&s->host_stage.legs[i].arrived, device_of(s)), out);
+        LS_TRY(st, ls_event_create(&s->host_stage.transfers[i].arrived, ls_step_device(s)), out);
 out:
     return st;
 }
 
 void ls_step_close_host_stage(ls_step *s)
 {
-    for (int i = 0; i < LS_ORDERED_ROOTS && s->host_stage.buffers[i]; i++) {
-        if (s->host_stage.locked[i])
-            ls_device_host_unlock(device_of(s), s->host_stage.buffers[i]);
-        ls_dp_free(s->args.dp, s->host_stage.buffers[i]);
-        s->host_stage.buffers[i] = NULL;
-    }
+    for (int i = 0; i < LS_ORDERED_ROOTS && s->args.dp; i++)
+        ls_staging_free(&s->host_stage.memory[i], ls_dp_args_of(s->args.dp)->comm,
+                        ls_step_device(s));
     ls_event_free(s->host_stage.complete);
-    for (size_t i = 0; i < LS_COUNT(s->host_stage.legs); i++)
-        ls_event_free(s->host_stage.legs[i].arrived);
+    for (size_t i = 0; i < LS_COUNT(s->host_stage.transfers); i++)
+        ls_event_free(s->host_stage.transfers[i].arrived);
 }
 
 /* --- gradients -------------------------------------------------------------------------------- */
@@ -80,7 +59,7 @@ void ls_step_close_host_stage(ls_step *s)
 /* Buckets of which elements `from` and above are all. */
 static int complete_buckets(const ls_step *s, int64_t from)
 {
-    const ls_dp_args *a = ls_dp_about(s->args.dp);
+    const ls_dp_args *a = ls_dp_args_of(s->args.dp);
     int n = 0;
 
     for (int b = ls_dp_buckets(s->args.dp) - 1; b >= 0; b--)
@@ -108,8 +87,8 @@ void ls_step_host_stage_from(ls_step *s, int64_t from, int buffers)
     for (int i = 0; i < buffers; i++)
         ls_stream_copy_out(s->args.side, s->host_stage.buffers[i] + from,
                            (float *)s->grads[i] + from, bytes);
-    ls_event_record(s->host_stage.legs[n].arrived, s->args.side);
-    s->host_stage.legs[n].from = from;
+    ls_event_record(s->host_stage.transfers[n].arrived, s->args.side);
+    s->host_stage.transfers[n].from = from;
     s->host_stage.n = n + 1;
     s->host_stage.buckets = buckets;
     s->host_stage.end = from;
@@ -125,28 +104,27 @@ static ls_status ready(ls_step *s, int64_t from)
 }
 
 /* The error of a failed kernel is that of the stream, which knows its name. */
-static ls_status await_leg(ls_step *s, int i)
+static ls_status wait_transfer(ls_step *s, int i)
 {
-    ls_status st = ls_event_sync(s->host_stage.legs[i].arrived,
-                                 ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S);
+    ls_status st = ls_event_sync(s->host_stage.transfers[i].arrived, ls_step_deadline());
     bool last = i == s->host_stage.n - 1;
 
     if (st == LS_EDEADLINE)
         return st;
     if (st != LS_OK || last || ls_stream_failed(s->args.stream)) {
-        ls_status why = ls_step_await(s);
+        ls_status why = ls_step_sync(s);
         st = why != LS_OK ? why : st;
     }
     if (st == LS_OK && ls_stream_failed(s->args.side))
-        st = ls_stream_sync(s->args.side, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S);
+        st = ls_stream_sync(s->args.side, ls_step_deadline());
     return st;
 }
 
 /* The sums to the device, as far as this rank has them. */
 static void bring_back(ls_step *s)
 {
-    for (int b = 0; b < ls_step_sums(s); b++) {
-        ls_mesh_part own = ls_step_sum(s, b);
+    for (int b = 0; b < s->parts.sums.n; b++) {
+        ls_mesh_part own = s->parts.sums.at[b];
         ls_stream_copy_in(s->args.stream, (float *)s->grads[0] + own.first,
                           s->host_stage.buffers[0] + own.first, own.count * (int64_t)sizeof(float));
     }
@@ -158,13 +136,13 @@ static ls_status sum(ls_step *s, ls_step_clock *clock)
     ls_status st = LS_OK;
 
     for (int i = 0; i < s->host_stage.n; i++) {
-        LS_TRY(st, await_leg(s, i), out);
+        LS_TRY(st, wait_transfer(s, i), out);
         ls_step_clock_lap(clock, LS_TIME_BACKWARD);
-        LS_TRY(st, ls_dp_sum_from(s->args.dp, buffers, s->host_stage.legs[i].from), out);
+        LS_TRY(st, ls_dp_sum_from(s->args.dp, buffers, s->host_stage.transfers[i].from), out);
         ls_step_clock_lap(clock, LS_TIME_EXCHANGE);
     }
     if (s->host_stage.n == 0) { /* this rank has no call */
-        LS_TRY(st, ls_step_await(s), out);
+        LS_TRY(st, ls_step_sync(s), out);
         if (!s->now.ordered)
             memset(buffers[0], 0, (size_t)s->args.model->trained * sizeof(float));
         LS_TRY(st, ls_dp_sum_from(s->args.dp, buffers, 0), out);
@@ -183,16 +161,16 @@ static ls_status take_out(ls_step *s, const void *from, int64_t bytes)
     LS_BUG_IF(bytes > s->host_stage.elements * (int64_t)sizeof(float), "%lld bytes do not fit",
               (long long)bytes);
     ls_stream_copy_out(s->args.stream, s->host_stage.buffers[0], from, bytes);
-    return ls_step_await(s);
+    return ls_step_sync(s);
 }
 
-ls_status ls_step_host_share(ls_step *s, float *numbers, int64_t n)
+ls_status ls_step_host_sum_in_group(ls_step *s, float *numbers, int64_t n)
 {
     int64_t bytes = n * (int64_t)sizeof *numbers;
     ls_status st;
 
     LS_TRY(st, take_out(s, numbers, bytes), out);
-    LS_TRY(st, ls_dp_share(s->args.dp, s->host_stage.buffers[0], n), out);
+    LS_TRY(st, ls_dp_sum_in_group(s->args.dp, s->host_stage.buffers[0], n), out);
     ls_stream_copy_in(s->args.stream, numbers, s->host_stage.buffers[0], bytes);
 out:
     return st;
@@ -208,7 +186,7 @@ static ls_status gather(ls_step *s, float *whole)
         ls_mesh_part own = ls_dp_own(s->args.dp, b);
         ls_stream_copy_out(s->args.stream, here + own.first, whole + own.first, own.count * size);
     }
-    LS_TRY(st, ls_step_await(s), out);
+    LS_TRY(st, ls_step_sync(s), out);
     LS_TRY(st, ls_dp_gather(s->args.dp, here), out);
     ls_stream_copy_in(s->args.stream, whole, here, s->args.model->trained * size);
 out:
@@ -222,21 +200,21 @@ ls_status ls_step_host_spread(ls_step *s)
     return st == LS_OK ? ls_step_weights_changed(s) : st;
 }
 
-ls_status ls_step_host_tell(ls_step *s, int from, void *memory, int64_t bytes)
+ls_status ls_step_host_broadcast(ls_step *s, int from, void *memory, int64_t bytes)
 {
     int64_t most = s->host_stage.elements * (int64_t)sizeof(float);
-    bool sends = ls_dp_about(s->args.dp)->mesh.rank == from;
+    bool sends = ls_dp_args_of(s->args.dp)->mesh.rank == from;
     ls_status st = LS_OK;
 
     for (int64_t done = 0; done < bytes; done += most) {
         int64_t n = ls_min_i64(most, bytes - done);
         char *at = (char *)memory + done;
-        LS_TRY(st, sends ? take_out(s, at, n) : ls_step_await(s), out);
-        LS_TRY(st, ls_dp_tell(s->args.dp, from, s->host_stage.buffers[0], n), out);
+        LS_TRY(st, sends ? take_out(s, at, n) : ls_step_sync(s), out);
+        LS_TRY(st, ls_dp_broadcast(s->args.dp, from, s->host_stage.buffers[0], n), out);
         if (!sends)
             ls_stream_copy_in(s->args.stream, at, s->host_stage.buffers[0], n);
     }
-    st = ls_step_await(s);
+    st = ls_step_sync(s);
 out:
     return st;
 }
@@ -245,7 +223,7 @@ out:
  * too. */
 static int64_t own_bytes(const ls_step *s)
 {
-    const ls_dp_args *a = ls_dp_about(s->args.dp);
+    const ls_dp_args *a = ls_dp_args_of(s->args.dp);
 
     return ls_mesh_own(&a->mesh, a->trained, a->mesh.rank) * (int64_t)sizeof(float);
 }
@@ -254,20 +232,18 @@ ls_status ls_step_host_collect(ls_step *s, const float *part, float *whole)
 {
     ls_status st;
 
-    LS_TRY(st, take_out(s, part, own_bytes(s)), out);
-    st = ls_dp_collect(s->args.dp, s->host_stage.buffers[0], whole);
-out:
-    return st;
+    st = take_out(s, part, own_bytes(s));
+    return st == LS_OK ? ls_dp_collect(s->args.dp, s->host_stage.buffers[0], whole) : st;
 }
 
-ls_status ls_step_host_deal(ls_step *s, const float *whole, float *part)
+ls_status ls_step_host_scatter(ls_step *s, const float *whole, float *part)
 {
     ls_status st;
 
-    LS_TRY(st, ls_step_await(s), out);
-    LS_TRY(st, ls_dp_deal(s->args.dp, whole, s->host_stage.buffers[0]), out);
+    LS_TRY(st, ls_step_sync(s), out);
+    LS_TRY(st, ls_dp_scatter(s->args.dp, whole, s->host_stage.buffers[0]), out);
     ls_stream_copy_in(s->args.stream, part, s->host_stage.buffers[0], own_bytes(s));
-    st = ls_step_await(s);
+    st = ls_step_sync(s);
 out:
     return st;
 }
@@ -278,8 +254,8 @@ const ls_step_exchange ls_step_exchange_host_stage = {.open = ls_step_open_host_
                                                       .leave = ls_step_host_stage_from,
                                                       .sum = sum,
                                                       .spread = ls_step_host_spread,
-                                                      .share = ls_step_host_share,
+                                                      .sum_in_group = ls_step_host_sum_in_group,
                                                       .gather = gather,
-                                                      .tell = ls_step_host_tell,
+                                                      .broadcast = ls_step_host_broadcast,
                                                       .collect = ls_step_host_collect,
-                                                      .deal = ls_step_host_deal};
+                                                      .scatter = ls_step_host_scatter};

@@ -24,25 +24,15 @@
 #include "plan/memory.h"
 
 struct ls_step_host_zero {
-    ls_staging *grads;          /* owned: legs on their way */
+    ls_staging *grads;          /* owned: transfers on their way */
     float *places[LS_DP_AHEAD]; /* of them */
-    int queued, begun;          /* legs of this round: their copy is queued; they were started */
-    void *own;                  /* owned, zero 3: the own weights, as other ranks read them */
-    bool own_locked, stale;     /* stale: the device has newer ones */
-    ls_staging *weights;        /* owned, zero 3: buckets that come */
-    int n;                      /* places there, */
+    int queued, begun;     /* transfers of this round: their copy is queued; they were started */
+    ls_staging_memory own; /* owned, zero 3: the own weights, as other ranks read them */
+    bool stale;            /* the device has newer ones */
+    ls_staging *weights;   /* owned, zero 3: buckets that come */
+    int n;                 /* places there, */
     int taken[LS_MESH_BUCKETS]; /* the bucket of each that is coming + 1; 0: none */
 };
-
-static int64_t deadline(void)
-{
-    return ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S;
-}
-
-static ls_device *device_of(const ls_step *s)
-{
-    return ls_stream_device(s->args.stream);
-}
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
@@ -52,13 +42,14 @@ static ls_status open_window(const ls_step *s, ls_window *window, const ls_page_
     void *base;
     ls_status st;
 
-    LS_TRY(st, ls_device_window_open(device_of(s), t->bytes, what, &base), out);
+    LS_TRY(st, ls_device_window_open(ls_step_device(s), t->bytes, what, &base), out);
     *window = (ls_window){.base = base, .bytes = t->bytes};
-    LS_TRY(st, ls_device_window_back(device_of(s), base, 0, t->fixed, what), out);
+    LS_TRY(st, ls_device_window_back(ls_step_device(s), base, 0, t->fixed, what), out);
     LS_TRY(st,
-           ls_device_window_turn(device_of(s), base, t->fixed, t->end - t->fixed, t->period, what),
+           ls_device_window_turn(ls_step_device(s), base, t->fixed, t->end - t->fixed, t->period,
+                                 what),
            out);
-    st = ls_device_window_back(device_of(s), base, t->end, t->bytes - t->end, what);
+    st = ls_device_window_back(ls_step_device(s), base, t->end, t->bytes - t->end, what);
 out:
     return st;
 }
@@ -69,14 +60,13 @@ static ls_status open_weights(ls_step *s, const ls_dp_args *dp, int64_t page)
     static const char what[] = "weights on their way";
     int64_t size = ls_dtype_bytes(s->type);
     ls_page_reuse page_reuse = ls_page_reuse_weights(s->args.model, &dp->mesh, size, page);
-    int64_t bytes = ls_round_up(ls_dp_own_elements(dp) * size, 4096);
     ls_status st;
 
     LS_TRY(st, open_window(s, &s->zero_gather.window, &page_reuse, "weights"), out);
-    LS_TRY(st, ls_dp_alloc(s->args.dp, bytes, what, &x->own), out);
-    x->own_locked = ls_device_host_lock(device_of(s), x->own, bytes, what) == LS_OK;
-    if (!x->own_locked)
-        ls_err_clear(); /* copies of it are right, too */
+    LS_TRY(st,
+           ls_staging_alloc(&x->own, dp->comm, ls_step_device(s), ls_dp_own_elements(dp) * size,
+                            what, false),
+           out);
     x->stale = true;
     x->n = ls_page_reuse_places(s->args.model, &dp->mesh);
     LS_TRY(st,
@@ -89,8 +79,8 @@ out:
 
 static ls_status open_parts(ls_step *s, int64_t elements)
 {
-    const ls_dp_args *dp = ls_dp_about(s->args.dp);
-    int64_t page = ls_device_describe(device_of(s)).window_page;
+    const ls_dp_args *dp = ls_dp_args_of(s->args.dp);
+    int64_t page = ls_device_describe(ls_step_device(s)).window_page;
     ls_page_reuse page_reuse = ls_page_reuse_gradient(s->args.model, &dp->mesh, dp->ordered, page);
     struct ls_step_host_zero *x = s->host_zero = ls_mem_alloc(sizeof *x);
     void *memory;
@@ -101,7 +91,7 @@ static ls_status open_parts(ls_step *s, int64_t elements)
     LS_TRY(st, open_window(s, &s->grad_window, &page_reuse, "gradients"), out);
     s->grads[0] = s->grad_window.base;
     LS_TRY(st,
-           ls_device_alloc(device_of(s), ls_dp_sum_elements(dp) * (int64_t)sizeof(float),
+           ls_device_alloc(ls_step_device(s), ls_dp_sum_elements(dp) * (int64_t)sizeof(float),
                            "gradients", &memory),
            out);
     s->own_grad = memory;
@@ -113,7 +103,7 @@ static ls_status open_parts(ls_step *s, int64_t elements)
            out);
     for (int i = 0; i < LS_DP_AHEAD; i++)
         x->places[i] = ls_staging_at(x->grads, i);
-    if (ls_step_shards(s))
+    if (ls_step_divides_weights(s))
         LS_TRY(st, open_weights(s, dp, page), out);
 out:
     return st;
@@ -127,12 +117,10 @@ void ls_step_close_host_zero(ls_step *step)
         return;
     ls_staging_close(x->grads);
     ls_staging_close(x->weights);
-    if (x->own_locked)
-        ls_device_host_unlock(device_of(step), x->own);
-    ls_dp_free(step->args.dp, x->own);
-    ls_device_window_close(device_of(step), step->grad_window.base);
-    ls_device_window_close(device_of(step), step->zero_gather.window.base);
-    ls_device_free(device_of(step), step->own_grad);
+    ls_staging_free(&x->own, ls_dp_args_of(step->args.dp)->comm, ls_step_device(step));
+    ls_device_window_close(ls_step_device(step), step->grad_window.base);
+    ls_device_window_close(ls_step_device(step), step->zero_gather.window.base);
+    ls_device_free(ls_step_device(step), step->own_grad);
     step->grad_window = step->zero_gather.window = (ls_window){.base = NULL};
     step->own_grad = NULL;
     ls_mem_free(x);
@@ -149,15 +137,15 @@ static void begin_round(ls_step *s, int round)
     ls_dp_round_of_places(s->args.dp, round, x->places, s->host_stage.buffers[0]);
 }
 
-/* Start the sums of legs below `end`, each when its copy is in host memory. */
+/* Start the sums of transfers below `end`, each when its copy is in host memory. */
 static ls_status begin_until(ls_step *s, int end)
 {
     struct ls_step_host_zero *x = s->host_zero;
     ls_status st = LS_OK;
 
     for (; x->begun < end; x->begun++) {
-        LS_TRY(st, ls_staging_await(x->grads, x->begun % LS_DP_AHEAD, deadline()), out);
-        LS_TRY(st, ls_dp_start_leg(s->args.dp), out);
+        LS_TRY(st, ls_staging_wait(x->grads, x->begun % LS_DP_AHEAD, ls_step_deadline()), out);
+        LS_TRY(st, ls_dp_start_transfer(s->args.dp), out);
     }
 out:
     return st;
@@ -166,21 +154,21 @@ out:
 static ls_status ready(ls_step *s, int64_t from)
 {
     struct ls_step_host_zero *x = s->host_zero;
-    int legs = ls_dp_legs(s->args.dp);
+    int transfers = ls_dp_transfers(s->args.dp);
     ls_status st;
 
     LS_TRY(st, begin_until(s, x->queued), out); /* of the unit above: this one is queued now */
-    for (; x->queued < legs; x->queued++) {
-        ls_dp_leg leg = ls_dp_leg_at(s->args.dp, x->queued);
+    for (; x->queued < transfers; x->queued++) {
+        ls_dp_transfer transfer = ls_dp_transfer_at(s->args.dp, x->queued);
         int place = x->queued % LS_DP_AHEAD, before = x->queued - LS_DP_AHEAD + 1;
-        float *at = (float *)s->grads[0] + leg.first;
-        if (!leg.tied && leg.first < from)
+        float *at = (float *)s->grads[0] + transfer.first;
+        if (!transfer.tied && transfer.first < from)
             break;
         LS_TRY(st, begin_until(s, before), out);
-        LS_TRY(st, ls_dp_end_legs(s->args.dp, before), out);
-        ls_staging_take(x->grads, place, 0, at, leg.count * (int64_t)sizeof *at);
+        LS_TRY(st, ls_dp_end_transfers(s->args.dp, before), out);
+        ls_staging_take(x->grads, place, 0, at, transfer.count * (int64_t)sizeof *at);
         ls_staging_mark(x->grads, place);
-        s->args.kernels->fill(s->args.stream, &(ls_fill){.x = at, .n = leg.count});
+        s->args.kernels->fill(s->args.stream, &(ls_fill){.x = at, .n = transfer.count});
     }
 out:
     return st;
@@ -190,15 +178,13 @@ static ls_status end_round(ls_step *s)
 {
     ls_status st;
 
-    LS_TRY(st, begin_until(s, s->host_zero->queued), out);
-    st = ls_dp_sum_end(s->args.dp, NULL);
-out:
-    return st;
+    st = begin_until(s, s->host_zero->queued);
+    return st == LS_OK ? ls_dp_sum_end(s->args.dp, NULL) : st;
 }
 
 void ls_step_host_zero_bring(ls_step *step)
 {
-    int64_t n = ls_dp_sum_elements(ls_dp_about(step->args.dp));
+    int64_t n = ls_dp_sum_elements(ls_dp_args_of(step->args.dp));
 
     ls_stream_copy_in(step->args.stream, step->own_grad, step->host_stage.buffers[0],
                       n * (int64_t)sizeof(float));
@@ -210,7 +196,7 @@ void ls_step_host_zero_bring(ls_step *step)
 static ls_status gather_from(ls_step *s, int b, const float *whole)
 {
     struct ls_step_host_zero *x = s->host_zero;
-    const ls_dp_args *a = ls_dp_about(s->args.dp);
+    const ls_dp_args *a = ls_dp_args_of(s->args.dp);
     ls_mesh_part own = ls_dp_own(s->args.dp, b), all = ls_mesh_bucket(&a->mesh, a->trained, b);
     int place = b % LS_DP_AHEAD;
     ls_status st;
@@ -219,15 +205,14 @@ static ls_status gather_from(ls_step *s, int b, const float *whole)
         ls_staging_take(x->grads, place, (own.first - all.first) * (int64_t)sizeof *whole,
                         whole + own.first, own.count * (int64_t)sizeof *whole);
     ls_staging_mark(x->grads, place);
-    LS_TRY(st, ls_staging_await(x->grads, place, deadline()), out);
-    st = ls_dp_fetch_to(s->args.dp, b, LS_F32, x->places[place], x->places[place]);
-out:
-    return st;
+    st = ls_staging_wait(x->grads, place, ls_step_deadline());
+    return st == LS_OK ? ls_dp_fetch_to(s->args.dp, b, LS_F32, x->places[place], x->places[place])
+                       : st;
 }
 
 static ls_status gathered(ls_step *s, int b, float *whole)
 {
-    const ls_dp_args *a = ls_dp_about(s->args.dp);
+    const ls_dp_args *a = ls_dp_args_of(s->args.dp);
     ls_mesh_part all = ls_mesh_bucket(&a->mesh, a->trained, b);
     ls_status st = ls_dp_fetched(s->args.dp, b);
 
@@ -261,14 +246,14 @@ static void changed(ls_step *s)
 static ls_status renew(ls_step *s)
 {
     struct ls_step_host_zero *x = s->host_zero;
-    int64_t n = ls_dp_own_elements(ls_dp_about(s->args.dp));
+    int64_t n = ls_dp_own_elements(ls_dp_args_of(s->args.dp));
 
     if (!x->stale)
         return LS_OK;
-    ls_stream_copy_out(s->args.stream, x->own, s->copy ? s->copy : s->state_memory[0],
+    ls_stream_copy_out(s->args.stream, x->own.at, s->copy ? s->copy : s->state_memory[0],
                        n * ls_dtype_bytes(s->type));
     x->stale = false;
-    return ls_step_await(s);
+    return ls_step_sync(s);
 }
 
 static ls_status fetch(ls_step *s, int bucket)
@@ -282,10 +267,11 @@ static ls_status fetch(ls_step *s, int bucket)
         place++;
     LS_BUG_IF(place == x->n, "more than %d buckets come at a time", x->n);
     LS_TRY(st, renew(s), out);
-    LS_TRY(st, ls_staging_await(x->weights, place, deadline()), out); /* what was there has gone */
+    LS_TRY(st, ls_staging_wait(x->weights, place, ls_step_deadline()),
+           out); /* what was there has gone */
     LS_TRY(st,
            ls_dp_fetch_to(s->args.dp, bucket, s->type,
-                          (const char *)x->own + own.packed * ls_dtype_bytes(s->type),
+                          (const char *)x->own.at + own.packed * ls_dtype_bytes(s->type),
                           ls_staging_at(x->weights, place)),
            out);
     x->taken[place] = bucket + 1;
@@ -296,7 +282,7 @@ out:
 static ls_status fetched(ls_step *s, int bucket, bool wanted)
 {
     struct ls_step_host_zero *x = s->host_zero;
-    const ls_dp_args *a = ls_dp_about(s->args.dp);
+    const ls_dp_args *a = ls_dp_args_of(s->args.dp);
     ls_mesh_part all = ls_mesh_bucket(&a->mesh, a->trained, bucket);
     int64_t size = ls_dtype_bytes(s->type);
     int place = 0;
@@ -323,8 +309,8 @@ const ls_step_exchange ls_step_exchange_host_zero = {.open_parts = open_parts,
                                                      .fetch = fetch,
                                                      .fetched = fetched,
                                                      .changed = changed,
-                                                     .share = ls_step_host_share,
+                                                     .sum_in_group = ls_step_host_sum_in_group,
                                                      .gather = gather,
-                                                     .tell = ls_step_host_tell,
+                                                     .broadcast = ls_step_host_broadcast,
                                                      .collect = ls_step_host_collect,
-                                                     .deal = ls_step_host_deal};
+                                                     .scatter = ls_step_host_scatter};

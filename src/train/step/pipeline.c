@@ -65,7 +65,7 @@ static int64_t count_of(const ls_step *s, int micro, bool back)
 
 /* --- messages --------------------------------------------------------------------------------- */
 
-static ls_status await_send(ls_pipeline *x, uint64_t number)
+static ls_status wait_send(ls_pipeline *x, uint64_t number)
 {
     int at = (int)(number % LS_PIPELINE_SENDS);
     ls_status st;
@@ -93,7 +93,7 @@ static ls_status start_send(ls_step *s, const ls_pp_schedule_op *op, const void 
                           .peer = op->peer};
     ls_status st;
 
-    LS_TRY(st, await_send(x, x->sends[at].number), out);
+    LS_TRY(st, wait_send(x, x->sends[at].number), out);
     if (x->host_stage.messages)
         ls_pipeline_send_later(x, &coll, place, at);
     else
@@ -144,7 +144,7 @@ static ls_status free_gradient(ls_pipeline *x, bool wait, int *buffer_out)
         if (x->sends[at].number == x->gradient[first].sent)
             x->sends[at].number = 0; /* it is not waited for again */
     }
-    LS_TRY(st, await_send(x, x->gradient[first].sent), out);
+    LS_TRY(st, wait_send(x, x->gradient[first].sent), out);
     x->gradient[first] = (ls_pipeline_buffer){.used = false};
     *buffer_out = first;
 out:
@@ -159,7 +159,7 @@ static void *buffer_at(const ls_pipeline *x, int buffer, bool back)
 
 static int place_at(const ls_pipeline *x, int buffer, bool back)
 {
-    return back ? ls_pipeline_gradient_place(x, buffer) : ls_pipeline_stream_place(buffer);
+    return back ? ls_pipeline_gradient_place(x, buffer) : buffer;
 }
 
 /* Begin a receive; must: its place in the table has come. */
@@ -213,7 +213,7 @@ static ls_status begin_receives(ls_step *s, int until)
     bool posted = true;
     ls_status st = LS_OK;
 
-    for (; x->next_recv < end && posted; x->next_recv += posted) {
+    for (; x->next_recv < end && posted && st == LS_OK; x->next_recv += posted) {
         const ls_pp_schedule_op *op = &x->plan.table.ops[x->next_recv];
         bool must = x->next_recv <= until;
         if (op->what != LS_PP_SCHEDULE_RECV)
@@ -223,9 +223,8 @@ static ls_status begin_receives(ls_step *s, int until)
         if (!must &&
             (x->posted >= LS_PIPELINE_EARLY || (op->back && ls_stage_plan_is_last(&x->plan))))
             break;
-        LS_TRY(st, begin_receive(s, op, must, &posted), out);
+        st = begin_receive(s, op, must, &posted);
     }
-out:
     return st;
 }
 
@@ -241,7 +240,7 @@ static int receive_of(const ls_pipeline *x, int from, const ls_pp_schedule_op *o
 }
 
 /* Wait for the input of operation i. */
-static ls_status await_input(ls_step *s, int i, bool back, ls_step_clock *clock)
+static ls_status wait_input(ls_step *s, int i, bool back, ls_step_clock *clock)
 {
     ls_pipeline *x = s->pipeline;
     const ls_pp_schedule_op *op = &x->plan.table.ops[i];
@@ -327,7 +326,7 @@ static ls_status forward(ls_step *s, int i, ls_step_state *host_state, ls_step_c
     ls_status st = LS_OK;
 
     if (stage_of(x, op->chunk) > 0)
-        LS_TRY(st, await_input(s, i, false, clock), out);
+        LS_TRY(st, wait_input(s, i, false, clock), out);
     LS_TRY(st, begin_receives(s, -1), out); /* they come while this rank computes */
     item->slot = free_of(x->slots + op->chunk * x->most);
     ls_pass_call call = call_of(s, op);
@@ -367,8 +366,8 @@ static ls_status backward(ls_step *s, int i, ls_step_clock *clock)
         LS_TRY(st, free_gradient(x, true, &item->gradient), out);
         x->gradient[item->gradient] = (ls_pipeline_buffer){.used = true};
     } else {
-        LS_TRY(st, await_input(s, i, true, clock), out);
-        LS_TRY(st, await_send(x, item->sent), out);
+        LS_TRY(st, wait_input(s, i, true, clock), out);
+        LS_TRY(st, wait_send(x, item->sent), out);
     }
     LS_TRY(st, begin_receives(s, -1), out);
     if (half)
@@ -465,13 +464,13 @@ static ls_status operate(ls_step *s, int i, ls_step_state *host_state, ls_step_c
 static void begin_step(ls_step *s)
 {
     ls_pipeline *x = s->pipeline;
-    ls_step_part p = {.count = 0};
+    ls_step_leaves p = {.count = 0};
 
     for (int micro = 0; micro < ls_pipeline_micros(s); micro++) {
         LS_BUG_IF(micro >= x->most, "%d micro-batches where %lld were planned", micro + 1,
                   (long long)x->most);
         bool own = micro < s->now.calls && ls_step_next(s, &p);
-        x->parts[micro] = own ? p : (ls_step_part){.number = micro, .first = s->now.first};
+        x->parts[micro] = own ? p : (ls_step_leaves){.number = micro, .first = s->now.first};
         for (int c = 0; c < x->plan.chunks; c++)
             x->items[c * x->most + micro] = (ls_pipeline_item){.slot = -1, .stream = -1};
     }
@@ -519,7 +518,7 @@ static ls_status gradients(ls_step *s, ls_step_state *host_state, ls_step_clock 
             LS_TRY(st, ls_pipeline_begin_sends(x), out);
     }
     for (int i = 0; i < LS_PIPELINE_SENDS; i++)
-        LS_TRY(st, await_send(x, x->sends[i].number), out);
+        LS_TRY(st, wait_send(x, x->sends[i].number), out);
     for (int i = 0; i < x->plan.gradients; i++)
         x->gradient[i] = (ls_pipeline_buffer){.used = false};
     LS_TRY(st, ls_pipeline_end_sums(s), out);
@@ -588,13 +587,8 @@ static void idle(ls_step *step)
             ls_pass_serve(step->pipeline->passes[c], &call, false);
         else
             ls_pipeline_walk(step, c, LS_PP_SCHEDULE_FORWARD);
-        (void)ls_pipeline_fetch_end(step); /* ls_step_trouble() returns its error later */
+        (void)ls_pipeline_fetch_end(step); /* ls_step_recorded() returns its error later */
     }
-}
-
-int64_t ls_pipeline_rounds(const ls_step *step)
-{
-    return ls_pipeline_micros(step);
 }
 
 static ls_status spread(ls_step *s, ls_step_clock *clock)
@@ -609,10 +603,11 @@ static ls_status spread(ls_step *s, ls_step_clock *clock)
 
 static bool fits(const ls_step_args *args)
 {
-    return args->dp && ls_mesh_pp(&ls_dp_about(args->dp)->mesh) > 1;
+    return args->dp && ls_mesh_pp(&ls_dp_args_of(args->dp)->mesh) > 1;
 }
 
 const ls_step_mode ls_step_mode_pipeline = {.fits = fits,
+                                            .exchange = &ls_step_exchange_pipeline,
                                             .plan = ls_pipeline_plan_step,
                                             .parts = ls_pipeline_parts,
                                             .weights = ls_pipeline_weights,
@@ -623,11 +618,11 @@ const ls_step_mode ls_step_mode_pipeline = {.fits = fits,
                                             .gradient = ls_pipeline_gradient,
                                             .norm = ls_pipeline_norm,
                                             .spread = spread,
-                                            .rounds = ls_pipeline_rounds,
+                                            .rounds = ls_pipeline_micros,
                                             .forward = forward_all,
                                             .idle = idle,
                                             .changed = ls_pipeline_weights_changed,
                                             .complete = ls_pipeline_spread_weights,
                                             .collect = ls_pipeline_collect,
-                                            .deal = ls_pipeline_deal,
+                                            .scatter = ls_pipeline_scatter,
                                             .keep = ls_pipeline_keep};

@@ -21,9 +21,6 @@ const ls_stage_plan *ls_pipeline_plan(const ls_step *step);
 int ls_pipeline_owns(const ls_step *step);
 ls_mesh_part ls_pipeline_updated(const ls_step *step, int pipeline, int i);
 
-/* Micro-batches that all ranks go through in a step. */
-int64_t ls_pipeline_rounds(const ls_step *step);
-
 /* An array of the state (weights, or a moment) as a whole to the first rank (`whole` is NULL
  * elsewhere). */
 ls_status ls_pipeline_collect(ls_step *step, const float *array, float *whole);

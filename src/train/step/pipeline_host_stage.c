@@ -19,11 +19,6 @@
 
 enum { PIECE_BYTES = LS_STAGE_PLAN_PIECE };
 
-static ls_device *device_of(const ls_step *s)
-{
-    return ls_stream_device(s->args.stream);
-}
-
 /* --- windows ---------------------------------------------------------------------------------- */
 
 ls_status ls_pipeline_open_window(const ls_step *step, ls_window *window, int64_t bytes,
@@ -34,17 +29,17 @@ ls_status ls_pipeline_open_window(const ls_step *step, ls_window *window, int64_
 
     if (!step->discrete)
         return ls_window_open(window, bytes, what);
-    st = ls_device_window_open(device_of(step), bytes, what, &base);
+    st = ls_device_window_open(ls_step_device(step), bytes, what, &base);
     if (st == LS_OK)
         *window = (ls_window){.base = base, .bytes = bytes};
     return st;
 }
 
-ls_status ls_pipeline_back_window(const ls_step *step, const ls_window *window,
-                                  ls_stage_plan_range range, int64_t size, const char *what)
+ls_status ls_pipeline_back_window(const ls_step *step, const ls_window *window, ls_range range,
+                                  int64_t size, const char *what)
 {
-    return step->discrete ? ls_device_window_back(device_of(step), window->base, range.first * size,
-                                                  range.count * size, what)
+    return step->discrete ? ls_device_window_back(ls_step_device(step), window->base,
+                                                  range.first * size, range.count * size, what)
                           : LS_OK;
 }
 
@@ -54,7 +49,7 @@ void ls_pipeline_close_window(const ls_step *step, ls_window *window)
         ls_window_close(window);
         return;
     }
-    ls_device_window_close(device_of(step), window->base);
+    ls_device_window_close(ls_step_device(step), window->base);
     *window = (ls_window){.base = NULL};
 }
 
@@ -62,28 +57,22 @@ void ls_pipeline_close_window(const ls_step *step, ls_window *window)
 
 static ls_status open_sum(ls_step *s, int i)
 {
-    static const char what[] = "gradients on their way";
     ls_pipeline *x = s->pipeline;
-    int64_t bytes =
-        ls_round_up(ls_dp_elements(ls_dp_about(x->sums[i])) * (int64_t)sizeof(float), 4096);
+    const ls_dp_args *dp = ls_dp_args_of(x->sums[i]);
     ls_status st = LS_OK;
 
-    for (int b = 0; b < s->args.calls.buffers; b++) {
-        void *memory;
-        LS_TRY(st, ls_dp_alloc(x->sums[i], bytes, what, &memory), out);
-        x->host_stage.sums[i][b] = memory;
-        x->host_stage.locked[i][b] =
-            ls_device_host_lock(device_of(s), memory, bytes, what) == LS_OK;
-        if (!x->host_stage.locked[i][b])
-            ls_err_clear(); /* copies of it are right, too */
+    for (int b = 0; b < s->args.calls.buffers && st == LS_OK; b++) {
+        ls_staging_memory *memory = &x->host_stage.memory[i][b];
+        st = ls_staging_alloc(memory, dp->comm, ls_step_device(s),
+                              ls_dp_elements(dp) * (int64_t)sizeof(float), "gradients on their way",
+                              false);
+        x->host_stage.sums[i][b] = memory->at;
     }
-out:
     return st;
 }
 
-ls_status ls_pipeline_open_host_stage(ls_step *step)
+ls_status ls_pipeline_open_host_stage(ls_step *s)
 {
-    ls_step *s = step;
     ls_pipeline *x = s->pipeline;
     int places = x->plan.streams + x->plan.gradients;
     ls_status st = LS_OK;
@@ -114,11 +103,9 @@ void ls_pipeline_close_host_stage(ls_step *step)
     ls_pipeline *x = step->pipeline;
 
     for (int i = 0; i <= LS_STAGE_PLAN_CHUNKS; i++)
-        for (int b = 0; b < LS_ORDERED_ROOTS && x->host_stage.sums[i][b]; b++) {
-            if (x->host_stage.locked[i][b])
-                ls_device_host_unlock(device_of(step), x->host_stage.sums[i][b]);
-            ls_dp_free(x->sums[i], x->host_stage.sums[i][b]);
-        }
+        for (int b = 0; b < LS_ORDERED_ROOTS && x->sums[i]; b++)
+            ls_staging_free(&x->host_stage.memory[i][b], ls_dp_args_of(x->sums[i])->comm,
+                            ls_step_device(step));
     ls_staging_close(x->host_stage.messages);
     ls_staging_close(x->host_stage.pieces);
 }
@@ -136,7 +123,7 @@ ls_status ls_pipeline_run(const ls_step *step, ls_comm *comm, const ls_coll *col
 
 ls_status ls_pipeline_room(ls_pipeline *pipeline, int place, void **memory_out)
 {
-    ls_status st = ls_staging_await(pipeline->host_stage.messages, place, ls_pipeline_deadline());
+    ls_status st = ls_staging_wait(pipeline->host_stage.messages, place, ls_pipeline_deadline());
 
     if (st == LS_OK)
         *memory_out = ls_staging_at(pipeline->host_stage.messages, place);
@@ -149,9 +136,8 @@ void ls_pipeline_arrived(ls_pipeline *pipeline, int place, void *to, int64_t byt
     ls_staging_mark(pipeline->host_stage.messages, place);
 }
 
-void ls_pipeline_send_later(ls_pipeline *pipeline, const ls_coll *coll, int place, int send)
+void ls_pipeline_send_later(ls_pipeline *x, const ls_coll *coll, int place, int send)
 {
-    ls_pipeline *x = pipeline;
     int i = x->host_stage.n_waiting++;
 
     ls_staging_take(x->host_stage.messages, place, 0, coll->in,
@@ -163,17 +149,16 @@ void ls_pipeline_send_later(ls_pipeline *pipeline, const ls_coll *coll, int plac
     x->host_stage.waiting[i].send = send;
 }
 
-ls_status ls_pipeline_begin_sends(ls_pipeline *pipeline)
+ls_status ls_pipeline_begin_sends(ls_pipeline *x)
 {
-    ls_pipeline *x = pipeline;
     int n = x->host_stage.n_waiting;
     ls_status st = LS_OK;
 
     x->host_stage.n_waiting = 0; /* also of those that fail */
     for (int i = 0; i < n; i++) {
         LS_TRY(st,
-               ls_staging_await(x->host_stage.messages, x->host_stage.waiting[i].place,
-                                ls_pipeline_deadline()),
+               ls_staging_wait(x->host_stage.messages, x->host_stage.waiting[i].place,
+                               ls_pipeline_deadline()),
                out);
         LS_TRY(st,
                ls_comm_start(x->pipeline_comm, &x->host_stage.waiting[i].coll,
@@ -187,9 +172,9 @@ out:
 /* --- sums over pipelines ---------------------------------------------------------------------- */
 
 /* The elements of sum i: of a chunk, or of the head's gradient of a tied embedding. */
-static ls_stage_plan_range summed(const ls_pipeline *x, int i)
+static ls_range summed(const ls_pipeline *x, int i)
 {
-    return i < x->plan.chunks ? x->plan.chunk[i].own : (ls_stage_plan_range){0, x->plan.tied.count};
+    return i < x->plan.chunks ? x->plan.chunk[i].own : (ls_range){0, x->plan.tied.count};
 }
 
 static float *gradient_of(const ls_pipeline *x, int i, int buffer)
@@ -208,15 +193,10 @@ void ls_pipeline_take_sum(ls_step *step, int i)
                            summed(x, i).count * (int64_t)sizeof(float));
 }
 
-ls_status ls_pipeline_sum_on_host(ls_step *step, int i)
-{
-    return ls_dp_sum_from(step->pipeline->sums[i], step->pipeline->host_stage.sums[i], 0);
-}
-
 ls_status ls_pipeline_bring_sum(ls_step *step, int i)
 {
     const ls_pipeline *x = step->pipeline;
-    ls_stage_plan_range all = summed(x, i), own = all;
+    ls_range all = summed(x, i), own = all;
     ls_status st;
 
     LS_TRY(st, ls_dp_sum_end(x->sums[i], x->host_stage.sums[i]), out);

@@ -55,7 +55,7 @@ struct ls_pipeline {
     int64_t *edge_blocks;
     /* the step at hand */
     int64_t most;            /* micro-batches of a step */
-    ls_step_part *parts;     /* its calls, which are the micro-batches */
+    ls_step_leaves *parts;   /* its calls, which are the micro-batches */
     ls_pipeline_item *items; /* [chunks][most] */
     bool *slots;             /* used ones: [chunks][most] */
     bool *late;              /* likewise, of places for late gradients */
@@ -72,7 +72,7 @@ struct ls_pipeline {
     int late_top[LS_STAGE_PLAN_CHUNKS]; /* those of a second half (pipeline_sum.c) */
     int left[LS_STAGE_PLAN_CHUNKS];     /* micro-batches whose backward is still to come */
     int next_sum;       /* the chunk whose sum over pipelines begins next; -1: all have begun */
-    int64_t sent_bytes; /* along the pipeline in steps, as ls_stage_plan_sent_bytes() counts */
+    int64_t sent_bytes; /* along the pipeline, for tests (tests/layout/pipeline_bytes.h) */
     bool copied;        /* the last stage has the weights of a tied embedding */
     struct {
         ls_ordered_feed *feeds[LS_STAGE_PLAN_CHUNKS + 1]; /* owned, ordered mode: as sums */
@@ -84,14 +84,13 @@ struct ls_pipeline {
         int chunk, round, place; /* the backward at hand: a micro-batch, and its window */
         int next;                /* the bucket that is summed next; -1: all are */
         bool half, tied, empty;  /* a first half; the head's gradient comes first; no sequences */
-        int64_t sent_bytes;      /* to other pipelines, as ls_stage_plan_across_bytes() counts */
+        int64_t sent_bytes;      /* likewise, to other pipelines */
         int64_t most;            /* for tests: held at most */
     } flow;                      /* ZeRO 2 and 3: gradients that leave (pipeline_zero.c) */
     struct {
-        int chunk;              /* that is read */
-        bool back;              /* from its end */
-        uint64_t coming, there; /* buckets */
-        ls_comm_request requests[64];
+        int chunk; /* that is read */
+        bool back; /* from its end */
+        ls_comm_request requests[LS_ZERO_UNITS_SET];
         int64_t most; /* for tests: held at most */
     } fetch;          /* ZeRO 3: weights that come (pipeline_zero.c) */
     struct {
@@ -106,7 +105,7 @@ struct ls_pipeline {
         int n_waiting;
         /* host, as sums: buffer by buffer */
         float *sums[LS_STAGE_PLAN_CHUNKS + 1][LS_ORDERED_ROOTS];
-        bool locked[LS_STAGE_PLAN_CHUNKS + 1][LS_ORDERED_ROOTS];
+        ls_staging_memory memory[LS_STAGE_PLAN_CHUNKS + 1][LS_ORDERED_ROOTS]; /* owned: theirs */
     } host_stage; /* where the device has a memory of its own (pipeline_host_stage.c) */
 };
 
@@ -181,7 +180,7 @@ float *ls_pipeline_gradient(const ls_step *step, int64_t element);
 int ls_pipeline_weights(const ls_step *step, ls_mesh_part *parts_out);
 void ls_pipeline_weights_changed(ls_step *step);
 ls_status ls_pipeline_spread_weights(ls_step *step);
-ls_status ls_pipeline_deal(ls_step *step, const float *whole, float *array);
+ls_status ls_pipeline_scatter(ls_step *step, const float *whole, float *array);
 
 /* One range from a rank to another; other ranks do nothing. host: which end is the host's memory,
  * on a device with a memory of its own. */
@@ -215,8 +214,8 @@ ls_status ls_pipeline_copy_tied(const ls_step *step, int64_t *sent);
  * backed. */
 ls_status ls_pipeline_open_window(const ls_step *step, ls_window *window, int64_t bytes,
                                   const char *what);
-ls_status ls_pipeline_back_window(const ls_step *step, const ls_window *window,
-                                  ls_stage_plan_range range, int64_t size, const char *what);
+ls_status ls_pipeline_back_window(const ls_step *step, const ls_window *window, ls_range range,
+                                  int64_t size, const char *what);
 void ls_pipeline_close_window(const ls_step *step, ls_window *window);
 
 /* What messages, collectives and sums pass through; nothing where ranks reach the memory. */
@@ -226,11 +225,7 @@ void ls_pipeline_close_host_stage(ls_step *step);
 /* A collective of memory in which rows work: a sum, a broadcast, a message. */
 ls_status ls_pipeline_run(const ls_step *step, ls_comm *comm, const ls_coll *coll);
 
-/* The place of a stream, a gradient, or of what a slot sends. */
-static inline int ls_pipeline_stream_place(int stream)
-{
-    return stream;
-}
+/* The place of a gradient, or of what a slot sends; a stream has its own number. */
 static inline int ls_pipeline_gradient_place(const ls_pipeline *x, int gradient)
 {
     return x->plan.streams + gradient;
@@ -250,9 +245,8 @@ void ls_pipeline_arrived(ls_pipeline *pipeline, int place, void *to, int64_t byt
 void ls_pipeline_send_later(ls_pipeline *pipeline, const ls_coll *coll, int place, int send);
 ls_status ls_pipeline_begin_sends(ls_pipeline *pipeline);
 
-/* Sum i over pipelines: its gradients on their way to the host; begin it there; and back. */
+/* Sum i over pipelines: its gradients on their way to the host; and back. */
 void ls_pipeline_take_sum(ls_step *step, int i);
-ls_status ls_pipeline_sum_on_host(ls_step *step, int i);
 ls_status ls_pipeline_bring_sum(ls_step *step, int i);
 
 /* --- pipeline_zero.c: ZeRO 2 and 3; otherwise nothing is done --------------------------------- */

@@ -11,51 +11,31 @@
 #include "train/step/pipeline_impl.h"
 
 #include "base/mem.h"
-
-/* The ranks of this pipeline (own), or those of this stage in all pipelines. */
-static ls_status open_comm(const ls_step *s, const ls_mesh *mesh, bool own, ls_comm **comm_out)
-{
-    int n = own ? ls_mesh_pp(mesh) : ls_mesh_pipelines(mesh), pipelines = ls_mesh_pipelines(mesh);
-    int *list = ls_mem_array((size_t)n, sizeof *list);
-    ls_status st;
-
-    if (!list)
-        return ls_fail(LS_ENOMEM, "no memory for a table of %d ranks", n);
-    for (int i = 0; i < n; i++)
-        list[i] = own ? i * pipelines + ls_mesh_pipeline(mesh, mesh->rank)
-                      : ls_mesh_pp_rank(mesh, mesh->rank) * pipelines + i;
-    st = ls_comm_sub(ls_dp_about(s->args.dp)->comm, list, n, ls_pipeline_deadline(), comm_out);
-    ls_mem_free(list);
-    return st;
-}
+#include "parallel/blocking.h"
 
 /* Where the window of a gradient ends: with several pipelines it has the room that their sum
  * takes. */
-static int64_t grad_end(const ls_step *s, ls_stage_plan_range own, bool divides)
+static int64_t grad_end(const ls_step *s, ls_range own, bool divides)
 {
     ls_dp_args dp = ls_pipeline_memory_sum(s->args.run, &s->pipeline->mesh, own.count, divides);
 
     return own.first + (s->pipeline->stage_comm && own.count > 0 ? ls_dp_elements(&dp) : own.count);
 }
 
-static ls_status open_grad(const ls_step *s, ls_window *window, ls_stage_plan_range own,
-                           bool divides)
+static ls_status open_grad(const ls_step *s, ls_window *window, ls_range own, bool divides)
 {
     const int64_t size = sizeof(float);
     ls_status st;
 
-    LS_TRY(st, ls_pipeline_open_window(s, window, grad_end(s, own, divides) * size, "gradients"),
-           out);
-    st = ls_pipeline_back_window(s, window, own, size, "gradients");
-out:
-    return st;
+    st = ls_pipeline_open_window(s, window, grad_end(s, own, divides) * size, "gradients");
+    return st == LS_OK ? ls_pipeline_back_window(s, window, own, size, "gradients") : st;
 }
 
 static ls_status open_grads(ls_step *s)
 {
     ls_pipeline *x = s->pipeline;
     const ls_stage_plan *plan = &x->plan;
-    ls_stage_plan_range head = {0, plan->tied.count};
+    ls_range head = {0, plan->tied.count};
     bool ends = ls_pipeline_is_tied(x), last = ls_stage_plan_is_last(plan),
          parted = ls_pipeline_is_parted(x);
     ls_status st = LS_OK;
@@ -76,13 +56,13 @@ static ls_status open_array(const ls_step *s, ls_window *window, bool weights, i
                             const char *what)
 {
     const ls_stage_plan *plan = &s->pipeline->plan;
-    ls_stage_plan_range ranges[LS_STAGE_PLAN_BUCKETS + 1];
-    int n = weights ? ls_stage_plan_ranges(plan, ranges) : ls_step_sums(s);
+    ls_range ranges[LS_STAGE_PLAN_BUCKETS + 1];
+    int n = weights ? ls_stage_plan_ranges(plan, ranges) : s->parts.sums.n;
     ls_status st;
 
     for (int i = 0; i < n && !weights; i++) {
-        ls_mesh_part own = ls_step_sum(s, i);
-        ranges[i] = (ls_stage_plan_range){own.first, own.count};
+        ls_mesh_part own = s->parts.sums.at[i];
+        ranges[i] = (ls_range){own.first, own.count};
     }
     LS_TRY(st, ls_pipeline_open_window(s, window, s->args.model->flat * size, what), out);
     for (int i = 0; i < n; i++)
@@ -123,16 +103,17 @@ static ls_status open_sums(ls_step *s)
     bool tied = ls_pipeline_is_tied(x) && ls_stage_plan_is_last(plan);
     ls_status st = LS_OK;
 
-    for (int i = 0; i < plan->chunks + tied && x->stage_comm && !ls_pipeline_is_parted(x); i++) {
+    for (int i = 0;
+         i < plan->chunks + tied && x->stage_comm && !ls_pipeline_is_parted(x) && st == LS_OK;
+         i++) {
         bool head = i == plan->chunks;
         ls_dp_args dp = ls_pipeline_memory_sum(s->args.run, &x->mesh,
                                                head ? plan->tied.count : plan->chunk[i].own.count,
                                                plan->divides && !head);
         dp.comm = x->stage_comm;
         if (dp.trained > 0)
-            LS_TRY(st, ls_dp_open(&x->sums[i], &dp), out);
+            st = ls_dp_open(&x->sums[i], &dp);
     }
-out:
     return st;
 }
 
@@ -145,11 +126,7 @@ static ls_status open_passes(ls_step *s)
         ls_pass_args pass = ls_pipeline_memory_pass(s->args.run, s->args.model, s->args.kernels,
                                                     &s->args.calls, &x->plan.chunk[c]);
         ls_packed_weights_args packs;
-        pass.stream = s->args.stream;
-        pass.collectives = s->args.tp_group ? ls_mp_group_collectives(s->args.tp_group) : NULL;
-        pass.cp_group.collectives =
-            s->args.cp_group ? ls_mp_group_collectives(s->args.cp_group) : NULL;
-        pass.ep_group = s->args.ep_group ? ls_mp_group_collectives(s->args.ep_group) : NULL;
+        ls_step_connect_pass(s, &pass);
         if (s->args.pack && x->plan.zero < 3 && ls_pipeline_memory_packs(&pass, &packs)) {
             packs.stream = s->args.stream;
             LS_TRY(st, ls_packed_weights_open(&x->packs[c], &packs), out);
@@ -185,7 +162,7 @@ static ls_status open_buffers(ls_step *s)
         !x->edge_blocks)
         return ls_fail(LS_ENOMEM, "no memory for the tables of %zu micro-batches", most);
     (void)ls_stage_plan_edges(plan, x->edge_blocks);
-    st = ls_device_alloc(ls_stream_device(s->args.stream), bytes, "pipeline", &x->memory);
+    st = ls_device_alloc(ls_step_device(s), bytes, "pipeline", &x->memory);
     x->streams = x->memory;
     x->gradients = x->streams + plan->streams * x->stream_bytes;
     x->edges = (float *)(void *)(x->gradients + plan->gradients * x->gradient_bytes);
@@ -195,7 +172,9 @@ static ls_status open_buffers(ls_step *s)
 ls_status ls_pipeline_plan_step(ls_step *s)
 {
     const ls_run *run = s->args.run;
-    const ls_mesh *mesh = &ls_dp_about(s->args.dp)->mesh;
+    const ls_mesh *mesh = &ls_dp_args_of(s->args.dp)->mesh;
+    ls_comm *world = ls_dp_args_of(s->args.dp)->comm;
+    int pipelines = ls_mesh_pipelines(mesh);
     ls_pipeline *x = s->pipeline = ls_mem_alloc(sizeof *x);
     ls_status st;
 
@@ -205,9 +184,13 @@ ls_status ls_pipeline_plan_step(ls_step *s)
     LS_TRY(st, ls_stage_plan_init(&x->plan, run, s->args.model, mesh, x->most, run->batch.ramp > 0),
            out);
     s->has_losses = ls_stage_plan_is_last(&x->plan);
-    LS_TRY(st, open_comm(s, mesh, true, &x->pipeline_comm), out);
-    if (ls_mesh_pipelines(mesh) > 1)
-        st = open_comm(s, mesh, false, &x->stage_comm);
+    LS_TRY(st,
+           ls_blocking_sub(world, x->plan.pipeline, pipelines, x->plan.pp_ranks,
+                           ls_pipeline_deadline(), &x->pipeline_comm),
+           out);
+    if (pipelines > 1)
+        st = ls_blocking_sub(world, x->plan.pp_rank * pipelines, 1, pipelines,
+                             ls_pipeline_deadline(), &x->stage_comm);
 out:
     return st;
 }
@@ -226,9 +209,8 @@ out:
     return st;
 }
 
-void ls_pipeline_close(ls_step *step)
+void ls_pipeline_close(ls_step *s)
 {
-    ls_step *s = step;
     ls_pipeline *x = s->pipeline;
 
     if (!x)
@@ -255,7 +237,7 @@ void ls_pipeline_close(ls_step *step)
     ls_pipeline_close_parts(s);
     ls_comm_close(x->stage_comm);
     ls_comm_close(x->pipeline_comm);
-    ls_device_free(ls_stream_device(s->args.stream), x->memory);
+    ls_device_free(ls_step_device(s), x->memory);
     ls_mem_free(x->parts);
     ls_mem_free(x->items);
     ls_mem_free(x->slots);

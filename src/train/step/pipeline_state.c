@@ -12,6 +12,7 @@
  * Without ZeRO every pipeline updates alike, and nothing moves after the update but the copy of a
  * tied embedding (pipeline_tied.c). */
 #include "train/step/pipeline_impl.h"
+#include "parallel/blocking.h"
 
 /* Buckets of the chunks of this rank. */
 int ls_pipeline_owns(const ls_step *step)
@@ -31,7 +32,7 @@ ls_mesh_part ls_pipeline_updated(const ls_step *step, int pipeline, int i)
 
     for (; i >= (n = ls_stage_plan_buckets(plan, plan->pp_rank, c)); c++)
         i -= n;
-    ls_stage_plan_range r = ls_stage_plan_updated(plan, plan->pp_rank, pipeline, c, i);
+    ls_range r = ls_stage_plan_updated(plan, plan->pp_rank, pipeline, c, i);
     return (ls_mesh_part){.first = r.first, .count = r.count, .packed = r.first};
 }
 
@@ -58,7 +59,7 @@ float *ls_pipeline_gradient(const ls_step *step, int64_t first)
 
 int ls_pipeline_weights(const ls_step *s, ls_mesh_part *parts_out)
 {
-    ls_stage_plan_range kept[LS_STAGE_PLAN_BUCKETS + 1];
+    ls_range kept[LS_STAGE_PLAN_BUCKETS + 1];
     int n = ls_stage_plan_ranges(&s->pipeline->plan, kept);
 
     for (int i = 0; i < n && parts_out; i++)
@@ -94,7 +95,7 @@ static ls_status carry_on_host(ls_comm *comm, ls_coll coll)
 ls_status ls_pipeline_carry(const ls_step *s, int from, int to, const float *source, float *target,
                             int64_t count, ls_host_side host)
 {
-    const ls_dp_args *world = ls_dp_about(s->args.dp);
+    const ls_dp_args *world = ls_dp_args_of(s->args.dp);
     int64_t bytes = count * (int64_t)sizeof *target;
     int me = world->mesh.rank;
     bool sends = me == from;
@@ -119,25 +120,20 @@ ls_status ls_pipeline_carry(const ls_step *s, int from, int to, const float *sou
     return ls_pipeline_run(s, world->comm, &coll);
 }
 
-static bool is_moment(const ls_step *s, const float *array)
-{
-    return array != s->state_memory[0];
-}
-
 /* Whether each pipeline has its part of an array only. */
 static bool is_divided(const ls_step *s, const float *array)
 {
-    return s->pipeline->plan.divides && (is_moment(s, array) || s->pipeline->plan.zero == 3);
+    return s->pipeline->plan.divides &&
+           (ls_step_is_moment(s, array) || s->pipeline->plan.zero == 3);
 }
 
 /* What a stage rank has of a bucket of an array. */
-static ls_stage_plan_range range_of(const ls_step *s, const float *array, int pp_rank, int chunk,
-                                    int bucket)
+static ls_range range_of(const ls_step *s, const float *array, int pp_rank, int chunk, int bucket)
 {
     const ls_stage_plan *plan = &s->pipeline->plan;
 
-    return is_moment(s, array) ? ls_stage_plan_bucket(plan, pp_rank, chunk, bucket)
-                               : ls_stage_plan_weights_bucket(plan, pp_rank, chunk, bucket);
+    return ls_step_is_moment(s, array) ? ls_stage_plan_bucket(plan, pp_rank, chunk, bucket)
+                                       : ls_stage_plan_weights_bucket(plan, pp_rank, chunk, bucket);
 }
 
 /* All ranges of an array, between the ranks that have them and the whole of the first rank: the
@@ -153,9 +149,9 @@ static ls_status carry_all(const ls_step *s, bool collect, const float *from, fl
     for (int rank = 0; rank < x->plan.pp_ranks * pipelines; rank += parts ? 1 : pipelines)
         for (int c = 0; c < x->plan.chunks; c++)
             for (int b = 0; b < ls_stage_plan_buckets(&x->plan, rank / pipelines, c); b++) {
-                ls_stage_plan_range r = parts ? ls_stage_plan_updated(&x->plan, rank / pipelines,
-                                                                      rank % pipelines, c, b)
-                                              : range_of(s, array, rank / pipelines, c, b);
+                ls_range r = parts ? ls_stage_plan_updated(&x->plan, rank / pipelines,
+                                                           rank % pipelines, c, b)
+                                   : range_of(s, array, rank / pipelines, c, b);
                 LS_TRY(st,
                        ls_pipeline_carry(s, collect ? rank : 0, collect ? 0 : rank,
                                          from ? from + r.first : NULL, to ? to + r.first : NULL,
@@ -169,7 +165,7 @@ out:
 }
 
 /* A range of one pipeline, to the same stage of all of them. */
-static ls_status broadcast(const ls_step *s, int pipeline, ls_stage_plan_range r, float *array)
+static ls_status broadcast(const ls_step *s, int pipeline, ls_range r, float *array)
 {
     if (r.count == 0)
         return LS_OK;
@@ -191,15 +187,10 @@ static ls_status gather_pipelines(const ls_step *s, float *array)
 
     for (int c = 0; c < x->plan.chunks; c++)
         for (int b = 0; b < ls_stage_plan_buckets(&x->plan, x->plan.pp_rank, c); b++) {
-            ls_stage_plan_range all = range_of(s, array, x->plan.pp_rank, c, b);
+            ls_range all = range_of(s, array, x->plan.pp_rank, c, b);
             LS_TRY(st,
-                   ls_comm_run(x->stage_comm,
-                               &(ls_coll){.kind = LS_COLL_ALL_GATHER,
-                                          .type = LS_F32,
-                                          .count = all.count,
-                                          .in = array + all.first,
-                                          .out = array + all.first},
-                               ls_pipeline_deadline()),
+                   ls_blocking_all_gather(x->stage_comm, LS_F32, array + all.first, all.count,
+                                          ls_pipeline_deadline()),
                    out);
         }
 out:
@@ -212,9 +203,9 @@ static ls_status gather_updated(ls_step *s)
     ls_pipeline *x = s->pipeline;
     ls_status st = gather_pipelines(s, s->state_memory[0]);
 
-    for (int i = 0; i < ls_step_sums(s); i++)
+    for (int i = 0; i < s->parts.sums.n; i++)
         x->flow.sent_bytes +=
-            ls_step_sum(s, i).count * (x->plan.pipelines - 1) * (int64_t)sizeof(float);
+            s->parts.sums.at[i].count * (x->plan.pipelines - 1) * (int64_t)sizeof(float);
     return st;
 }
 
@@ -249,7 +240,7 @@ ls_status ls_pipeline_collect(ls_step *step, const float *array, float *whole)
     return carry_all(step, true, array, whole);
 }
 
-ls_status ls_pipeline_deal(ls_step *step, const float *whole, float *array)
+ls_status ls_pipeline_scatter(ls_step *step, const float *whole, float *array)
 {
     const ls_pipeline *x = step->pipeline;
     bool parts = is_divided(step, array);
@@ -260,10 +251,11 @@ ls_status ls_pipeline_deal(ls_step *step, const float *whole, float *array)
     for (int c = 0; c < x->plan.chunks && x->stage_comm && !parts; c++)
         LS_TRY(st,
                broadcast(step, 0,
-                         is_moment(step, array) ? x->plan.chunk[c].own : x->plan.chunk[c].weights,
+                         ls_step_is_moment(step, array) ? x->plan.chunk[c].own
+                                                        : x->plan.chunk[c].weights,
                          array),
                out);
-    if (!is_moment(step, array))
+    if (!ls_step_is_moment(step, array))
         st = ls_pipeline_copy_tied(step, &sent);
 out:
     return st;
@@ -282,7 +274,7 @@ ls_status ls_pipeline_complete(ls_step *step, float *array)
 
     if (x->stage_comm && !is_divided(step, array))
         LS_TRY(st, gather_pipelines(step, array), out);
-    if (!is_moment(step, array))
+    if (!ls_step_is_moment(step, array))
         st = ls_pipeline_copy_tied(step, &sent);
 out:
     return st;

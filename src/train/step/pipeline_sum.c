@@ -49,7 +49,7 @@ static void add_top(const ls_step *s, int chunk, int top, int64_t first, int64_t
 static void add_half(const ls_step *s, int chunk, int top, bool late)
 {
     const ls_model *model = s->args.model;
-    ls_stage_plan_range own = s->pipeline->plan.chunk[chunk].own;
+    ls_range own = s->pipeline->plan.chunk[chunk].own;
     int64_t first = 0, end = 0;
 
     for (int i = 0; i < model->n_params; i++) {
@@ -80,8 +80,8 @@ static void add_head(const ls_step *s, int top)
 void ls_pipeline_merge(ls_step *step, const ls_pp_schedule_op *op)
 {
     ls_pipeline *x = step->pipeline;
-    const ls_step_part *p = &x->parts[op->micro];
-    ls_stage_plan_range own = x->plan.chunk[op->chunk].own;
+    const ls_step_leaves *p = &x->parts[op->micro];
+    ls_range own = x->plan.chunk[op->chunk].own;
     bool late = op->what == LS_PP_SCHEDULE_WEIGHT;
     int *top = late ? &x->late_top[op->chunk] : &x->top[op->chunk];
 
@@ -145,10 +145,10 @@ static ls_status begin_on_host(ls_step *s)
 
     if (!x->host_stage.messages || !x->stage_comm)
         return LS_OK;
-    LS_TRY(st, ls_step_await(s), out);
+    LS_TRY(st, ls_step_sync(s), out);
     for (int i = x->plan.chunks; i >= 0; i--)
         if (x->sums[i])
-            LS_TRY(st, ls_pipeline_sum_on_host(s, i), out);
+            LS_TRY(st, ls_dp_sum_from(x->sums[i], x->host_stage.sums[i], 0), out);
 out:
     return st;
 }
@@ -194,7 +194,7 @@ static ls_status add_up(const ls_step *s, float *numbers, int64_t n)
     const ls_pipeline *x = s->pipeline;
 
     return ls_pipeline_run(
-        s, x->plan.divides ? ls_dp_about(s->args.dp)->comm : x->pipeline_comm,
+        s, x->plan.divides ? ls_dp_args_of(s->args.dp)->comm : x->pipeline_comm,
         &(ls_coll){
             .kind = LS_COLL_ALL_REDUCE, .type = LS_F32, .count = n, .in = numbers, .out = numbers});
 }
@@ -225,11 +225,10 @@ static void bring_edges(const ls_step *s)
     s->args.kernels->fill(s->args.stream,
                           &(ls_fill){.x = x->edges, .n = x->edge_count * LS_NORM_BLOCK});
     for (int64_t i = 0; i < x->edge_count; i++)
-        for (int k = 0; k < ls_step_sums(s); k++) {
-            ls_mesh_part part = ls_step_sum(s, k);
-            ls_stage_plan_range block = {x->edge_blocks[i] * LS_NORM_BLOCK, LS_NORM_BLOCK};
-            ls_stage_plan_range own =
-                ls_stage_plan_common(block, (ls_stage_plan_range){part.first, part.count});
+        for (int k = 0; k < s->parts.sums.n; k++) {
+            ls_mesh_part part = s->parts.sums.at[k];
+            ls_range block = {x->edge_blocks[i] * LS_NORM_BLOCK, LS_NORM_BLOCK};
+            ls_range own = ls_range_common(block, (ls_range){part.first, part.count});
             if (own.count > 0)
                 ls_stream_copy(
                     s->args.stream, x->edges + i * LS_NORM_BLOCK + own.first - block.first,
@@ -237,17 +236,16 @@ static void bring_edges(const ls_step *s)
         }
 }
 
-ls_status ls_pipeline_norm(ls_step *step, const ls_norm2 *whole)
+ls_status ls_pipeline_norm(ls_step *s, const ls_norm2 *whole)
 {
-    ls_step *s = step;
     ls_pipeline *x = s->pipeline;
     int64_t blocks = (whole->n + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
     ls_norm2 join = *whole, edge = *whole;
     ls_status st = LS_OK;
 
     s->args.kernels->fill(s->args.stream, &(ls_fill){.x = whole->partials, .n = blocks});
-    for (int i = 0; i < ls_step_sums(s); i++)
-        square_own(s, whole, ls_step_sum(s, i));
+    for (int i = 0; i < s->parts.sums.n; i++)
+        square_own(s, whole, s->parts.sums.at[i]);
     LS_TRY(st, add_up(s, whole->partials, blocks), out);
     if (x->edge_count > 0) {
         bring_edges(s);

@@ -3,12 +3,12 @@
  *
  *                       first stage                          last stage
  *     backward          gradient of the embedding            gradient of the head
- *     over pipelines    sum of these                         sum of these, apart
+ *     over pipelines    sum of these                         a sum of its own
  *     tie               added, as a process alone does  <--  sent
  *     update            new weights                     -->  copy
  *
- * The matrix belongs to the first stage. Both gradients are summed over leaves and over pipelines
- * apart from each other; only then are they added, so the bits are those of one process. Rejected:
+ * The matrix belongs to the first stage. Both gradients are summed over leaves and over pipelines,
+ * each by itself; only then are they added, so the bits are those of one process. Rejected:
  * both ends exchange gradients and update alike. That takes moments and one more gradient in the
  * last stage, which has the head's work already.
  *
@@ -31,9 +31,8 @@ static ls_status swap_tied(const ls_step *s, bool gradient, int64_t *sent)
     for (int i = 0; i < pipelines * pipelines * buckets && plan->tied.count > 0; i++) {
         int low = i / buckets % pipelines, last = i / buckets / pipelines;
         int high = (plan->pp_ranks - 1) * pipelines + last, from = gradient ? high : low;
-        ls_stage_plan_range r =
-            ls_stage_plan_common(ls_stage_plan_tied_part(plan, last),
-                                 ls_stage_plan_updated(plan, 0, low, 0, i % buckets));
+        ls_range r = ls_range_common(ls_stage_plan_tied_part(plan, last),
+                                     ls_stage_plan_updated(plan, 0, low, 0, i % buckets));
         if (r.count == 0 || (me != low && me != high))
             continue;
         float *at = gradient ? ls_pipeline_head(x, 0) + r.first - plan->tied.first
@@ -52,7 +51,7 @@ static ls_status send_head(ls_step *s)
 {
     ls_pipeline *x = s->pipeline;
     bool last = ls_stage_plan_is_last(&x->plan);
-    ls_stage_plan_range tied = x->plan.tied;
+    ls_range tied = x->plan.tied;
     float *head = ls_pipeline_head(x, 0);
     ls_status st;
 
@@ -70,13 +69,13 @@ static ls_status send_head(ls_step *s)
 ls_status ls_pipeline_tie(ls_step *s)
 {
     ls_pipeline *x = s->pipeline;
-    ls_stage_plan_range tied = x->plan.tied;
+    ls_range tied = x->plan.tied;
     ls_status st = ls_pipeline_is_parted(x) ? swap_tied(s, true, &x->sent_bytes) : send_head(s);
 
     for (int b = 0; b < ls_stage_plan_buckets(&x->plan, 0, 0) && ls_stage_plan_is_first(&x->plan);
          b++) {
-        ls_stage_plan_range own =
-            ls_stage_plan_common(tied, ls_stage_plan_updated(&x->plan, 0, x->plan.pipeline, 0, b));
+        ls_range own =
+            ls_range_common(tied, ls_stage_plan_updated(&x->plan, 0, x->plan.pipeline, 0, b));
         float *embedding = ls_pipeline_grad(x, 0, 0) + own.first;
         if (own.count > 0 && st == LS_OK)
             s->args.kernels->add(s->args.stream,
@@ -91,7 +90,7 @@ ls_status ls_pipeline_tie(ls_step *s)
 ls_status ls_pipeline_copy_tied(const ls_step *s, int64_t *sent)
 {
     const ls_pipeline *x = s->pipeline;
-    ls_stage_plan_range copied = x->plan.copied;
+    ls_range copied = x->plan.copied;
     float *w = (float *)s->state_memory[0] + copied.first;
 
     if (x->plan.zero == 3)

@@ -37,12 +37,12 @@
 
 enum { HEAD = -1 }; /* in place of a bucket: the head's gradient of a tied embedding */
 
-static ls_stage_plan_range bucket_of(const ls_pipeline *x, int chunk, int bucket)
+static ls_range bucket_of(const ls_pipeline *x, int chunk, int bucket)
 {
     return ls_stage_plan_bucket(&x->plan, x->plan.pp_rank, chunk, bucket);
 }
 
-static ls_stage_plan_range own_of(const ls_pipeline *x, int chunk, int bucket)
+static ls_range own_of(const ls_pipeline *x, int chunk, int bucket)
 {
     return ls_stage_plan_updated(&x->plan, x->plan.pp_rank, x->plan.pipeline, chunk, bucket);
 }
@@ -59,7 +59,7 @@ static bool has_tied_head(const ls_pipeline *x, int chunk)
 static ls_status open_feed(ls_step *s, int i, const int64_t *counts, int buckets)
 {
     ls_pipeline *x = s->pipeline;
-    ls_mesh pp_rank = ls_mesh_of_pp_rank(&x->mesh);
+    ls_mesh pp_rank = ls_mesh_stage(&x->mesh);
     int rounds = (int)x->most, pipelines = x->plan.pipelines;
     ls_ordered_run *runs = ls_mem_array((size_t)pipelines, sizeof *runs);
     int *merges = ls_mem_array((size_t)rounds * (size_t)pipelines, sizeof *merges);
@@ -108,9 +108,8 @@ static ls_status open_feeds(ls_step *s)
     return st;
 }
 
-ls_status ls_pipeline_open_parts(ls_step *step)
+ls_status ls_pipeline_open_parts(ls_step *s)
 {
-    ls_step *s = step;
     ls_pipeline *x = s->pipeline;
     int64_t all = s->args.model->trained;
     ls_status st = LS_OK;
@@ -163,8 +162,7 @@ static float *flow_at(const ls_pipeline *x, const ls_pipeline_flight *f, int64_t
 }
 
 /* The elements of a flight, and the own ones of these; the head's have indices of their own. */
-static ls_stage_plan_range all_of(const ls_pipeline *x, const ls_pipeline_flight *f,
-                                  ls_stage_plan_range *own_out)
+static ls_range all_of(const ls_pipeline *x, const ls_pipeline_flight *f, ls_range *own_out)
 {
     const ls_stage_plan *plan = &x->plan;
 
@@ -174,7 +172,7 @@ static ls_stage_plan_range all_of(const ls_pipeline *x, const ls_pipeline_flight
     }
     *own_out = ls_stage_plan_tied_part(plan, plan->pipeline);
     own_out->first -= plan->tied.first;
-    return (ls_stage_plan_range){0, plan->tied.count};
+    return (ls_range){0, plan->tied.count};
 }
 
 static ls_ordered_feed *feed_of(const ls_pipeline *x, const ls_pipeline_flight *f)
@@ -209,7 +207,7 @@ static ls_status end_oldest(ls_step *s)
     const ls_pipeline_flight *f = &x->flow.up[x->flow.ended % LS_STAGE_PLAN_AHEAD];
     bool head = f->bucket == HEAD;
     const int64_t size = sizeof(float);
-    ls_stage_plan_range own, all = all_of(x, f, &own);
+    ls_range own, all = all_of(x, f, &own);
     float *sum =
         (head ? ls_pipeline_head(x, 0) : ls_pipeline_grad(x, x->flow.chunk, 0)) + own.first;
     const float *arrived = flow_at(x, f, own.first);
@@ -238,7 +236,7 @@ static ls_status start_flight(ls_step *s, int bucket)
 {
     ls_pipeline *x = s->pipeline;
     ls_pipeline_flight f = {.bucket = bucket};
-    ls_stage_plan_range own, all = all_of(x, &f, &own);
+    ls_range own, all = all_of(x, &f, &own);
     float *at = flow_at(x, &f, all.first);
     ls_status st = LS_OK;
 
@@ -329,67 +327,45 @@ void ls_pipeline_ready(ls_step *s, int64_t from)
 enum { TIED = 63 }; /* in sets of buckets: the copy of a tied embedding */
 _Static_assert((int)LS_STAGE_PLAN_BUCKETS <= (int)TIED, "a set of buckets is one word");
 
-static bool has(uint64_t set, int bucket)
-{
-    return set >> bucket & 1;
-}
-
 /* What a unit of the chunk at hand reads. */
-static uint64_t reads(const ls_step *s, int64_t unit)
+static ls_zero_units_set reads(const ls_step *s, int64_t unit)
 {
     const ls_pipeline *x = s->pipeline;
     int bucket = (int)((unit - x->plan.chunk[x->fetch.chunk].unit) / x->plan.per);
     bool head = unit == s->args.model->shape.L + 1 && has_tied_head(x, x->fetch.chunk);
 
-    return (uint64_t)1 << bucket | (head ? (uint64_t)1 << TIED : 0);
+    return (ls_zero_units_set)1 << bucket | (head ? (ls_zero_units_set)1 << TIED : 0);
 }
 
-static ls_stage_plan_range weights_of(const ls_pipeline *x, int bucket,
-                                      ls_stage_plan_range *own_out)
+static ls_range weights_of(const ls_pipeline *x, int bucket, ls_range *own_out)
 {
     *own_out = bucket == TIED ? ls_stage_plan_tied_part(&x->plan, x->plan.pipeline)
                               : own_of(x, x->fetch.chunk, bucket);
     return bucket == TIED ? x->plan.tied : bucket_of(x, x->fetch.chunk, bucket);
 }
 
-static ls_status start(ls_step *s, uint64_t wanted)
+static ls_status fetch(ls_step *s, int bucket)
 {
     ls_pipeline *x = s->pipeline;
     int64_t size = ls_dtype_bytes(s->type);
     const char *kept = s->copy ? s->copy : s->state_memory[0];
-    ls_status st = LS_OK;
+    ls_range own, all = weights_of(x, bucket, &own);
+    const ls_coll coll = {.kind = LS_COLL_ALL_GATHER,
+                          .type = s->type,
+                          .count = all.count,
+                          .in = kept + own.first * size,
+                          .out = s->zero_gather.window.base + all.first * size};
 
-    for (int b = 0; b <= TIED && st == LS_OK; b++) {
-        ls_stage_plan_range own, all;
-        if (!has(wanted & ~(x->fetch.coming | x->fetch.there), b))
-            continue;
-        all = weights_of(x, b, &own);
-        st = ls_comm_start(x->stage_comm,
-                           &(ls_coll){.kind = LS_COLL_ALL_GATHER,
-                                      .type = s->type,
-                                      .count = all.count,
-                                      .in = kept + own.first * size,
-                                      .out = s->zero_gather.window.base + all.first * size},
-                           &x->fetch.requests[b]);
-        x->fetch.coming |= st == LS_OK ? (uint64_t)1 << b : 0;
-        x->flow.sent_bytes += own.count * (x->plan.pipelines - 1) * size;
-    }
-    return st;
+    x->flow.sent_bytes += own.count * (x->plan.pipelines - 1) * size;
+    return ls_comm_start(x->stage_comm, &coll, &x->fetch.requests[bucket]);
 }
 
-static ls_status settle(ls_step *s, uint64_t wanted)
+static ls_status fetched(ls_step *s, int bucket, bool wanted)
 {
     ls_pipeline *x = s->pipeline;
-    ls_status st = LS_OK;
+    ls_status st = ls_comm_wait(x->stage_comm, x->fetch.requests[bucket], ls_pipeline_deadline());
 
-    for (int b = 0; b <= TIED && st == LS_OK; b++)
-        if (has(wanted & x->fetch.coming, b)) {
-            st = ls_fault_pass(LS_FAULT_AT_GATHER);
-            if (st == LS_OK)
-                st = ls_comm_wait(x->stage_comm, x->fetch.requests[b], ls_pipeline_deadline());
-            x->fetch.coming &= ~((uint64_t)1 << b);
-            x->fetch.there |= (uint64_t)1 << b;
-        }
+    (void)wanted;
 #ifdef LS_FAULTS /* for tests */
     x->fetch.most = ls_max_i64(x->fetch.most, ls_window_held(&s->zero_gather.window));
 #endif
@@ -399,30 +375,31 @@ static ls_status settle(ls_step *s, uint64_t wanted)
 /* A page that two buckets share stays while one of them is kept. So all pages below and above
  * the kept buckets of the chunk go; those of a tied embedding, which lie far below, go by
  * themselves. */
-static ls_status drop(ls_step *s, uint64_t kept)
+static void drop(ls_step *s, ls_zero_units_set gone)
 {
-    ls_pipeline *x = s->pipeline;
+    const ls_pipeline *x = s->pipeline;
     ls_window *w = &s->zero_gather.window;
+    ls_zero_units_set kept = s->zero_gather.there | s->zero_gather.coming;
     int64_t size = ls_dtype_bytes(s->type), first = w->bytes, end = 0, tied = 0;
-    ls_status st = settle(s, x->fetch.coming & ~kept);
 
-    x->fetch.there &= kept;
-    for (int b = 0; b < TIED; b++) {
-        ls_stage_plan_range own, all;
-        if (!has(x->fetch.there | x->fetch.coming, b))
-            continue;
-        all = weights_of(x, b, &own);
-        first = ls_min_i64(first, all.first * size);
-        end = ls_max_i64(end, (all.first + all.count) * size);
-    }
-    if (has(x->fetch.there | x->fetch.coming, TIED))
+    (void)gone;
+    for (int b = 0; b < TIED; b++)
+        if (kept >> b & 1) {
+            ls_range own, all = weights_of(x, b, &own);
+            first = ls_min_i64(first, all.first * size);
+            end = ls_max_i64(end, (all.first + all.count) * size);
+        }
+    if (kept >> TIED & 1)
         tied = ls_round_up((x->plan.tied.first + x->plan.tied.count) * size, LS_WINDOW_PAGE);
     first = first / LS_WINDOW_PAGE * LS_WINDOW_PAGE;
     ls_window_drop(w, tied, first - tied);
     if (end > 0)
         ls_window_drop(w, end, w->bytes - end);
-    return st;
 }
+
+/* A pipeline exchanges weights of its stage only; gradients go with every backward (above). */
+const ls_step_exchange ls_step_exchange_pipeline = {
+    .shares = true, .fetch = fetch, .fetched = fetched, .drop = drop};
 
 /* A unit is here, the next one on its way, the others dropped. Backward does not read the
  * embedding's weights. */
@@ -431,17 +408,10 @@ static ls_status fetch_unit(ls_step *s, int64_t unit)
     ls_pipeline *x = s->pipeline;
     const ls_stage_plan_chunk *chunk = &x->plan.chunk[x->fetch.chunk];
     int64_t next = ls_min_i64(unit + 1, chunk->unit + chunk->units - 1);
-    ls_status st;
 
     if (x->fetch.back)
         next = ls_max_i64(unit - 1, ls_max_i64(1, chunk->unit));
-    uint64_t now = reads(s, unit), soon = now | reads(s, next);
-    LS_TRY(st, drop(s, soon), out);
-    LS_TRY(st, start(s, now), out);
-    LS_TRY(st, start(s, soon), out);
-    LS_TRY(st, settle(s, now), out);
-out:
-    return st;
+    return ls_step_gather_weights(s, reads(s, unit), reads(s, next));
 }
 
 void ls_pipeline_need(void *context, int64_t unit)
@@ -473,10 +443,10 @@ void ls_pipeline_fetch_begin(ls_step *step, int chunk, ls_pp_schedule_what what)
 
 ls_status ls_pipeline_fetch_end(ls_step *step)
 {
-    ls_status st = ls_step_trouble(step);
+    ls_status st = ls_step_recorded(step);
 
     if (step->pipeline->plan.zero == 3 && st == LS_OK)
-        st = drop(step, 0);
+        st = ls_step_drop_weights(step, ~(ls_zero_units_set)0);
     return st;
 }
 

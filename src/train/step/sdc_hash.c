@@ -22,15 +22,8 @@ void ls_step_hash_leaf(ls_step *step, int64_t leaf)
     step->hasher.leaf = leaf;
 }
 
-ls_hash ls_step_leaf_hash(const ls_step *step)
+bool ls_step_hash_call(ls_step *s, const ls_step_leaves *part, int buffer, int64_t elements)
 {
-    return step->hasher.hash;
-}
-
-bool ls_step_hash_call(ls_step *step, const ls_step_part *part, int buffer, int64_t elements)
-{
-    ls_step *s = step;
-
     if (!s->hasher.wanted || part->first != s->hasher.leaf)
         return false;
     s->hasher.wanted = false;

@@ -29,9 +29,9 @@
 
 ls_status ls_step_split(ls_step *s, const ls_ordered_run *runs, int64_t leaves)
 {
-    ls_dp *sharers = ls_step_sharers(s);
+    ls_dp *batch = ls_step_batch_dp(s);
 
-    ls_calls_set(&s->args.calls, runs[sharers ? ls_dp_about(sharers)->mesh.rank : 0], leaves,
+    ls_calls_set(&s->args.calls, runs[batch ? ls_dp_args_of(batch)->mesh.rank : 0], leaves,
                  &s->now);
     if (s->mode->split)
         return s->mode->split(s, runs);
@@ -48,7 +48,7 @@ const double *ls_step_work_ns(const ls_step *step)
 static void take_pieces(const ls_step *s, const int32_t *from, int64_t count, int32_t *to)
 {
     int64_t T = s->args.model->shape.T, n = ls_step_tokens(s), size = sizeof *to;
-    int cp = s->args.calls.cp, place = s->args.calls.place;
+    int cp = s->args.calls.cp, place = s->args.calls.cp_rank;
 
     if (n == T) {
         memcpy(to, from, (size_t)(count * T * size));
@@ -101,7 +101,7 @@ const float *ls_step_gradient(const ls_step *step)
     return step->grads[0];
 }
 
-bool ls_step_next(const ls_step *s, ls_step_part *p)
+bool ls_step_next(const ls_step *s, ls_step_leaves *p)
 {
     const ls_calls *calls = &s->now;
 
@@ -111,7 +111,7 @@ bool ls_step_next(const ls_step *s, ls_step_part *p)
     return p->count > 0;
 }
 
-ls_pass_call ls_step_call(ls_step *s, const ls_step_part *p, int buffer)
+ls_pass_call ls_step_call(ls_step *s, const ls_step_leaves *p, int buffer)
 {
     const ls_calls *calls = &s->now;
     int64_t T = ls_step_tokens(s);
@@ -129,18 +129,19 @@ ls_pass_call ls_step_call(ls_step *s, const ls_step_part *p, int buffer)
                           .grad = s->grads[buffer],
                           .leaves = calls->ordered ? p->count : 1,
                           .ordered = calls->ordered,
-                          .accumulate = !calls->ordered && !ls_step_parts(s) && p->number > 0,
+                          .accumulate =
+                              !calls->ordered && !ls_step_divides_grads(s) && p->number > 0,
                           .need = ls_step_divides(s) ? ls_step_need : NULL,
                           .context = s};
 }
 
-void ls_step_set_numbers(ls_step *s, const ls_step_part *p, ls_step_state *host_state)
+void ls_step_set_numbers(ls_step *s, const ls_step_leaves *p, ls_step_state *host_state)
 {
     host_state->first_seq = (uint32_t)ls_calls_sequence(&s->now, p->first);
     s->host_states[p->number] = *host_state;
 }
 
-void ls_step_forward(ls_step *s, const ls_step_part *p, const ls_pass_call *call,
+void ls_step_forward(ls_step *s, const ls_step_leaves *p, const ls_pass_call *call,
                      ls_step_state *host_state)
 {
     ls_step_set_numbers(s, p, host_state);
@@ -161,7 +162,7 @@ void ls_step_record(ls_step *s, ls_status status)
     s->why = *ls_err_last();
 }
 
-ls_status ls_step_trouble(const ls_step *s)
+ls_status ls_step_recorded(const ls_step *s)
 {
     return s->status == LS_OK ? LS_OK : ls_err_adopt(&s->why);
 }
@@ -205,7 +206,8 @@ static ls_status gradients(ls_step *s, ls_step_state *host_state, ls_step_clock 
     s->mp_group.waited_ns = moves_ns(s);
     st = s->mode->gradients(s, host_state, clock);
     s->clock = NULL;
-    if (st == LS_OK && s->zero_gather.coming && !ls_step_shards(s)) { /* no call has read them */
+    if (st == LS_OK && s->zero_gather.coming &&
+        !ls_step_divides_weights(s)) { /* no call has read them */
         st = ls_step_settle(s);
         ls_step_clock_lap(clock, LS_TIME_EXCHANGE);
     }
@@ -228,7 +230,7 @@ static ls_status losses(ls_step *s, ls_step_clock *clock)
 {
     const ls_calls *calls = &s->now;
     int64_t own = ls_step_has_losses(s) ? calls->own : 0;
-    ls_dp *sharers = ls_step_sharers(s);
+    ls_dp *batch = ls_step_batch_dp(s);
     double *sums = s->host_sums;
     ls_status st = LS_OK;
 
@@ -242,15 +244,15 @@ static ls_status losses(ls_step *s, ls_step_clock *clock)
     ls_stream_copy_out(s->args.stream, s->host_norm, s->norm, sizeof *s->host_norm);
     if (s->discrete)
         ls_step_clock_lap(clock, LS_TIME_OPTIMIZER); /* queued, as all before it */
-    LS_TRY(st, ls_step_await(s), out);
-    if (s->discrete && (!sharers || s->device_exchange))
+    LS_TRY(st, ls_step_sync(s), out);
+    if (s->discrete && (!batch || s->device_exchange))
         ls_step_clock_lap(clock,
                           LS_TIME_BACKWARD); /* of the device; ranks have waited for it before */
-    if (!sharers)
+    if (!batch)
         goto out;
     ls_step_clock_lap(clock, LS_TIME_OPTIMIZER);
-    sums[calls->leaves + ls_dp_about(sharers)->mesh.rank] = (double)ls_step_worked_ns(clock);
-    LS_TRY(st, ls_dp_numbers(sharers, LS_F64, sums, calls->leaves + calls->ranks), out);
+    sums[calls->leaves + ls_dp_args_of(batch)->mesh.rank] = (double)ls_step_worked_ns(clock);
+    LS_TRY(st, ls_dp_sum_numbers(batch, LS_F64, sums, calls->leaves + calls->ranks), out);
     ls_step_clock_lap(clock, LS_TIME_EXCHANGE);
 out:
     return st;
@@ -259,21 +261,17 @@ out:
 /* The gradient and its norm are here. A rank that has received all losses knows that all ranks have
  * come so far. Losses go to ranks with the same slice of the model only, so the ranks of one model
  * meet first. */
-static ls_status vote(ls_step *s, int64_t number, ls_step_clock *clock)
+static ls_status share_losses(ls_step *s, int64_t number, ls_step_clock *clock)
 {
     ls_status st = LS_OK;
 
-    s->vote.ready = number;
+    s->progress.ready = number;
     if (s->args.heals && ls_step_has_mp_group(s))
-        LS_TRY(st, ls_step_group_vote(s), out);
+        LS_TRY(st, ls_step_group_barrier(s), out);
     LS_TRY(st, losses(s, clock), out);
-#ifdef LS_FAULTS
-    /* For tests: this rank does not receive them (LINESHAFT_FAULT=train.deaf.RANK@STEP). */
-    char point[32];
-    snprintf(point, sizeof point, "train.deaf.%d", s->args.rank);
-    if (LS_FAULT(point))
-        st = ls_fail(LS_EPEER, "rank %d has not heard the losses", s->args.rank);
-#endif
+    /* For tests: this rank does not receive them (LINESHAFT_FAULT=train.no_losses.RANK@STEP). */
+    if (ls_step_test_point("no_losses", s->args.rank, -1))
+        st = ls_fail(LS_EPEER, "rank %d has not received the losses", s->args.rank);
 out:
     return st;
 }
@@ -306,7 +304,7 @@ static ls_status update(ls_step *s, ls_step_clock *clock)
     ls_status st;
 
     LS_TRY(st, ask(s, LS_STEP_UPDATES, clock, LS_TIME_OPTIMIZER, LS_TIME_CHECKPOINT), out);
-    s->done = LS_STEP_TORN;
+    s->done = LS_STEP_PARTIAL;
     LS_TRY(st, ls_step_update(s, clock), out);
     LS_TRY(st, ls_step_fault(s, LS_FAULT_AT_UPDATE), out);
     s->done = number;
@@ -328,8 +326,8 @@ static void begin(ls_step *s, const ls_step_batch *batch, int64_t number, ls_ste
         ls_step_send_numbers(s, 0);
     }
     s->done = number;
-    s->vote.ready = -1;
-    s->vote.made = false;
+    s->progress.ready = -1;
+    s->progress.made = false;
 }
 
 /* What the losses and the norm say: the same on all ranks. */
@@ -341,8 +339,8 @@ static ls_step_result judge(ls_step *s, int64_t number, double lr)
                                    .lr = lr,
                                    .finite = s->host_norm->bad_block < 0 && isfinite(sum)};
 
-    s->vote.heard = number + 1;
-    s->vote.result = result;
+    s->progress.received = number + 1;
+    s->progress.result = result;
     return result;
 }
 
@@ -362,15 +360,15 @@ ls_status ls_step_run(ls_step *s, const ls_step_batch *batch, int64_t number, do
     LS_TRY(st, ls_replica_send_start(s), out);
     LS_TRY(st, ls_step_fault(s, LS_FAULT_AT_VOTE), out);
     LS_TRY(st, ls_step_norm(s), out);
-    LS_TRY(st, ls_replica_send_await(s), out);
-    LS_TRY(st, vote(s, number, clock), out);
+    LS_TRY(st, ls_replica_send_wait(s), out);
+    LS_TRY(st, share_losses(s, number, clock), out);
     ls_step_replay_judge(s);
     result = judge(s, number, lr);
     if (result.finite)
         LS_TRY(st, update(s, clock), out);
     s->done = number + 1;
     if (clock->profile) /* it shows all work of a step inside of the step */
-        LS_TRY(st, ls_step_await(s), out);
+        LS_TRY(st, ls_step_sync(s), out);
     ls_step_clock_lap(clock, LS_TIME_OPTIMIZER);
     *result_out = result;
 out:
@@ -410,7 +408,7 @@ ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequ
                                    .context = step};
         copy_windows(step, windows, done, B);
         LS_TRY(st, ls_step_forward_only(step, &call), out);
-        LS_TRY(st, ls_step_trouble(step), out);
+        LS_TRY(st, ls_step_recorded(step), out);
         if (!ls_step_has_losses(step)) {
             memset(sums_out + done, 0, (size_t)B * sizeof *sums_out);
             continue;
@@ -420,7 +418,7 @@ ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequ
             &(ls_sum){.x = step->losses, .out = step->sums, .n = B * T, .segments = B});
         ls_stream_copy_out(step->args.stream, step->host_sums, step->sums,
                            B * (int64_t)sizeof(double));
-        LS_TRY(st, ls_step_await(step), out);
+        LS_TRY(st, ls_step_sync(step), out);
         memcpy(sums_out + done, step->host_sums, (size_t)B * sizeof *sums_out);
     }
 out:
@@ -477,8 +475,8 @@ ls_status ls_step_weights_changed(ls_step *s)
     ls_packed_weights_changed(s->args.packs);
     if (s->mode->changed)
         s->mode->changed(s);
-    for (int i = 0; i < s->parts.n_weights; i++)
-        ls_step_renew_copy(s, s->parts.weights[i]);
+    for (int i = 0; i < s->parts.weights.n; i++)
+        ls_step_renew_copy(s, s->parts.weights.at[i]);
     return ls_step_forget(s);
 }
 
@@ -490,11 +488,11 @@ void ls_step_idle(ls_step *s)
 
 void ls_step_put(ls_step *s, int64_t first, int64_t count, const float *values)
 {
-    ls_step_piece own;
+    ls_optim_piece own;
 
-    for (int i = 0; i < s->parts.n_weights; i++)
-        if (ls_step_piece_of(s->parts.weights[i], first, first + count, &own))
-            ls_stream_copy_in(s->args.stream, (float *)s->state_memory[0] + own.place,
+    for (int i = 0; i < s->parts.weights.n; i++)
+        if (ls_optim_find_piece(&s->parts.weights.at[i], 1, first, first + count, &own))
+            ls_stream_copy_in(s->args.stream, (float *)s->state_memory[0] + own.packed,
                               values + own.first - first, own.count * (int64_t)sizeof *values);
 }
 
@@ -515,11 +513,11 @@ ls_status ls_step_slice_collect(ls_step *s, const float *part, float *whole)
                                   : ls_dp_collect(s->args.dp, part, whole);
 }
 
-ls_status ls_step_slice_deal(ls_step *s, const float *whole, float *part)
+ls_status ls_step_slice_scatter(ls_step *s, const float *whole, float *part)
 {
-    return s->mode->deal       ? s->mode->deal(s, whole, part)
-           : s->exchange->deal ? s->exchange->deal(s, whole, part)
-                               : ls_dp_deal(s->args.dp, whole, part);
+    return s->mode->scatter       ? s->mode->scatter(s, whole, part)
+           : s->exchange->scatter ? s->exchange->scatter(s, whole, part)
+                                  : ls_dp_scatter(s->args.dp, whole, part);
 }
 
 ls_status ls_step_collect(ls_step *s, const float *part, float *whole)
@@ -528,16 +526,16 @@ ls_status ls_step_collect(ls_step *s, const float *part, float *whole)
                                    : ls_step_slice_collect(s, part, whole);
 }
 
-ls_status ls_step_deal(ls_step *s, const float *whole, float *part)
+ls_status ls_step_scatter(ls_step *s, const float *whole, float *part)
 {
-    return ls_step_has_mp_group(s) ? ls_step_group_deal(s, whole, part)
-                                   : ls_step_slice_deal(s, whole, part);
+    return ls_step_has_mp_group(s) ? ls_step_group_scatter(s, whole, part)
+                                   : ls_step_slice_scatter(s, whole, part);
 }
 
-ls_status ls_step_share(ls_step *s, float *numbers, int64_t n)
+ls_status ls_step_sum_in_group(ls_step *s, float *numbers, int64_t n)
 {
-    return s->exchange->share ? s->exchange->share(s, numbers, n)
-                              : ls_dp_share(s->args.dp, numbers, n);
+    return s->exchange->sum_in_group ? s->exchange->sum_in_group(s, numbers, n)
+                                     : ls_dp_sum_in_group(s->args.dp, numbers, n);
 }
 
 ls_status ls_step_gather(ls_step *s, float *whole)
@@ -545,10 +543,10 @@ ls_status ls_step_gather(ls_step *s, float *whole)
     return s->exchange->gather ? s->exchange->gather(s, whole) : ls_dp_gather(s->args.dp, whole);
 }
 
-ls_status ls_step_tell(ls_step *s, int from, void *memory, int64_t bytes)
+ls_status ls_step_broadcast(ls_step *s, int from, void *memory, int64_t bytes)
 {
-    return s->exchange->tell ? s->exchange->tell(s, from, memory, bytes)
-                             : ls_dp_tell(s->args.dp, from, memory, bytes);
+    return s->exchange->broadcast ? s->exchange->broadcast(s, from, memory, bytes)
+                                  : ls_dp_broadcast(s->args.dp, from, memory, bytes);
 }
 
 bool ls_step_has_losses(const ls_step *step)

@@ -133,18 +133,13 @@ void ls_step_scale_loss(ls_step *step, double scale);
 
 /* As the functions of parallel/dp.h with these names. part and memory are of the device; whole is
  * host memory where the device has a memory of its own. */
-ls_status ls_step_tell(ls_step *step, int from, void *memory, int64_t bytes);
+ls_status ls_step_broadcast(ls_step *step, int from, void *memory, int64_t bytes);
 ls_status ls_step_collect(ls_step *step, const float *part, float *whole);
-ls_status ls_step_deal(ls_step *step, const float *whole, float *part);
+ls_status ls_step_scatter(ls_step *step, const float *whole, float *part);
 
 /* Add a residual (model->trained elements, host memory, read before it returns) to the sum of
  * gradients of the next step, and of no other. */
 ls_status ls_step_add_residual(ls_step *step, const float *residual);
-
-/* How many steps are in weights and moments. -1: no step has run since it was opened; LS_STEP_TORN:
- * one is in some of them only. */
-enum { LS_STEP_TORN = -2 };
-int64_t ls_step_done(const ls_step *step);
 
 /* Take the state out of a step that will be closed, as memory of the device, or in a pipeline as
  * windows of model->flat elements each (base/window.h). With ZeRO 1 it is the part that this rank
@@ -152,9 +147,8 @@ int64_t ls_step_done(const ls_step *step);
 ls_status ls_step_keep(ls_step *step, void *kept_out[3]);
 
 /* In the next step, on this rank: hash the gradient of the call that begins at this leaf, as it
- * goes into the sum (ordered mode); and the hash, after that step. */
+ * goes into the sum (ordered mode), into step->hasher.hash. */
 void ls_step_hash_leaf(ls_step *step, int64_t leaf);
-ls_hash ls_step_leaf_hash(const ls_step *step);
 
 /* Points of a step at which others have a say: the gradients are summed, and nothing of the step is
  * in the weights; and the first weight or moment is about to change, which a saver may still read.
@@ -168,5 +162,9 @@ ls_status ls_step_weights_changed(ls_step *step);
 
 /* How weights are rounded to 16 bits; `gap` is the number of the first one. */
 ls_rounding ls_step_rounding(const ls_run *run, int64_t gap);
+
+/* For tests: whether their point "train.WHAT.RANK" is reached, or with a step (from 1; -1: none)
+ * "train.WHAT.RANK.STEP" (base/fault.h). Never in a release build. */
+bool ls_step_test_point(const char *what, int rank, int64_t step);
 
 LS_C_END

@@ -11,18 +11,21 @@
 
 LS_C_BEGIN
 
-enum { LS_STEP_WAIT_S = 3600, LS_STEP_OPEN_S = 300 };
+enum { LS_STEP_WAIT_S = 3600, LS_STEP_OPEN_S = 300, LS_STEP_PARTIAL = -2 };
 
 /* --- the parts of a step ---------------------------------------------------------------------- */
 
-/* step_parts.c: the parts of the gradient whose sums this rank has with its replicas, and those
- * that it updates: the same ones, or a share of them where ranks divide experts
- * (ep_group.parts). */
+/* Parts of the flat parameters (layout/mesh.h). */
+typedef struct ls_step_list {
+    ls_mesh_part *at;
+    int n; /* at least one, which may be empty */
+} ls_step_list;
+
+/* step_parts.c: which elements this rank has of what. */
 typedef struct ls_step_own_parts {
-    ls_mesh_part *sums; /* owned */
-    int n;
-    ls_mesh_part *weights; /* owned: of the flat weights, what this rank keeps */
-    int n_weights;
+    ls_step_list sums;    /* owned: of the gradient, whose sums it has with its replicas */
+    ls_step_list own;     /* what it updates: the same list, or ep_group.parts */
+    ls_step_list weights; /* owned: of the flat weights, what it keeps */
 } ls_step_own_parts;
 
 /* step_open.c: where the two moments lie, and how many elements of them are updated at a time. */
@@ -66,16 +69,16 @@ typedef struct ls_step_zero_gather {
 
 /* host_stage.c: host memory that gradients, weights and numbers pass through. */
 typedef struct ls_step_host_stage {
-    float *buffers[LS_ORDERED_ROOTS]; /* owned, host: as many as grads */
-    bool locked[LS_ORDERED_ROOTS];
-    int64_t elements;   /* of each buffer */
+    ls_staging_memory memory[LS_ORDERED_ROOTS]; /* owned */
+    float *buffers[LS_ORDERED_ROOTS];           /* in it: as many as grads */
+    int64_t elements;                           /* of each buffer */
     ls_event *complete; /* owned: the elements to be copied next are complete on the device */
     struct {
         ls_event *arrived; /* owned */
         int64_t from;      /* elements from here on are in the host's memory then */
-    } legs[LS_MESH_BUCKETS + 1];
-    int n, buckets; /* legs in this step so far, and the buckets that are complete in them */
-    int64_t end;    /* elements from here on are in legs */
+    } transfers[LS_MESH_BUCKETS + 1];
+    int n, buckets; /* transfers in this step so far, and the buckets that are complete in them */
+    int64_t end;    /* elements from here on are in transfers */
 } ls_step_host_stage;
 
 /* graph_replay.c: forward and backward as recorded graphs. */
@@ -123,19 +126,18 @@ typedef struct ls_step_experts {
     ls_collectives_span *spans; /* owned: elements that all these ranks have a part of the sum of,
                                  * as far as this rank has the sum with its replicas */
     int n;
-    ls_mesh_part *parts; /* owned, n_parts: with ZeRO what this rank updates (layout/expert_zero.h);
-                          * NULL: the parts that replicas divide */
-    int n_parts;
+    ls_step_list parts; /* owned: with ZeRO what this rank updates (layout/expert_zero.h); none: the
+                         * parts that replicas divide */
 } ls_step_experts;
 
 /* step.c: how far this step is, for the ranks that repair a loss
  * (train/replica/README.md). */
-typedef struct ls_step_vote {
+typedef struct ls_step_progress {
     int64_t ready;         /* the step whose gradient and norm are here; -1: none */
-    int64_t heard;         /* steps of which this rank has received all losses, */
+    int64_t received;      /* steps of which this rank has received all losses, */
     ls_step_result result; /* and the result of the last one */
     bool made;             /* this rank has updated its own elements */
-} ls_step_vote;
+} ls_step_progress;
 
 /* find_nonfinite.c: the search for the first NaN or Inf. */
 typedef struct ls_step_search {
@@ -156,7 +158,8 @@ struct ls_step {
     const ls_step_mode *mode;
     const ls_step_exchange *exchange;
     ls_calls now; /* the calls of this step */
-    int64_t done; /* ls_step_done() */
+    int64_t done; /* steps that are in weights and moments; -1: none has run since it was opened;
+                   * LS_STEP_PARTIAL: one is in some of them only */
     ls_pass *pass;
 
     /* The state: weights, first and second moments, weights in 16 bits, gradients. */
@@ -182,7 +185,7 @@ struct ls_step {
     ls_step_replay replay;
     ls_step_mp_sums mp_group;
     ls_step_experts ep_group;
-    ls_step_vote vote;
+    ls_step_progress progress;
     ls_step_search search;
     struct ls_replica_send *replica; /* owned: the copy of another rank's part; NULL: none */
     struct ls_pipeline *pipeline;    /* owned; NULL: no pipeline. Then it has the state, and pass is
@@ -226,17 +229,17 @@ struct ls_step {
  * only (2), and keeps that part of the weights only (3). In a pipeline the plan says so instead. */
 static inline int ls_step_zero_stage(const ls_step *step)
 {
-    return step->args.dp ? ls_dp_about(step->args.dp)->mesh.zero : 0;
+    return step->args.dp ? ls_dp_args_of(step->args.dp)->mesh.zero : 0;
 }
 static inline bool ls_step_divides(const ls_step *step)
 {
     return ls_step_zero_stage(step) > 0;
 }
-static inline bool ls_step_parts(const ls_step *step)
+static inline bool ls_step_divides_grads(const ls_step *step)
 {
     return ls_step_zero_stage(step) >= 2;
 }
-static inline bool ls_step_shards(const ls_step *step)
+static inline bool ls_step_divides_weights(const ls_step *step)
 {
     return ls_step_zero_stage(step) == 3;
 }
@@ -256,7 +259,7 @@ static inline bool ls_step_shares(const ls_step *step)
 /* ZeRO 2 and 3: several ranks own the same part, and read this rank's sums of it. */
 static inline bool ls_step_shares_sums(const ls_step *step)
 {
-    return step->args.dp && ls_mesh_shard_groups(&ls_dp_about(step->args.dp)->mesh) > 1;
+    return step->args.dp && ls_mesh_shard_groups(&ls_dp_args_of(step->args.dp)->mesh) > 1;
 }
 
 /* Several ranks compute one model (mesh.tp, mesh.ep); and the communicator of all of these. */
@@ -278,7 +281,7 @@ static inline bool ls_step_is_ep(const ls_step *step)
 }
 
 /* The ranks that share the batch; NULL: there is one. */
-static inline ls_dp *ls_step_sharers(const ls_step *step)
+static inline ls_dp *ls_step_batch_dp(const ls_step *step)
 {
     return step->args.batch_dp ? step->args.batch_dp : step->args.dp;
 }
@@ -289,24 +292,39 @@ static inline bool ls_step_host_stages(const ls_step *step)
     return step->args.dp && step->args.side;
 }
 
+/* Whether an array of the state is no weights. */
+static inline bool ls_step_is_moment(const ls_step *step, const float *array)
+{
+    return array != step->state_memory[0];
+}
+
+static inline ls_device *ls_step_device(const ls_step *step)
+{
+    return ls_stream_device(step->args.stream);
+}
+static inline int64_t ls_step_deadline(void)
+{
+    return ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S;
+}
+
 /* --- step.c: one step ------------------------------------------------------------------------- */
 
 /* A call of this rank: its number and its leaves of the batch. */
-typedef struct ls_step_part {
+typedef struct ls_step_leaves {
     int64_t number, first, count;
-} ls_step_part;
+} ls_step_leaves;
 
 /* The first call (count is 0), then the next one; false past the last. */
-bool ls_step_next(const ls_step *step, ls_step_part *part);
+bool ls_step_next(const ls_step *step, ls_step_leaves *part);
 
 /* The call over the batch that lies on the device; its gradient goes to grads[buffer]. */
-ls_pass_call ls_step_call(ls_step *step, const ls_step_part *part, int buffer);
+ls_pass_call ls_step_call(ls_step *step, const ls_step_leaves *part, int buffer);
 
 /* The numbers of a call, where the copy to the device finds them: dropout is keyed by the number of
  * the sequence in the global batch; that copy; and the forward pass, which begins with it. */
-void ls_step_set_numbers(ls_step *step, const ls_step_part *part, ls_step_state *host_state);
+void ls_step_set_numbers(ls_step *step, const ls_step_leaves *part, ls_step_state *host_state);
 void ls_step_send_numbers(ls_step *step, int64_t call);
-void ls_step_forward(ls_step *step, const ls_step_part *part, const ls_pass_call *call,
+void ls_step_forward(ls_step *step, const ls_step_leaves *part, const ls_pass_call *call,
                      ls_step_state *host_state);
 
 /* The numbers of a step that kernels read on the device. */
@@ -322,12 +340,12 @@ void ls_step_lap(ls_step *step, ls_step_clock *clock, ls_step_time part);
 int64_t ls_step_worked_ns(const ls_step_clock *clock);
 
 /* An exchange inside of a pass cannot return its error. The first one is recorded, later exchanges
- * of the step do nothing, and trouble() returns it when the pass is over. */
+ * of the step do nothing, and recorded() returns it when the pass is over. */
 void ls_step_record(ls_step *step, ls_status status);
-ls_status ls_step_trouble(const ls_step *step);
+ls_status ls_step_recorded(const ls_step *step);
 
 /* Wait until the device has done all that it was asked; copy host memory to it, and wait. */
-ls_status ls_step_await(ls_step *step);
+ls_status ls_step_sync(ls_step *step);
 ls_status ls_step_send(ls_step *step, void *to, const void *from, int64_t bytes);
 
 /* Renew the weights in 16 bits of a part, which are numbered from its first element on. */
@@ -367,28 +385,13 @@ ls_status ls_step_open_parts(ls_step *step);
 int ls_step_all(int64_t elements, ls_mesh_part *parts_out); /* one part: everything */
 void ls_step_close_parts(ls_step *step);
 
-/* Parts that it updates, and parts whose sums it has with its replicas (layout/expert_zero.h). */
-int ls_step_buckets(const ls_step *step);
-ls_mesh_part ls_step_own(const ls_step *step, int bucket);
-int ls_step_sums(const ls_step *step);
-ls_mesh_part ls_step_sum(const ls_step *step, int bucket);
+/* The first piece of a list among elements first .. end-1; false: none. Pieces begin and end at borders
+ * of norm blocks, or where they were asked for. */
+bool ls_step_find(const ls_step_list *list, int64_t first, int64_t end, ls_optim_piece *piece_out);
 
-/* A run of elements without a gap, and where it lies among the packed ones of the same kind. */
-typedef struct ls_step_piece {
-    int64_t first, count, place;
-} ls_step_piece;
-
-/* The first piece among elements first .. end-1 that this rank updates, or has the sum of; false:
- * none. Pieces begin and end at borders of norm blocks, or where they were asked for. */
-bool ls_step_own_piece(const ls_step *step, int64_t first, int64_t end, ls_step_piece *piece_out);
-bool ls_step_sum_piece(const ls_step *step, int64_t first, int64_t end, ls_step_piece *piece_out);
-
-/* The elements that a part has of those from `first` on; false: none. */
-bool ls_step_piece_of(ls_mesh_part part, int64_t first, int64_t end, ls_step_piece *piece_out);
-
-/* The place of an element among the sums, packed: as gradients lie with ZeRO 2 and 3, and weights
- * with 3. And the sum of the gradients of a part, or of a piece of one. */
-int64_t ls_step_place(const ls_step *step, int64_t element);
+/* Where an element lies among the sums, packed: as gradients lie with ZeRO 2 and 3, and weights with 3.
+ * And the sum of the gradients of a part, or of a piece of one. */
+int64_t ls_step_packed(const ls_step *step, int64_t element);
 const float *ls_step_own_gradient(const ls_step *step, ls_mesh_part own);
 
 /* The norm of the sum of gradients, to step->norm. */
@@ -396,8 +399,10 @@ ls_status ls_step_norm(ls_step *step);
 
 /* --- what rows share -------------------------------------------------------------------------- */
 
-/* step_open.c: memory that other ranks read (shared), or of the device alone. */
+/* step_open.c: memory that other ranks read (shared), or of the device alone; the stream of a pass, and
+ * what it exchanges with the groups of this rank. */
 ls_status ls_step_alloc(ls_step *step, bool shared, int64_t bytes, const char *what, void **out);
+void ls_step_connect_pass(const ls_step *step, ls_pass_args *pass);
 ls_status ls_step_keep_state(ls_step *step, void *kept_out[3]);
 
 /* dense_step.c. */
@@ -423,6 +428,11 @@ void ls_step_need(void *context, int64_t unit);
 /* ZeRO 3: the weights have changed: drop what is here. ZeRO 1 and 2: wait for all. */
 ls_status ls_step_forget(ls_step *step);
 
+/* ZeRO 3: buckets `now` are here afterwards, `next` are on their way, all others dropped; drop those of
+ * a set, after waiting for what is on its way. */
+ls_status ls_step_gather_weights(ls_step *step, ls_zero_units_set now, ls_zero_units_set next);
+ls_status ls_step_drop_weights(ls_step *step, ls_zero_units_set unwanted);
+
 /* ZeRO 1 and 2: start the gathers of what all ranks have updated. */
 ls_status ls_step_start_gathers(ls_step *step);
 
@@ -440,15 +450,14 @@ ls_status ls_step_expert_carry(ls_step *step, float *moments, float *mesh_slice,
 /* --- session/model_groups.c ------------------------------------------------------------------- */
 
 /* Of the ranks of one model: the norm of the gradient of the whole, after adding up what several of
- * them have a part of; a barrier; the message of the rank that found the earliest NaN, on all; and
- * an array of the whole model on the first rank, of parts on all. */
+ * them have a part of; a barrier; and an array of the whole model on the first rank, of parts on
+ * all. */
 ls_status ls_step_open_group(ls_step *step);
 void ls_step_close_group(ls_step *step);
 ls_status ls_step_group_norm(ls_step *step, const ls_norm2 *whole);
-ls_status ls_step_group_vote(ls_step *step);
-ls_status ls_step_group_blame(ls_step *step, double *saw);
+ls_status ls_step_group_barrier(ls_step *step);
 ls_status ls_step_group_collect(ls_step *step, const float *part, float *whole);
-ls_status ls_step_group_deal(ls_step *step, const float *whole, float *part);
+ls_status ls_step_group_scatter(ls_step *step, const float *whole, float *part);
 
 /* --- host_stage.c, host_stage_zero.c, direct_exchange.c --------------------------------------- */
 
@@ -462,17 +471,17 @@ void ls_step_close_device_exchange(ls_step *step);
 void ls_step_host_stage_from(ls_step *step, int64_t from, int buffers);
 
 /* What both exchanges through the host do alike. */
-ls_status ls_step_host_share(ls_step *step, float *numbers, int64_t n);
-ls_status ls_step_host_tell(ls_step *step, int from, void *memory, int64_t bytes);
+ls_status ls_step_host_sum_in_group(ls_step *step, float *numbers, int64_t n);
+ls_status ls_step_host_broadcast(ls_step *step, int from, void *memory, int64_t bytes);
 ls_status ls_step_host_collect(ls_step *step, const float *part, float *whole);
-ls_status ls_step_host_deal(ls_step *step, const float *whole, float *part);
+ls_status ls_step_host_scatter(ls_step *step, const float *whole, float *part);
 ls_status ls_step_host_spread(ls_step *step);
 
 /* Other ranks read sums where this rank has made them, as ls_dp_sum_from() wants it. */
 void ls_step_buffers(const ls_step *step, float *buffers[LS_ORDERED_ROOTS]);
 
 /* The exchange's function of this name. */
-ls_status ls_step_share(ls_step *step, float *numbers, int64_t n);
+ls_status ls_step_sum_in_group(ls_step *step, float *numbers, int64_t n);
 ls_status ls_step_gather(ls_step *step, float *whole);
 void ls_step_host_zero_bring(ls_step *step);
 
@@ -481,7 +490,7 @@ ls_status ls_step_forward_only(ls_step *step, const ls_pass_call *call);
 
 /* The row's collect and deal: of the ranks with the same slice of the model; and its complete. */
 ls_status ls_step_slice_collect(ls_step *step, const float *part, float *whole);
-ls_status ls_step_slice_deal(ls_step *step, const float *whole, float *part);
+ls_status ls_step_slice_scatter(ls_step *step, const float *whole, float *part);
 ls_status ls_step_complete(ls_step *step);
 
 /* --- graph_replay.c --------------------------------------------------------------------------- */
@@ -506,7 +515,7 @@ void ls_step_replay_resume(ls_step *step);
 /* A piece to a hash of pieces; whether a call, whose gradient of `elements` goes to this buffer, is
  * the one to be hashed; and while its backward runs: elements `from` and above are there. */
 void ls_step_add_piece(ls_hash *hash, const float *x, int64_t n);
-bool ls_step_hash_call(ls_step *step, const ls_step_part *part, int buffer, int64_t elements);
+bool ls_step_hash_call(ls_step *step, const ls_step_leaves *part, int buffer, int64_t elements);
 void ls_step_hash_from(ls_step *step, int64_t from);
 
 /* --- step_update.c ---------------------------------------------------------------------------- */

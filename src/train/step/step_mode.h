@@ -15,8 +15,9 @@
  * ls_step_exchange: how gradients, weights and numbers reach the other ranks.
  *
  *     row          file                 fits
- *     alone        direct_exchange.c    no other rank
+ *     single       direct_exchange.c    no other rank
  *     direct       direct_exchange.c    ranks read each other's memory, or the communicator reads it
+ *     pipeline     pipeline_zero.c      the same in a pipeline: weights of ZeRO 3
  *     host zero    host_stage_zero.c    the device has a memory of its own, with ZeRO 2 or 3
  *     device       device_exchange.c    collectives of device memory: dense replicas, ZeRO 0 and 1
  *     host stage   host_stage.c         the device has a memory of its own
@@ -27,9 +28,12 @@
  * Tensor-parallel and expert-parallel groups (session/model_groups.c) are one more axis: they put
  * their norm, collect and deal around those of the row. */
 #pragma once
+#include "layout/zero_units.h"
 #include "train/step/step.h"
 
 LS_C_BEGIN
+
+typedef struct ls_step_exchange ls_step_exchange;
 
 typedef struct ls_step_mode {
     bool (*fits)(const ls_step_args *args); /* the first row that fits is the mode */
@@ -40,6 +44,7 @@ typedef struct ls_step_mode {
     ls_status (*plan)(ls_step *step);
     int (*parts)(const ls_step *step, ls_mesh_part *parts_out);
     int (*weights)(const ls_step *step, ls_mesh_part *parts_out);
+    const ls_step_exchange *exchange; /* where ranks reach each other's memory; NULL: direct */
     bool replays; /* calls may be recorded (graph_replay.c): passes exchange nothing */
     ls_status (*memory)(ls_step *step);
 
@@ -68,15 +73,15 @@ typedef struct ls_step_mode {
     void (*changed)(ls_step *step);
     ls_status (*complete)(ls_step *step);
     ls_status (*collect)(ls_step *step, const float *part, float *whole);
-    ls_status (*deal)(ls_step *step, const float *whole, float *part);
+    ls_status (*scatter)(ls_step *step, const float *whole, float *part);
     ls_status (*keep)(ls_step *step, void *kept_out[3]);
 } ls_step_mode;
 
 extern const ls_step_mode ls_step_mode_pipeline, ls_step_mode_expert_zero, ls_step_mode_expert,
     ls_step_mode_zero, ls_step_mode_zero_update, ls_step_mode_dense;
 
-typedef struct ls_step_exchange {
-    bool shares; /* other ranks read this rank's memory where it lies: ls_dp_alloc() */
+struct ls_step_exchange {
+    bool shares; /* other ranks read this rank's memory where it lies: ls_comm_alloc() */
 
     /* Gradients: `elements` of each buffer; with ZeRO 2 and 3 a window and the own sums, too. */
     ls_status (*open)(ls_step *step, int64_t elements);
@@ -95,23 +100,24 @@ typedef struct ls_step_exchange {
     void (*bring)(ls_step *step);
 
     /* Weights of ZeRO. spread: the updated ones of ZeRO 1 and 2 to all; fetch: a bucket of ZeRO 3
-     * from its owners; fetched: it is here, or is not wanted any more; drop: its pages; changed:
+     * from its owners; fetched: it is here, or is not wanted any more; drop: pages of a set; changed:
      * the own weights are new. */
     ls_status (*spread)(ls_step *step);
     ls_status (*fetch)(ls_step *step, int bucket);
     ls_status (*fetched)(ls_step *step, int bucket, bool wanted);
-    void (*drop)(ls_step *step, int bucket);
+    void (*drop)(ls_step *step, ls_zero_units_set gone);
     void (*changed)(ls_step *step);
 
     /* As the functions of parallel/dp.h with these names, of memory of the device. */
-    ls_status (*share)(ls_step *step, float *numbers, int64_t n);
+    ls_status (*sum_in_group)(ls_step *step, float *numbers, int64_t n);
     ls_status (*gather)(ls_step *step, float *whole);
-    ls_status (*tell)(ls_step *step, int from, void *memory, int64_t bytes);
+    ls_status (*broadcast)(ls_step *step, int from, void *memory, int64_t bytes);
     ls_status (*collect)(ls_step *step, const float *part, float *whole);
-    ls_status (*deal)(ls_step *step, const float *whole, float *part);
-} ls_step_exchange;
+    ls_status (*scatter)(ls_step *step, const float *whole, float *part);
+};
 
-extern const ls_step_exchange ls_step_exchange_alone, ls_step_exchange_direct,
-    ls_step_exchange_host_zero, ls_step_exchange_host_stage, ls_step_exchange_device;
+extern const ls_step_exchange ls_step_exchange_single, ls_step_exchange_direct,
+    ls_step_exchange_pipeline, ls_step_exchange_host_zero, ls_step_exchange_host_stage,
+    ls_step_exchange_device;
 
 LS_C_END

@@ -2,6 +2,17 @@
  * taken for weights, moments and gradients (of the device, of the node or in files), for small
  * things in one block, and for staging in host memory.
  *
+ *     memory               where                                  read by other ranks
+ *     weights              device                                 with ZeRO, and with Muon
+ *     moments              device, host or file (device.offload)  never
+ *     weights in 16 bits   device                                 with ZeRO 3
+ *     gradients            device; ZeRO 2, 3: a window            all but a single rank
+ *     small things         device: batch, losses, norm, numbers   never
+ *     staging              host: what goes to the device or comes from it
+ *
+ * What other ranks read comes from the communicator (ls_step_alloc), unless the device has a memory of
+ * its own: then it passes through host memory. The ledger (plan/memory.h) predicts each line.
+ *
  * A rank that survives a loss hands its state on to the next step (ls_step_keep). */
 #include "train/step/step_impl.h"
 
@@ -23,7 +34,7 @@ static bool by_device(const ls_step *s)
 {
     return s->args.collectives && !ls_step_has_mp_group(s) && !ls_step_updates_matrices(s) &&
            (s->mode == &ls_step_mode_dense || s->mode == &ls_step_mode_zero_update) &&
-           ls_dp_device_can(ls_dp_about(s->args.dp));
+           ls_dp_device_can(ls_dp_args_of(s->args.dp));
 }
 
 static void choose(ls_step *s)
@@ -33,11 +44,14 @@ static void choose(ls_step *s)
     while (!modes[i]->fits(&s->args))
         i++;
     s->mode = modes[i];
-    s->exchange = !s->args.dp               ? &ls_step_exchange_alone
-                  : !ls_step_host_stages(s) ? &ls_step_exchange_direct
-                  : ls_step_parts(s)        ? &ls_step_exchange_host_zero
-                  : by_device(s)            ? &ls_step_exchange_device
-                                            : &ls_step_exchange_host_stage;
+    if (s->args.dp && !ls_step_host_stages(s) && s->mode->exchange)
+        s->exchange = s->mode->exchange;
+    else
+        s->exchange = !s->args.dp                ? &ls_step_exchange_single
+                      : !ls_step_host_stages(s)  ? &ls_step_exchange_direct
+                      : ls_step_divides_grads(s) ? &ls_step_exchange_host_zero
+                      : by_device(s)             ? &ls_step_exchange_device
+                                                 : &ls_step_exchange_host_stage;
 }
 
 /* Mirrors ls_memory_step_bytes(). */
@@ -75,16 +89,16 @@ static void lay_out_staging(ls_step *s)
 ls_status ls_step_alloc(ls_step *s, bool shared, int64_t bytes, const char *what, void **out)
 {
     return shared && s->exchange->shares
-               ? ls_dp_alloc(s->args.dp, bytes, what, out)
-               : ls_device_alloc(ls_stream_device(s->args.stream), bytes, what, out);
+               ? ls_comm_alloc(ls_dp_args_of(s->args.dp)->comm, bytes, what, out)
+               : ls_device_alloc(ls_step_device(s), bytes, what, out);
 }
 
 static void free_shared(ls_step *s, bool shared, void *memory)
 {
     if (shared && s->exchange->shares)
-        ls_dp_free(s->args.dp, memory);
+        ls_comm_free(ls_dp_args_of(s->args.dp)->comm, memory);
     else
-        ls_device_free(ls_stream_device(s->args.stream), memory);
+        ls_device_free(ls_step_device(s), memory);
 }
 
 static ls_status alloc_grads(ls_step *s, const ls_dp_args *dp)
@@ -93,7 +107,7 @@ static ls_status alloc_grads(ls_step *s, const ls_dp_args *dp)
     int64_t elements = ls_memory_grad_elements(s->args.model, calls, dp);
     ls_status st = LS_OK;
 
-    if (ls_step_parts(s))
+    if (ls_step_divides_grads(s))
         return s->exchange->open_parts(s, elements);
     for (int i = 0; i < calls->buffers; i++)
         LS_TRY(st,
@@ -113,10 +127,9 @@ static ls_status alloc_moment(ls_step *s, int i, int64_t bytes, const char *name
 
     s->offload.bytes[i] = bytes;
     if (s->offload.how == LS_OFFLOAD_NONE)
-        return ls_device_alloc(ls_stream_device(s->args.stream), bytes, name, &s->state_memory[i]);
+        return ls_device_alloc(ls_step_device(s), bytes, name, &s->state_memory[i]);
     if (s->offload.how == LS_OFFLOAD_HOST)
-        return ls_device_host_alloc(ls_stream_device(s->args.stream), bytes, name,
-                                    &s->state_memory[i]);
+        return ls_device_host_alloc(ls_step_device(s), bytes, name, &s->state_memory[i]);
     st = ls_spill_open(&s->offload.files[i], s->args.offload_to, bytes, name);
     if (st == LS_EIO)
         ls_err_hint("Let device.offload_to name a folder with room for them, or set "
@@ -127,7 +140,7 @@ static ls_status alloc_moment(ls_step *s, int i, int64_t bytes, const char *name
 
 static void free_moments(ls_step *s)
 {
-    ls_device *device = ls_stream_device(s->args.stream);
+    ls_device *device = ls_step_device(s);
 
     for (int i = 1; i < 3; i++)
         if (s->offload.how == LS_OFFLOAD_NONE)
@@ -142,7 +155,7 @@ static void free_moments(ls_step *s)
 /* Where moments lie, and what of them is updated at a time. */
 static ls_status alloc_offload(ls_step *s)
 {
-    ls_device *device = ls_stream_device(s->args.stream);
+    ls_device *device = ls_step_device(s);
     void *memory;
     ls_status st = LS_OK;
 
@@ -169,25 +182,32 @@ void ls_step_rest(ls_step *step)
             ls_spill_drop(&step->offload.files[i], 0, step->offload.files[i].bytes);
 }
 
+void ls_step_connect_pass(const ls_step *s, ls_pass_args *pass)
+{
+    const ls_step_args *a = &s->args;
+
+    pass->stream = a->stream;
+    pass->collectives = a->tp_group ? ls_mp_group_collectives(a->tp_group) : NULL;
+    pass->ep_group = a->ep_group ? ls_mp_group_collectives(a->ep_group) : NULL;
+    pass->cp_group.collectives = a->cp_group ? ls_mp_group_collectives(a->cp_group) : NULL;
+}
+
 static ls_status open_pass(ls_step *s)
 {
-    const ls_step_args *args = &s->args;
-    ls_pass_args pass = ls_memory_step_pass(args->run, args->model, args->kernels, &args->calls);
+    ls_pass_args pass =
+        ls_memory_step_pass(s->args.run, s->args.model, s->args.kernels, &s->args.calls);
 
-    pass.stream = args->stream;
-    pass.packs = args->packs;
-    pass.collectives = args->tp_group ? ls_mp_group_collectives(args->tp_group) : NULL;
-    pass.ep_group = args->ep_group ? ls_mp_group_collectives(args->ep_group) : NULL;
-    pass.cp_group.collectives = args->cp_group ? ls_mp_group_collectives(args->cp_group) : NULL;
+    ls_step_connect_pass(s, &pass);
+    pass.packs = s->args.packs;
     return ls_pass_open(&s->pass, &pass);
 }
 
 static ls_status open_memory(ls_step *s)
 {
     static const char *const names[3] = {"weights", "first moments", "second moments"};
-    ls_device *device = ls_stream_device(s->args.stream);
+    ls_device *device = ls_step_device(s);
     const ls_model *model = s->args.model;
-    const ls_dp_args *dp = s->args.dp ? ls_dp_about(s->args.dp) : NULL;
+    const ls_dp_args *dp = s->args.dp ? ls_dp_args_of(s->args.dp) : NULL;
     int64_t weights = ls_memory_weight_elements(model, dp);
     int64_t moments = ls_replicas_moments(s->args.run, model, dp ? &dp->mesh : NULL, s->own);
     int64_t bytes = weights * (int64_t)sizeof(float);
@@ -201,15 +221,17 @@ static ls_status open_memory(ls_step *s)
             LS_TRY(st, alloc_moment(s, i, bytes, names[i]), out);
         else
             LS_TRY(st, ls_step_alloc(s, shared, bytes, names[0], &s->state_memory[0]), out);
-        bool own = i == 0 || ls_step_divides(s) || s->ep_group.parts;
+        bool own = i == 0 || ls_step_divides(s) || s->ep_group.parts.at;
         bytes = (own ? moments : ls_optim_seconds(s->args.run, model)) * (int64_t)sizeof(float);
     }
     bytes = ls_optim_work_of(s->args.run, model).bytes;
     if (bytes > 0)
         LS_TRY(st, ls_device_alloc(device, bytes, "work of the optimizer", &s->work), out);
-    bytes = (ls_step_shards(s) ? weights : model->flat) * ls_dtype_bytes(s->type);
+    bytes = (ls_step_divides_weights(s) ? weights : model->flat) * ls_dtype_bytes(s->type);
     if (s->type != LS_F32)
-        LS_TRY(st, ls_step_alloc(s, ls_step_shards(s), bytes, "weights in 16 bits", &s->copy), out);
+        LS_TRY(st,
+               ls_step_alloc(s, ls_step_divides_weights(s), bytes, "weights in 16 bits", &s->copy),
+               out);
     LS_TRY(st, alloc_grads(s, dp), out);
     st = open_pass(s);
 out:
@@ -219,7 +241,7 @@ out:
 /* The two blocks of small things. */
 static ls_status alloc_small(ls_step *s)
 {
-    ls_device *device = ls_stream_device(s->args.stream);
+    ls_device *device = ls_step_device(s);
     const ls_model *model = s->args.model;
     const ls_calls *calls = &s->args.calls;
     ls_status st = LS_OK;
@@ -272,8 +294,8 @@ static ls_status take_kept(ls_step *s)
     if (s->args.kept && ls_step_shares(s)) {
         ls_stream_copy(s->args.stream, s->state_memory[0], s->args.kept[0],
                        s->args.model->flat * (int64_t)sizeof(float));
-        LS_TRY(st, ls_step_await(s), out);
-        ls_device_free(ls_stream_device(s->args.stream), s->args.kept[0]);
+        LS_TRY(st, ls_step_sync(s), out);
+        ls_device_free(ls_step_device(s), s->args.kept[0]);
     }
     s->args.kept = NULL;
 out:
@@ -289,7 +311,7 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
         return LS_ENOMEM;
     s->args = *args;
     s->now = args->calls;
-    s->done = s->vote.ready = -1;
+    s->done = s->progress.ready = -1;
     s->loss_scale = 1;
     s->has_losses = true;
     s->ep_group.rounds = ls_max_i64(1, args->calls.rounds);
@@ -316,23 +338,18 @@ out:
     return st;
 }
 
-int64_t ls_step_done(const ls_step *step)
-{
-    return step->done;
-}
-
 ls_status ls_step_keep_state(ls_step *s, void *kept_out[3])
 {
-    ls_device *device = ls_stream_device(s->args.stream);
+    ls_device *device = ls_step_device(s);
     int64_t bytes = s->args.model->flat * (int64_t)sizeof(float);
     void *w = s->state_memory[0];
     ls_status st = LS_OK;
 
-    LS_BUG_IF(ls_step_parts(s), "a part of the weights is kept");
+    LS_BUG_IF(ls_step_divides_grads(s), "a part of the weights is kept");
     if (ls_step_shares(s)) { /* it lies in memory that ends with the other ranks */
         LS_TRY(st, ls_device_alloc(device, bytes, "weights", &w), out);
         ls_stream_copy(s->args.stream, w, s->state_memory[0], bytes);
-        LS_TRY(st, ls_step_await(s), out);
+        LS_TRY(st, ls_step_sync(s), out);
     } else {
         s->state_memory[0] = NULL;
     }
@@ -350,7 +367,7 @@ void ls_step_close(ls_step *step)
     if (!step)
         return;
     (void)ls_step_settle(step); /* others may still read; when it fails they have ended */
-    ls_device *device = ls_stream_device(step->args.stream);
+    ls_device *device = ls_step_device(step);
     ls_step_close_device_exchange(step);
     ls_replica_send_close(step);
     ls_pipeline_close(step);
@@ -358,7 +375,7 @@ void ls_step_close(ls_step *step)
     free_shared(step, ls_step_shares(step), step->state_memory[0]);
     free_moments(step);
     ls_mem_free(step->first_span);
-    for (int i = 0; i < step->args.calls.buffers && !ls_step_parts(step); i++)
+    for (int i = 0; i < step->args.calls.buffers && !ls_step_divides_grads(step); i++)
         free_shared(step, step->args.dp, step->grads[i]);
     ls_step_close_replay(step);
     ls_step_close_host_zero(step);
@@ -371,7 +388,7 @@ void ls_step_close(ls_step *step)
     ls_step_close_group(step);
     ls_device_free(device, step->work);
     ls_device_free(device, step->residual);
-    free_shared(step, ls_step_shards(step), step->copy);
+    free_shared(step, ls_step_divides_weights(step), step->copy);
     ls_device_free(device, step->small);
     ls_device_host_free(device, step->staging,
                         ls_memory_staging_bytes(step->args.model, &step->args.calls));
@@ -381,13 +398,13 @@ void ls_step_close(ls_step *step)
     ls_mem_free(step);
 }
 
-ls_status ls_step_await(ls_step *step)
+ls_status ls_step_sync(ls_step *step)
 {
-    return ls_stream_sync(step->args.stream, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S);
+    return ls_stream_sync(step->args.stream, ls_step_deadline());
 }
 
 ls_status ls_step_send(ls_step *step, void *to, const void *from, int64_t bytes)
 {
     ls_stream_copy_in(step->args.stream, to, from, bytes);
-    return ls_step_await(step);
+    return ls_step_sync(step);
 }

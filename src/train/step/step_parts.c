@@ -19,90 +19,47 @@ int ls_step_all(int64_t elements, ls_mesh_part *parts_out)
     return 1;
 }
 
-static int list_sums(const ls_step *s, ls_mesh_part *parts_out)
+/* What a function of the row lists; a row without one has all elements, as one part. */
+static ls_status list_parts(const ls_step *s, int (*list)(const ls_step *, ls_mesh_part *),
+                            int64_t elements, ls_step_list *out)
 {
-    return s->mode->parts ? s->mode->parts(s, parts_out)
-                          : ls_step_all(s->args.model->trained, parts_out);
-}
-
-static int list_weights(const ls_step *s, ls_mesh_part *parts_out)
-{
-    return s->mode->weights ? s->mode->weights(s, parts_out)
-                            : ls_step_all(s->args.model->flat, parts_out);
+    out->n = list ? list(s, NULL) : 1;
+    out->at = ls_mem_array((size_t)out->n, sizeof *out->at);
+    if (!out->at)
+        return LS_ENOMEM;
+    (void)(list ? list(s, out->at) : ls_step_all(elements, out->at));
+    return LS_OK;
 }
 
 ls_status ls_step_open_parts(ls_step *s)
 {
-    s->parts.n = list_sums(s, NULL);
-    s->parts.n_weights = list_weights(s, NULL);
-    s->parts.sums = ls_mem_array((size_t)s->parts.n, sizeof *s->parts.sums);
-    s->parts.weights = ls_mem_array((size_t)s->parts.n_weights, sizeof *s->parts.weights);
-    if (!s->parts.sums || !s->parts.weights)
-        return LS_ENOMEM;
-    (void)list_sums(s, s->parts.sums);
-    (void)list_weights(s, s->parts.weights);
-    ls_mesh_part end = ls_step_own(s, ls_step_buckets(s) - 1);
-    s->own = end.packed + end.count;
-    return LS_OK;
+    ls_step_own_parts *p = &s->parts;
+    ls_status st;
+
+    LS_TRY(st, list_parts(s, s->mode->parts, s->args.model->trained, &p->sums), out);
+    LS_TRY(st, list_parts(s, s->mode->weights, s->args.model->flat, &p->weights), out);
+    p->own = s->ep_group.parts.at ? s->ep_group.parts : p->sums;
+    s->own = p->own.at[p->own.n - 1].packed + p->own.at[p->own.n - 1].count;
+out:
+    return st;
 }
 
 void ls_step_close_parts(ls_step *s)
 {
-    ls_mem_free(s->parts.sums);
-    ls_mem_free(s->parts.weights);
+    ls_mem_free(s->parts.sums.at);
+    ls_mem_free(s->parts.weights.at);
 }
 
-int ls_step_sums(const ls_step *s)
+bool ls_step_find(const ls_step_list *list, int64_t first, int64_t end, ls_optim_piece *piece_out)
 {
-    return s->parts.n;
+    return ls_optim_find_piece(list->at, list->n, first, end, piece_out);
 }
 
-ls_mesh_part ls_step_sum(const ls_step *s, int bucket)
+int64_t ls_step_packed(const ls_step *s, int64_t element)
 {
-    return s->parts.sums[bucket];
-}
+    ls_optim_piece piece;
 
-int ls_step_buckets(const ls_step *s)
-{
-    return s->ep_group.parts ? s->ep_group.n_parts : s->parts.n;
-}
-
-ls_mesh_part ls_step_own(const ls_step *s, int bucket)
-{
-    return s->ep_group.parts ? s->ep_group.parts[bucket] : s->parts.sums[bucket];
-}
-
-bool ls_step_piece_of(ls_mesh_part own, int64_t first, int64_t end, ls_step_piece *piece_out)
-{
-    int64_t from = ls_max_i64(first, own.first);
-    int64_t to = ls_min_i64(end, own.first + own.count);
-
-    *piece_out =
-        (ls_step_piece){.first = from, .count = to - from, .place = own.packed + from - own.first};
-    return from < to;
-}
-
-bool ls_step_own_piece(const ls_step *s, int64_t first, int64_t end, ls_step_piece *piece_out)
-{
-    for (int b = 0; b < ls_step_buckets(s); b++)
-        if (ls_step_piece_of(ls_step_own(s, b), first, end, piece_out))
-            return true;
-    return false;
-}
-
-bool ls_step_sum_piece(const ls_step *s, int64_t first, int64_t end, ls_step_piece *piece_out)
-{
-    for (int b = 0; b < ls_step_sums(s); b++)
-        if (ls_step_piece_of(ls_step_sum(s, b), first, end, piece_out))
-            return true;
-    return false;
-}
-
-int64_t ls_step_place(const ls_step *s, int64_t element)
-{
-    ls_step_piece piece;
-
-    return ls_step_sum_piece(s, element, element + 1, &piece) ? piece.place : 0;
+    return ls_step_find(&s->parts.sums, element, element + 1, &piece) ? piece.packed : 0;
 }
 
 const float *ls_step_own_gradient(const ls_step *s, ls_mesh_part own)

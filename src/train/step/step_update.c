@@ -1,9 +1,17 @@
 /* step_update.c -- the end of a step: the norm of the gradient, the optimizer, the new weights to all.
  *
- * A rank updates all parameters, or with ZeRO its part of every bucket: what ls_step_own() and
- * ls_step_own_piece() say (step_parts.c), which everything here goes by. What an update computes is a file of
+ * A rank updates all parameters, or with ZeRO its part of every bucket: the list
+ * parts.own (step_parts.c), which everything here goes by. What an update computes is a file of
  * optim/; here are the elements of this rank, chunk by chunk where moments are offloaded, and how
- * an update that reads more than single elements reaches the other ranks. */
+ * an update that reads more than single elements reaches the other ranks.
+ *
+ * device.offload: host, chunks of 4 of 10 elements: the device has a stage of one chunk of each moment.
+ *
+ *     moments in host memory   0 1 2 3 | 4 5 6 7 | 8 9
+ *     stream                   copy in, update, copy out | copy in, update, copy out | ...
+ *
+ * On disk there is no stage: rows read the pages of the file, the next chunk is fetched while one is
+ * updated, and its pages are given back afterwards. */
 #include "train/step/step_impl.h"
 
 #include "base/mem.h"
@@ -39,13 +47,13 @@ static ls_status open_elements(ls_step *s)
 
     if (!spans)
         return LS_ENOMEM;
-    for (int b = 0, k = 0; b < ls_step_buckets(s); b++) {
-        ls_mesh_part own = ls_step_own(s, b);
+    for (int b = 0, k = 0; b < s->parts.own.n; b++) {
+        ls_mesh_part own = s->parts.own.at[b];
         for (int64_t at = 0; at < own.count; at += s->offload.chunk) {
             ls_mesh_part chunk = chunk_of(s, own, at);
-            chunk.packed = ls_step_place(s, chunk.first); /* of its weights */
-            n += ls_optim_spans(s->args.run, s->args.model, chunk, ls_step_shards(s),
-                                !ls_step_divides(s) && !s->ep_group.parts, spans + n);
+            chunk.packed = ls_step_packed(s, chunk.first); /* of its weights */
+            n += ls_optim_spans(s->args.run, s->args.model, chunk, ls_step_divides_weights(s),
+                                !ls_step_divides(s) && !s->ep_group.parts.at, spans + n);
             s->first_span[++k] = n;
         }
     }
@@ -86,8 +94,8 @@ static void optimize(ls_step *s, ls_mesh_part part, const int64_t *first)
 {
     const ls_run *run = s->args.run;
     /* Then others have parts of the copy. */
-    bool whole = (ls_step_shares(s) && !ls_step_shards(s)) || s->ep_group.parts;
-    int64_t gap = ls_step_shards(s) ? part.first - ls_step_place(s, part.first) : 0;
+    bool whole = (ls_step_shares(s) && !ls_step_divides_weights(s)) || s->ep_group.parts.at;
+    int64_t gap = ls_step_divides_weights(s) ? part.first - ls_step_packed(s, part.first) : 0;
     float *moments[LS_OPTIM_KINDS] = {NULL};
 
     if (first[1] == first[0])
@@ -117,8 +125,8 @@ static void update_elements(void *context)
 {
     ls_step *s = context;
 
-    for (int b = 0, k = 0; b < ls_step_buckets(s); b++) {
-        ls_mesh_part own = ls_step_own(s, b);
+    for (int b = 0, k = 0; b < s->parts.own.n; b++) {
+        ls_mesh_part own = s->parts.own.at[b];
         for (int64_t at = 0; at < own.count; at += s->offload.chunk)
             optimize(s, chunk_of(s, own, at), &s->first_span[k++]);
     }
@@ -126,11 +134,7 @@ static void update_elements(void *context)
 
 static bool own_piece(const void *context, int64_t first, int64_t end, ls_optim_piece *piece_out)
 {
-    ls_step_piece piece;
-    bool found = ls_step_own_piece(context, first, end, &piece);
-
-    *piece_out = (ls_optim_piece){.first = piece.first, .count = piece.count, .place = piece.place};
-    return found;
+    return ls_step_find(&((const ls_step *)context)->parts.own, first, end, piece_out);
 }
 
 /* The time until now is the optimizer's, and that of an exchange its own. */
@@ -145,7 +149,7 @@ static ls_status sum_numbers(void *context, float *numbers, int64_t n)
     ls_step *s = context;
 
     ls_step_clock_lap(s->clock, LS_TIME_OPTIMIZER);
-    return exchanged(s, ls_step_share(s, numbers, n));
+    return exchanged(s, ls_step_sum_in_group(s, numbers, n));
 }
 
 static ls_status gather_parts(void *context, float *whole)
@@ -161,12 +165,12 @@ static ls_status tell_others(void *context, int from, void *memory, int64_t byte
     ls_step *s = context;
 
     ls_step_clock_lap(s->clock, LS_TIME_OPTIMIZER);
-    return exchanged(s, ls_step_tell(s, from, memory, bytes));
+    return exchanged(s, ls_step_broadcast(s, from, memory, bytes));
 }
 
 ls_status ls_step_open_optimizer(ls_step *s)
 {
-    const ls_mesh *mesh = s->args.dp ? &ls_dp_about(s->args.dp)->mesh : NULL;
+    const ls_mesh *mesh = s->args.dp ? &ls_dp_args_of(s->args.dp)->mesh : NULL;
     ls_status st;
 
     LS_TRY(st, open_elements(s), out);
@@ -194,7 +198,7 @@ ls_status ls_step_open_optimizer(ls_step *s)
                                                             .elements = update_elements,
                                                             .sum = sum_numbers,
                                                             .gather = gather_parts,
-                                                            .tell = tell_others}});
+                                                            .broadcast = tell_others}});
 out:
     return st;
 }
@@ -219,7 +223,7 @@ ls_status ls_step_update(ls_step *s, ls_step_clock *clock)
     if (ls_step_updates_matrices(s)) /* all ranks have all weights now */
         return s->args.dp ? ls_step_weights_changed(s) : LS_OK;
     ls_replica_send_update(s);
-    s->vote.made = true;
+    s->progress.made = true;
     if (s->mode->spread)
         st = s->mode->spread(s, clock);
 out:

@@ -21,19 +21,20 @@
 
 #include "base/fault.h"
 
-static bool has(ls_zero_units_set set, int bucket)
+static ls_zero_units_set bit(int bucket)
 {
-    return set >> bucket & 1;
+    return (ls_zero_units_set)1 << bucket;
 }
 
 static ls_status start(ls_step *s, ls_zero_units_set wanted)
 {
+    ls_zero_units_set missing = wanted & ~(s->zero_gather.coming | s->zero_gather.there);
     ls_status st = LS_OK;
 
-    for (int b = 0; b < ls_dp_buckets(s->args.dp) && st == LS_OK; b++)
-        if (has(wanted & ~(s->zero_gather.coming | s->zero_gather.there), b)) {
+    for (int b = 0; b < LS_ZERO_UNITS_SET && st == LS_OK; b++)
+        if (missing & bit(b)) {
             st = s->exchange->fetch(s, b);
-            s->zero_gather.coming |= st == LS_OK ? (ls_zero_units_set)1 << b : 0;
+            s->zero_gather.coming |= st == LS_OK ? bit(b) : 0;
         }
     return st;
 }
@@ -41,7 +42,7 @@ static ls_status start(ls_step *s, ls_zero_units_set wanted)
 /* The 16-bit weights of a bucket, which its owners do not send. */
 static void renew_copy(ls_step *s, int bucket)
 {
-    const ls_dp_args *a = ls_dp_about(s->args.dp);
+    const ls_dp_args *a = ls_dp_args_of(s->args.dp);
     ls_mesh_part part = ls_mesh_bucket(&a->mesh, a->trained, bucket);
 
     part.packed = part.first;
@@ -51,17 +52,18 @@ static void renew_copy(ls_step *s, int bucket)
 /* Wait for those of a set that are on their way; dropped: they are not read any more. */
 static ls_status settle_some(ls_step *s, ls_zero_units_set wanted, bool dropped)
 {
+    ls_zero_units_set awaited = wanted & s->zero_gather.coming;
     ls_status st = LS_OK;
 
-    for (int b = 0; b < ls_dp_buckets(s->args.dp) && st == LS_OK; b++)
-        if (has(wanted & s->zero_gather.coming, b)) {
+    for (int b = 0; b < LS_ZERO_UNITS_SET && st == LS_OK; b++)
+        if (awaited & bit(b)) {
             st = ls_fault_pass(LS_FAULT_AT_GATHER);
             if (st == LS_OK)
                 st = s->exchange->fetched ? s->exchange->fetched(s, b, !dropped)
                                           : ls_dp_fetched(s->args.dp, b);
-            s->zero_gather.coming &= ~((ls_zero_units_set)1 << b);
-            s->zero_gather.there |= (ls_zero_units_set)1 << b;
-            if (st == LS_OK && !ls_step_shards(s))
+            s->zero_gather.coming &= ~bit(b);
+            s->zero_gather.there |= bit(b);
+            if (st == LS_OK && !s->zero_gather.window.base) /* ZeRO 1 and 2: in place */
                 renew_copy(s, b);
         }
     return st;
@@ -83,21 +85,31 @@ ls_status ls_step_start_gathers(ls_step *s)
 
     for (int b = 0; b < ls_dp_buckets(s->args.dp) && st == LS_OK; b++) {
         st = ls_dp_gather_start(s->args.dp, b, s->state_memory[0]);
-        s->zero_gather.coming |= st == LS_OK ? (ls_zero_units_set)1 << b : 0;
+        s->zero_gather.coming |= st == LS_OK ? bit(b) : 0;
     }
     return st;
 }
 
-static ls_status drop(ls_step *s, ls_zero_units_set unwanted)
+ls_status ls_step_drop_weights(ls_step *s, ls_zero_units_set unwanted)
 {
     ls_status st = settle_some(s, unwanted, true);
+    ls_zero_units_set gone = unwanted & s->zero_gather.there;
 
-    for (int b = 0; b < ls_dp_buckets(s->args.dp) && st == LS_OK; b++)
-        if (has(unwanted & s->zero_gather.there, b)) {
-            if (s->exchange->drop)
-                s->exchange->drop(s, b);
-            s->zero_gather.there &= ~((ls_zero_units_set)1 << b);
-        }
+    s->zero_gather.there &= ~gone;
+    if (st == LS_OK && gone && s->exchange->drop)
+        s->exchange->drop(s, gone);
+    return st;
+}
+
+ls_status ls_step_gather_weights(ls_step *s, ls_zero_units_set now, ls_zero_units_set next)
+{
+    ls_status st;
+
+    LS_TRY(st, ls_step_drop_weights(s, ~(now | next)), out);
+    LS_TRY(st, start(s, now), out);
+    LS_TRY(st, start(s, next), out);
+    st = settle(s, now);
+out:
     return st;
 }
 
@@ -105,24 +117,17 @@ static ls_status drop(ls_step *s, ls_zero_units_set unwanted)
 static ls_status fetch_unit(ls_step *s, int64_t unit)
 {
     const ls_model *model = s->args.model;
-    const ls_mesh *mesh = &ls_dp_about(s->args.dp)->mesh;
+    const ls_mesh *mesh = &ls_dp_args_of(s->args.dp)->mesh;
     int64_t next = ls_zero_units_next(model, unit == 0 ? -1 : s->zero_gather.unit, unit);
-    ls_zero_units_set now = ls_zero_units_buckets(model, mesh, unit);
-    ls_zero_units_set soon = now | ls_zero_units_buckets(model, mesh, next);
-    ls_status st;
 
-    LS_TRY(st, drop(s, ~soon), out);
-    LS_TRY(st, start(s, now), out);
-    LS_TRY(st, start(s, soon), out);
-    LS_TRY(st, settle(s, now), out);
-out:
-    return st;
+    return ls_step_gather_weights(s, ls_zero_units_buckets(model, mesh, unit),
+                                  ls_zero_units_buckets(model, mesh, next));
 }
 
 void ls_step_need(void *context, int64_t unit)
 {
     ls_step *s = context;
-    bool back = unit > 0 && unit <= s->zero_gather.unit, shards = ls_step_shards(s);
+    bool back = unit > 0 && unit <= s->zero_gather.unit, shards = ls_step_divides_weights(s);
     ls_status st;
 
     if (s->status != LS_OK || (!shards && !s->zero_gather.coming)) {
@@ -131,10 +136,9 @@ void ls_step_need(void *context, int64_t unit)
     }
     if (s->clock)
         ls_step_clock_lap(s->clock, back ? LS_TIME_BACKWARD : LS_TIME_FORWARD);
-    st =
-        shards
-            ? fetch_unit(s, unit)
-            : settle(s, ls_zero_units_buckets(s->args.model, &ls_dp_about(s->args.dp)->mesh, unit));
+    st = shards ? fetch_unit(s, unit)
+                : settle(s, ls_zero_units_buckets(s->args.model, &ls_dp_args_of(s->args.dp)->mesh,
+                                                  unit));
     s->zero_gather.unit = unit;
     ls_step_record(s, st);
     if (s->clock)
@@ -145,5 +149,6 @@ ls_status ls_step_forget(ls_step *s)
 {
     if (s->exchange->changed)
         s->exchange->changed(s);
-    return ls_step_shards(s) ? drop(s, ~(ls_zero_units_set)0) : ls_step_settle(s);
+    return ls_step_divides_weights(s) ? ls_step_drop_weights(s, ~(ls_zero_units_set)0)
+                                      : ls_step_settle(s);
 }

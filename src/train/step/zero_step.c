@@ -21,12 +21,12 @@
 
 static bool fits(const ls_step_args *args)
 {
-    return args->dp && ls_dp_about(args->dp)->mesh.zero >= 2;
+    return args->dp && ls_dp_args_of(args->dp)->mesh.zero >= 2;
 }
 
 static bool fits_update(const ls_step_args *args)
 {
-    return args->dp && ls_dp_about(args->dp)->mesh.zero == 1;
+    return args->dp && ls_dp_args_of(args->dp)->mesh.zero == 1;
 }
 
 int ls_step_zero_parts(const ls_step *s, ls_mesh_part *parts_out)
@@ -40,8 +40,8 @@ int ls_step_zero_parts(const ls_step *s, ls_mesh_part *parts_out)
 
 int ls_step_zero_weights(const ls_step *s, ls_mesh_part *parts_out)
 {
-    return ls_step_shards(s) ? ls_step_zero_parts(s, parts_out)
-                             : ls_step_all(s->args.model->flat, parts_out);
+    return ls_step_divides_weights(s) ? ls_step_zero_parts(s, parts_out)
+                                      : ls_step_all(s->args.model->flat, parts_out);
 }
 
 /* --- gradients -------------------------------------------------------------------------------- */
@@ -55,7 +55,7 @@ void ls_step_zero_ready(ls_step *s, int64_t from)
 
 ls_status ls_step_zero_gradients(ls_step *s, ls_step_state *host_state, ls_step_clock *clock)
 {
-    ls_step_part p = {.count = 0};
+    ls_step_leaves p = {.count = 0};
     ls_status st = LS_OK;
 
     for (int round = 0; round < s->mode->rounds(s); round++) {
@@ -72,7 +72,7 @@ ls_status ls_step_zero_gradients(ls_step *s, ls_step_state *host_state, ls_step_
         } else {
             s->mode->empty_round(s, &call, clock);
         }
-        LS_TRY(st, ls_step_trouble(s), out);
+        LS_TRY(st, ls_step_recorded(s), out);
         LS_TRY(st, ls_fault_pass(LS_FAULT_AT_REDUCE), out);
         LS_TRY(st, s->exchange->end_round(s), out);
         ls_step_clock_lap(clock, LS_TIME_EXCHANGE);
@@ -85,12 +85,12 @@ out:
 
 float *ls_step_zero_gradient(const ls_step *s, int64_t element)
 {
-    return s->own_grad + ls_step_place(s, element);
+    return s->own_grad + ls_step_packed(s, element);
 }
 
 int64_t ls_step_zero_rounds(const ls_step *s)
 {
-    return ls_dp_about(s->args.dp)->rounds;
+    return ls_dp_args_of(s->args.dp)->rounds;
 }
 
 static void empty_round(ls_step *s, const ls_pass_call *call, ls_step_clock *clock)
@@ -101,7 +101,7 @@ static void empty_round(ls_step *s, const ls_pass_call *call, ls_step_clock *clo
 
 static void idle(ls_step *s)
 {
-    if (ls_step_shards(s))
+    if (ls_step_divides_weights(s))
         ls_pass_walk(s->pass, &(ls_pass_call){.need = ls_step_need, .context = s}, false);
 }
 
@@ -118,15 +118,15 @@ static ls_status norm(ls_step *s, const ls_norm2 *whole)
     own.part = LS_NORM_SQUARES;
     join.part = LS_NORM_JOIN;
     s->args.kernels->fill(s->args.stream, &(ls_fill){.x = whole->partials, .n = blocks});
-    for (int b = 0; b < ls_step_buckets(s); b++) {
-        ls_mesh_part part = ls_step_own(s, b);
+    for (int b = 0; b < s->parts.own.n; b++) {
+        ls_mesh_part part = s->parts.own.at[b];
         own.x = ls_step_own_gradient(s, part);
         own.partials = whole->partials + part.first / LS_NORM_BLOCK;
         own.n = part.count;
         if (part.count > 0)
             s->args.kernels->norm2(s->args.stream, &own);
     }
-    st = ls_step_share(s, whole->partials, blocks);
+    st = ls_step_sum_in_group(s, whole->partials, blocks);
     if (st == LS_OK)
         s->args.kernels->norm2(s->args.stream, &join);
     return st;
@@ -137,7 +137,7 @@ ls_status ls_step_zero_spread(ls_step *s, ls_step_clock *clock)
     ls_status st;
 
     ls_step_clock_lap(clock, LS_TIME_OPTIMIZER);
-    if (ls_step_shards(s))
+    if (ls_step_divides_weights(s))
         return ls_step_forget(s);
     st = s->exchange->spread(s);
     ls_step_clock_lap(clock, LS_TIME_EXCHANGE);

@@ -60,7 +60,7 @@ static void list_kinds(ls_session *s)
 
     if (s->mesh.rank == 0) {
         o->names[o->kinds] = "outer.m";
-        o->arrays[o->kinds++] = ls_local_sgd_momentum(o->local);
+        o->arrays[o->kinds++] = ls_local_sgd_arrays_of(o->local).momentum;
     } else {
         o->names[o->kinds] = "adam.m";
         o->arrays[o->kinds++] = live.m;
@@ -99,9 +99,8 @@ out:
     return st;
 }
 
-static ls_status open_mode(ls_session *session)
+static ls_status open_mode(ls_session *s)
 {
-    ls_session *s = session;
     ls_local_sgd_args args = ls_memory_local(s->run, &s->model, &s->mesh);
     ls_local_sgd_session *o = ls_mem_alloc(sizeof *o);
     ls_calls calls;
@@ -195,11 +194,10 @@ static ls_status resume(ls_session *s)
     return LS_OK;
 }
 
-static ls_status start(ls_session *session)
+static ls_status start(ls_session *s)
 {
-    ls_session *s = session;
     ls_local_sgd *local = s->sync.local_sgd->local;
-    float *w = ls_step_state_arrays(s->step).w, *common = ls_local_sgd_common(local);
+    float *w = ls_step_state_arrays(s->step).w, *common = ls_local_sgd_arrays_of(local).common;
     size_t bytes = (size_t)state_bytes(s);
     ls_status st = LS_OK;
 
@@ -209,16 +207,16 @@ static ls_status start(ls_session *session)
         return LS_OK;
     }
     memcpy(w, common, bytes);
-    LS_TRY(st, resume(s), out);
-    st = ls_dp_tell(s->dp, 0, ls_local_sgd_momentum(local), (int64_t)bytes);
-out:
-    return st;
+    st = resume(s);
+    return st == LS_OK
+               ? ls_dp_broadcast(s->dp, 0, ls_local_sgd_arrays_of(local).momentum, (int64_t)bytes)
+               : st;
 }
 
 /* What is saved are the common weights. */
 static void live(const ls_session *session, void *arrays[3])
 {
-    arrays[0] = ls_local_sgd_common(session->sync.local_sgd->local);
+    arrays[0] = ls_local_sgd_arrays_of(session->sync.local_sgd->local).common;
 }
 
 /* --- steps -------------------------------------------------------------------------------------
@@ -282,9 +280,8 @@ out:
     return st;
 }
 
-static ls_status exchange(ls_session *session, ls_step_result *result, ls_step_clock *clock)
+static ls_status exchange(ls_session *s, ls_step_result *result, ls_step_clock *clock)
 {
-    ls_session *s = session;
     ls_local_sgd_session *o = s->sync.local_sgd;
     double mean[2] = {result->finite ? result->loss * (double)o->counted : 0,
                       result->finite ? (double)o->counted : 0};
@@ -294,7 +291,7 @@ static ls_status exchange(ls_session *session, ls_step_result *result, ls_step_c
         o->tokens += o->counted;
     LS_TRY(st, exchange_weights(s), out);
     if (meets(s)) {
-        LS_TRY(st, ls_dp_numbers(s->dp, LS_F64, mean, 2), out);
+        LS_TRY(st, ls_dp_sum_numbers(s->dp, LS_F64, mean, 2), out);
         if (mean[1] > 0)
             s->progress.loss = result->loss = mean[0] / mean[1];
     }
@@ -313,17 +310,18 @@ static ls_status show(ls_session *session, bool shared)
     if (!delayed(session))
         return LS_OK; /* they are the same */
     if (shared)
-        memcpy(ls_local_sgd_spare(local), w, bytes);
-    memcpy(w, shared ? ls_local_sgd_common(local) : ls_local_sgd_spare(local), bytes);
+        memcpy(ls_local_sgd_arrays_of(local).spare, w, bytes);
+    memcpy(w, shared ? ls_local_sgd_arrays_of(local).common : ls_local_sgd_arrays_of(local).spare,
+           bytes);
     return ls_step_weights_changed(session->step);
 }
 
 static void count(const ls_session *session, ls_event_summary *summary)
 {
-    const ls_local_sgd_session *o = session->sync.local_sgd;
+    const ls_local_sgd_args args = ls_memory_local(session->run, &session->model, &session->mesh);
 
-    summary->exchanges = o->exchanges;
-    summary->exchange_bytes = o->exchanges * ls_local_sgd_sends(ls_local_sgd_about(o->local));
+    summary->exchanges = session->sync.local_sgd->exchanges;
+    summary->exchange_bytes = summary->exchanges * ls_local_sgd_sends(&args);
 }
 
 /* --- saving ------------------------------------------------------------------------------------
@@ -362,7 +360,7 @@ static ls_ckpt_info info_now(const ls_session *s)
 }
 
 /* The save before has ended, and the snapshot is free. */
-static ls_status await_writer(ls_local_sgd_session *o)
+static ls_status wait_writer(ls_local_sgd_session *o)
 {
     bool done;
 
@@ -372,15 +370,14 @@ static ls_status await_writer(ls_local_sgd_session *o)
 }
 
 /* A save that fails is a warning. */
-static ls_status save_begin(ls_session *session)
+static ls_status save_begin(ls_session *s)
 {
-    ls_session *s = session;
     ls_local_sgd_session *o = s->sync.local_sgd;
     ls_ckpt_info info = info_now(s);
     ls_status st = LS_OK;
 
     LS_TRY(st, open_store(s), out);
-    LS_TRY(st, await_writer(o), out);
+    LS_TRY(st, wait_writer(o), out);
     for (int k = 0; k < o->kinds; k++)
         memcpy(o->snapshot[k], o->arrays[k], (size_t)state_bytes(s));
     LS_TRY(st, ls_ckpt_writer_begin(o->writer, &info, o->shadows, o->n_rows, 0), out);
@@ -393,16 +390,15 @@ out:
     return LS_OK;
 }
 
-static ls_status finish(ls_session *session)
+static ls_status finish(ls_session *s)
 {
-    ls_session *s = session;
     ls_local_sgd_session *o = s->sync.local_sgd;
     const ls_ckpt_pruning kept = ls_save_kept(s);
     ls_ckpt_info info = info_now(s);
     ls_status st = LS_OK;
 
     ls_err_doing("saving replica %d at step %lld", s->mesh.rank, (long long)s->step_number);
-    LS_TRY(st, await_writer(o), out);
+    LS_TRY(st, wait_writer(o), out);
     if (o->saved_step == s->step_number)
         goto out;
     LS_TRY(st, open_store(s), out);

@@ -134,9 +134,8 @@ out:
     return st;
 }
 
-static ls_status open_mode(ls_session *session)
+static ls_status open_mode(ls_session *s)
 {
-    ls_session *s = session;
     ls_param_server_args args = ls_memory_ps(s->run, &s->model, &s->mesh);
     ls_param_server_session *c = ls_mem_alloc(sizeof *c);
     void *memory;
@@ -192,9 +191,8 @@ static void live(const ls_session *session, void *arrays[3])
     arrays[2] = session->sync.param_server->moments[1];
 }
 
-static ls_status start(ls_session *session)
+static ls_status start(ls_session *s)
 {
-    ls_session *s = session;
     ls_param_server_session *c = s->sync.param_server;
     const float *w = ls_step_state_arrays(s->step).w;
 
@@ -209,9 +207,8 @@ static ls_status start(ls_session *session)
 /* --- steps -------------------------------------------------------------------------------------
  */
 
-static ls_status begin(ls_session *session, ls_step_batch *batch, ls_step_clock *clock)
+static ls_status begin(ls_session *s, ls_step_batch *batch, ls_step_clock *clock)
 {
-    ls_session *s = session;
     ls_param_server_session *c = s->sync.param_server;
     int64_t tokens = c->sequences * s->model.shape.T;
     ls_status st = LS_OK;
@@ -222,7 +219,8 @@ static ls_status begin(ls_session *session, ls_step_batch *batch, ls_step_clock 
     ls_step_clock_lap(clock, LS_TIME_DATA);
     if (c->whole == s->step_number) /* nothing has changed since */
         goto out;
-    LS_TRY(st, ls_param_server_pull(c->ps, s->step_number, ls_step_state_arrays(s->step).w), out);
+    LS_TRY(st, ls_param_server_pull(c->ps, s->step_number, false, ls_step_state_arrays(s->step).w),
+           out);
     st = ls_step_weights_changed(s->step);
 out:
     ls_step_clock_lap(clock, LS_TIME_EXCHANGE);
@@ -245,9 +243,8 @@ static ls_status take_result(const ls_session *s, const ls_param_server_result *
     return LS_ENUMERIC;
 }
 
-static ls_status end(ls_session *session, ls_step_result *result, ls_step_clock *clock)
+static ls_status end(ls_session *s, ls_step_result *result, ls_step_clock *clock)
 {
-    ls_session *s = session;
     ls_param_server_session *c = s->sync.param_server;
     double clip = s->run->train.clip;
     ls_param_server_push push = {.step = s->step_number,
@@ -275,24 +272,21 @@ out:
     return st;
 }
 
-static bool meets(const ls_session *session)
+static bool meets(const ls_session *s)
 {
-    const ls_session *s = session;
-
     return together(s) || s->step_number % s->run->ps.meet == 0 ||
            (s->progress.total_steps && s->step_number >= s->progress.total_steps);
 }
 
 /* All weights, once every rank has pushed the steps that were done; by all ranks. */
-static ls_status gather(ls_session *session)
+static ls_status gather(ls_session *s)
 {
-    ls_session *s = session;
     ls_param_server_session *c = s->sync.param_server;
     ls_status st = LS_OK;
 
     if (c->whole == s->step_number)
         goto out;
-    LS_TRY(st, ls_param_server_pull_all(c->ps, s->step_number, ls_step_state_arrays(s->step).w),
+    LS_TRY(st, ls_param_server_pull(c->ps, s->step_number, true, ls_step_state_arrays(s->step).w),
            out);
     LS_TRY(st, ls_step_weights_changed(s->step), out);
     c->whole = s->step_number;
@@ -300,9 +294,8 @@ out:
     return st;
 }
 
-static ls_status exchange(ls_session *session, ls_step_result *result, ls_step_clock *clock)
+static ls_status exchange(ls_session *s, ls_step_result *result, ls_step_clock *clock)
 {
-    ls_session *s = session;
     double share = result->finite ? s->sync.param_server->share : 0;
     double mean[2] = {share > 0 ? result->loss * share : 0, share};
     ls_status st = LS_OK;
@@ -311,7 +304,7 @@ static ls_status exchange(ls_session *session, ls_step_result *result, ls_step_c
         return LS_OK;
     /* All pushes have come: the next exchange must not wait for a rank that is far behind. */
     LS_TRY(st, gather(s), out);
-    LS_TRY(st, ls_dp_numbers(s->dp, LS_F64, mean, 2), out);
+    LS_TRY(st, ls_dp_sum_numbers(s->dp, LS_F64, mean, 2), out);
     if (mean[1] > 0)
         s->progress.loss = result->loss = mean[0] / mean[1];
 out:
@@ -332,7 +325,7 @@ static ls_status save_end(ls_session *session, ls_status result)
 {
     ls_param_server_release(session->sync.param_server->ps);
     /* No rank pushes before the moments of all servers were read. */
-    return result != LS_OK ? result : ls_dp_numbers(session->dp, LS_F64, &(double){0}, 1);
+    return result != LS_OK ? result : ls_dp_sum_numbers(session->dp, LS_F64, &(double){0}, 1);
 }
 
 static ls_status leave(ls_session *session)

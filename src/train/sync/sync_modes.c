@@ -1,4 +1,9 @@
-/* sync_modes.c -- the table of ways to combine what ranks learn. */
+/* sync_modes.c -- the table of ways to combine what ranks learn.
+ *
+ *     sync:        weights                      what ranks exchange                    file
+ *     allreduce    the same on all ranks        gradients, in every step               train/step
+ *     local        one set a rank, and common   differences, every local.steps steps   local_sgd_session.c
+ *     ps           at the servers               pulls and pushes, in every step        param_server_session.c */
 #include "train/sync/sync_modes.h"
 
 /* One rank, or gradients that the step itself sums. */
