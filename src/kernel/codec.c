@@ -1,4 +1,4 @@
-/* codec.c -- sizes of compressed gradients, and the choice of the loops of cpu/simd/codec.c for
+/* codec.c -- sizes of compressed gradients, and the choice of the loops of cpu/simd/simd_codec.c for
  * this CPU. */
 #include "kernel/codec.h"
 

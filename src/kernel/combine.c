@@ -1,4 +1,4 @@
-/* combine.c -- picks the loops of cpu/simd/combine.c for this CPU.
+/* combine.c -- picks the loops of cpu/simd/simd_combine.c for this CPU.
  *
  * The choice is made anew at each call: it reads a few words that the compiler's run time filled at
  * start, which costs a few nanoseconds, and needs no state. */

@@ -1,4 +1,4 @@
-/* ref_norm.c -- norm rows by their formulas, in double. See simd/norm.c for the formulas. */
+/* ref_norm.c -- norm rows by their formulas, in double. See simd/simd_norm.c for the formulas. */
 #include "kernel/cpu/ref_impl.h"
 #include "kernel/cpu/rows_basic.h"
 

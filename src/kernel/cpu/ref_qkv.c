@@ -3,7 +3,7 @@
  *
  * The packed row of a token holds H query heads, Hkv key heads and Hkv value heads of D each. The
  * gradient of a rotation is the rotation by the opposite angle; the gradient of the norm is that of
- * simd/norm.c's RMS kind, with one weight for all query heads and one for all key heads. Where
+ * simd/simd_norm.c's RMS kind, with one weight for all query heads and one for all key heads. Where
  * other ranks have heads that are normalised together with these, sums come from and go to the
  * caller. */
 #include "kernel/cpu/ref_impl.h"

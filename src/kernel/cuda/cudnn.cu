@@ -11,7 +11,7 @@
  * the whole batch, and where cuDNN refuses it the ordered one runs in the scratch there is. A plan
  * is made for each shape, strides and number of sequences; a shape that cuDNN refuses is remembered
  * and goes to our own kernels. */
-#include "kernel/cuda/attention.cuh"
+#include "kernel/cuda/cuda_attention.cuh"
 
 #include "kernel/cuda/cugraph.cuh"
 

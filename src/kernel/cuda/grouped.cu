@@ -8,7 +8,7 @@
  *
  * linear_bwd_w: a block for each 128 x 256 of a group's gradient goes through the rows of the
  * group. With several leaves the sums of leaves meet along the tree (a binary counter, as in
- * linear.cu), and a block keeps those that wait for their sibling in a place of its own in the
+ * cuda_linear.cu), and a block keeps those that wait for their sibling in a place of its own in the
  * stack; so there are as many blocks as places, and each does tile after tile.
  *
  * A sum depends on the rows of its leaf and group only, and on the order in which these lie. */

@@ -1,5 +1,5 @@
 /* table.cu -- the CUDA rows as a table, and the one symbol that the plugin shows. */
-#include "kernel/cuda/experts.cuh"
+#include "kernel/cuda/cuda_experts.cuh"
 #include "kernel/cuda/fp8.cuh"
 
 /* The names of kernel/registry.c, which the plugin does not link. */
