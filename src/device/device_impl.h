@@ -1,10 +1,13 @@
 /* device_impl.h -- what a kind of device provides; private to this room.
  *
  * One table per kind, listed in device.c in order of preference; "auto" takes the first that is
- * usable. All entries are required but those said to be optional. */
+ * usable. That of a GPU only opens: then the plugin's table takes its place, which has no `unusable`.
+ * All entries are required but those said to be optional. */
 #pragma once
 #include "device/device.h"
 #include "device/plugin.h"
+
+LS_C_BEGIN
 
 typedef struct ls_device_ops {
     const char *kind;
@@ -102,3 +105,5 @@ struct ls_graph {
 
 extern const ls_device_ops ls_device_cpu;
 extern const ls_device_ops ls_device_cuda;
+
+LS_C_END

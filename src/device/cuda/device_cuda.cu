@@ -6,6 +6,7 @@
  * rows, and LINESHAFT_CUDA_SYNC=1 waits after each one to find which it was. After such an error
  * the card's context is lost: every later call fails with the same error, nothing is retried. */
 #include "device/cuda/native.cuh"
+#include "device/device_impl.h"
 
 #include <time.h>
 #include "base/time.h"
@@ -71,25 +72,27 @@ out:
     return st;
 }
 
-static ls_status device_open(int card, void **native_out)
+static ls_status device_open(ls_device *device, int)
 {
     ls_cuda_device *d = (ls_cuda_device *)ls_mem_alloc(sizeof *d);
 
     if (!d)
         return LS_ENOMEM;
-    ls_status st = device_init(d, card);
+    ls_status st = device_init(d, device->card);
     if (st != LS_OK) {
         ls_mem_free(d);
         return st;
     }
-    *native_out = d;
+    device->native = d;
     return LS_OK;
 }
 
-static void device_close(void *native)
+static void device_close(ls_device *device)
 {
-    ls_cuda_device *d = (ls_cuda_device *)native;
+    ls_cuda_device *d = (ls_cuda_device *)device->native;
 
+    if (!d)
+        return;
     if (d->products)
         d->drop_products(d->products);
     if (d->attention)
@@ -97,16 +100,16 @@ static void device_close(void *native)
     ls_mem_free(d);
 }
 
-static ls_status device_enter(void *native)
+static ls_status device_enter(ls_device *device)
 {
-    const ls_cuda_device *d = (const ls_cuda_device *)native;
+    const ls_cuda_device *d = (const ls_cuda_device *)device->native;
 
     return ls_cuda_ok(cudaSetDevice(d->ordinal), "choose a card");
 }
 
-static void device_describe(void *native, ls_device_info *info_out)
+static void device_describe(const ls_device *device, ls_device_info *info_out)
 {
-    const ls_cuda_device *d = (const ls_cuda_device *)native;
+    const ls_cuda_device *d = (const ls_cuda_device *)device->native;
     size_t free_bytes = 0, total_bytes = 0;
 
     cudaMemGetInfo(&free_bytes, &total_bytes);
@@ -127,7 +130,7 @@ static void device_describe(void *native, ls_device_info *info_out)
 }
 
 /* Memory is cleared at once and waited for: a stream of its own may use it next. */
-static void *zeroed(int64_t bytes)
+static void *device_alloc(ls_device *, int64_t bytes)
 {
     void *p = NULL;
 
@@ -141,23 +144,15 @@ static void *zeroed(int64_t bytes)
     return NULL;
 }
 
-static void *device_alloc(void *native, int64_t bytes)
+static void device_free(ls_device *, void *memory, int64_t)
 {
-    (void)native;
-    return zeroed(bytes);
-}
-
-static void device_free(void *native, void *memory)
-{
-    (void)native;
     cudaFree(memory);
 }
 
-static void *host_alloc(void *native, int64_t bytes)
+static void *host_alloc(ls_device *, int64_t bytes)
 {
     void *p = NULL;
 
-    (void)native;
     if (cudaMallocHost(&p, (size_t)bytes) != cudaSuccess) {
         cudaGetLastError();
         return NULL;
@@ -166,34 +161,34 @@ static void *host_alloc(void *native, int64_t bytes)
     return p;
 }
 
-static void host_free(void *native, void *memory)
+static void host_free(ls_device *, void *memory, int64_t)
 {
-    (void)native;
     cudaFreeHost(memory);
 }
 
-static bool host_lock(void *native, void *memory, int64_t bytes)
+static bool host_lock(ls_device *, void *memory, int64_t bytes)
 {
-    (void)native;
     if (cudaHostRegister(memory, (size_t)bytes, cudaHostRegisterDefault) == cudaSuccess)
         return true;
     cudaGetLastError();
     return false;
 }
 
-static void host_unlock(void *native, void *memory)
+static void host_unlock(ls_device *, void *memory)
 {
-    (void)native;
     if (cudaHostUnregister(memory) != cudaSuccess)
         cudaGetLastError();
 }
 
 /* --- streams -------------------------------------------------------------------------------- */
 
-static void stream_close(void *stream)
+static ls_cuda_stream *of(const ls_stream *stream)
 {
-    ls_cuda_stream *s = (ls_cuda_stream *)stream;
+    return (ls_cuda_stream *)stream->native;
+}
 
+static void stream_release(ls_cuda_stream *s)
+{
     if (s->stream)
         cudaStreamSynchronize(s->stream);
     if (s->workspace)
@@ -237,25 +232,30 @@ out:
     return st;
 }
 
-static ls_status stream_open(void *native, void **stream_out)
+static ls_status stream_open(ls_stream *stream)
 {
     ls_cuda_stream *s = (ls_cuda_stream *)ls_mem_alloc(sizeof *s);
 
     if (!s)
         return LS_ENOMEM;
-    s->device = (ls_cuda_device *)native;
+    s->device = (ls_cuda_device *)stream->device->native;
     ls_status st = stream_init(s);
     if (st != LS_OK) {
-        stream_close(s);
+        stream_release(s);
         return st;
     }
-    *stream_out = s;
+    stream->native = s;
     return LS_OK;
 }
 
-static void *stream_handle(void *stream)
+static void stream_close(ls_stream *stream)
 {
-    return ((const ls_cuda_stream *)stream)->stream;
+    stream_release(of(stream));
+}
+
+static void *stream_handle(const ls_stream *stream)
+{
+    return of(stream)->stream;
 }
 
 /* The old arena may be in use, now or by what was recorded. Returns how large the new one is to be.
@@ -303,12 +303,17 @@ void *ls_cuda_arena(ls_cuda_stream *s, int64_t bytes)
     return s->arena;
 }
 
-static ls_status stream_copy(void *stream, void *dst, const void *src, int64_t bytes)
+/* Queueing has no result; a failure goes where all failures of queued work go. */
+static void queued(ls_stream *stream, cudaError_t error, const char *what)
 {
-    ls_cuda_stream *s = (ls_cuda_stream *)stream;
+    if (ls_cuda_ok(error, what) != LS_OK)
+        ls_stream_fail(stream);
+}
 
-    return ls_cuda_ok(cudaMemcpyAsync(dst, src, (size_t)bytes, cudaMemcpyDefault, s->stream),
-                      "queue a copy");
+static void stream_copy(ls_stream *stream, void *dst, const void *src, int64_t bytes)
+{
+    queued(stream, cudaMemcpyAsync(dst, src, (size_t)bytes, cudaMemcpyDefault, of(stream)->stream),
+           "queue a copy");
 }
 
 /* "norm_fwd, linear_fwd": the last rows queued, oldest first. */
@@ -383,9 +388,14 @@ ls_status ls_cuda_sync(ls_cuda_stream *s, int64_t deadline_ns)
     return error == cudaSuccess ? read_faults(s) : work_failed(s, error);
 }
 
-static ls_status stream_sync(void *stream, int64_t deadline_ns)
+static ls_status stream_sync(ls_stream *stream, int64_t deadline_ns)
 {
-    return ls_cuda_sync((ls_cuda_stream *)stream, deadline_ns);
+    if (ls_stream_failed(stream))
+        return LS_OK; /* the caller reports that failure; waiting could take for ever */
+    ls_status st = ls_cuda_sync(of(stream), deadline_ns);
+    if (st != LS_OK && st != LS_EDEADLINE)
+        ls_stream_fail(stream);
+    return st;
 }
 
 bool ls_cuda_row_begin(ls_cuda_stream *s, ls_stream *stream, const char *name)
@@ -414,50 +424,47 @@ void ls_cuda_row_end(ls_cuda_stream *s, ls_stream *stream)
 
 /* --- events --------------------------------------------------------------------------------- */
 
-static ls_status event_open(void *native, void **event_out)
+static ls_status event_open(ls_event *event)
 {
-    cudaEvent_t event = NULL;
-    ls_status st = ls_cuda_ok(cudaEventCreate(&event), "create an event");
+    cudaEvent_t made = NULL;
+    ls_status st = ls_cuda_ok(cudaEventCreate(&made), "create an event");
 
-    (void)native;
-    if (st == LS_OK)
-        *event_out = event;
+    event->native = made;
     return st;
 }
 
-static void event_close(void *event)
+static void event_close(ls_event *event)
 {
-    cudaEventDestroy((cudaEvent_t)event);
+    cudaEventDestroy((cudaEvent_t)event->native);
 }
 
-static ls_status event_record(void *event, void *stream)
+static void event_record(ls_event *event, ls_stream *stream)
 {
-    ls_cuda_stream *s = (ls_cuda_stream *)stream;
-
-    return ls_cuda_ok(cudaEventRecord((cudaEvent_t)event, s->stream), "record an event");
+    queued(stream, cudaEventRecord((cudaEvent_t)event->native, of(stream)->stream),
+           "record an event");
 }
 
-static ls_status stream_wait(void *stream, void *event)
+static void stream_wait(ls_stream *stream, ls_event *event)
 {
-    ls_cuda_stream *s = (ls_cuda_stream *)stream;
-
-    return ls_cuda_ok(cudaStreamWaitEvent(s->stream, (cudaEvent_t)event, 0), "wait for an event");
+    queued(stream, cudaStreamWaitEvent(of(stream)->stream, (cudaEvent_t)event->native, 0),
+           "wait for an event");
 }
 
-static ls_status event_sync(void *event, int64_t deadline_ns)
+static ls_status event_sync(ls_event *event, int64_t deadline_ns)
 {
-    cudaError_t error = poll_event((cudaEvent_t)event, deadline_ns);
+    cudaError_t error = poll_event((cudaEvent_t)event->native, deadline_ns);
 
     if (error == cudaErrorNotReady)
         return ls_fail(LS_EDEADLINE, "the GPU did not reach a point of its work in time");
     return ls_cuda_ok(error, "wait for an event");
 }
 
-static ls_status event_between(void *begin, void *end, double *ms_out)
+static ls_status event_between(ls_event *begin, ls_event *end, double *ms_out)
 {
     float ms = 0;
-    ls_status st = ls_cuda_ok(cudaEventElapsedTime(&ms, (cudaEvent_t)begin, (cudaEvent_t)end),
-                              "measure between events");
+    ls_status st =
+        ls_cuda_ok(cudaEventElapsedTime(&ms, (cudaEvent_t)begin->native, (cudaEvent_t)end->native),
+                   "measure between events");
 
     if (st == LS_OK)
         *ms_out = (double)ms;
@@ -466,9 +473,9 @@ static ls_status event_between(void *begin, void *end, double *ms_out)
 
 /* --- graphs --------------------------------------------------------------------------------- */
 
-static ls_status graph_begin(void *stream)
+static ls_status graph_begin(ls_stream *stream)
 {
-    ls_cuda_stream *s = (ls_cuda_stream *)stream;
+    ls_cuda_stream *s = of(stream);
     ls_status st = ls_cuda_ok(cudaStreamBeginCapture(s->stream, cudaStreamCaptureModeThreadLocal),
                               "begin a recording");
 
@@ -479,9 +486,9 @@ static ls_status graph_begin(void *stream)
     return st;
 }
 
-static ls_status graph_end(void *stream, void **graph_out)
+static ls_status graph_end(ls_stream *stream, void **graph_out)
 {
-    ls_cuda_stream *s = (ls_cuda_stream *)stream;
+    ls_cuda_stream *s = of(stream);
     ls_status st = LS_OK;
     cudaGraph_t graph = NULL;
     cudaGraphExec_t exec = NULL;
@@ -498,28 +505,28 @@ out:
     return st;
 }
 
-static ls_status graph_launch(void *graph, void *stream)
+static void graph_launch(void *graph, ls_stream *stream)
 {
-    ls_cuda_stream *s = (ls_cuda_stream *)stream;
+    ls_cuda_stream *s = of(stream);
 
     s->recent[s->queued++ % LS_CUDA_RECENT] = "a recorded graph";
-    return ls_cuda_ok(cudaGraphLaunch((cudaGraphExec_t)graph, s->stream), "launch a recording");
+    queued(stream, cudaGraphLaunch((cudaGraphExec_t)graph, s->stream), "launch a recording");
 }
 
-static void graph_free(void *graph)
+static void graph_free(ls_device *, void *graph)
 {
     cudaGraphExecDestroy((cudaGraphExec_t)graph);
 }
 
-/* Members in the order of plugin.h; the kernel room's part is filled in by kernel/cuda/table.cu. */
-const ls_plugin ls_cuda_device_entries = {
-    .abi = LS_PLUGIN_ABI,
-    .version = LS_VERSION,
+/* Members in the order of device_impl.h. */
+static const ls_device_ops ops = {
     .kind = "cuda",
-    .load = plugin_load,
+    .automatic = false,
+    .graphs = true,
+    .unusable = NULL, /* open_cuda.c has asked before */
     .open = device_open,
-    .enter = device_enter,
     .close = device_close,
+    .enter = device_enter,
     .describe = device_describe,
     .alloc = device_alloc,
     .free = device_free,
@@ -548,6 +555,16 @@ const ls_plugin ls_cuda_device_entries = {
     .graph_end = graph_end,
     .graph_launch = graph_launch,
     .graph_free = graph_free,
+};
+
+/* The kernel room's part is filled in by kernel/cuda/table.cu. */
+const ls_plugin ls_cuda_device_entries = {
+    .abi = LS_PLUGIN_ABI,
+    .ops_bytes = sizeof ops,
+    .version = LS_VERSION,
+    .kind = "cuda",
+    .load = plugin_load,
+    .ops = &ops,
     .kernels = NULL,
     .kernels_stamp = 0,
 };

@@ -78,13 +78,13 @@ void ls_cuda_row_end(ls_cuda_stream *s, ls_stream *stream);
 /* Wait for what the stream has queued; the fault cells are read. */
 ls_status ls_cuda_sync(ls_cuda_stream *s, int64_t deadline_ns);
 
-/* Windows (window_cuda.cu), as ls_plugin has them. */
-int64_t ls_cuda_window_page(void *native);
-void *ls_cuda_window_open(void *native, int64_t bytes);
-bool ls_cuda_window_back(void *native, void *at, int64_t bytes);
-bool ls_cuda_window_turn(void *native, void *at, int64_t bytes, int64_t period);
-void ls_cuda_window_drop(void *native, void *at, int64_t bytes);
-void ls_cuda_window_close(void *native, void *base, int64_t bytes);
+/* Windows (window_cuda.cu), as ls_device_ops has them. */
+int64_t ls_cuda_window_page(const ls_device *device);
+void *ls_cuda_window_open(ls_device *device, int64_t bytes);
+bool ls_cuda_window_back(ls_device *device, void *at, int64_t bytes);
+bool ls_cuda_window_turn(ls_device *device, void *at, int64_t bytes, int64_t period);
+void ls_cuda_window_drop(ls_device *device, void *at, int64_t bytes);
+void ls_cuda_window_close(ls_device *device, void *base, int64_t bytes);
 
 /* The plugin's device entries, for the table in kernel/cuda/table.cu. */
 extern const ls_plugin ls_cuda_device_entries;

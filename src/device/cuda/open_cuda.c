@@ -137,7 +137,8 @@ static ls_status plugin_open(const ls_plugin **plugin_out)
         return st;
     }
     const ls_plugin *plugin = dlsym(library, PLUGIN_SYMBOL);
-    if (!plugin || plugin->abi != LS_PLUGIN_ABI || strcmp(plugin->version, LS_VERSION) != 0) {
+    if (!plugin || plugin->abi != LS_PLUGIN_ABI || plugin->ops_bytes != sizeof(ls_device_ops) ||
+        strcmp(plugin->version, LS_VERSION) != 0) {
         st = ls_fail(LS_EUSAGE, "the CUDA plugin \"%s\" is of another version of this program",
                      path);
         ls_err_hint("Build both from the same source: run \"make\" and \"make cuda\".");
@@ -149,214 +150,27 @@ static ls_status plugin_open(const ls_plugin **plugin_out)
     return st;
 }
 
+/* From here on the device is the plugin's. */
 static ls_status cuda_open(ls_device *device, int threads)
 {
     ls_status st = plugin_open(&device->plugin);
 
-    (void)threads;
     device->threads = 1;
-    return st == LS_OK ? device->plugin->open(device->card, &device->native) : st;
-}
-
-static void cuda_close(ls_device *device)
-{
-    if (device->native)
-        device->plugin->close(device->native);
-}
-
-static ls_status cuda_enter(ls_device *device)
-{
-    return device->plugin->enter(device->native);
-}
-
-static void cuda_describe(const ls_device *device, ls_device_info *info_out)
-{
-    device->plugin->describe(device->native, info_out);
-}
-
-static void *cuda_alloc(ls_device *device, int64_t bytes)
-{
-    return device->plugin->alloc(device->native, bytes);
-}
-
-static void cuda_free(ls_device *device, void *memory, int64_t bytes)
-{
-    (void)bytes;
-    device->plugin->free(device->native, memory);
-}
-
-static void *cuda_host_alloc(ls_device *device, int64_t bytes)
-{
-    return device->plugin->host_alloc(device->native, bytes);
-}
-
-static void cuda_host_free(ls_device *device, void *memory, int64_t bytes)
-{
-    (void)bytes;
-    device->plugin->host_free(device->native, memory);
-}
-
-static bool cuda_host_lock(ls_device *device, void *memory, int64_t bytes)
-{
-    return device->plugin->host_lock(device->native, memory, bytes);
-}
-
-static void cuda_host_unlock(ls_device *device, void *memory)
-{
-    device->plugin->host_unlock(device->native, memory);
-}
-
-static int64_t cuda_window_page(const ls_device *device)
-{
-    return device->plugin->window_page(device->native);
-}
-
-static void *cuda_window_open(ls_device *device, int64_t bytes)
-{
-    return device->plugin->window_open(device->native, bytes);
-}
-
-static bool cuda_window_back(ls_device *device, void *at, int64_t bytes)
-{
-    return device->plugin->window_back(device->native, at, bytes);
-}
-
-static bool cuda_window_turn(ls_device *device, void *at, int64_t bytes, int64_t period)
-{
-    return device->plugin->window_turn(device->native, at, bytes, period);
-}
-
-static void cuda_window_drop(ls_device *device, void *at, int64_t bytes)
-{
-    device->plugin->window_drop(device->native, at, bytes);
-}
-
-static void cuda_window_close(ls_device *device, void *base, int64_t bytes)
-{
-    device->plugin->window_close(device->native, base, bytes);
-}
-
-static ls_status cuda_stream_open(ls_stream *stream)
-{
-    return stream->device->plugin->stream_open(stream->device->native, &stream->native);
-}
-
-static void cuda_stream_close(ls_stream *stream)
-{
-    stream->device->plugin->stream_close(stream->native);
-}
-
-static void *cuda_stream_handle(const ls_stream *stream)
-{
-    return stream->device->plugin->stream_handle(stream->native);
-}
-
-/* Queueing has no result; a failure goes where all failures of queued work go. */
-static void queued(ls_stream *stream, ls_status st)
-{
     if (st != LS_OK)
-        ls_stream_fail(stream);
+        return st;
+    device->ops = device->plugin->ops;
+    return device->ops->open(device, threads);
 }
 
-static void cuda_copy(ls_stream *stream, void *dst, const void *src, int64_t bytes)
+static void close_nothing(ls_device *device)
 {
-    queued(stream, stream->device->plugin->copy(stream->native, dst, src, bytes));
-}
-
-static ls_status cuda_sync(ls_stream *stream, int64_t deadline_ns)
-{
-    if (stream->failed)
-        return LS_OK; /* the caller reports that failure; waiting could take for ever */
-    ls_status st = stream->device->plugin->sync(stream->native, deadline_ns);
-    if (st != LS_EDEADLINE)
-        queued(stream, st);
-    return st;
-}
-
-static ls_status cuda_event_open(ls_event *event)
-{
-    return event->device->plugin->event_open(event->device->native, &event->native);
-}
-
-static void cuda_event_close(ls_event *event)
-{
-    event->device->plugin->event_close(event->native);
-}
-
-static void cuda_event_record(ls_event *event, ls_stream *stream)
-{
-    queued(stream, event->device->plugin->event_record(event->native, stream->native));
-}
-
-static void cuda_stream_wait(ls_stream *stream, ls_event *event)
-{
-    queued(stream, event->device->plugin->stream_wait(stream->native, event->native));
-}
-
-static ls_status cuda_event_sync(ls_event *event, int64_t deadline_ns)
-{
-    return event->device->plugin->event_sync(event->native, deadline_ns);
-}
-
-static ls_status cuda_event_between(ls_event *begin, ls_event *end, double *ms_out)
-{
-    return begin->device->plugin->event_between(begin->native, end->native, ms_out);
-}
-
-static ls_status cuda_graph_begin(ls_stream *stream)
-{
-    return stream->device->plugin->graph_begin(stream->native);
-}
-
-static ls_status cuda_graph_end(ls_stream *stream, void **native_out)
-{
-    return stream->device->plugin->graph_end(stream->native, native_out);
-}
-
-static void cuda_graph_launch(void *graph, ls_stream *stream)
-{
-    queued(stream, stream->device->plugin->graph_launch(graph, stream->native));
-}
-
-static void cuda_graph_free(ls_device *device, void *graph)
-{
-    device->plugin->graph_free(graph);
+    (void)device;
 }
 
 const ls_device_ops ls_device_cuda = {
     .kind = "cuda",
     .automatic = false, /* used only when it is asked for */
-    .graphs = true,
     .unusable = cuda_unusable,
     .open = cuda_open,
-    .close = cuda_close,
-    .enter = cuda_enter,
-    .describe = cuda_describe,
-    .alloc = cuda_alloc,
-    .free = cuda_free,
-    .host_alloc = cuda_host_alloc,
-    .host_free = cuda_host_free,
-    .host_lock = cuda_host_lock,
-    .host_unlock = cuda_host_unlock,
-    .window_page = cuda_window_page,
-    .window_open = cuda_window_open,
-    .window_back = cuda_window_back,
-    .window_turn = cuda_window_turn,
-    .window_drop = cuda_window_drop,
-    .window_close = cuda_window_close,
-    .stream_open = cuda_stream_open,
-    .stream_close = cuda_stream_close,
-    .stream_handle = cuda_stream_handle,
-    .copy = cuda_copy,
-    .sync = cuda_sync,
-    .event_open = cuda_event_open,
-    .event_close = cuda_event_close,
-    .event_record = cuda_event_record,
-    .stream_wait = cuda_stream_wait,
-    .event_sync = cuda_event_sync,
-    .event_between = cuda_event_between,
-    .graph_begin = cuda_graph_begin,
-    .graph_end = cuda_graph_end,
-    .graph_launch = cuda_graph_launch,
-    .graph_free = cuda_graph_free,
+    .close = close_nothing, /* where the plugin cannot be loaded */
 };

@@ -4,6 +4,7 @@
  * on today's cards. A mapping keeps its memory alive, so the handle is given back at once. The
  * plugin does not link the driver's library: its functions come from the runtime. */
 #include "device/cuda/native.cuh"
+#include "device/device_impl.h"
 
 #include <cuda.h>
 
@@ -63,9 +64,9 @@ static CUmemAllocationProp on_card(const ls_cuda_device *d)
     return p;
 }
 
-int64_t ls_cuda_window_page(void *native)
+int64_t ls_cuda_window_page(const ls_device *device)
 {
-    ls_cuda_device *d = (ls_cuda_device *)native;
+    ls_cuda_device *d = (ls_cuda_device *)device->native;
     CUmemAllocationProp p = on_card(d);
     const driver *f = functions();
     size_t bytes = 0;
@@ -76,17 +77,16 @@ int64_t ls_cuda_window_page(void *native)
     return d->window_page;
 }
 
-void *ls_cuda_window_open(void *native, int64_t bytes)
+void *ls_cuda_window_open(ls_device *, int64_t bytes)
 {
     CUdeviceptr at = 0;
 
-    (void)native;
     return functions()->reserve(&at, (size_t)bytes, 0, 0, 0) == CUDA_SUCCESS ? (void *)at : NULL;
 }
 
-bool ls_cuda_window_back(void *native, void *at, int64_t bytes)
+bool ls_cuda_window_back(ls_device *device, void *at, int64_t bytes)
 {
-    const ls_cuda_device *d = (const ls_cuda_device *)native;
+    const ls_cuda_device *d = (const ls_cuda_device *)device->native;
     CUmemAllocationProp p = on_card(d);
     CUmemAccessDesc access = {p.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CUmemGenericAllocationHandle handle;
@@ -143,9 +143,9 @@ static bool map_piece(const driver *f, const CUmemAccessDesc *access, const turn
 
 /* A write through one address is seen through another by what is queued behind it, which is all
  * that is asked of it. */
-bool ls_cuda_window_turn(void *native, void *at, int64_t bytes, int64_t period)
+bool ls_cuda_window_turn(ls_device *device, void *at, int64_t bytes, int64_t period)
 {
-    const ls_cuda_device *d = (const ls_cuda_device *)native;
+    const ls_cuda_device *d = (const ls_cuda_device *)device->native;
     CUmemAllocationProp p = on_card(d);
     CUmemAccessDesc access = {p.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     turn_pieces t = {{0, 0}, {bytes % period, period - bytes % period}};
@@ -170,15 +170,13 @@ bool ls_cuda_window_turn(void *native, void *at, int64_t bytes, int64_t period)
 }
 
 /* Nothing that is queued may read it any more. */
-void ls_cuda_window_drop(void *native, void *at, int64_t bytes)
+void ls_cuda_window_drop(ls_device *, void *at, int64_t bytes)
 {
-    (void)native;
     cudaDeviceSynchronize();
     functions()->unmap((CUdeviceptr)at, (size_t)bytes);
 }
 
-void ls_cuda_window_close(void *native, void *base, int64_t bytes)
+void ls_cuda_window_close(ls_device *, void *base, int64_t bytes)
 {
-    (void)native;
     functions()->give_back((CUdeviceptr)base, (size_t)bytes);
 }
