@@ -10,8 +10,9 @@
  *
  * exp and log are our own, in double, so that bits do not depend on the C library.
  *
- * On a GPU experts do not follow one another (experts_groups.c), and what is no row is the device's
- * own (ls_experts_table). */
+ * On a GPU only the device knows how many rows an expert has. Each product is then one row of the table
+ * over groups of rows (ls_groups), of all routed rows, whose number the host knows; what is no row is
+ * the device's own (ls_experts_table). */
 #include "kernel/experts.h"
 
 #include <math.h>
@@ -19,13 +20,29 @@
 #include "device/plugin.h"
 #include "kernel/cpu/leaves.h"
 #include "kernel/cpu/ref_impl.h"
-#include "kernel/experts_impl.h"
 
 enum { BLOCK = 32 }; /* tokens of a task */
 
-static int64_t blocks(int64_t tokens)
+/* One function for each of n tokens, rows or stretches; a task takes a block of them. */
+typedef struct walk {
+    void (*each)(const void *args, int64_t i);
+    const void *args;
+    int64_t n;
+} walk;
+
+static void walk_task(void *context, int64_t index, int worker)
 {
-    return (tokens + BLOCK - 1) / BLOCK;
+    const walk *w = context;
+
+    (void)worker;
+    for (int64_t i = index * BLOCK; i < ls_min_i64(w->n, (index + 1) * BLOCK); i++)
+        w->each(w->args, i);
+}
+
+static void run_walk(ls_stream *stream, walk w)
+{
+    if (!ls_stream_failed(stream))
+        ls_pool_run(ls_stream_pool(stream), walk_task, &w, (w.n + BLOCK - 1) / BLOCK);
 }
 
 /* What the device of a stream brings; NULL: it is done here. */
@@ -160,15 +177,10 @@ static void choose(const ls_route *a, int64_t m)
         weights[k] /= sum;
 }
 
-static void route_task(void *context, int64_t index, int worker)
+static void route_token(const void *args, int64_t m)
 {
-    const ls_route *a = context;
-
-    (void)worker;
-    for (int64_t m = index * BLOCK; m < a->M && m < (index + 1) * BLOCK; m++) {
-        softmax(a, m);
-        choose(a, m);
-    }
+    softmax(args, m);
+    choose(args, m);
 }
 
 /* Counting sort by (expert, leaf); tokens of a leaf follow each other, so that is by expert, then
@@ -213,7 +225,6 @@ static void count_choices(const ls_route *a)
 void ls_experts_route(ls_stream *stream, const ls_route *a)
 {
     const ls_experts_table *device = device_of(stream);
-    ls_route args = *a;
 
     LS_BUG_IF(a->leaves < 1 || a->M % a->leaves != 0 || a->K > a->E, "%lld tokens in %lld leaves",
               (long long)a->M, (long long)a->leaves);
@@ -225,15 +236,16 @@ void ls_experts_route(ls_stream *stream, const ls_route *a)
     }
     if (ls_stream_failed(stream))
         return;
-    ls_pool_run(ls_stream_pool(stream), route_task, &args, blocks(a->M));
+    run_walk(stream, (walk){route_token, a, a->M});
     sort_choices(a);
     count_choices(a);
 }
 
 /* Through the choice, the softmax and the two losses of one token. p' is d loss / d softmax:
  * d logit = p (p' - sum p p'). */
-static void route_back_token(const ls_route_back *b, int64_t m)
+static void route_back_token(const void *args, int64_t m)
 {
+    const ls_route_back *b = args;
     const ls_route *a = b->route;
     const float *p = a->probs + m * a->E, *dw = b->dweights + m * a->K;
     const float *weights = a->weights + m * a->K;
@@ -262,24 +274,14 @@ static void route_back_token(const ls_route_back *b, int64_t m)
         }
 }
 
-static void route_back_task(void *context, int64_t index, int worker)
-{
-    const ls_route_back *b = context;
-
-    (void)worker;
-    for (int64_t m = index * BLOCK; m < b->route->M && m < (index + 1) * BLOCK; m++)
-        route_back_token(b, m);
-}
-
 void ls_experts_route_back(ls_stream *stream, const ls_route_back *a)
 {
     const ls_experts_table *device = device_of(stream);
-    ls_route_back args = *a;
 
     if (device)
         device->route_back(stream, a);
-    else if (!ls_stream_failed(stream))
-        ls_pool_run(ls_stream_pool(stream), route_back_task, &args, blocks(a->route->M));
+    else
+        run_walk(stream, (walk){route_back_token, a, a->route->M});
 }
 
 /* --- experts ----------------------------------------------------------------------------------
@@ -301,41 +303,57 @@ static const void *at_const(const ls_experts *a, const void *x, int64_t n)
     return (const char *)x + n * ls_dtype_bytes(type_of(a));
 }
 
-static void gather_task(void *context, int64_t index, int worker)
+static void gather_row(const void *args, int64_t i)
 {
-    const ls_experts *a = context;
+    const ls_experts *a = args;
     const ls_route *r = a->route;
-    int64_t R = r->M * r->K;
 
-    (void)worker;
-    for (int64_t i = index * BLOCK; i < R && i < (index + 1) * BLOCK; i++)
-        memcpy(at(a, a->xs, i * a->C), at_const(a, a->x, r->slots[i] / r->K * a->C),
-               (size_t)(a->C * ls_dtype_bytes(type_of(a))));
+    memcpy(at(a, a->xs, i * a->C), at_const(a, a->x, r->slots[i] / r->K * a->C),
+           (size_t)(a->C * ls_dtype_bytes(type_of(a))));
 }
 
 /* y = add + sum of weight * ys, in the order of choices. */
-static void combine_task(void *context, int64_t index, int worker)
+static void combine_token(const void *args, int64_t m)
 {
-    const ls_experts *a = context;
+    const ls_experts *a = args;
     const ls_route *r = a->route;
     ls_dtype type = type_of(a);
 
-    (void)worker;
-    for (int64_t m = index * BLOCK; m < r->M && m < (index + 1) * BLOCK; m++)
-        for (int64_t c = 0; c < a->C; c++) {
-            float sum = 0;
-            for (int64_t k = 0; k < r->K; k++)
-                sum +=
-                    r->weights[m * r->K + k] * load(type, a->ys, r->rows[m * r->K + k] * a->C + c);
-            store(type, a->y, m * a->C + c, a->add ? load(type, a->add, m * a->C + c) + sum : sum);
-        }
+    for (int64_t c = 0; c < a->C; c++) {
+        float sum = 0;
+        for (int64_t k = m * r->K; k < (m + 1) * r->K; k++)
+            sum += r->weights[k] * load(type, a->ys, r->rows[k] * a->C + c);
+        store(type, a->y, m * a->C + c, a->add ? load(type, a->add, m * a->C + c) + sum : sum);
+    }
 }
 
-/* Rows of an expert, and where they begin. */
-static int64_t rows_of(const ls_route *r, int64_t e, int64_t *first_out)
+/* Rows that go through the MLPs together: those of one expert, or of all by groups. */
+typedef struct batch {
+    int64_t first, n;
+    bool groups;
+} batch;
+
+static batch rows_of(const ls_route *r, int64_t e)
 {
-    *first_out = r->first[e * r->leaves];
-    return r->first[(e + 1) * r->leaves] - *first_out;
+    int64_t first = r->first[e * r->leaves];
+
+    return (batch){.first = first, .n = r->first[(e + 1) * r->leaves] - first};
+}
+
+/* All routed rows: the first of the experts then stands for all. */
+static batch all_rows(const ls_route *r)
+{
+    return (batch){.n = r->M * r->K, .groups = true};
+}
+
+static ls_groups groups_of(const ls_experts *a)
+{
+    return (ls_groups){.first = a->route->first,
+                       .step = sizeof *a->experts,
+                       .n = a->route->E,
+                       .leaves = a->route->leaves,
+                       .stack = a->stack,
+                       .stack_floats = a->stack_floats};
 }
 
 /* zs to acts, of rows first .. first + n - 1. */
@@ -350,39 +368,31 @@ static void activate(ls_stream *stream, const ls_experts *a, int64_t first, int6
                                                .F = a->F});
 }
 
-static void expert_forward(ls_stream *stream, const ls_experts *a, int64_t e)
+/* y = x W^T, by the weight of the expert that each row is for. */
+static void multiply(ls_stream *stream, const ls_experts *a, batch r, const void *const *w, void *x,
+                     int64_t K, void *y, int64_t N)
 {
-    const ls_kernels *k = a->kernels;
-    int64_t first, n = rows_of(a->route, e, &first);
+    ls_groups groups = groups_of(a);
 
-    if (n == 0)
-        return;
-    k->linear_fwd(stream, &(ls_linear_fwd){.type = type_of(a),
-                                           .x = at(a, a->xs, first * a->C),
-                                           .w = a->experts[e].fc,
-                                           .y = at(a, a->zs, first * 2 * a->F),
-                                           .M = n,
-                                           .N = 2 * a->F,
-                                           .K = a->C,
-                                           .layout = LS_LAYOUT_NK});
-    activate(stream, a, first, n);
-    k->linear_fwd(stream, &(ls_linear_fwd){.type = type_of(a),
-                                           .x = at(a, a->acts, first * a->F),
-                                           .w = a->experts[e].out,
-                                           .y = at(a, a->ys, first * a->C),
-                                           .M = n,
-                                           .N = a->C,
-                                           .K = a->F,
-                                           .layout = LS_LAYOUT_NK});
+    groups.w = w;
+    a->kernels->linear_fwd(stream, &(ls_linear_fwd){.type = type_of(a),
+                                                    .x = at(a, x, r.first * K),
+                                                    .w = *w,
+                                                    .y = at(a, y, r.first * N),
+                                                    .M = r.n,
+                                                    .N = N,
+                                                    .K = K,
+                                                    .layout = LS_LAYOUT_NK,
+                                                    .groups = r.groups ? &groups : NULL});
 }
 
-/* One of the tasks, over n rows or tokens. */
-static void run_tasks(ls_stream *stream, const ls_experts *a, ls_pool_task task, int64_t n)
+static void forward(ls_stream *stream, const ls_experts *a, batch r, const ls_expert *expert)
 {
-    ls_experts args = *a;
-
-    if (!ls_stream_failed(stream))
-        ls_pool_run(ls_stream_pool(stream), task, &args, blocks(n));
+    if (r.n == 0)
+        return;
+    multiply(stream, a, r, &expert->fc, a->xs, a->C, a->zs, 2 * a->F);
+    activate(stream, a, r.first, r.n);
+    multiply(stream, a, r, &expert->out, a->acts, a->F, a->ys, a->C);
 }
 
 void ls_experts_gather(ls_stream *stream, const ls_experts *a)
@@ -392,17 +402,17 @@ void ls_experts_gather(ls_stream *stream, const ls_experts *a)
     if (device)
         device->gather(stream, a);
     else
-        run_tasks(stream, a, gather_task, a->route->M * a->route->K);
+        run_walk(stream, (walk){gather_row, a, a->route->M * a->route->K});
 }
 
 void ls_experts_apply(ls_stream *stream, const ls_experts *a)
 {
     if (device_of(stream)) {
-        ls_experts_groups_forward(stream, a);
+        forward(stream, a, all_rows(a->route), a->experts);
         return;
     }
     for (int64_t e = 0; e < a->route->E && !ls_stream_failed(stream); e++)
-        expert_forward(stream, a, e);
+        forward(stream, a, rows_of(a->route, e), &a->experts[e]);
 }
 
 void ls_experts_activate(ls_stream *stream, const ls_experts *a)
@@ -421,7 +431,7 @@ void ls_experts_combine(ls_stream *stream, const ls_experts *a)
     if (device)
         device->combine(stream, a);
     else
-        run_tasks(stream, a, combine_task, a->route->M);
+        run_walk(stream, (walk){combine_token, a, a->route->M});
 }
 
 void ls_experts_forward(ls_stream *stream, const ls_experts *a)
@@ -460,57 +470,51 @@ void ls_experts_regroup(ls_stream *stream, const ls_regroup *a)
  */
 
 /* dweight = dy . ys, then dys = weight dy in the place of ys. */
-static void spread_task(void *context, int64_t index, int worker)
+static void spread_row(const void *args, int64_t i)
 {
-    const ls_experts *a = context;
+    const ls_experts *a = args;
     const ls_route *r = a->route;
     ls_dtype type = type_of(a);
-    int64_t R = r->M * r->K;
+    int64_t slot = r->slots[i], m = slot / r->K;
+    float weight = r->weights[slot];
+    double dot = 0;
 
-    (void)worker;
-    for (int64_t i = index * BLOCK; i < R && i < (index + 1) * BLOCK; i++) {
-        int64_t slot = r->slots[i], m = slot / r->K;
-        float weight = r->weights[slot];
-        double dot = 0;
-        for (int64_t c = 0; c < a->C; c++) {
-            float dy = load(type, a->dy, m * a->C + c);
-            dot += (double)dy * (double)load(type, a->ys, i * a->C + c);
-            store(type, a->ys, i * a->C + c, weight * dy);
-        }
-        a->dweights[slot] = (float)dot;
+    for (int64_t c = 0; c < a->C; c++) {
+        float dy = load(type, a->dy, m * a->C + c);
+        dot += (double)dy * (double)load(type, a->ys, i * a->C + c);
+        store(type, a->ys, i * a->C + c, weight * dy);
     }
+    a->dweights[slot] = (float)dot;
 }
 
 /* dx = sum of dxs, in the order of choices. */
-static void collect_task(void *context, int64_t index, int worker)
+static void collect_token(const void *args, int64_t m)
 {
-    const ls_experts *a = context;
+    const ls_experts *a = args;
     const ls_route *r = a->route;
     ls_dtype type = type_of(a);
 
-    (void)worker;
-    for (int64_t m = index * BLOCK; m < r->M && m < (index + 1) * BLOCK; m++)
-        for (int64_t c = 0; c < a->C; c++) {
-            float sum = 0;
-            for (int64_t k = 0; k < r->K; k++)
-                sum += load(type, a->xs, r->rows[m * r->K + k] * a->C + c);
-            store(type, a->dx, m * a->C + c, sum);
-        }
+    for (int64_t c = 0; c < a->C; c++) {
+        float sum = 0;
+        for (int64_t k = m * r->K; k < (m + 1) * r->K; k++)
+            sum += load(type, a->xs, r->rows[k] * a->C + c);
+        store(type, a->dx, m * a->C + c, sum);
+    }
 }
 
-/* A product of an expert: x [rows, K], dy [rows, N] with ldy; both from its first row on. */
+/* A product: x [rows, K], dy [rows, N] with ldy; both of all routed rows. */
 typedef struct product {
     void *x, *dy;
     int64_t N, K, ldy;
 } product;
 
-/* dw of rows first .. first + n - 1, counted from the expert's first. */
+/* dw of rows first .. first + n - 1; NULL: of all experts, by groups. */
 static void sum_rows(ls_stream *stream, const ls_experts *a, const product *p, int64_t first,
-                     int64_t n, float *dw, bool accumulate)
+                     int64_t n, float *dw, bool accumulate, const ls_groups *groups)
 {
-    if (n == 0 && !accumulate)
+    if (n == 0 && !accumulate && !groups)
         a->kernels->fill(stream, &(ls_fill){.x = dw, .n = p->N * p->K});
-    if (n == 0)
+    if (n == 0 && !groups)
         return;
     a->kernels->linear_bwd_w(stream, &(ls_linear_bwd_w){.type = type_of(a),
                                                         .x = at(a, p->x, first * p->K),
@@ -521,29 +525,23 @@ static void sum_rows(ls_stream *stream, const ls_experts *a, const product *p, i
                                                         .K = p->K,
                                                         .ldy = p->ldy,
                                                         .layout = LS_LAYOUT_NK,
-                                                        .leaves = 1,
-                                                        .accumulate = accumulate});
+                                                        .leaves = groups ? groups->leaves : 1,
+                                                        .accumulate = accumulate,
+                                                        .groups = groups});
 }
 
-/* The gradient of an expert's weight: leaf sums joined along the tree over leaves. */
-static void weight_back(ls_stream *stream, const ls_experts *a, int64_t e, const product *p,
-                        float *dw)
+/* The gradient of the weight of an expert with several leaves, the first of whose cells is given: leaf
+ * sums joined along the tree over leaves. */
+static void sum_leaves(ls_stream *stream, const ls_experts *a, const product *p,
+                       const int32_t *cell, float *dw)
 {
-    const ls_route *r = a->route;
-    int64_t size = p->N * p->K, begin = r->first[e * r->leaves];
+    int64_t size = p->N * p->K, leaves = a->route->leaves;
     int top = -1;
 
-    if (!dw)
-        return;
-    for (int64_t leaf = 0; leaf < r->leaves; leaf++) {
-        const int32_t *cell = &r->first[e * r->leaves + leaf];
-        int64_t n = cell[1] - cell[0];
-        if (r->leaves == 1) {
-            sum_rows(stream, a, p, 0, n, dw, a->accumulate);
-            return;
-        }
-        sum_rows(stream, a, p, cell[0] - begin, n, a->stack + ++top * size, false);
-        for (int merges = ls_leaves_merges(leaf, r->leaves, top); merges > 0; merges--, top--) {
+    for (int64_t leaf = 0; leaf < leaves; leaf++) {
+        sum_rows(stream, a, p, cell[leaf], cell[leaf + 1] - cell[leaf], a->stack + ++top * size,
+                 false, NULL);
+        for (int merges = ls_leaves_merges(leaf, leaves, top); merges > 0; merges--, top--) {
             float *below = a->stack + (top - 1) * size;
             a->kernels->add(stream,
                             &(ls_add){.a = below, .b = below + size, .out = below, .n = size});
@@ -555,45 +553,78 @@ static void weight_back(ls_stream *stream, const ls_experts *a, int64_t e, const
         memcpy(dw, a->stack, (size_t)size * sizeof *dw);
 }
 
-/* Everything of an expert, each gradient in the place of what it is the gradient of. */
-static void expert_back(ls_stream *stream, const ls_experts *a, int64_t e)
+/* The gradient of a weight of an expert, or of that weight of all. */
+static void weights_back(ls_stream *stream, const ls_experts *a, batch r, product p,
+                         const ls_expert *expert, float *const *dw)
 {
-    const ls_kernels *k = a->kernels;
-    const ls_expert *expert = &a->experts[e];
-    int64_t first, n = rows_of(a->route, e, &first), C = a->C, F = a->F;
-    void *xs = at(a, a->xs, first * C), *zs = at(a, a->zs, first * 2 * F);
-    void *acts = at(a, a->acts, first * F), *ys = at(a, a->ys, first * C);
+    ls_groups groups = groups_of(a);
 
-    weight_back(stream, a, e, &(product){acts, ys, C, F, C}, expert->dout);
-    if (n > 0) {
-        k->linear_bwd_x(stream, &(ls_linear_bwd_x){.type = type_of(a),
-                                                   .dy = ys,
-                                                   .w = expert->out,
-                                                   .dx = acts,
-                                                   .M = n,
-                                                   .N = C,
-                                                   .K = F,
-                                                   .layout = LS_LAYOUT_NK});
-        k->act_bwd(stream, &(ls_act_args){.type = type_of(a),
-                                          .act = a->act,
-                                          .gated = true,
-                                          .x = zs,
-                                          .dy = acts,
-                                          .dx = zs,
-                                          .M = n,
-                                          .F = F});
+    groups.dw = dw;
+    if (r.groups)
+        sum_rows(stream, a, &p, 0, r.n, NULL, a->accumulate, &groups);
+    else if (*dw && a->route->leaves == 1)
+        sum_rows(stream, a, &p, r.first, r.n, *dw, a->accumulate, NULL);
+    else if (*dw)
+        sum_leaves(stream, a, &p, &a->route->first[(expert - a->experts) * a->route->leaves], *dw);
+}
+
+/* Whether gate and up are one matrix in the gradients of every expert, as they are in weights. */
+static bool gate_meets_up(const ls_experts *a)
+{
+    for (int64_t e = 0; e < a->route->E; e++) {
+        const ls_expert *expert = &a->experts[e];
+        if (expert->dgate ? expert->dup != expert->dgate + a->F * a->C : expert->dup != NULL)
+            return false;
     }
-    weight_back(stream, a, e, &(product){xs, zs, F, C, 2 * F}, expert->dgate);
-    weight_back(stream, a, e, &(product){xs, at(a, zs, F), F, C, 2 * F}, expert->dup);
-    if (n > 0)
-        k->linear_bwd_x(stream, &(ls_linear_bwd_x){.type = type_of(a),
-                                                   .dy = zs,
-                                                   .w = expert->fc,
-                                                   .dx = xs,
-                                                   .M = n,
-                                                   .N = 2 * F,
-                                                   .K = C,
-                                                   .layout = LS_LAYOUT_NK});
+    return true;
+}
+
+/* dx = dy W. */
+static void multiply_back(ls_stream *stream, const ls_experts *a, batch r, const void *const *w,
+                          void *dy, int64_t N, void *dx, int64_t K)
+{
+    ls_groups groups = groups_of(a);
+
+    groups.w = w;
+    a->kernels->linear_bwd_x(stream, &(ls_linear_bwd_x){.type = type_of(a),
+                                                        .dy = at(a, dy, r.first * N),
+                                                        .w = *w,
+                                                        .dx = at(a, dx, r.first * K),
+                                                        .M = r.n,
+                                                        .N = N,
+                                                        .K = K,
+                                                        .layout = LS_LAYOUT_NK,
+                                                        .groups = r.groups ? &groups : NULL});
+}
+
+/* Everything of some rows, each gradient in the place of what it is the gradient of. */
+static void back(ls_stream *stream, const ls_experts *a, batch r, const ls_expert *expert)
+{
+    int64_t C = a->C, F = a->F;
+    void *zs = at(a, a->zs, r.first * 2 * F);
+
+    weights_back(stream, a, r, (product){a->acts, a->ys, C, F, C}, expert, &expert->dout);
+    if (r.n > 0) {
+        multiply_back(stream, a, r, &expert->out, a->ys, C, a->acts, F);
+        a->kernels->act_bwd(stream, &(ls_act_args){.type = type_of(a),
+                                                   .act = a->act,
+                                                   .gated = true,
+                                                   .x = zs,
+                                                   .dy = at(a, a->acts, r.first * F),
+                                                   .dx = zs,
+                                                   .M = r.n,
+                                                   .F = F});
+    }
+    if (r.groups && gate_meets_up(a)) {
+        weights_back(stream, a, r, (product){a->xs, a->zs, 2 * F, C, 2 * F}, expert,
+                     &expert->dgate);
+    } else {
+        weights_back(stream, a, r, (product){a->xs, a->zs, F, C, 2 * F}, expert, &expert->dgate);
+        weights_back(stream, a, r, (product){a->xs, at(a, a->zs, F), F, C, 2 * F}, expert,
+                     &expert->dup);
+    }
+    if (r.n > 0)
+        multiply_back(stream, a, r, &expert->fc, a->zs, 2 * F, a->xs, C);
 }
 
 void ls_experts_spread(ls_stream *stream, const ls_experts *a)
@@ -603,17 +634,17 @@ void ls_experts_spread(ls_stream *stream, const ls_experts *a)
     if (device)
         device->spread(stream, a);
     else
-        run_tasks(stream, a, spread_task, a->route->M * a->route->K);
+        run_walk(stream, (walk){spread_row, a, a->route->M * a->route->K});
 }
 
 void ls_experts_apply_back(ls_stream *stream, const ls_experts *a)
 {
     if (device_of(stream)) {
-        ls_experts_groups_back(stream, a);
+        back(stream, a, all_rows(a->route), a->experts);
         return;
     }
     for (int64_t e = 0; e < a->route->E && !ls_stream_failed(stream); e++)
-        expert_back(stream, a, e);
+        back(stream, a, rows_of(a->route, e), &a->experts[e]);
 }
 
 void ls_experts_collect(ls_stream *stream, const ls_experts *a)
@@ -623,7 +654,7 @@ void ls_experts_collect(ls_stream *stream, const ls_experts *a)
     if (device)
         device->collect(stream, a);
     else
-        run_tasks(stream, a, collect_task, a->route->M);
+        run_walk(stream, (walk){collect_token, a, a->route->M});
 }
 
 void ls_experts_backward(ls_stream *stream, const ls_experts *a)
