@@ -55,7 +55,7 @@ typedef struct ls_pass_args {
         *collectives; /* borrowed: how the ranks of a split model meet; NULL where it is
                                * whole. All of them make the same calls */
     const ls_collectives
-        *ep_group;       /* likewise of ranks that divide experts: they make as many calls
+        *ep_group;       /* likewise of ranks that divide experts: all make the same number of calls
                                * (ls_pass_serve) */
     int64_t reach;       /* where experts are divided: tokens of the largest call of any rank,
                                * the same on all; less than B T: as many */
@@ -104,14 +104,6 @@ ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args);
 void ls_pass_close(ls_pass *pass);                  /* NULL is allowed */
 ls_pass_args ls_pass_describe(const ls_pass *pass); /* what it was opened with */
 
-/* Bytes that a rank of a split model, or one that shares sequences, sends to the others in one call
- * of B sequences of T tokens: forward and loss, and with backward all of it; of the part of the
- * model that the pass computes. At least, that is by ring; 0 of a rank that computes alone. What
- * goes to experts of other ranks depends on the tokens, and is not in it. And of that what goes to
- * those with whom it shares sequences. */
-int64_t ls_pass_sent(const ls_pass_args *args, int64_t B, int64_t T, bool backward);
-int64_t ls_pass_cp_sent(const ls_pass_args *args, int64_t B, int64_t T, bool backward);
-
 /* Bytes of host memory that the largest move of a call passes through (ls_collectives_place), where the
  * pass's tensors lie on a device: of a split model; of ranks that share sequences; and of those
  * that divide experts, what comes, as much as what goes. */
@@ -158,7 +150,7 @@ const void *ls_pass_out(const ls_pass *pass, int slot, const void *in);
  * no call while others have one. */
 void ls_pass_walk(const ls_pass *pass, const ls_pass_call *call, bool backward);
 
-/* Where experts are divided (model_split.h) all ranks make as many calls, each with its own tokens. A
+/* Where experts are divided (model_split.h) all ranks make the same number of calls, each with its own tokens. A
  * rank that has no tokens while others have some calls this instead, forward and then backward (or
  * its first half): its experts serve theirs. Of the call w, grad, accumulate and slot count, and
  * what is told and asked for, as by ls_pass_walk(). */
@@ -177,7 +169,7 @@ typedef struct ls_pass_tensor {
 } ls_pass_tensor;
 
 /* Number i of what the last training forward computed, in the order of computation; false past the
- * end. Where backward recomputes, blocks share buffers: then look when `made` tells of it. */
+ * end. Where backward recomputes, blocks share buffers: then look when `made` reports it. */
 bool ls_pass_computed(const ls_pass *pass, const ls_pass_call *call, int i,
                       ls_pass_tensor *tensor_out);
 

@@ -1,6 +1,6 @@
 /* pass_context.c -- attention of ranks that share sequences (mesh.cp): context parallel.
  *
- * N ranks cut each sequence into 2 N chunks of as many tokens, and rank r has chunks r and
+ * N ranks cut each sequence into 2 N chunks of equal length, and rank r has chunks r and
  * 2 N - 1 - r: one whose queries see little and one whose queries see much. Norms, projections and
  * the MLP work on each token alone and need no other rank. Attention needs the keys and values of
  * all ranks. They go round a ring: each rank passes on what it holds while it computes with it.
@@ -26,7 +26,7 @@
  * With `gather` all keys and values arrive in one all-gather while the rank computes with its own: as
  * many bytes, N times the memory. Gradients go back in one reduce-scatter.
  *
- * Gradients for keys and values are fp32 on their way, whatever the type. Both ways join in the
+ * Gradients for keys and values are sent in fp32, whatever the type. Both ways join in the
  * same order, so the forward pass has the same bits.
  *
  * Where the model is split as well (mesh.tp), a context-parallel group holds the ranks that have the
@@ -202,18 +202,18 @@ static int owner_at(const ls_pass *pass, int step)
 /* --- pairs of chunks -------------------------------------------------------------------------- */
 
 /* Own queries, lower or upper, and keys and values of a rank, lower or upper. */
-typedef struct meeting {
+typedef struct chunk_pair {
     int queries, keys;
     ls_heads q, k, v;
     float *lse;
     const int32_t *start;
     ls_attention_pair pair;
-} meeting;
+} chunk_pair;
 
-/* Meeting i of four with the keys of one rank; false: these queries see none of these keys. Upper
+/* Pair i of four with the keys of one rank; false: these queries see none of these keys. Upper
  * keys come first: so that the own chunk, which begins the sums, comes before any other. */
-static bool meet(const ls_pass *pass, const ls_pass_call *call, int64_t l, int owner, void *kv,
-                 int i, meeting *m_out)
+static bool pair_of(const ls_pass *pass, const ls_pass_call *call, int64_t l, int owner, void *kv,
+                    int i, chunk_pair *m_out)
 {
     const ls_pass_args *args = &pass->args;
     const ls_pass_buffers *b = &pass->blocks[l];
@@ -223,7 +223,7 @@ static bool meet(const ls_pass *pass, const ls_pass_call *call, int64_t l, int o
     int64_t k = chunk_first(args, call->T, owner, keys);
     ls_dtype type = args->type;
 
-    *m_out = (meeting){
+    *m_out = (chunk_pair){
         .queries = queries,
         .keys = keys,
         .q = chunk_of(call, type, ls_pass_part_of_qkv(pass, call->T, b->turned, 0), queries),
@@ -242,10 +242,10 @@ static void forward_with(const ls_pass *pass, const ls_pass_call *call, int64_t 
     const ls_model_shape *s = &pass->args.model->shape;
     void *out = pass->args.type == LS_F32 ? pass->blocks[l].att : pass->cp.wide;
     ls_heads o = dense_heads(out, call->T, s->H, s->D);
-    meeting m;
+    chunk_pair m;
 
     for (int i = 0; i < 4; i++)
-        if (meet(pass, call, l, owner, kv, i, &m))
+        if (pair_of(pass, call, l, owner, kv, i, &m))
             pass->args.kernels->attention_fwd(
                 pass->args.stream,
                 &(ls_attention_fwd){.type = pass->args.type,
@@ -277,10 +277,10 @@ static void backward_with(const ls_pass *pass, const ls_pass_call *call, int64_t
     ls_heads dq = dense_heads(pass->cp.wide, call->T, s->H, s->D);
     ls_heads dk = half_of(pass, call, LS_F32, dkv, false);
     ls_heads dv = half_of(pass, call, LS_F32, dkv, true);
-    meeting m;
+    chunk_pair m;
 
     for (int i = 0; i < 4; i++)
-        if (meet(pass, call, l, owner, kv, i, &m))
+        if (pair_of(pass, call, l, owner, kv, i, &m))
             pass->args.kernels->attention_bwd(
                 pass->args.stream,
                 &(ls_attention_bwd){.type = type,
@@ -438,28 +438,4 @@ void ls_pass_cp_count(const ls_pass *pass, const ls_pass_call *call, int64_t l)
                                                .from = chosen,
                                                .to = chosen,
                                                .n = call->B * pass->args.model->shape.E});
-}
-
-/* --- bytes ------------------------------------------------------------------------------------ */
-
-int64_t ls_pass_cp_sent(const ls_pass_args *args, int64_t B, int64_t T, bool backward)
-{
-    int64_t n = args->cp_group.ranks, first = ls_pass_first_block(args),
-            end = ls_pass_end_block(args);
-    int64_t elements = ls_pass_kv_elements(args, B, T), again = 0;
-    int64_t kv = elements * ls_dtype_bytes(args->type), dkv = elements * (int64_t)sizeof(float);
-
-    if (!ls_pass_is_cp(args))
-        return 0;
-    if (!backward)
-        return (end - first) * (n - 1) * kv;
-    int64_t low = ls_min_i64(ls_pass_lowest(args), end);
-    for (int64_t l = low; l < end; l++)
-        if (ls_pass_recompute_of(args, l) == LS_RECOMPUTE_FULL)
-            again += ls_pass_times_again(args, l);
-    int64_t choices =
-        counts_choices(args) ? B * args->model->shape.E * (int64_t)sizeof(int32_t) : 0;
-
-    return (n - 1) * ((end - first) * kv + (end - low) * (kv + dkv) + again * kv) +
-           (end - low) * ls_collectives_sent(LS_COLLECTIVES_SUM, n, choices);
 }

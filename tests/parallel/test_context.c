@@ -8,6 +8,7 @@
 #include "model/tiny.h"
 #include "parallel/comm_world.h"
 #include "parallel/mp_group.h"
+#include "model/pass_sent.h"
 
 enum { VOCAB = 29, MOST_T = 48, B = 3 };
 

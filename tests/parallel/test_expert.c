@@ -9,6 +9,7 @@
 #include "parallel/comm_world.h"
 #include "parallel/mp_group.h"
 #include "parallel/sum_bytes.h"
+#include "model/pass_sent.h"
 
 enum { VOCAB = 29, T = 7, MOST = 8, M = MOST * T };
 

@@ -7,6 +7,7 @@
 #include "model/tiny.h"
 #include "parallel/comm_world.h"
 #include "parallel/mp_group.h"
+#include "model/pass_sent.h"
 
 enum { VOCAB = 29, T = 7, B = 3, M = B * T };
 

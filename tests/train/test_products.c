@@ -13,6 +13,7 @@
 #include "train/session/model_groups.h"
 #include "train/replica/replica_impl.h"
 #include "parallel/sum_bytes.h"
+#include "model/pass_sent.h"
 
 enum { VOCAB = 67, STEPS = 3, MOST_TOKENS = 16 * 32 };
 
