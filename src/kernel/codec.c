@@ -4,32 +4,7 @@
 
 #include <math.h>
 #include "kernel/codec_impl.h"
-
-int ls_codec_list(ls_codec_loops list_out[3])
-{
-    int n = 0;
-
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
-        list_out[n++] = (ls_codec_loops){"avx512", ls_codec_pack_avx512, ls_codec_add_avx512,
-                                         ls_codec_unpack_avx512};
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        list_out[n++] =
-            (ls_codec_loops){"avx2", ls_codec_pack_avx2, ls_codec_add_avx2, ls_codec_unpack_avx2};
-#endif
-    list_out[n++] = (ls_codec_loops){"generic", ls_codec_pack_generic, ls_codec_add_generic,
-                                     ls_codec_unpack_generic};
-    return n;
-}
-
-static ls_codec_loops best(void)
-{
-    ls_codec_loops list[3];
-
-    ls_codec_list(list);
-    return list[0];
-}
+#include "kernel/cpu/isa.h"
 
 ls_codec ls_codec_of(ls_codec_kind kind, double fraction)
 {
@@ -66,7 +41,7 @@ int64_t ls_codec_bytes(const ls_codec *how, int64_t n)
 void ls_codec_pack(const ls_codec *how, const float *x, float *residual, int64_t n,
                    void *packed_out)
 {
-    best().pack(how, x, residual, n, packed_out);
+    LS_ISA_BEST(ls_codec_pack)(how, x, residual, n, packed_out);
 }
 
 static ls_status damaged(void)
@@ -79,10 +54,10 @@ static ls_status damaged(void)
 
 ls_status ls_codec_add(const ls_codec *how, const void *packed, int64_t n, float *sum)
 {
-    return best().add(how, packed, n, sum) ? LS_OK : damaged();
+    return LS_ISA_BEST(ls_codec_add)(how, packed, n, sum) ? LS_OK : damaged();
 }
 
 ls_status ls_codec_unpack(const ls_codec *how, const void *packed, int64_t n, float *out)
 {
-    return best().unpack(how, packed, n, out) ? LS_OK : damaged();
+    return LS_ISA_BEST(ls_codec_unpack)(how, packed, n, out) ? LS_OK : damaged();
 }

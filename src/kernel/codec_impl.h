@@ -1,5 +1,4 @@
-/* codec_impl.h -- the loops behind codec.h, one set per instruction set, and the list of them
- * for tests that compare their bits. */
+/* codec_impl.h -- the loops behind codec.h, one set per instruction set, all with the same bits. */
 #pragma once
 #include "kernel/codec.h"
 
@@ -13,16 +12,6 @@ LS_CODEC_DECLARE(generic)
 LS_CODEC_DECLARE(avx2)
 LS_CODEC_DECLARE(avx512)
 #undef LS_CODEC_DECLARE
-
-typedef struct ls_codec_loops {
-    const char *name;
-    void (*pack)(const ls_codec *how, const float *x, float *residual, int64_t n, char *packed);
-    bool (*add)(const ls_codec *how, const char *packed, int64_t n, float *sum);
-    bool (*unpack)(const ls_codec *how, const char *packed, int64_t n, float *out);
-} ls_codec_loops;
-
-/* Those that this CPU can run, best first; returns how many (at most 3, at least 1). */
-int ls_codec_list(ls_codec_loops list_out[3]);
 
 /* Elements kept of a block of n, for topk. */
 static inline int64_t ls_codec_kept(const ls_codec *how, int64_t n)

@@ -4,8 +4,8 @@
  * has no result for the host, reads no host memory after it returns, and reports failure through
  * the stream. Numbers that change from step to step (dropout key, learning rate, clip factor, loss
  * scale) are read from device memory (ls_step_state), so that a GPU can replay a recorded graph.
- * Rows are as large as a GPU can fuse: bias, activation and residual add ride on the product,
- * dropout (with its residual add) on the norm, the loss on the head.
+ * Rows are as large as a GPU can fuse: bias, activation and residual add belong to the product,
+ * dropout (with its residual add) to the norm, the loss to the head.
  *
  * Shapes. B sequences of T tokens, M = B * T rows; C width; H query heads and Hkv key/value heads
  * of D; F inner MLP width; V vocabulary. All tensors are dense and row-major unless a stride is
@@ -166,7 +166,7 @@ typedef struct ls_pack {
     ls_dtype type;
     const void *w; /* by layout */
     void *packed;  /* pack_bytes() of them, aligned to 64 bytes */
-    int64_t M;     /* rows of the products to come */
+    int64_t M;     /* rows of the products that will read it */
     int64_t N, K;
     ls_layout layout;
     ls_pack_use use;
@@ -229,7 +229,7 @@ typedef struct ls_qkv {
     int64_t leaves;  /* bwd with norms */
     bool accumulate; /* dq_norm, dk_norm */
     void *scratch;   /* bwd with norms */
-    /* Norms over heads of which this rank has some, `ranks` as many; on a GPU with ld only. */
+    /* Norms over heads of which each of `ranks` ranks holds an equal part; on a GPU with ld only. */
     ls_qkv_part part;
     float *sums;   /* [M, H + Hkv]: written by LS_QKV_SUMS, then to be summed over the ranks */
     int64_t ranks; /* 0 counts as one */
@@ -381,7 +381,7 @@ typedef struct ls_embed_bwd {
 /* head: logits = h W^T, a chunk at a time and never whole; losses[row] = -log
  * softmax(logits)[target] (0 where target is -1); where dh is given, the gradients of grad_scale *
  * sum of losses: dh = dlogits W, dw = dlogits^T h with the tree over leaves. With one leaf and
- * accumulate, a leaf whose logits would be too large is added to what is there in parts.
+ * accumulate, a leaf whose logits would be too large is added to dw in parts.
  *
  * Where other ranks have the other tokens, the row is called twice, for rows whose logits fit into
  * memory at a time and with one leaf. LS_HEAD_SCORES leaves the logits in
@@ -405,8 +405,8 @@ typedef struct ls_head {
     ls_head_part part;
     int64_t first, vocab; /* parts: w holds tokens first .. first + V - 1 of this many */
     float *scores;        /* SCORES: [M, 3] */
-    const float *all;     /* JOIN: those of each rank, `apart` floats from rank to rank */
-    int64_t ranks, rank, apart;
+    const float *all;     /* JOIN: those of each rank, `rank_stride` floats from rank to rank */
+    int64_t ranks, rank, rank_stride;
     bool accumulate; /* dw */
     bool tf32;       /* as in ls_linear_fwd */
     void *scratch;
@@ -522,7 +522,7 @@ typedef struct ls_lamb_piece {
 } ls_lamb_piece;
 typedef struct ls_lamb_tensor {
     int64_t first, count; /* numbers of its pieces */
-    bool adapts;          /* it has a ratio of its own */
+    bool adapts;          /* it has its own ratio */
 } ls_lamb_tensor;
 typedef enum ls_lamb_part { LS_LAMB_DIRECTION, LS_LAMB_STEP } ls_lamb_part;
 typedef struct ls_lamb {
@@ -578,35 +578,42 @@ typedef struct ls_muon {
     const ls_norm_result *result; /* SCALE: of x; STEP: of the whole gradient */
 } ls_muon;
 
+/* The rows that every table has, in order: X(name in the enum, name of the function, its arguments).
+ * The enum, the table, the declarations of every implementation and the profile are made of this
+ * list; pack, which a table may lack, stands behind it. */
+#define LS_KERNEL_ROWS(X)                             \
+    X(LINEAR_FWD, linear_fwd, ls_linear_fwd)          \
+    X(LINEAR_BWD_X, linear_bwd_x, ls_linear_bwd_x)    \
+    X(LINEAR_BWD_W, linear_bwd_w, ls_linear_bwd_w)    \
+    X(QKV_FWD, qkv_fwd, ls_qkv)                       \
+    X(QKV_BWD, qkv_bwd, ls_qkv)                       \
+    X(ATTENTION_FWD, attention_fwd, ls_attention_fwd) \
+    X(ATTENTION_BWD, attention_bwd, ls_attention_bwd) \
+    X(NORM_FWD, norm_fwd, ls_norm_fwd)                \
+    X(NORM_BWD, norm_bwd, ls_norm_bwd)                \
+    X(ACT_FWD, act_fwd, ls_act_args)                  \
+    X(ACT_BWD, act_bwd, ls_act_args)                  \
+    X(EMBED_FWD, embed_fwd, ls_embed_fwd)             \
+    X(EMBED_BWD, embed_bwd, ls_embed_bwd)             \
+    X(HEAD, head, ls_head)                            \
+    X(SUM, sum, ls_sum)                               \
+    X(ADD, add, ls_add)                               \
+    X(SCALE, scale, ls_scale)                         \
+    X(CAST, cast, ls_cast)                            \
+    X(FILL, fill, ls_fill)                            \
+    X(NORM2, norm2, ls_norm2)                         \
+    X(ADAMW, adamw, ls_adamw)                         \
+    X(LION, lion, ls_adamw)                           \
+    X(SGD, sgd, ls_adamw)                             \
+    X(LAMB, lamb, ls_lamb)                            \
+    X(MOMENTUM, momentum, ls_momentum)                \
+    X(MUON, muon, ls_muon)
+
 typedef enum ls_row {
-    LS_ROW_LINEAR_FWD,
-    LS_ROW_LINEAR_BWD_X,
-    LS_ROW_LINEAR_BWD_W,
-    LS_ROW_QKV_FWD,
-    LS_ROW_QKV_BWD,
-    LS_ROW_ATTENTION_FWD,
-    LS_ROW_ATTENTION_BWD,
-    LS_ROW_NORM_FWD,
-    LS_ROW_NORM_BWD,
-    LS_ROW_ACT_FWD,
-    LS_ROW_ACT_BWD,
-    LS_ROW_EMBED_FWD,
-    LS_ROW_EMBED_BWD,
-    LS_ROW_HEAD,
-    LS_ROW_SUM,
-    LS_ROW_ADD,
-    LS_ROW_SCALE,
-    LS_ROW_CAST,
-    LS_ROW_FILL,
-    LS_ROW_NORM2,
-    LS_ROW_ADAMW,
-    LS_ROW_LION,
-    LS_ROW_SGD,
-    LS_ROW_LAMB,
-    LS_ROW_MOMENTUM,
-    LS_ROW_MUON,
-    LS_ROW_PACK,
+#define LS_ROW_NUMBER(upper, lower, args) LS_ROW_##upper,
+    LS_KERNEL_ROWS(LS_ROW_NUMBER) LS_ROW_PACK,
     LS_ROWS
+#undef LS_ROW_NUMBER
 } ls_row;
 
 /* What a device brings for mixtures of experts beside its rows; see experts.h. */
@@ -618,32 +625,9 @@ typedef struct ls_kernels {
     bool norm_sums;   /* norm_bwd takes dx_sum, which saves linear_bwd_w a pass over its dy */
     bool fp8;         /* linear rows know fp8 (on devices that do: ls_device_info) */
     bool f16;         /* rows know LS_F16 */
-    void (*linear_fwd)(ls_stream *stream, const ls_linear_fwd *a);
-    void (*linear_bwd_x)(ls_stream *stream, const ls_linear_bwd_x *a);
-    void (*linear_bwd_w)(ls_stream *stream, const ls_linear_bwd_w *a);
-    void (*qkv_fwd)(ls_stream *stream, const ls_qkv *a);
-    void (*qkv_bwd)(ls_stream *stream, const ls_qkv *a);
-    void (*attention_fwd)(ls_stream *stream, const ls_attention_fwd *a);
-    void (*attention_bwd)(ls_stream *stream, const ls_attention_bwd *a);
-    void (*norm_fwd)(ls_stream *stream, const ls_norm_fwd *a);
-    void (*norm_bwd)(ls_stream *stream, const ls_norm_bwd *a);
-    void (*act_fwd)(ls_stream *stream, const ls_act_args *a);
-    void (*act_bwd)(ls_stream *stream, const ls_act_args *a);
-    void (*embed_fwd)(ls_stream *stream, const ls_embed_fwd *a);
-    void (*embed_bwd)(ls_stream *stream, const ls_embed_bwd *a);
-    void (*head)(ls_stream *stream, const ls_head *a);
-    void (*sum)(ls_stream *stream, const ls_sum *a);
-    void (*add)(ls_stream *stream, const ls_add *a);
-    void (*scale)(ls_stream *stream, const ls_scale *a);
-    void (*cast)(ls_stream *stream, const ls_cast *a);
-    void (*fill)(ls_stream *stream, const ls_fill *a);
-    void (*norm2)(ls_stream *stream, const ls_norm2 *a);
-    void (*adamw)(ls_stream *stream, const ls_adamw *a);
-    void (*lion)(ls_stream *stream, const ls_adamw *a);
-    void (*sgd)(ls_stream *stream, const ls_adamw *a);
-    void (*lamb)(ls_stream *stream, const ls_lamb *a);
-    void (*momentum)(ls_stream *stream, const ls_momentum *a);
-    void (*muon)(ls_stream *stream, const ls_muon *a);
+#define LS_ROW_FUNCTION(upper, lower, args) void (*lower)(ls_stream * stream, const args *a);
+    LS_KERNEL_ROWS(LS_ROW_FUNCTION)
+#undef LS_ROW_FUNCTION
     void (*pack)(ls_stream *stream, const ls_pack *a); /* NULL where pack_bytes is */
     /* Bytes that the `scratch` of a row must hold for these arguments (whose pointers are not read)
      * on a device of this many threads; 0 for rows without one. Enough also for fewer leaves of as

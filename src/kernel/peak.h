@@ -31,7 +31,7 @@ double ls_peak_bytes(ls_device *device, const char *isa, ls_peak_traffic traffic
 /* The same between all threads and main memory, adding, with the best instructions there are. */
 double ls_peak_bandwidth(ls_device *device);
 
-/* What a GPU can do, through rows of its own table on numbers that are not all alike. */
+/* The peak of a GPU, measured through rows of its table on numbers that differ. */
 typedef struct ls_peak_gpu {
     double bf16_flops; /* of a large product in bf16: the best 10 ms, */
     double bf16_held;  /* and the second half of 0.4 s, when the card has come to its power limit */

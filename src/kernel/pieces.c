@@ -1,4 +1,8 @@
-/* pieces.c -- copies rows between buffers of different pitch, a block of rows for each task. */
+/* pieces.c -- copies rows between buffers of different pitch, a block of rows for each task.
+ *
+ *   packed product, a row a token   | q0 q0 | k0 | v0 |     keys that are sent   | k0 k1 k2 |
+ *   (2 query heads, 1 of keys)      | q1 q1 | k1 | v1 |
+ *                                   | q2 q2 | k2 | v2 |                                        */
 #include "kernel/pieces.h"
 
 #include "base/pool.h"

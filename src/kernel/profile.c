@@ -104,39 +104,7 @@ static void call_end(ls_profile *p, ls_stream *stream, ls_row row, mark m)
     }
 }
 
-#define ROWS(X)                                       \
-    X(linear_fwd, LINEAR_FWD, ls_linear_fwd)          \
-    X(linear_bwd_x, LINEAR_BWD_X, ls_linear_bwd_x)    \
-    X(linear_bwd_w, LINEAR_BWD_W, ls_linear_bwd_w)    \
-    X(qkv_fwd, QKV_FWD, ls_qkv)                       \
-    X(qkv_bwd, QKV_BWD, ls_qkv)                       \
-    X(attention_fwd, ATTENTION_FWD, ls_attention_fwd) \
-    X(attention_bwd, ATTENTION_BWD, ls_attention_bwd) \
-    X(norm_fwd, NORM_FWD, ls_norm_fwd)                \
-    X(norm_bwd, NORM_BWD, ls_norm_bwd)                \
-    X(act_fwd, ACT_FWD, ls_act_args)                  \
-    X(act_bwd, ACT_BWD, ls_act_args)                  \
-    X(embed_fwd, EMBED_FWD, ls_embed_fwd)             \
-    X(embed_bwd, EMBED_BWD, ls_embed_bwd)             \
-    X(head, HEAD, ls_head)                            \
-    X(sum, SUM, ls_sum)                               \
-    X(add, ADD, ls_add)                               \
-    X(scale, SCALE, ls_scale)                         \
-    X(cast, CAST, ls_cast)                            \
-    X(fill, FILL, ls_fill)                            \
-    X(norm2, NORM2, ls_norm2)                         \
-    X(adamw, ADAMW, ls_adamw)                         \
-    X(lion, LION, ls_adamw)                           \
-    X(sgd, SGD, ls_adamw)                             \
-    X(lamb, LAMB, ls_lamb)                            \
-    X(momentum, MOMENTUM, ls_momentum)                \
-    X(muon, MUON, ls_muon)                            \
-    X(pack, PACK, ls_pack)
-
-#define COUNT(field, name, type) +1
-_Static_assert(0 ROWS(COUNT) == LS_ROWS, "a row that is not watched");
-
-#define WATCH(field, name, type)                                   \
+#define WATCH(name, field, type)                                   \
     static void watch_##field(ls_stream *stream, const type *args) \
     {                                                              \
         ls_profile *p = ls_stream_watcher(stream);                 \
@@ -144,15 +112,16 @@ _Static_assert(0 ROWS(COUNT) == LS_ROWS, "a row that is not watched");
         p->args.kernels->field(stream, args);                      \
         call_end(p, stream, LS_ROW_##name, m);                     \
     }
-ROWS(WATCH)
+LS_KERNEL_ROWS(WATCH)
+WATCH(PACK, pack, ls_pack)
 
-#define REPLACE(field, name, type) table->field = watch_##field;
+#define REPLACE(name, field, type) table->field = watch_##field;
 static void fill_table(ls_kernels *table, const ls_kernels *inner)
 {
     *table = *inner;
-    ROWS(REPLACE)
-    if (!inner->pack)
-        table->pack = NULL;
+    LS_KERNEL_ROWS(REPLACE)
+    if (inner->pack)
+        table->pack = watch_pack;
 }
 
 /* --- workers -------------------------------------------------------------------------------- */

@@ -59,7 +59,7 @@ struct ls_profile {
     int64_t step_first, lap_first; /* first span of this step, of this lap */
     int64_t number, begin_ns;      /* of this step */
 
-    ls_profile_total lap[LS_ROWS]; /* of this lap: what it was is told at its end */
+    ls_profile_total lap[LS_ROWS]; /* of this lap, whose phase is known at its end */
     ls_profile_total totals[LS_PROFILE_PHASES][LS_ROWS];
     int64_t phase_ns[LS_PROFILE_PHASES];
     int64_t steps, first, last, wall_ns;
@@ -69,7 +69,7 @@ struct ls_profile {
     int n_events, used_events;
 
     ls_cupti *cupti;         /* owned; NULL: kernels inside of rows are not noted, */
-    char no_cupti[160];      /* because; "": nobody asked */
+    char no_cupti[160];      /* the reason; "": they were not asked for */
     ls_profile_inner *inner; /* owned, inner_room of them */
     int64_t n_inner, inner_room;
     int64_t inner_full, inner_dropped; /* had no room here; in all */

@@ -1,15 +1,13 @@
 /* registry.c -- the tables of all implementations, what each row promises, and the choice.
  *
  * The tables are complete: a hole is a mistake of ours and stops the program the first time a table
- * is asked for. The CPU is asked by the compiler's own test, which also sees whether the operating
- * system saves the wide registers. */
+ * is asked for. cpu/isa.h tests what the CPU has. */
 #include "kernel/kernel.h"
 
 #include "base/str.h"
 #include "kernel/cpu/dot/dot.h"
-#include "kernel/cpu/rows_basic.h"
-#include "kernel/cpu/rows_attention.h"
-#include "kernel/cpu/rows_linear.h"
+#include "kernel/cpu/isa.h"
+#include "kernel/cpu/rows_shared.h"
 
 /* --- what each row promises ---------------------------------------------------------------------
  */
@@ -66,56 +64,34 @@ const ls_kernel_row ls_kernel_rows[LS_ROWS] = {
 /* --- the tables ---------------------------------------------------------------------------------
  */
 
-#define LS_KERNELS(isa)                                                     \
-    static int64_t scratch_##isa(ls_row row, const void *args, int threads) \
-    {                                                                       \
-        switch (row) {                                                      \
-        case LS_ROW_ATTENTION_BWD:                                          \
-            return ls_attention_bwd_scratch_##isa(args, threads);           \
-        case LS_ROW_HEAD:                                                   \
-            return ls_head_scratch_##isa(args, threads);                    \
-        case LS_ROW_NORM_BWD:                                               \
-            return ls_norm_bwd_scratch(args);                               \
-        case LS_ROW_EMBED_BWD:                                              \
-            return ls_embed_bwd_scratch(args);                              \
-        case LS_ROW_QKV_BWD:                                                \
-            return ls_qkv_bwd_scratch(args);                                \
-        default:                                                            \
-            return 0;                                                       \
-        }                                                                   \
-    }                                                                       \
-    static const ls_kernels kernels_##isa = {                               \
-        .name = #isa,                                                       \
-        .linear_fwd = ls_linear_fwd_row_##isa,                              \
-        .linear_bwd_x = ls_linear_bwd_x_row_##isa,                          \
-        .linear_bwd_w = ls_linear_bwd_w_row_##isa,                          \
-        .qkv_fwd = ls_qkv_fwd_row_##isa,                                    \
-        .qkv_bwd = ls_qkv_bwd_row_##isa,                                    \
-        .attention_fwd = ls_attention_fwd_row_##isa,                        \
-        .attention_bwd = ls_attention_bwd_row_##isa,                        \
-        .norm_fwd = ls_norm_fwd_row_##isa,                                  \
-        .norm_bwd = ls_norm_bwd_row_##isa,                                  \
-        .act_fwd = ls_act_fwd_row_##isa,                                    \
-        .act_bwd = ls_act_bwd_row_##isa,                                    \
-        .embed_fwd = ls_embed_fwd_row_##isa,                                \
-        .embed_bwd = ls_embed_bwd_row_##isa,                                \
-        .head = ls_head_row_##isa,                                          \
-        .sum = ls_sum_row_##isa,                                            \
-        .add = ls_add_row_##isa,                                            \
-        .scale = ls_scale_row_##isa,                                        \
-        .cast = ls_cast_row_##isa,                                          \
-        .fill = ls_fill_row_##isa,                                          \
-        .norm2 = ls_norm2_row_##isa,                                        \
-        .adamw = ls_adamw_row_##isa,                                        \
-        .lion = ls_lion_row_##isa,                                          \
-        .sgd = ls_sgd_row_##isa,                                            \
-        .lamb = ls_lamb_row_##isa,                                          \
-        .momentum = ls_momentum_row_##isa,                                  \
-        .muon = ls_muon_row_##isa,                                          \
-        .pack = ls_pack_row_##isa,                                          \
-        .scratch = scratch_##isa,                                           \
-        .pack_bytes = ls_pack_bytes_##isa,                                  \
-    }
+#define ROW_generic(upper, lower, args) .lower = ls_##lower##_row_generic,
+#define ROW_avx2(upper, lower, args) .lower = ls_##lower##_row_avx2,
+#define ROW_avx512(upper, lower, args) .lower = ls_##lower##_row_avx512,
+#define ROW_reference(upper, lower, args) .lower = ls_ref_##lower,
+
+#define LS_KERNELS(isa)                                                         \
+    static int64_t scratch_##isa(ls_row row, const void *args, int threads)     \
+    {                                                                           \
+        switch (row) {                                                          \
+        case LS_ROW_ATTENTION_BWD:                                              \
+            return ls_attention_bwd_scratch_##isa(args, threads);               \
+        case LS_ROW_HEAD:                                                       \
+            return ls_head_scratch_##isa(args, threads);                        \
+        case LS_ROW_NORM_BWD:                                                   \
+            return ls_norm_bwd_scratch(args);                                   \
+        case LS_ROW_EMBED_BWD:                                                  \
+            return ls_embed_bwd_scratch(args);                                  \
+        case LS_ROW_QKV_BWD:                                                    \
+            return ls_qkv_bwd_scratch(args);                                    \
+        default:                                                                \
+            return 0;                                                           \
+        }                                                                       \
+    }                                                                           \
+    static const ls_kernels kernels_##isa = {.name = #isa,                      \
+                                             .pack = ls_pack_row_##isa,         \
+                                             .scratch = scratch_##isa,          \
+                                             .pack_bytes = ls_pack_bytes_##isa, \
+                                             LS_KERNEL_ROWS(ROW_##isa)}
 
 LS_KERNELS(generic);
 #if defined(__x86_64__)
@@ -138,33 +114,8 @@ static int64_t scratch_reference(ls_row row, const void *args, int threads)
 static const ls_kernels kernels_reference = {
     .name = "reference",
     .f16 = true,
-    .linear_fwd = ls_ref_linear_fwd,
-    .linear_bwd_x = ls_ref_linear_bwd_x,
-    .linear_bwd_w = ls_ref_linear_bwd_w,
-    .qkv_fwd = ls_ref_qkv_fwd,
-    .qkv_bwd = ls_ref_qkv_bwd,
-    .attention_fwd = ls_ref_attention_fwd,
-    .attention_bwd = ls_ref_attention_bwd,
-    .norm_fwd = ls_ref_norm_fwd,
-    .norm_bwd = ls_ref_norm_bwd,
-    .act_fwd = ls_ref_act_fwd,
-    .act_bwd = ls_ref_act_bwd,
-    .embed_fwd = ls_ref_embed_fwd,
-    .embed_bwd = ls_ref_embed_bwd,
-    .head = ls_ref_head,
-    .sum = ls_ref_sum,
-    .add = ls_ref_add,
-    .scale = ls_ref_scale,
-    .cast = ls_ref_cast,
-    .fill = ls_ref_fill,
-    .norm2 = ls_ref_norm2,
-    .adamw = ls_ref_adamw,
-    .lion = ls_ref_lion,
-    .sgd = ls_ref_sgd,
-    .lamb = ls_ref_lamb,
-    .momentum = ls_ref_momentum,
-    .muon = ls_ref_muon,
     .scratch = scratch_reference,
+    LS_KERNEL_ROWS(ROW_reference) /* all but pack */
 };
 
 /* --- the choice ---------------------------------------------------------------------------------
@@ -176,34 +127,14 @@ static const char *lacks_nothing(void)
     return NULL;
 }
 
-#if defined(__x86_64__)
-static const char *lacks_avx2(void)
-{
-    if (!__builtin_cpu_supports("avx2"))
-        return "avx2";
-    return __builtin_cpu_supports("fma") ? NULL : "fma";
-}
-
-static const char *lacks_avx512(void)
-{
-    if (!__builtin_cpu_supports("avx512f"))
-        return "avx512f";
-    if (!__builtin_cpu_supports("avx512bw"))
-        return "avx512bw";
-    if (!__builtin_cpu_supports("avx512vl"))
-        return "avx512vl";
-    return __builtin_cpu_supports("avx512dq") ? NULL : "avx512dq";
-}
-#endif
-
 /* Best first. */
 static const struct {
     const ls_kernels *kernels;
     const char *(*lacks)(void);
 } tables[] = {
 #if defined(__x86_64__)
-    {&kernels_avx512, lacks_avx512},
-    {&kernels_avx2, lacks_avx2},
+    {&kernels_avx512, ls_isa_lacks_avx512},
+    {&kernels_avx2, ls_isa_lacks_avx2},
 #endif
     {&kernels_generic, lacks_nothing},
     {&kernels_reference, lacks_nothing},

@@ -181,8 +181,7 @@ static ls_cost muon(const ls_muon *a)
     return cost;
 }
 
-/* w; packed, in fp32 unless pairs of bf16 are multiplied, which its size tells; here as if it were
- * of w's type. */
+/* w; packed, which is in fp32 unless pairs of bf16 are multiplied: counted in w's type here. */
 static ls_cost pack(const ls_pack *a)
 {
     return plane(a->type, 2, a->N, a->K);

@@ -3,7 +3,14 @@
  * Query heads must divide evenly, since attention takes most of what is uneven; there are several
  * heads to a key/value head, or several ranks. The MLP and the vocabulary are divided to the next
  * column and token: parts may differ by one, and nothing is padded. Experts must divide evenly: a
- * rank that has one more would have more memory and work than the others. */
+ * rank that has one more would have more memory and work than the others.
+ *
+ * Worked example, a query matrix of 4 heads of D = 2 and an MLP of 5 columns on 2 ranks:
+ *
+ *   outputs of q     | h0 h0 h1 h1 | h2 h2 h3 h3 |     head 0 and 2, each 2 heads
+ *   columns of MLP   | c0 c1 c2    | c3 c4       |     inner 0 and 3, of 3 and of 2
+ *   a box            of q, layout KN: rows of 4 in the part, of 8 in the whole; so element 4 of rank
+ *                    1's part (row 1, the first of h2) is element 1 * 8 + 4 = 12 of the whole */
 #include "model/model_split.h"
 
 #include "config/explain.h"

@@ -27,13 +27,13 @@
  * Blocks that recompute share buffers too: backward makes again what another block has overwritten,
  * by the same rows from the same tensors, so that the bits are those of forward. The streams
  * between blocks are always kept. Selective makes y1 and y2 again from the streams; the activation
- * from the gated value before it; in a plain MLP, where the activation rides on the product, that
+ * from the gated value before it; in a plain MLP, where the activation is part of the product, that
  * product. Full makes everything again but the product that ends the block. The last block that
  * shares is spared: its tensors are still there. Of experts selective makes the rows that they read
  * again, and their activations.
  *
  * An adapter (LoRA) adds scale B (A x) to columns of a product; scale A x is kept for the gradient.
- * A product with an adapter cannot take its activation along: that becomes a step of its own. */
+ * A product with an adapter cannot include its activation, which is a separate row then. */
 #include "model/pass_impl.h"
 
 #include <math.h>
@@ -269,9 +269,8 @@ static void adapt(const ls_pass *pass, const ls_pass_call *call, int64_t l, cons
     }
 }
 
-/* Whether the activation rides on the product into the MLP, and its gradient on the one
- * out. */
-static bool act_rides_in(const ls_model_shape *s, const ls_block_params *p,
+/* Whether the activation is part of the product into the MLP. */
+static bool act_joins_fc(const ls_model_shape *s, const ls_block_params *p,
                          const ls_pass_layers *at)
 {
     return !s->gated && !ls_pass_has_adapter(p, &at->fc);
@@ -285,7 +284,7 @@ static bool max_is_known(const ls_pass *pass, int64_t l, const ls_pass_layer *at
 
     ls_pass_layers_of(pass->args.model, l, &all);
     return at->which == LS_LAYER_OUT
-               ? !act_rides_in(&pass->args.model->shape, &pass->args.model->blocks[l], &all)
+               ? !act_joins_fc(&pass->args.model->shape, &pass->args.model->blocks[l], &all)
                : at->which != LS_LAYER_PROJ && !pass->args.model->shape.post_norm;
 }
 
@@ -419,7 +418,7 @@ static void join_product(const ls_pass *pass, const ls_pass_call *call, int64_t 
 }
 
 /* stream + norm(x), where the norm stands behind the layer that made x. No row of the table adds
- * after a norm, so the next one is asked for the sum, and what it makes of that is never read. */
+ * after a norm, so a second norm makes the sum, and its own result is never read. */
 static void norm_behind(const ls_pass *pass, const ls_pass_call *call, ls_norm_fwd args, ls_place w,
                         ls_place b, const void *stream, void *sum)
 {
@@ -566,7 +565,7 @@ static void mlp(const ls_pass *pass, const ls_pass_call *call, int64_t l, const 
     const ls_pass_buffers *b = &pass->blocks[l];
     void *x = ls_pass_mlp_input(pass, l);
 
-    if (act_rides_in(s, &pass->args.model->blocks[l], at)) {
+    if (act_joins_fc(s, &pass->args.model->blocks[l], at)) {
         columns(pass, call, l, &at->fc, x, (result){.y = b->act, .z = b->z, .act = s->act});
         return;
     }
@@ -674,7 +673,7 @@ void ls_pass_again(const ls_pass *pass, const ls_pass_call *call, int64_t l)
 }
 
 /* Report that tensors below this number are there. */
-static void tell_made(const ls_pass_call *call, int64_t ready)
+static void report_made(const ls_pass_call *call, int64_t ready)
 {
     if (call->made)
         call->made(call->context, (int)ready);
@@ -751,11 +750,12 @@ void ls_pass_forward(ls_pass *pass, const ls_pass_call *call)
     for (int64_t l = ls_pass_first_block(part); l < ls_pass_end_block(part); l++) {
         ls_pass_need(call, 1 + l);
         block_forward(pass, call, l);
-        tell_made(call, (l + 1) * PER_BLOCK); /* with dropout the stream comes with the next norm */
+        report_made(call,
+                    (l + 1) * PER_BLOCK); /* with dropout the stream comes with the next norm */
     }
     ls_pass_need(call, 1 + s->L);
     end_part(pass, call);
-    tell_made(call, s->L * PER_BLOCK + 2);
+    report_made(call, s->L * PER_BLOCK + 2);
 }
 
 void ls_pass_head(const ls_pass *pass, const ls_pass_call *call, bool grad)

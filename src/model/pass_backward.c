@@ -125,8 +125,8 @@ static void adapt_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
     }
 }
 
-/* Whether the activation's gradient rides on the product out of the MLP. */
-static bool act_rides_out(const ls_model_shape *s, const ls_block_params *p,
+/* Whether the activation's gradient is part of the product out of the MLP. */
+static bool act_joins_out(const ls_model_shape *s, const ls_block_params *p,
                           const ls_pass_layers *at)
 {
     return !s->gated && !ls_pass_has_adapter(p, &at->out);
@@ -140,7 +140,7 @@ static bool dy_max_is_known(const ls_pass *pass, int64_t l, const ls_pass_layer 
 
     ls_pass_layers_of(pass->args.model, l, &all);
     return at->which == LS_LAYER_FC
-               ? !act_rides_out(&pass->args.model->shape, &pass->args.model->blocks[l], &all)
+               ? !act_joins_out(&pass->args.model->shape, &pass->args.model->blocks[l], &all)
                : at->which != LS_LAYER_QKV;
 }
 
@@ -372,7 +372,7 @@ static void mlp_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
         ls_pass_experts_backward(pass, call, l, dbranch);
         return;
     }
-    if (act_rides_out(s, p, at)) {
+    if (act_joins_out(s, p, at)) {
         linear_back(pass, call, l, &at->out, b->act, dbranch, s->act, b->z, false, dz);
     } else {
         /* An adapter still reads act while dx is made, and a second half of backward reads it
@@ -536,7 +536,7 @@ static int64_t lowest_trained(const ls_model *model)
     return l;
 }
 
-void ls_pass_tell(const ls_pass *pass, const ls_pass_call *call, int64_t unit)
+void ls_pass_report(const ls_pass *pass, const ls_pass_call *call, int64_t unit)
 {
     const ls_model *model = pass->args.model;
 
@@ -557,13 +557,13 @@ static void head_back(const ls_pass *pass, const ls_pass_call *call)
     bool below = ls_pass_first_block(&pass->args) < L && !model->shape.post_norm;
 
     ls_pass_head(pass, call, true);
-    ls_pass_tell(pass, call, L + 2);
+    ls_pass_report(pass, call, L + 2);
     norm_back(pass, call,
               (ls_norm_bwd){
                   .sum = ls_pass_stream_into(pass, L), .mean = pass->meanf, .rstd = pass->rstdf},
               model->lnf_w, model->lnf_b, ls_pass_drop_at(pass, call, L - 1, SITE_OUT),
               below ? &model->blocks[L - 1].out_b : NULL);
-    ls_pass_tell(pass, call, L + 1);
+    ls_pass_report(pass, call, L + 1);
 }
 
 int64_t ls_pass_lowest(const ls_pass_args *args)
@@ -584,11 +584,11 @@ static void walk_down(ls_pass *pass, const ls_pass_call *call)
         ls_pass_again(pass, call, l);
         block_backward(pass, call, l);
         if (l > 0)
-            ls_pass_tell(pass, call, 1 + l);
+            ls_pass_report(pass, call, 1 + l);
     }
     if (ls_pass_has_embedding(part))
         embed_back(pass, call);
-    ls_pass_tell(pass, call, 0);
+    ls_pass_report(pass, call, 0);
 }
 
 void ls_pass_backward(ls_pass *pass, const ls_pass_call *call)
@@ -613,14 +613,14 @@ void ls_pass_walk(const ls_pass *pass, const ls_pass_call *call, bool backward)
         ls_pass_need(call, unit);
     if (!backward)
         return;
-    ls_pass_tell(pass, call, L + 2);
-    ls_pass_tell(pass, call, L + 1);
+    ls_pass_report(pass, call, L + 2);
+    ls_pass_report(pass, call, L + 1);
     for (int64_t l = L - 1; l >= lowest_trained(pass->args.model); l--) {
         ls_pass_need(call, 1 + l);
         if (l > 0)
-            ls_pass_tell(pass, call, 1 + l);
+            ls_pass_report(pass, call, 1 + l);
     }
-    ls_pass_tell(pass, call, 0);
+    ls_pass_report(pass, call, 0);
 }
 
 void ls_pass_tie(ls_pass *pass, float *grad)

@@ -121,9 +121,9 @@ static void learn_first(const ls_pass *pass, const ls_pass_experts *b)
         ls_stream_fail(stream);
 }
 
-/* To rows of the device. All of it was read when the tables are written again: rows are dealt out
- * after every such copy, and the host waits for that. */
-static void tell_device(const ls_pass *pass, const ls_pass_experts *b)
+/* Copy the tables to the device, for its rows. The copies have ended when the host writes the tables
+ * again: rows are dealt out after every copy, and the host waits for that. */
+static void send_tables(const ls_pass *pass, const ls_pass_experts *b)
 {
     int64_t size = sizeof(int32_t), E = pass->args.model->shape.E;
     int64_t n = pass->args.model->split.experts;
@@ -164,7 +164,7 @@ static void exchange_counts(const ls_pass *pass, const ls_pass_experts *b)
     to->by_expert[n * ranks] = at;
     for (int64_t e = 0; e <= n; e++)
         to->first_here[e] = to->by_expert[e * ranks];
-    tell_device(pass, b);
+    send_tables(pass, b);
 }
 
 /* --- rows ------------------------------------------------------------------------------------- */
@@ -285,17 +285,17 @@ static void serve_down(const ls_pass *pass, const ls_pass_call *call)
 {
     int64_t end = ls_pass_end_block(&pass->args), L = pass->args.model->shape.L;
 
-    ls_pass_tell(pass, call, L + 2);
-    ls_pass_tell(pass, call, L + 1);
+    ls_pass_report(pass, call, L + 2);
+    ls_pass_report(pass, call, L + 1);
     for (int64_t l = end - 1; l >= ls_pass_lowest(&pass->args); l--) {
         ls_pass_need(call, 1 + l);
         if (ls_pass_recompute_of(&pass->args, l) != LS_RECOMPUTE_NONE)
             ls_pass_ep_again(pass, call, l);
         serve_backward(pass, call, l);
         if (l > 0)
-            ls_pass_tell(pass, call, 1 + l);
+            ls_pass_report(pass, call, 1 + l);
     }
-    ls_pass_tell(pass, call, 0);
+    ls_pass_report(pass, call, 0);
 }
 
 void ls_pass_serve(ls_pass *pass, const ls_pass_call *call, bool backward)

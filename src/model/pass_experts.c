@@ -10,7 +10,9 @@
  * back to the weights and through the router is then a part of a sum, like the experts' own, and is
  * added up with it; the first rank counts the router's losses. GPUs of a tensor-parallel group may
  * multiply by different algorithms, and a rounding may decide between two experts: there all ranks
- * use the first rank's logits.
+ * use the first rank's logits:
+ *
+ *   3 ranks, logits of a token    rank 0: 0.3 0.7    rank 1: 0 0    rank 2: 0 0     sum: 0.3 0.7 on all
  *
  * Where experts are divided, every rank, or tensor-parallel group, routes its own tokens
  * (pass_expert_parallel.c).

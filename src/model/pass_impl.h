@@ -125,7 +125,7 @@ static inline int ls_pass_slots(const ls_pass_args *args)
     return args->slots > 1 ? args->slots : 1;
 }
 
-/* What a call brings along, and its slot, become those of the pass. */
+/* The buffers of a call and of its slot become those of the pass. */
 void ls_pass_take(ls_pass *pass, const ls_pass_call *call);
 
 /* A linear layer of the blocks: y = act(x W + b), and its adapters. */
@@ -231,8 +231,8 @@ static inline void ls_pass_need(const ls_pass_call *call, int64_t unit)
         call->need(call->context, unit);
 }
 
-/* Backward went through a unit of the model; L + 2: the head, whose gradient may lie behind all. */
-void ls_pass_tell(const ls_pass *pass, const ls_pass_call *call, int64_t unit);
+/* Report that backward went through a unit of the model; L + 2: the head, whose gradient may lie behind all. */
+void ls_pass_report(const ls_pass *pass, const ls_pass_call *call, int64_t unit);
 
 /* The layers of block l; they point into the model and into *to itself. */
 void ls_pass_layers_of(const ls_model *model, int64_t l, ls_pass_layers *to);
@@ -326,7 +326,7 @@ void ls_pass_head_parts(const ls_pass *pass, const ls_pass_call *call, ls_head a
 int64_t ls_pass_head_rows(const ls_pass_args *args);
 int64_t ls_pass_scores(int64_t rows);
 
-/* Each rank has its own logits among zeros: all of them to everybody. */
+/* Each rank has its own logits among zeros: sum them, so that every rank has all. */
 void ls_pass_logits_of_all(const ls_pass *pass, float *logits);
 
 /* --- ranks that share sequences (pass_context.c) --------------------------------------------------

@@ -277,7 +277,7 @@ void ls_pass_head_parts(const ls_pass *pass, const ls_pass_call *call, ls_head a
         args.dh = whole.dh ? ls_pass_at(pass, whole.dh, first * C) : NULL;
         args.targets = whole.targets + first;
         args.losses = whole.losses + first;
-        args.apart = ls_pass_scores(args.M);
+        args.rank_stride = ls_pass_scores(args.M);
         args.accumulate = whole.accumulate || first > 0;
         args.part = LS_HEAD_SCORES;
         pass->args.kernels->head(pass->args.stream, &args);
@@ -285,7 +285,7 @@ void ls_pass_head_parts(const ls_pass *pass, const ls_pass_call *call, ls_head a
                                         .type = LS_F32,
                                         .from = pass->scores,
                                         .to = pass->all_scores,
-                                        .n = args.apart});
+                                        .n = args.rank_stride});
         args.part = LS_HEAD_JOIN;
         pass->args.kernels->head(pass->args.stream, &args);
     }

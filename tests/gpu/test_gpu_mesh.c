@@ -190,7 +190,7 @@ static void head_case(ls_gpu *g, const void *shape)
                          .all = scores.device,
                          .ranks = s->ranks,
                          .rank = k,
-                         .apart = discrete,
+                         .rank_stride = discrete,
                          .accumulate = s->accumulate};
         if (s->grad)
             a[k].dh = whole.device, a[k].dw = (float *)dw.device + first * s->C;

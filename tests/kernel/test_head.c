@@ -440,7 +440,7 @@ static result run_parts(task *t, const ls_kernels *v, int ranks, bool grads)
                          .all = all,
                          .ranks = ranks,
                          .rank = k,
-                         .apart = apart,
+                         .rank_stride = apart,
                          .accumulate = t->accumulate};
         a[k].scratch = ls_check_bytes(&run, "scratch", v->scratch(LS_ROW_HEAD, &a[k], 2));
         v->head(run.stream, &a[k]);

@@ -334,7 +334,7 @@ LS_TEST(profile_json_has_the_figures)
 /* Every row of the table is watched, is counted as itself, and reaches the real one. */
 static ls_row reached;
 static int reached_calls;
-#define REACH(field, NAME, type)                              \
+#define REACH(NAME, field, type)                              \
     static void reach_##field(ls_stream *s, const type *args) \
     {                                                         \
         (void)s;                                              \
@@ -342,9 +342,10 @@ static int reached_calls;
         reached = LS_ROW_##NAME;                              \
         reached_calls++;                                      \
     }
-ROWS(REACH)
-#define FIELD(field, NAME, type) .field = reach_##field,
-static const ls_kernels reaching = {.name = "reaching", ROWS(FIELD)};
+LS_KERNEL_ROWS(REACH)
+REACH(PACK, pack, ls_pack)
+#define FIELD(NAME, field, type) .field = reach_##field,
+static const ls_kernels reaching = {.name = "reaching", LS_KERNEL_ROWS(FIELD).pack = reach_pack};
 
 LS_TEST(profile_watches_every_row)
 {
@@ -353,7 +354,7 @@ LS_TEST(profile_watches_every_row)
     open_device(&f);
     f.inner = &reaching;
     ls_profile_args args = args_of(&f, 1000);
-#define TRY(field, NAME, type)                                                 \
+#define TRY(NAME, field, type)                                                 \
     {                                                                          \
         ls_profile_figures figures;                                            \
         const type a = {0};                                                    \
@@ -368,7 +369,8 @@ LS_TEST(profile_watches_every_row)
         LS_CHECK(figures.n_rows == 1 && figures.rows[0].row == LS_ROW_##NAME); \
         ls_profile_close(f.profile);                                           \
     }
-    ROWS(TRY)
+    LS_KERNEL_ROWS(TRY)
+    TRY(PACK, pack, ls_pack)
     LS_CHECK_EQ(reached_calls, LS_ROWS);
     close_device(&f);
 }

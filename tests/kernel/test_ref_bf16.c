@@ -2,7 +2,7 @@
  * once. */
 #include "harness.h"
 #include "kernel/cpu/ref_impl.h"
-#include "kernel/cpu/rows_basic.h"
+#include "kernel/cpu/rows_shared.h"
 
 static float float_of(uint32_t bits)
 {

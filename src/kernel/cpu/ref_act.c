@@ -1,6 +1,6 @@
 /* ref_act.c -- activations by their formulas, in double. */
 #include "kernel/cpu/ref_impl.h"
-#include "kernel/cpu/rows_basic.h"
+#include "kernel/cpu/rows_shared.h"
 
 void ls_ref_act_fwd(ls_stream *stream, const ls_act_args *a)
 {

@@ -5,7 +5,7 @@
  * of o: dv[s] += m p do, dp = m (do . v[s]), ds = p (dp - do . o), dq += ds k, dk += ds q, the last
  * two times the scale of the scores. do . o equals the sum of p dp, since o is the sum of m p v. */
 #include "kernel/cpu/ref_impl.h"
-#include "kernel/cpu/rows_attention.h"
+#include "kernel/cpu/rows_shared.h"
 
 #include "base/mem.h"
 

@@ -1,6 +1,6 @@
 /* ref_elementwise.c -- sum, add, scale, cast, fill and norm2, one element after the other, in
  * double. */
-#include "kernel/cpu/rows_basic.h"
+#include "kernel/cpu/rows_shared.h"
 
 #include <math.h>
 

@@ -1,6 +1,6 @@
 /* ref_embed.c -- embedding and its gradient, in double. */
 #include "kernel/cpu/ref_impl.h"
-#include "kernel/cpu/rows_basic.h"
+#include "kernel/cpu/rows_shared.h"
 
 void ls_ref_embed_fwd(ls_stream *stream, const ls_embed_fwd *a)
 {

@@ -3,7 +3,7 @@
  * Scratch: the logits of one row (of all rows, where the head is made in parts), and the sum of dw,
  * all in double. */
 #include "kernel/cpu/ref_impl.h"
-#include "kernel/cpu/rows_linear.h"
+#include "kernel/cpu/rows_shared.h"
 
 #include <math.h>
 
@@ -49,9 +49,9 @@ static scores row_joined(const ls_head *a, int64_t m)
     scores s = {.most = -HUGE_VAL};
 
     for (int64_t r = 0; r < a->ranks; r++)
-        s.most = fmax(s.most, (double)a->all[r * a->apart + 3 * m]);
+        s.most = fmax(s.most, (double)a->all[r * a->rank_stride + 3 * m]);
     for (int64_t r = 0; r < a->ranks; r++) {
-        const float *x = a->all + r * a->apart + 3 * m;
+        const float *x = a->all + r * a->rank_stride + 3 * m;
         s.sum += (double)x[1] * exp((double)x[0] - s.most);
         s.hit += (double)x[2];
     }

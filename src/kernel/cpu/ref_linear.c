@@ -3,7 +3,7 @@
  * Slow and plain on purpose; every other version is compared with this one. Since a sum in double
  * is exact to far below the tolerance, the tree over leaves needs no care here. */
 #include "kernel/cpu/ref_impl.h"
-#include "kernel/cpu/rows_linear.h"
+#include "kernel/cpu/rows_shared.h"
 
 /* Where the weight from input k to output n lies. */
 static int64_t place(ls_layout layout, int64_t N, int64_t K, int64_t k, int64_t n)

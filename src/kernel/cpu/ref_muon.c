@@ -1,6 +1,6 @@
 /* ref_muon.c -- the rows of Muon by their formulas, in double. */
 #include "kernel/cpu/ref_impl.h"
-#include "kernel/cpu/rows_basic.h"
+#include "kernel/cpu/rows_shared.h"
 
 #include <math.h>
 

@@ -1,6 +1,6 @@
 /* ref_norm.c -- norm rows by their formulas, in double. See simd/simd_norm.c for the formulas. */
 #include "kernel/cpu/ref_impl.h"
-#include "kernel/cpu/rows_basic.h"
+#include "kernel/cpu/rows_shared.h"
 
 #include <math.h>
 

@@ -7,7 +7,7 @@
  * other ranks have heads that are normalised together with these, sums come from and go to the
  * caller. */
 #include "kernel/cpu/ref_impl.h"
-#include "kernel/cpu/rows_attention.h"
+#include "kernel/cpu/rows_shared.h"
 
 #include "base/mem.h"
 

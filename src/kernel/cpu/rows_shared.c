@@ -1,7 +1,5 @@
 /* rows_shared.c -- the parts of rows that all versions share, the reference included. */
-#include "kernel/cpu/rows_attention.h"
-#include "kernel/cpu/rows_basic.h"
-#include "kernel/cpu/rows_linear.h"
+#include "kernel/cpu/rows_shared.h"
 
 #include <math.h>
 

@@ -310,11 +310,11 @@ void ls_cuda_tree_finish(ls_cuda_stream *s, const float *part, int64_t leaves, i
                          int64_t n, int64_t pitch, ls_tree_outs outs, bool accumulate);
 
 /* sums over the perfect binary tree in registers: push leaf by leaf, then total. */
-struct ls_tree {
-    float level[40];
+template <typename V> struct ls_tree {
+    V level[40];
     uint64_t count;
 
-    __device__ void push(float v)
+    __device__ void push(V v)
     {
         int k = 0;
         for (; count >> k & 1; k++)
@@ -322,9 +322,9 @@ struct ls_tree {
         level[k] = v;
         count++;
     }
-    __device__ float total() const
+    __device__ V total() const
     {
-        float sum = 0;
+        V sum = 0;
         bool any = false;
         for (int k = 0; k < 40; k++)
             if (count >> k & 1) {
@@ -351,32 +351,9 @@ __device__ inline bool ls_any_fault(const ls_cuda_fault *faults)
 
 /* --- the rows ------------------------------------------------------------------------------- */
 
-void ls_cuda_linear_fwd(ls_stream *stream, const ls_linear_fwd *a);
-void ls_cuda_linear_bwd_x(ls_stream *stream, const ls_linear_bwd_x *a);
-void ls_cuda_linear_bwd_w(ls_stream *stream, const ls_linear_bwd_w *a);
-void ls_cuda_qkv_fwd(ls_stream *stream, const ls_qkv *a);
-void ls_cuda_qkv_bwd(ls_stream *stream, const ls_qkv *a);
-void ls_cuda_attention_fwd(ls_stream *stream, const ls_attention_fwd *a);
-void ls_cuda_attention_bwd(ls_stream *stream, const ls_attention_bwd *a);
-void ls_cuda_norm_fwd(ls_stream *stream, const ls_norm_fwd *a);
-void ls_cuda_norm_bwd(ls_stream *stream, const ls_norm_bwd *a);
-void ls_cuda_act_fwd(ls_stream *stream, const ls_act_args *a);
-void ls_cuda_act_bwd(ls_stream *stream, const ls_act_args *a);
-void ls_cuda_embed_fwd(ls_stream *stream, const ls_embed_fwd *a);
-void ls_cuda_embed_bwd(ls_stream *stream, const ls_embed_bwd *a);
-void ls_cuda_head(ls_stream *stream, const ls_head *a);
-void ls_cuda_sum(ls_stream *stream, const ls_sum *a);
-void ls_cuda_add(ls_stream *stream, const ls_add *a);
-void ls_cuda_scale(ls_stream *stream, const ls_scale *a);
-void ls_cuda_cast(ls_stream *stream, const ls_cast *a);
-void ls_cuda_fill(ls_stream *stream, const ls_fill *a);
-void ls_cuda_norm2(ls_stream *stream, const ls_norm2 *a);
-void ls_cuda_adamw(ls_stream *stream, const ls_adamw *a);
-void ls_cuda_lion(ls_stream *stream, const ls_adamw *a);
-void ls_cuda_sgd(ls_stream *stream, const ls_adamw *a);
-void ls_cuda_lamb(ls_stream *stream, const ls_lamb *a);
-void ls_cuda_momentum(ls_stream *stream, const ls_momentum *a);
-void ls_cuda_muon(ls_stream *stream, const ls_muon *a);
+#define LS_CUDA_ROW(upper, lower, args) void ls_cuda_##lower(ls_stream *stream, const args *a);
+LS_KERNEL_ROWS(LS_CUDA_ROW)
+#undef LS_CUDA_ROW
 
 /* Bytes of scratch, by row. */
 int64_t ls_cuda_qkv_scratch(const ls_qkv *a);
@@ -390,3 +367,40 @@ void ls_cuda_act_rows(ls_cuda_stream *s, ls_dtype type, ls_act act, bool slope, 
                       int64_t ldz, void *y, int64_t ldy, int64_t M, int64_t n);
 /* out = a + b, n floats. */
 void ls_cuda_add_floats(ls_cuda_stream *s, const float *a, const float *b, float *out, int64_t n);
+
+/* Sums that the tree over leaves keeps at a time. */
+static inline int64_t ls_cuda_levels(int64_t leaves)
+{
+    int64_t n = 1;
+
+    while (leaves >> n)
+        n++;
+    return n;
+}
+
+/* out (+)= the tree over leaves of sums of n floats each; leaf(i, to) queues that of leaf i. A stack
+ * of ls_cuda_levels() sums, `room` floats apart: leaf i is pushed, then the top joins the one below as
+ * often as i + 1 is divisible by two; at the end all join. Its first is out itself where nothing is
+ * added to. */
+template <typename F>
+static ls_status ls_cuda_leaf_tree(ls_cuda_stream *s, float *out, bool accumulate, float *stack,
+                                   int64_t room, int64_t leaves, int64_t n, F leaf)
+{
+    float *sums[64];
+    int top = 0;
+
+    for (int64_t i = 0; i < ls_cuda_levels(leaves); i++)
+        sums[i] = i == 0 && !accumulate ? out : stack + i * room;
+    for (int64_t i = 0; i < leaves; i++) {
+        ls_status st = leaf(i, sums[top]);
+        if (st != LS_OK)
+            return st;
+        top++;
+        int merges = i + 1 == leaves ? top - 1 : __builtin_ctzll((uint64_t)i + 1);
+        for (; merges > 0; merges--, top--)
+            ls_cuda_add_floats(s, sums[top - 2], sums[top - 1], sums[top - 2], n);
+    }
+    if (accumulate)
+        ls_cuda_add_floats(s, out, sums[0], out, n);
+    return LS_OK;
+}

@@ -436,38 +436,20 @@ static ls_status own_bwd(ls_cuda_stream *s, const ls_attention_bwd *a, const bwd
     return LS_OK;
 }
 
-/* A head of up to 32, 64, 96, 128 or 256. */
-template <typename T>
-static ls_status own_fwd_size(ls_cuda_stream *s, const ls_attention_fwd *a, const fwd_args *k)
+/* f of the number of columns of 32 that cover a head: of up to 32, 64, 96, 128 or 256. */
+template <typename F> static ls_status by_size(int64_t D, F f)
 {
-    switch ((a->D + 31) / 32) {
+    switch ((D + 31) / 32) {
     case 1:
-        return own_fwd<1, T>(s, a, k);
+        return f(std::integral_constant<int, 1>());
     case 2:
-        return own_fwd<2, T>(s, a, k);
+        return f(std::integral_constant<int, 2>());
     case 3:
-        return own_fwd<3, T>(s, a, k);
+        return f(std::integral_constant<int, 3>());
     case 4:
-        return own_fwd<4, T>(s, a, k);
+        return f(std::integral_constant<int, 4>());
     default:
-        return own_fwd<8, T>(s, a, k);
-    }
-}
-
-template <typename T>
-static ls_status own_bwd_size(ls_cuda_stream *s, const ls_attention_bwd *a, const bwd_args *k)
-{
-    switch ((a->D + 31) / 32) {
-    case 1:
-        return own_bwd<1, T>(s, a, k);
-    case 2:
-        return own_bwd<2, T>(s, a, k);
-    case 3:
-        return own_bwd<3, T>(s, a, k);
-    case 4:
-        return own_bwd<4, T>(s, a, k);
-    default:
-        return own_bwd<8, T>(s, a, k);
+        return f(std::integral_constant<int, 8>());
     }
 }
 
@@ -528,7 +510,9 @@ void ls_cuda_attention_fwd(ls_stream *stream, const ls_attention_fwd *a)
                   a->H / a->Hkv,
                   a->D,
                   seen_of(&a->pair, a->start, a->T, a->past, a->window, a->scale, &a->drop)};
-    row.ok(ls_cuda_typed(a->type, [&](auto t) { return own_fwd_size<decltype(t)>(row.s, a, &k); }));
+    row.ok(ls_cuda_typed(a->type, [&](auto t) {
+        return by_size(a->D, [&](auto dj) { return own_fwd<dj.value, decltype(t)>(row.s, a, &k); });
+    }));
 }
 
 void ls_cuda_attention_bwd(ls_stream *stream, const ls_attention_bwd *a)
@@ -555,5 +539,7 @@ void ls_cuda_attention_bwd(ls_stream *stream, const ls_attention_bwd *a)
                   a->H / a->Hkv,
                   a->D,
                   seen_of(&a->pair, a->start, a->T, 0, a->window, a->scale, &a->drop)};
-    row.ok(ls_cuda_typed(a->type, [&](auto t) { return own_bwd_size<decltype(t)>(row.s, a, &k); }));
+    row.ok(ls_cuda_typed(a->type, [&](auto t) {
+        return by_size(a->D, [&](auto dj) { return own_bwd<dj.value, decltype(t)>(row.s, a, &k); });
+    }));
 }

@@ -308,7 +308,7 @@ __global__ void __launch_bounds__(TREE_COLUMNS *TREE_LANES)
     __shared__ float lane_sum[TREE_LANES][TREE_COLUMNS];
     int64_t column = (int64_t)blockIdx.x * TREE_COLUMNS + threadIdx.x;
     float *out = blockIdx.y == 0 ? outs.p[0] : blockIdx.y == 1 ? outs.p[1] : outs.p[2];
-    ls_tree tree;
+    ls_tree<float> tree;
 
     if (!out)
         return;

@@ -6,13 +6,13 @@
  * on the rows of the leaf only. No atomic adds.
  *
  * One leaf: threads own the pieces that begin in a stretch of OWN places of the sorted list; the
- * pieces of a run that has several meet in scratch. So a token that is very common holds up nobody.
+ * pieces of a run that has several meet in scratch. So a very common token does not delay the others.
  * Several leaves: a block owns all rows of one token and some columns; runs climb the tree over
  * leaves; a leaf without the token is left out of it (its sum would be +0). Positions are the same
  * sums over rows t, T + t, 2 T + t, ...
  *
  * Tokens outside the vocabulary are reported through the fault cells and sorted behind all others,
- * where nobody reads them. */
+ * where they are not read. */
 #include "kernel/cuda/common.cuh"
 
 #include <cub/device/device_radix_sort.cuh>

@@ -10,7 +10,7 @@
  * costs nothing. A chunk never crosses a leaf and its length depends only on V and the leaf.
  *
  * The chunks of a leaf are added to dw one after the other. Several leaves need a stack of [V, C]
- * sums behind the logits in scratch, joined as in cuda_linear.cu.
+ * sums behind the logits in scratch, joined by ls_cuda_leaf_tree().
  *
  * Where ranks have parts of the vocabulary, the row is called twice for rows whose logits are all
  * in scratch: first maximum, sum of exp and the target's logit of the own tokens, then the rest,
@@ -327,7 +327,7 @@ __global__ void __launch_bounds__(THREADS, 1) long_kernel(row_args<ls_bf16> a)
 /* --- other rows ----------------------------------------------------------------------------- */
 
 /* A row that fits into shared memory: read once. A thread reads there only what it put there, so
- * nobody waits; two blocks on a multiprocessor load and compute in turn. */
+ * no thread waits; two blocks on a multiprocessor load and compute in turn. */
 template <typename T> __global__ void __launch_bounds__(THREADS, 2) kept_kernel(row_args<T> a)
 {
     constexpr int VEC = ls_vec_of<T>::n;
@@ -395,8 +395,8 @@ template <typename T> struct part_args {
     int64_t ld, V, first, vocab; /* tokens first .. first + V - 1 of this many */
     const int32_t *targets;
     float *scores;    /* [M, 3] */
-    const float *all; /* those of each rank, `apart` floats from rank to rank */
-    int64_t ranks, apart;
+    const float *all; /* those of each rank, `rank_stride` floats from rank to rank */
+    int64_t ranks, rank_stride;
     float *losses;
     const ls_step_state *state; /* NULL: losses only */
     ls_cuda_fault *faults;
@@ -445,9 +445,9 @@ __global__ void __launch_bounds__(THREADS) joined_kernel(part_args<T> a)
     float most = -CUDART_INF_F, sum = 0, hit = 0, v[VEC];
 
     for (int64_t r = 0; r < a.ranks; r++)
-        most = fmaxf(most, a.all[r * a.apart + 3 * row]);
+        most = fmaxf(most, a.all[r * a.rank_stride + 3 * row]);
     for (int64_t r = 0; r < a.ranks; r++) {
-        const float *scores = a.all + r * a.apart + 3 * row;
+        const float *scores = a.all + r * a.rank_stride + 3 * row;
         sum = fmaf(scores[1], expf(scores[0] - most), sum);
         hit += scores[2];
     }
@@ -486,18 +486,10 @@ static int64_t logit_bytes(const ls_head *a)
     return ls_round_up(chunk_rows(a) * padded(a) * ls_dtype_bytes(a->type), 256);
 }
 
-static int64_t levels(int64_t leaves)
-{
-    int64_t n = 1;
-
-    while (leaves >> n)
-        n++;
-    return n;
-}
-
 int64_t ls_cuda_head_scratch(const ls_head *a)
 {
-    int64_t sums = a->leaves > 1 ? levels(a->leaves) * ls_round_up(a->V * a->C * 4, 256) : 0;
+    int64_t sums =
+        a->leaves > 1 ? ls_cuda_levels(a->leaves) * ls_round_up(a->V * a->C * 4, 256) : 0;
 
     return logit_bytes(a) + sums;
 }
@@ -565,9 +557,9 @@ static ls_status rows(ls_cuda_stream *s, const ls_head *a, int64_t first, int64_
 template <typename T> static void part_rows(ls_cuda_stream *s, const ls_head *a)
 {
     constexpr int VEC = ls_vec_of<T>::n;
-    part_args<T> k = {(T *)a->scratch, padded(a),  a->V,      a->first,
-                      a->vocab,        a->targets, a->scores, a->all,
-                      a->ranks,        a->apart,   a->losses, a->dh ? a->state : NULL,
+    part_args<T> k = {(T *)a->scratch, padded(a),      a->V,      a->first,
+                      a->vocab,        a->targets,     a->scores, a->all,
+                      a->ranks,        a->rank_stride, a->losses, a->dh ? a->state : NULL,
                       s->faults};
     unsigned n = (unsigned)a->M;
     bool aligned = ls_cuda_aligned(a->scratch, 16);
@@ -639,24 +631,10 @@ static ls_status leaf(ls_cuda_stream *s, const ls_head *a, int64_t number, float
 static ls_status all_leaves(ls_cuda_stream *s, const ls_head *a)
 {
     int64_t n = a->V * a->C, room = ls_round_up(n * 4, 256) / 4;
-    float *behind = (float *)((char *)a->scratch + logit_bytes(a)), *sums[64];
-    ls_status st = LS_OK;
-    int top = 0;
+    float *behind = (float *)((char *)a->scratch + logit_bytes(a));
 
-    for (int64_t i = 0; i < levels(a->leaves); i++)
-        sums[i] = i == 0 && !a->accumulate ? a->dw : behind + i * room;
-    for (int64_t i = 0; i < a->leaves; i++) {
-        st = leaf(s, a, i, sums[top], false);
-        if (st != LS_OK)
-            return st;
-        top++;
-        int merges = i + 1 == a->leaves ? top - 1 : __builtin_ctzll((uint64_t)i + 1);
-        for (; merges > 0; merges--, top--)
-            ls_cuda_add_floats(s, sums[top - 2], sums[top - 1], sums[top - 2], n);
-    }
-    if (a->accumulate)
-        ls_cuda_add_floats(s, a->dw, sums[0], a->dw, n);
-    return st;
+    return ls_cuda_leaf_tree(s, a->dw, a->accumulate, behind, room, a->leaves, n,
+                             [&](int64_t i, float *to) { return leaf(s, a, i, to, false); });
 }
 
 void ls_cuda_head(ls_stream *stream, const ls_head *a)

@@ -1,4 +1,4 @@
-/* cuda_linear.cu -- the linear rows: products with what rides on them.
+/* cuda_linear.cu -- the linear rows: products, with bias, activation and sums.
  *
  * Our tensors are row-major, so cuBLASLt sees their transposes: y = x W is asked for as
  * yT [N, M] = WT xT. In bf16 the bias goes into the product, and so does GELU with its input kept,
@@ -139,32 +139,17 @@ static ls_status leaf_dw(ls_cuda_stream *s, const ls_linear_bwd_w *a, int64_t fi
     return ls_product_queue(s, &p);
 }
 
-/* dw over several leaves, as a stack of sums: leaf i is pushed, then the top joins the one below as
- * often as i + 1 is divisible by two; at the end all join. */
 static ls_status tree_dw(ls_cuda_stream *s, const ls_linear_bwd_w *a)
 {
-    int64_t n = a->N * a->K, rows = a->M / a->leaves, room = ls_round_up(n, 64), levels = 1;
-    int top = 0;
+    int64_t n = a->N * a->K, rows = a->M / a->leaves, room = ls_round_up(n, 64);
+    int64_t bytes = ls_cuda_levels(a->leaves) * room * (int64_t)sizeof(float);
+    float *arena = (float *)ls_cuda_arena(s, bytes);
 
-    while (a->leaves >> levels)
-        levels++;
-    float *arena = (float *)ls_cuda_arena(s, levels * room * (int64_t)sizeof(float)), *sums[64];
     if (!arena)
         return LS_ENOMEM;
-    for (int64_t i = 0; i < levels; i++)
-        sums[i] = i == 0 && !a->accumulate ? a->dw : arena + i * room;
-    for (int64_t leaf = 0; leaf < a->leaves; leaf++) {
-        ls_status st = leaf_dw(s, a, leaf * rows, rows, sums[top], false);
-        if (st != LS_OK)
-            return st;
-        top++;
-        int merges = leaf + 1 == a->leaves ? top - 1 : __builtin_ctzll((uint64_t)leaf + 1);
-        for (; merges > 0; merges--, top--)
-            ls_cuda_add_floats(s, sums[top - 2], sums[top - 1], sums[top - 2], n);
-    }
-    if (a->accumulate)
-        ls_cuda_add_floats(s, a->dw, sums[0], a->dw, n);
-    return LS_OK;
+    return ls_cuda_leaf_tree(
+        s, a->dw, a->accumulate, arena, room, a->leaves, n,
+        [&](int64_t leaf, float *to) { return leaf_dw(s, a, leaf * rows, rows, to, false); });
 }
 
 /* --- gradients of biases -------------------------------------------------------------------- */

@@ -4,6 +4,7 @@
 namespace
 {
 struct lion_rule {
+    static constexpr bool two = false;
     float beta1, beta2, decay;
 
     __device__ lion_rule(const ls_step_state *s, float span_decay)
@@ -11,7 +12,7 @@ struct lion_rule {
     {
     }
 
-    __device__ float step(float w, float g, float &m) const
+    __device__ float step(float w, float g, float &m, float &) const
     {
         float mean = fmaf(beta1, m, (1.0f - beta1) * g);
         float sign = mean > 0 ? 1.0f : mean < 0 ? -1.0f : 0.0f;

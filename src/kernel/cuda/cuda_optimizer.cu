@@ -4,16 +4,15 @@
  * perfect binary tree over blocks, in double. Each of its threads sums an aligned subtree, and the
  * subtrees are joined level by level, a missing right sibling skipped, which is the same tree.
  *
- * adamw: the spans lie in device memory, so the grid is a fixed number of blocks for each span that
- * step through it. Nothing is written when a gradient is not finite or a row has found a fault.
+ * adamw: a rule of elements.cuh, which lamb's direction follows too.
  *
  * lamb: a block for each piece, in both parts; between them a thread for each tensor joins the
  * sums of its pieces along the tree. */
-#include "kernel/cuda/common.cuh"
+#include "kernel/cuda/elements.cuh"
 
 #include <cmath>
 
-enum { NORM_THREADS = 512, JOIN_THREADS = 1024, STEP_THREADS = 256, STEP_BLOCKS = 264 };
+enum { NORM_THREADS = 512, JOIN_THREADS = 1024 };
 
 /* --- norm2 ---------------------------------------------------------------------------------- */
 
@@ -41,27 +40,14 @@ template <int VEC> __global__ void square_kernel(const float *x, int64_t n, floa
         partials[blockIdx.x] = sum;
 }
 
-/* The tree over blocks first .. first + size, size a power of two; those from n on are missing. A
- * binary counter, whose levels are joined from the right at the end. */
+/* The tree over blocks first .. first + size, size a power of two; those from n on are missing. */
 __device__ double subtree(const float *x, int64_t first, int64_t size, int64_t n)
 {
-    double level[40], sum = 0;
-    int64_t count = min(size, n - first);
-    bool any = false;
+    ls_tree<double> tree = {};
 
-    for (int64_t i = 0; i < count; i++) {
-        double v = (double)x[first + i];
-        int k = 0;
-        for (; i >> k & 1; k++)
-            v = level[k] + v;
-        level[k] = v;
-    }
-    for (int k = 0; k < 40; k++)
-        if (count >> k & 1) {
-            sum = any ? level[k] + sum : level[k];
-            any = true;
-        }
-    return sum;
+    for (int64_t i = first; i < min(first + size, n); i++)
+        tree.push((double)x[i]);
+    return tree.total();
 }
 
 __global__ void __launch_bounds__(JOIN_THREADS)
@@ -123,94 +109,32 @@ void ls_cuda_norm2(ls_stream *stream, const ls_norm2 *a)
 
 /* --- adamw ---------------------------------------------------------------------------------- */
 
-struct rule {
-    float factor, beta1, beta2, unbias1, unbias2, eps, decay, lr;
+namespace
+{
+struct adamw_rule {
+    static constexpr bool two = true;
+    float beta1, beta2, unbias1, unbias2, eps, decay;
+
+    __device__ adamw_rule(const ls_step_state *s, float span_decay)
+        : beta1(s->beta1), beta2(s->beta2), unbias1(1.0f / s->bias1),
+          unbias2(1.0f / sqrtf(s->bias2)), eps(s->eps), decay(s->weight_decay * span_decay)
+    {
+    }
+
+    /* The direction of the step, decay included. */
+    __device__ float step(float w, float g, float &m, float &v) const
+    {
+        m = ls_dust(fmaf(beta1, m, (1.0f - beta1) * g));
+        v = fmaf(beta2, v, (1.0f - beta2) * g * g);
+        float step = m * unbias1 / fmaf(sqrtf(v), unbias2, eps);
+        return fmaf(decay, w, step);
+    }
 };
-
-__device__ inline rule make_rule(const ls_step_state *s, const ls_norm_result *result, float decay,
-                                 float rate)
-{
-    return {result->factor,
-            s->beta1,
-            s->beta2,
-            1.0f / s->bias1,
-            1.0f / sqrtf(s->bias2),
-            s->eps,
-            s->weight_decay * decay,
-            s->lr * rate};
-}
-
-/* The direction of the step, decay included. m below 2^-123 would fall among denormal numbers and
- * stay there; see kernel/cpu/simd/moments.h. */
-__device__ inline float direction(const rule &r, float w, float grad, float &m, float &v)
-{
-    float g = grad * r.factor;
-
-    m = fmaf(r.beta1, m, (1.0f - r.beta1) * g);
-    m = fabsf(m) < 0x1p-123f ? 0.0f : m;
-    v = fmaf(r.beta2, v, (1.0f - r.beta2) * g * g);
-    float step = m * r.unbias1 / fmaf(sqrtf(v), r.unbias2, r.eps);
-    return fmaf(r.decay, w, step);
-}
-
-template <int VEC, typename COPY>
-__device__ inline void update_at(const ls_adamw &a, const rule &r, int64_t i, int64_t vi,
-                                 int64_t wi)
-{
-    float w[VEC], g[VEC], m[VEC], v[VEC];
-
-    ls_load_run<VEC>(a.w + wi, w);
-    ls_load_run<VEC>(a.grad + i, g);
-    ls_load_run<VEC>(a.m + i, m);
-    ls_load_run<VEC>(a.v + vi, v);
-#pragma unroll
-    for (int k = 0; k < VEC; k++)
-        w[k] = fmaf(-r.lr, direction(r, w[k], g[k], m[k], v[k]), w[k]);
-    ls_store<VEC>(a.m + i, m);
-    ls_store<VEC>(a.v + vi, v);
-    ls_store<VEC>(a.w + wi, w);
-    if (!a.copy)
-        return;
-    struct alignas(VEC * sizeof(COPY)) piece {
-        COPY v[VEC];
-    } out;
-#pragma unroll
-    for (int k = 0; k < VEC; k++)
-        out.v[k] = ls_put_copy<COPY>(w[k], a.rounding, wi + k);
-    *reinterpret_cast<piece *>((COPY *)a.copy + wi) = out;
-}
-
-template <typename COPY> __global__ void adamw_kernel(ls_adamw a, const ls_cuda_fault *faults)
-{
-    ls_adamw_span span = a.spans[blockIdx.y];
-    int64_t step = (int64_t)gridDim.x * blockDim.x, v_first = span.first - span.v_gap;
-    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-
-    if (i >= span.count || a.result->bad_block >= 0 || ls_any_fault(faults))
-        return;
-    rule r = make_rule(a.state, a.result, span.decay, span.rate);
-    bool fits = span.first % 4 == 0 && v_first % 4 == 0 && span.w_first % 4 == 0 &&
-                (uintptr_t)a.w % 16 == 0 && (uintptr_t)a.m % 16 == 0 && (uintptr_t)a.v % 16 == 0 &&
-                (uintptr_t)a.grad % 16 == 0 && (uintptr_t)a.copy % 16 == 0;
-    int64_t whole = fits ? span.count / 4 : 0;
-    for (int64_t k = i; k < whole; k += step)
-        update_at<4, COPY>(a, r, span.first + 4 * k, v_first + 4 * k, span.w_first + 4 * k);
-    for (int64_t k = 4 * whole + i; k < span.count; k += step)
-        update_at<1, COPY>(a, r, span.first + k, v_first + k, span.w_first + k);
-}
+} // namespace
 
 void ls_cuda_adamw(ls_stream *stream, const ls_adamw *a)
 {
-    ls_cuda_row row(stream, LS_ROW_ADAMW);
-    dim3 grid(STEP_BLOCKS, (unsigned)a->n_spans);
-
-    if (!row.on || a->n_spans <= 0)
-        return;
-    if (a->copy && !row.ok(ls_cuda_check_type(LS_ROW_ADAMW, a->copy_type)))
-        return;
-    ls_cuda_typed(a->copy ? a->copy_type : LS_F32, [&](auto t) {
-        adamw_kernel<decltype(t)><<<grid, STEP_THREADS, 0, row.queue()>>>(*a, row.s->faults);
-    });
+    ls_cuda_elements<adamw_rule>(stream, LS_ROW_ADAMW, a);
 }
 
 /* --- lamb ----------------------------------------------------------------------------------- */
@@ -224,10 +148,11 @@ __global__ void __launch_bounds__(NORM_THREADS)
 
     if (a.result->bad_block >= 0 || ls_any_fault(faults))
         return;
-    rule r = make_rule(a.state, a.result, p.decay, 1);
+    adamw_rule r(a.state, p.decay);
+    float factor = a.result->factor;
     for (int64_t i = threadIdx.x; i < p.count; i += NORM_THREADS) {
         int64_t k = p.first + i, at = p.g_first + i;
-        float w = a.w[p.w_first + i], u = direction(r, w, a.grad[at], a.m[k], a.v[k]);
+        float w = a.w[p.w_first + i], u = r.step(w, a.grad[at] * factor, a.m[k], a.v[k]);
         a.grad[at] = u;
         w2 = fmaf(w, w, w2);
         u2 = fmaf(u, u, u2);

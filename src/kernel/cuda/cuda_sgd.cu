@@ -5,6 +5,7 @@
 namespace
 {
 struct sgd_rule {
+    static constexpr bool two = false;
     float momentum, gain, decay;
     bool nesterov;
 
@@ -14,7 +15,7 @@ struct sgd_rule {
     {
     }
 
-    __device__ float step(float w, float grad, float &m) const
+    __device__ float step(float w, float grad, float &m, float &) const
     {
         float g = gain * fmaf(decay, w, grad);
 

@@ -254,6 +254,25 @@ static void set_strides(key *k, int which, const ls_heads *h)
     k->strides[which][2] = h->head;
 }
 
+/* What forward and backward keys have in common, of B sequences. */
+template <typename ARGS> static key key_of(const ARGS *a, int64_t B)
+{
+    key k;
+
+    memset(&k, 0, sizeof k); /* compared as bytes */
+    k.B = B;
+    k.T = a->T;
+    k.H = a->H;
+    k.Hkv = a->Hkv;
+    k.D = a->D;
+    k.type = a->type;
+    set_strides(&k, Q, &a->q);
+    set_strides(&k, K, &a->k);
+    set_strides(&k, V, &a->v);
+    set_strides(&k, O, &a->o);
+    return k;
+}
+
 /* A shape that cuDNN can have, as far as we know before asking. */
 static bool shape_fits(ls_dtype type, int64_t T, int64_t D)
 {
@@ -268,7 +287,7 @@ static void *moved(const ls_heads *h, int64_t sequences)
 ls_status ls_cudnn_attention_fwd(ls_cuda_stream *s, const ls_attention_fwd *a, bool *done_out)
 {
     plans *ps = NULL;
-    key k;
+    key k = key_of(a, a->B);
     float scale = a->scale, neg_inf = -INFINITY;
     void *pointers[ID_END] = {};
 
@@ -280,18 +299,7 @@ ls_status ls_cudnn_attention_fwd(ls_cuda_stream *s, const ls_attention_fwd *a, b
     ls_status st = get_plans(s, &ps);
     if (st != LS_OK)
         return st;
-    memset(&k, 0, sizeof k);
-    k.B = a->B;
-    k.T = a->T;
-    k.H = a->H;
-    k.Hkv = a->Hkv;
-    k.D = a->D;
-    k.type = a->type;
     k.keep_lse = a->lse != NULL;
-    set_strides(&k, Q, &a->q);
-    set_strides(&k, K, &a->k);
-    set_strides(&k, V, &a->v);
-    set_strides(&k, O, &a->o);
     ls_cugraph *g = plan_of(s, ps, &k);
     if (!g || g->workspace_bytes > LS_CUDA_WORKSPACE)
         return LS_OK;
@@ -353,21 +361,10 @@ int64_t ls_cudnn_attention_scratch(const ls_attention_bwd *a)
 
 static key backward_key(const ls_attention_bwd *a, int64_t B, bool any_order)
 {
-    key k;
+    key k = key_of(a, B);
 
-    memset(&k, 0, sizeof k);
-    k.B = B;
-    k.T = a->T;
-    k.H = a->H;
-    k.Hkv = a->Hkv;
-    k.D = a->D;
-    k.type = a->type;
     k.backward = 1;
     k.any_order = any_order;
-    set_strides(&k, Q, &a->q);
-    set_strides(&k, K, &a->k);
-    set_strides(&k, V, &a->v);
-    set_strides(&k, O, &a->o);
     set_strides(&k, DO, &a->dout);
     set_strides(&k, DQ, &a->dq);
     set_strides(&k, DK, &a->dk);

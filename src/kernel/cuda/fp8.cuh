@@ -29,7 +29,7 @@ static inline bool ls_fp8_fits(const ls_fp8 *fp8, ls_dtype type, int64_t M, int6
 /* Bytes of ls_fp8.scratch for the linear rows, any of the three. */
 int64_t ls_cuda_linear_scratch(int64_t M, int64_t N, int64_t K);
 
-/* Inside a row: the products of a linear layer in fp8. d and what rides on it are the caller's. */
+/* Inside a row: the products of a linear layer in fp8. d, bias and epilogue are the caller's. */
 ls_status ls_fp8_linear_fwd(ls_cuda_stream *s, const ls_linear_fwd *a, ls_product *p);
 ls_status ls_fp8_linear_bwd_x(ls_cuda_stream *s, const ls_linear_bwd_x *a, ls_product *p);
 ls_status ls_fp8_linear_bwd_w(ls_cuda_stream *s, const ls_linear_bwd_w *a, ls_product *p);

@@ -5,12 +5,8 @@
 /* The names of kernel/registry.c, which the plugin does not link. */
 const char *ls_cuda_row_name(ls_row row)
 {
-    static const char *const names[LS_ROWS] = {
-        "linear_fwd",    "linear_bwd_x", "linear_bwd_w", "qkv_fwd", "qkv_bwd", "attention_fwd",
-        "attention_bwd", "norm_fwd",     "norm_bwd",     "act_fwd", "act_bwd", "embed_fwd",
-        "embed_bwd",     "head",         "sum",          "add",     "scale",   "cast",
-        "fill",          "norm2",        "adamw",        "lion",    "sgd",     "lamb",
-        "momentum",      "muon",         "pack"};
+#define ROW_NAME(upper, lower, args) #lower,
+    static const char *const names[LS_ROWS] = {LS_KERNEL_ROWS(ROW_NAME) "pack"};
 
     return names[row];
 }
@@ -50,39 +46,15 @@ static int64_t scratch(ls_row row, const void *args, int threads)
     }
 }
 
+#define CUDA_ROW(upper, lower, args) .lower = ls_cuda_##lower,
+
 /* Without pack: cuBLASLt reads weights as they are. */
 static const ls_kernels kernels = {
     .name = "cuda",
     .norm_sums = true,
     .fp8 = true,
     .f16 = true,
-    .linear_fwd = ls_cuda_linear_fwd,
-    .linear_bwd_x = ls_cuda_linear_bwd_x,
-    .linear_bwd_w = ls_cuda_linear_bwd_w,
-    .qkv_fwd = ls_cuda_qkv_fwd,
-    .qkv_bwd = ls_cuda_qkv_bwd,
-    .attention_fwd = ls_cuda_attention_fwd,
-    .attention_bwd = ls_cuda_attention_bwd,
-    .norm_fwd = ls_cuda_norm_fwd,
-    .norm_bwd = ls_cuda_norm_bwd,
-    .act_fwd = ls_cuda_act_fwd,
-    .act_bwd = ls_cuda_act_bwd,
-    .embed_fwd = ls_cuda_embed_fwd,
-    .embed_bwd = ls_cuda_embed_bwd,
-    .head = ls_cuda_head,
-    .sum = ls_cuda_sum,
-    .add = ls_cuda_add,
-    .scale = ls_cuda_scale,
-    .cast = ls_cuda_cast,
-    .fill = ls_cuda_fill,
-    .norm2 = ls_cuda_norm2,
-    .adamw = ls_cuda_adamw,
-    .lion = ls_cuda_lion,
-    .sgd = ls_cuda_sgd,
-    .lamb = ls_cuda_lamb,
-    .momentum = ls_cuda_momentum,
-    .muon = ls_cuda_muon,
-    .pack = NULL, /* products read weights as they lie */
+    LS_KERNEL_ROWS(CUDA_ROW).pack = NULL, /* products read weights as they lie */
     .scratch = scratch,
     .pack_bytes = NULL,
     .experts = &ls_cuda_experts,

@@ -10,6 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "kernel/cpu/dot/dot_impl.h"
+#include "kernel/cpu/isa.h"
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -37,8 +38,7 @@ ls_dot ls_dot_chosen(void)
 #if defined(__x86_64__)
 static bool cpu_has_avx512(void)
 {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    return !ls_isa_lacks_avx512();
 }
 
 static bool cpu_has_avx512_bf16(void)

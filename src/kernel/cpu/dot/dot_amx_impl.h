@@ -9,7 +9,7 @@
 #pragma once
 #include "kernel/cpu/dot/dot_impl.h"
 
-#if defined(TILE_PAIRS) /* else nobody has said what to compute with */
+#if defined(TILE_PAIRS) /* else the includer has not defined the instructions */
 enum { SIDE = LS_DOT_RUN, A_BYTES = LS_DOT_AR * 4, B_BYTES = LS_GEMM_NR * 4 };
 
 static void dot_begin(ls_dot_tiles *tiles)
@@ -65,7 +65,7 @@ LS_INLINE void dot_tiles(ls_dot_tiles *tiles, const bool tall, int64_t words, co
 static void dot_multiply(ls_dot_tiles *tiles, int64_t rows, int64_t words, const uint32_t *a,
                          const uint32_t *b, float *tile, bool add)
 {
-    /* The sum of a block begins at zero, so what is there is added afterwards. */
+    /* The sum of a block begins at zero, so the old tile is added afterwards. */
     _Alignas(64) float spare[LS_DOT_ROWS * LS_GEMM_NR];
     float *to = add ? spare : tile;
 

@@ -6,7 +6,7 @@
 #pragma once
 #include "kernel/cpu/dot/dot_impl.h"
 
-#if defined(DOT_PAIRS) /* else nobody has said what to compute with */
+#if defined(DOT_PAIRS) /* else the includer has not defined the instruction */
 enum { DOT_WIDE = LS_GEMM_NR / LS_LANES };
 
 /* rows is a constant, so the sums live in registers. */

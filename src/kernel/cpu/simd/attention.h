@@ -1,6 +1,6 @@
 /* attention.h -- what the two files of the attention row share. */
 #pragma once
-#include "kernel/cpu/rows_attention.h"
+#include "kernel/cpu/rows_shared.h"
 #include "kernel/cpu/simd/tile.h"
 
 enum {

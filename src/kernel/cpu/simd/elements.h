@@ -18,14 +18,31 @@ LS_INLINE int64_t elements_pieces(const ls_adamw_span *span)
     return (span->count + ELEMENTS_PIECE - 1) / ELEMENTS_PIECE;
 }
 
-LS_INLINE void elements_task(const ls_adamw *a, int64_t index, elements_update *update)
+/* Pieces of all spans. */
+LS_INLINE int64_t elements_tasks(const ls_adamw_span *spans, int64_t n)
 {
-    const ls_adamw_span *span = a->spans;
+    int64_t tasks = 0;
 
+    for (int64_t i = 0; i < n; i++)
+        tasks += elements_pieces(&spans[i]);
+    return tasks;
+}
+
+/* The span of a task, and the first of its elements. */
+LS_INLINE const ls_adamw_span *elements_span(const ls_adamw_span *span, int64_t index,
+                                             int64_t *from_out)
+{
     while (index >= elements_pieces(span))
         index -= elements_pieces(span++);
-    int64_t from = index * ELEMENTS_PIECE, n = ls_min_i64(ELEMENTS_PIECE, span->count - from);
-    int64_t place = span->w_first + from;
+    *from_out = index * ELEMENTS_PIECE;
+    return span;
+}
+
+LS_INLINE void elements_task(const ls_adamw *a, int64_t index, elements_update *update)
+{
+    int64_t from;
+    const ls_adamw_span *span = elements_span(a->spans, index, &from);
+    int64_t n = ls_min_i64(ELEMENTS_PIECE, span->count - from), place = span->w_first + from;
     uint16_t *copy = a->copy ? (uint16_t *)a->copy + place : NULL;
     if (copy && !a->rounding.stochastic) {
         update(a, span, from, n, copy);
@@ -39,16 +56,25 @@ LS_INLINE void elements_task(const ls_adamw *a, int64_t index, elements_update *
 LS_INLINE void elements_run(ls_stream *stream, const ls_adamw *a, ls_pool_task task)
 {
     ls_adamw args = *a;
-    int64_t tasks = 0;
 
     LS_BUG_IF(a->copy && a->copy_type != LS_BF16, "an update with a copy of type %d",
               (int)a->copy_type);
     if (a->result->bad_block >= 0 || ls_stream_failed(stream))
         return;
-    for (int64_t i = 0; i < a->n_spans; i++)
-        tasks += elements_pieces(&a->spans[i]);
-    ls_pool_run(ls_stream_pool(stream), task, &args, tasks);
+    ls_pool_run(ls_stream_pool(stream), task, &args, elements_tasks(a->spans, a->n_spans));
 }
+
+/* The row of an optimizer whose update of a piece is name_piece(). */
+#define ELEMENTS_ROW(name)                                                   \
+    static void name##_task(void *context, int64_t index, int worker)        \
+    {                                                                        \
+        (void)worker;                                                        \
+        elements_task(context, index, name##_piece);                         \
+    }                                                                        \
+    void LS_ISA_NAME(ls_##name##_row)(ls_stream * stream, const ls_adamw *a) \
+    {                                                                        \
+        elements_run(stream, a, name##_task);                                \
+    }
 
 /* Sixteen elements of an optimizer with one moment, which is updated in place; the step is
  * multiplied by the learning rate and taken off the weights. */

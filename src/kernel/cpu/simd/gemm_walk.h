@@ -113,7 +113,7 @@ LS_INLINE void gemm_walk_begin(gemm_walk *w, int64_t index, int64_t rows)
         w->floats += ls_round_up((g->b_sums ? cut->nc : cut->mc) + SUMS_EXTRA, LS_LANES);
 }
 
-/* Where a block of K adds to its sums over k; NULL: nobody asked, or another block does. */
+/* Where a block of K adds to its sums over k; NULL: not wanted, or another block does. */
 LS_INLINE float *gemm_walk_sums(const gemm_walk *w, float *c)
 {
     return w->floats > w->tiles ? c + w->tiles : NULL;

@@ -3,7 +3,7 @@
  * The activation and the type are constants in each copy of the loop (the loops are inlined into
  * the switch), so nothing is decided per element. A plain activation is one long row. A task takes
  * PIECE columns of a row, or as many short rows as make PIECE elements. */
-#include "kernel/cpu/rows_basic.h"
+#include "kernel/cpu/rows_shared.h"
 #include "kernel/cpu/simd/act.h"
 
 enum { PIECE = 8192 };
@@ -126,16 +126,8 @@ LS_INLINE void run_task(const ls_dtype type, const bool back, const ls_act_args 
     }
 }
 
-#define LS_TASK(name, type, back)                              \
-    static void name(void *context, int64_t index, int worker) \
-    {                                                          \
-        (void)worker;                                          \
-        run_task(type, back, context, index);                  \
-    }
-LS_TASK(fwd_f32, LS_F32, false)
-LS_TASK(fwd_bf16, LS_BF16, false)
-LS_TASK(bwd_f32, LS_F32, true)
-LS_TASK(bwd_bf16, LS_BF16, true)
+LS_TYPED_TASKS(fwd, run_task, false, context, index)
+LS_TYPED_TASKS(bwd, run_task, true, context, index)
 
 void LS_ISA_NAME(ls_act_fwd_row)(ls_stream *stream, const ls_act_args *a)
 {

@@ -1,10 +1,10 @@
 /* simd_adamw.c -- one pass over weights, moments and gradients, at the speed of memory: w = w - lr step,
  * with the step of moments.h, over the spans of elements.h. */
-#include "kernel/cpu/rows_basic.h"
+#include "kernel/cpu/rows_shared.h"
 #include "kernel/cpu/simd/elements.h"
 
-LS_INLINE void update_piece(const ls_adamw *a, const ls_adamw_span *span, int64_t from, int64_t n,
-                            uint16_t *copy)
+LS_INLINE void adamw_piece(const ls_adamw *a, const ls_adamw_span *span, int64_t from, int64_t n,
+                           uint16_t *copy)
 {
     moments_rule r = moments_make(a->state, a->result, span->decay);
     ls_v16 minus_lr = v_set(-(a->state->lr * span->rate));
@@ -36,13 +36,4 @@ LS_INLINE void update_piece(const ls_adamw *a, const ls_adamw_span *span, int64_
     }
 }
 
-static void adamw_task(void *context, int64_t index, int worker)
-{
-    (void)worker;
-    elements_task(context, index, update_piece);
-}
-
-void LS_ISA_NAME(ls_adamw_row)(ls_stream *stream, const ls_adamw *a)
-{
-    elements_run(stream, a, adamw_task);
-}
+ELEMENTS_ROW(adamw)

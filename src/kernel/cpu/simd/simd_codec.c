@@ -11,7 +11,7 @@
  *
  *     from 8 on: 1, too few    from 4: 2 = keep, done    -> 9 and 7, places 0 and 2
  *
- * Ordering the block was the other way: ten times the work for an order nobody needs. */
+ * Rejected: sorting the block, ten times the work for an order that is not needed. */
 #include "kernel/codec_impl.h"
 #include "kernel/cpu/simd/bits.h"
 

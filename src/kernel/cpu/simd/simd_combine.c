@@ -164,7 +164,7 @@ LS_INLINE void store(const ls_dtype type, char *p, ls_v16 a)
 
 enum { ROOM = TURN * (int)sizeof(float) }; /* bytes of a turn at most */
 
-/* A turn of a source, or as many bytes as are left of it with zeros behind them. */
+/* A turn of a source, or the bytes that are left of it and zeros. */
 LS_INLINE const char *turn_of(const char *p, int64_t bytes, const bool whole, char part[ROOM])
 {
     if (whole)

@@ -6,7 +6,7 @@
  * accumulators) and blocks in double along the perfect binary tree, so that ranks which hold whole
  * subtrees can later join them with the same bits. */
 #include "kernel/cpu/simd/bits.h"
-#include "kernel/cpu/rows_basic.h"
+#include "kernel/cpu/rows_shared.h"
 #include "kernel/cpu/simd/vec.h"
 
 enum { BLOCK = 16384 }; /* elements per task: 64 KiB of float */

@@ -2,7 +2,7 @@
  *
  * The gradient of a token's vector is a sum over the rows where the token stands. Rows are sorted
  * by token first (counting sort, so each token's rows stay in order); then a task owns some tokens
- * and columns, and nobody else writes there: no atomic adds, no order that depends on threads. The
+ * and columns, and is the only one to write there: no atomic adds, no order that depends on threads. The
  * gradient of position t is the same sum over rows t, T + t, 2 T + t ...
  *
  * Leaf sums start from +0 and are therefore never -0, so a leaf without the token may be left out
@@ -10,7 +10,7 @@
  *     sum(0) + (sum(2) + sum(3))
  * A stack does that in one walk: before leaf b is pushed behind leaf a, all pairs on the stack that
  * meet below the common ancestor of a and b are added; its level is the highest bit of a ^ b. */
-#include "kernel/cpu/rows_basic.h"
+#include "kernel/cpu/rows_shared.h"
 #include "kernel/cpu/simd/dropout.h"
 #include "kernel/cpu/simd/vec.h"
 
@@ -58,17 +58,7 @@ LS_INLINE void fwd_task(const ls_dtype type, const ls_embed_fwd *a, int64_t inde
         fwd_row(type, a, &drop, row);
 }
 
-static void fwd_f32(void *context, int64_t index, int worker)
-{
-    (void)worker;
-    fwd_task(LS_F32, context, index);
-}
-
-static void fwd_bf16(void *context, int64_t index, int worker)
-{
-    (void)worker;
-    fwd_task(LS_BF16, context, index);
-}
+LS_TYPED_TASKS(fwd, fwd_task, context, index)
 
 void LS_ISA_NAME(ls_embed_fwd_row)(ls_stream *stream, const ls_embed_fwd *a)
 {

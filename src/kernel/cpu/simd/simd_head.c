@@ -18,8 +18,7 @@
  * In parts, all rows are one chunk: SCORES leaves e^(logit - largest) in scratch, with the largest
  * of this rank's own logits, and JOIN multiplies by what the other ranks make of it. */
 #include "kernel/cpu/leaves.h"
-#include "kernel/cpu/rows_basic.h"
-#include "kernel/cpu/rows_linear.h"
+#include "kernel/cpu/rows_shared.h"
 #include "kernel/cpu/simd/gemm.h"
 
 enum {
@@ -218,9 +217,9 @@ static void join_row(const job *j, int64_t row)
         return;
     }
     for (int64_t r = 0; r < a->ranks; r++)
-        most = fmaxf(most, a->all[r * a->apart + 3 * row]);
+        most = fmaxf(most, a->all[r * a->rank_stride + 3 * row]);
     for (int64_t r = 0; r < a->ranks; r++) {
-        const float *scores = a->all + r * a->apart + 3 * row;
+        const float *scores = a->all + r * a->rank_stride + 3 * row;
         sum += scores[1] * exp_one(scores[0] - most);
         hit += scores[2];
     }
@@ -228,7 +227,8 @@ static void join_row(const job *j, int64_t row)
     a->losses[row] = log_sum[0] + (most - hit);
     if (!a->dh)
         return;
-    row_scale(x, a->V, j->grad_scale * exp_one(a->all[a->rank * a->apart + 3 * row] - most) / sum);
+    row_scale(x, a->V,
+              j->grad_scale * exp_one(a->all[a->rank * a->rank_stride + 3 * row] - most) / sum);
     if (target >= 0 && target < a->V)
         x[target] -= j->grad_scale;
 }

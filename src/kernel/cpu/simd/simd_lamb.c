@@ -1,10 +1,10 @@
 /* simd_lamb.c -- Adam's direction, its length beside that of the weights, and the step.
  *
- * The direction takes the place of the gradient, which nobody reads again, so that the second part
+ * The direction takes the place of the gradient, which is not read again, so that the second part
  * neither keeps another buffer nor computes roots and quotients twice. A task is one piece, in both
  * parts; its squares go over CHAINS vectors of sums that are joined at the end, always in the same
  * order, so a piece has the same squares whoever computes them. */
-#include "kernel/cpu/rows_basic.h"
+#include "kernel/cpu/rows_shared.h"
 #include "kernel/cpu/simd/moments.h"
 
 enum { CHAINS = 4 };

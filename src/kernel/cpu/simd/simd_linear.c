@@ -8,7 +8,7 @@
  *
  * The layouts of W differ only in two strides, which packing evens out; so does the distance
  * between rows of dy. */
-#include "kernel/cpu/rows_linear.h"
+#include "kernel/cpu/rows_shared.h"
 #include "kernel/cpu/simd/act.h"
 #include "kernel/cpu/simd/gemm.h"
 

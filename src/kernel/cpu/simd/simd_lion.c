@@ -4,7 +4,7 @@
  *     w = w - lr (sign(b1 m + (1 - b1) g) + decay w),   m = b2 m + (1 - b2) g
  * The sign of x is x times 2^200, cut at -1 and 1: 0 stays 0, and even the smallest denormal number
  * has its sign. */
-#include "kernel/cpu/rows_basic.h"
+#include "kernel/cpu/rows_shared.h"
 #include "kernel/cpu/simd/elements.h"
 
 typedef struct lion_rule {
@@ -40,13 +40,4 @@ LS_INLINE void lion_piece(const ls_adamw *a, const ls_adamw_span *span, int64_t 
     elements_one_moment(a, span, from, n, copy, lion_step, &rule);
 }
 
-static void lion_task(void *context, int64_t index, int worker)
-{
-    (void)worker;
-    elements_task(context, index, lion_piece);
-}
-
-void LS_ISA_NAME(ls_lion_row)(ls_stream *stream, const ls_adamw *a)
-{
-    elements_run(stream, a, lion_task);
-}
+ELEMENTS_ROW(lion)

@@ -1,28 +1,20 @@
 /* simd_muon.c -- the momentum of matrices, and what stands between the products that make them
  * orthogonal. Element by element: a task is a piece of a span, or some rows of a matrix. */
-#include "kernel/cpu/rows_basic.h"
-#include "kernel/cpu/simd/moments.h"
-
-enum { PIECE = 16384 };
+#include "kernel/cpu/rows_shared.h"
+#include "kernel/cpu/simd/elements.h"
 
 /* --- momentum --------------------------------------------------------------------------------- */
-
-static int64_t pieces(const ls_adamw_span *span)
-{
-    return (span->count + PIECE - 1) / PIECE;
-}
 
 static void momentum_task(void *context, int64_t index, int worker)
 {
     const ls_momentum *a = context;
-    const ls_adamw_span *span = a->spans;
+    int64_t from;
+    const ls_adamw_span *span = elements_span(a->spans, index, &from);
     ls_v16 factor = v_set(a->result->factor), keep = v_set(a->state->momentum);
     ls_v16 rest = v_set(1.0f - a->state->momentum);
 
     (void)worker;
-    while (index >= pieces(span))
-        index -= pieces(span++);
-    int64_t from = index * PIECE, n = ls_min_i64(PIECE, span->count - from);
+    int64_t n = ls_min_i64(ELEMENTS_PIECE, span->count - from);
     float *m = a->m + span->first + from, *grad = a->grad + span->w_first + from;
     for (int64_t i = 0; i < n; i += LS_LANES) {
         ls_v16 g = v_mul(v_load_most(grad + i, n - i), factor);
@@ -35,20 +27,17 @@ static void momentum_task(void *context, int64_t index, int worker)
 void LS_ISA_NAME(ls_momentum_row)(ls_stream *stream, const ls_momentum *a)
 {
     ls_momentum args = *a;
-    int64_t tasks = 0;
 
     if (a->result->bad_block >= 0 || ls_stream_failed(stream))
         return;
-    for (int64_t i = 0; i < a->n_spans; i++)
-        tasks += pieces(&a->spans[i]);
-    ls_pool_run(ls_stream_pool(stream), momentum_task, &args, tasks);
+    ls_pool_run(ls_stream_pool(stream), momentum_task, &args, elements_tasks(a->spans, a->n_spans));
 }
 
 /* --- muon ------------------------------------------------------------------------------------- */
 
 static int64_t rows_of_task(const ls_muon *a)
 {
-    return ls_max_i64(1, PIECE / a->cols);
+    return ls_max_i64(1, ELEMENTS_PIECE / a->cols);
 }
 
 LS_INLINE void step_row(const ls_muon *a, int64_t row)

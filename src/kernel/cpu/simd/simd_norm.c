@@ -13,8 +13,9 @@
  *
  * Which thread makes which chunk does not matter, so the bits do not depend on threads. When
  * neither is asked for, nothing is summed. */
-#include "kernel/cpu/rows_basic.h"
+#include "kernel/cpu/rows_shared.h"
 #include "kernel/cpu/simd/dropout.h"
+#include "kernel/cpu/simd/chunk_tree.h"
 #include "kernel/cpu/simd/vec.h"
 
 enum { PARTS = LS_TILE / LS_LANES };
@@ -206,17 +207,7 @@ LS_INLINE void fwd_task(const ls_dtype type, const ls_norm_fwd *a, int64_t index
         fwd_row(type, a, &drop, row);
 }
 
-static void fwd_f32(void *context, int64_t index, int worker)
-{
-    (void)worker;
-    fwd_task(LS_F32, context, index);
-}
-
-static void fwd_bf16(void *context, int64_t index, int worker)
-{
-    (void)worker;
-    fwd_task(LS_BF16, context, index);
-}
+LS_TYPED_TASKS(fwd, fwd_task, context, index)
 
 void LS_ISA_NAME(ls_norm_fwd_row)(ls_stream *stream, const ls_norm_fwd *a)
 {
@@ -358,28 +349,7 @@ LS_INLINE void back_task(const ls_dtype type, const ls_norm_bwd *a, int64_t inde
         back_chunk(type, a, &drop, i);
 }
 
-static void back_f32(void *context, int64_t index, int worker)
-{
-    (void)worker;
-    back_task(LS_F32, context, index);
-}
-
-static void back_bf16(void *context, int64_t index, int worker)
-{
-    (void)worker;
-    back_task(LS_BF16, context, index);
-}
-
-/* p[0] = the sum over the perfect binary tree of n vectors that lie stride floats apart. */
-LS_INLINE ls_v16 tree_sum(float *p, int64_t n, int64_t stride)
-{
-    for (int64_t step = 1; step < n; step *= 2)
-        for (int64_t i = 0; i + step < n; i += 2 * step) {
-            float *left = p + i * stride;
-            v_store(left, v_add(v_load(left), v_load(left + step * stride)));
-        }
-    return v_load(p);
-}
+LS_TYPED_TASKS(back, back_task, context, index)
 
 /* Sixteen columns of dw, then of db. */
 static void join_columns(const ls_norm_bwd *a, int64_t c)
@@ -387,17 +357,10 @@ static void join_columns(const ls_norm_bwd *a, int64_t c)
     int64_t wide = ls_round_up(a->C, LS_LANES), chunks = ls_norm_bwd_chunks(a);
     float *out[2] = {a->dw, a->db};
 
-    for (int k = 0; k < 2; k++) {
-        float *p = (float *)a->scratch + k * wide + c;
-        if (!out[k])
-            continue;
-        for (int64_t leaf = 0; leaf < a->leaves; leaf++)
-            tree_sum(p + leaf * chunks * 2 * wide, chunks, 2 * wide);
-        ls_v16 sum = tree_sum(p, a->leaves, chunks * 2 * wide);
-        if (a->accumulate)
-            sum = v_add(v_load_most(out[k] + c, a->C - c), sum);
-        v_store_most(out[k] + c, a->C - c, sum);
-    }
+    for (int k = 0; k < 2; k++)
+        if (out[k])
+            tree_join((float *)a->scratch + k * wide + c, a->leaves, chunks, 2 * wide,
+                      a->accumulate, out[k] + c, a->C - c);
 }
 
 /* Columns of one task: all, where there is little to add. */

@@ -15,8 +15,8 @@
  *
  * A norm over heads of several ranks is two rows, with a sum over these ranks between them: one
  * leaves its sum of x^2 (backward of g h), the other reads that of all. */
-#include "kernel/cpu/rows_attention.h"
-#include "kernel/cpu/simd/vec.h"
+#include "kernel/cpu/rows_shared.h"
+#include "kernel/cpu/simd/chunk_tree.h"
 
 enum { RUN = LS_QKV_CHUNK_TOKENS }; /* tokens of one task */
 
@@ -264,26 +264,7 @@ LS_INLINE void run_tokens(const ls_dtype type, const job *j, int64_t index, int 
         one_token(type, j, leaf * j->run_rows + i, &w);
 }
 
-static void run_f32(void *context, int64_t index, int worker)
-{
-    run_tokens(LS_F32, context, index, worker);
-}
-
-static void run_bf16(void *context, int64_t index, int worker)
-{
-    run_tokens(LS_BF16, context, index, worker);
-}
-
-/* p[0] = the sum over the perfect binary tree of n vectors that lie stride floats apart. */
-static ls_v16 tree_sum(float *p, int64_t n, int64_t stride)
-{
-    for (int64_t step = 1; step < n; step *= 2)
-        for (int64_t i = 0; i + step < n; i += 2 * step) {
-            float *left = p + i * stride;
-            v_store(left, v_add(v_load(left), v_load(left + step * stride)));
-        }
-    return v_load(p);
-}
+LS_TYPED_TASKS(run, run_tokens, context, index, worker)
 
 static void join_sums(const job *j)
 {
@@ -294,13 +275,8 @@ static void join_sums(const job *j)
     for (int64_t i = 0; i < 2 * wide; i += LS_LANES) {
         if (!out[i / wide])
             break; /* queries alone */
-        float *p = (float *)a->scratch + i, *to = out[i / wide] + i % wide;
-        for (int64_t leaf = 0; leaf < a->leaves; leaf++)
-            tree_sum(p + leaf * j->runs * 2 * wide, j->runs, 2 * wide);
-        ls_v16 sum = tree_sum(p, a->leaves, j->runs * 2 * wide);
-        if (a->accumulate)
-            sum = v_add(v_load_most(to, a->D - i % wide), sum);
-        v_store_most(to, a->D - i % wide, sum);
+        tree_join((float *)a->scratch + i, a->leaves, j->runs, 2 * wide, a->accumulate,
+                  out[i / wide] + i % wide, a->D - i % wide);
     }
 }
 

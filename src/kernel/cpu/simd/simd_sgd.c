@@ -2,7 +2,7 @@
  *
  * With g = gain (grad * factor + decay w):
  *     m = momentum m + g,   w = w - lr m,   or with Nesterov's look ahead   w - lr (g + momentum m) */
-#include "kernel/cpu/rows_basic.h"
+#include "kernel/cpu/rows_shared.h"
 #include "kernel/cpu/simd/elements.h"
 
 typedef struct sgd_rule {
@@ -31,13 +31,4 @@ LS_INLINE void sgd_piece(const ls_adamw *a, const ls_adamw_span *span, int64_t f
     elements_one_moment(a, span, from, n, copy, sgd_step, &rule);
 }
 
-static void sgd_task(void *context, int64_t index, int worker)
-{
-    (void)worker;
-    elements_task(context, index, sgd_piece);
-}
-
-void LS_ISA_NAME(ls_sgd_row)(ls_stream *stream, const ls_adamw *a)
-{
-    elements_run(stream, a, sgd_task);
-}
+ELEMENTS_ROW(sgd)

@@ -35,6 +35,12 @@ enum { LS_LANES = 16 };
 typedef __m512 ls_v16;
 typedef __m512i ls_i16; /* sixteen int32 */
 
+#define LS_OF_TWO(name, op512, op256, value)  \
+    LS_INLINE ls_v16 name(ls_v16 a, ls_v16 b) \
+    {                                         \
+        return op512(a, b);                   \
+    }
+
 LS_INLINE ls_v16 v_set(float x)
 {
     return _mm512_set1_ps(x);
@@ -47,33 +53,9 @@ LS_INLINE void v_store(float *p, ls_v16 a)
 {
     _mm512_storeu_ps(p, a);
 }
-LS_INLINE ls_v16 v_add(ls_v16 a, ls_v16 b)
-{
-    return _mm512_add_ps(a, b);
-}
-LS_INLINE ls_v16 v_sub(ls_v16 a, ls_v16 b)
-{
-    return _mm512_sub_ps(a, b);
-}
-LS_INLINE ls_v16 v_mul(ls_v16 a, ls_v16 b)
-{
-    return _mm512_mul_ps(a, b);
-}
-LS_INLINE ls_v16 v_div(ls_v16 a, ls_v16 b)
-{
-    return _mm512_div_ps(a, b);
-}
 LS_INLINE ls_v16 v_fma(ls_v16 a, ls_v16 b, ls_v16 c)
 {
     return _mm512_fmadd_ps(a, b, c);
-}
-LS_INLINE ls_v16 v_max(ls_v16 a, ls_v16 b)
-{
-    return _mm512_max_ps(a, b);
-}
-LS_INLINE ls_v16 v_min(ls_v16 a, ls_v16 b)
-{
-    return _mm512_min_ps(a, b);
 }
 LS_INLINE ls_v16 v_sqrt(ls_v16 a)
 {
@@ -135,6 +117,11 @@ typedef struct {
 } ls_i16;
 
 #define LS_V2(expr_lo, expr_hi) ((ls_v16){(expr_lo), (expr_hi)})
+#define LS_OF_TWO(name, op512, op256, value)                \
+    LS_INLINE ls_v16 name(ls_v16 a, ls_v16 b)               \
+    {                                                       \
+        return LS_V2(op256(a.lo, b.lo), op256(a.hi, b.hi)); \
+    }
 LS_INLINE ls_v16 v_set(float x)
 {
     return LS_V2(_mm256_set1_ps(x), _mm256_set1_ps(x));
@@ -148,33 +135,9 @@ LS_INLINE void v_store(float *p, ls_v16 a)
     _mm256_storeu_ps(p, a.lo);
     _mm256_storeu_ps(p + 8, a.hi);
 }
-LS_INLINE ls_v16 v_add(ls_v16 a, ls_v16 b)
-{
-    return LS_V2(_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi));
-}
-LS_INLINE ls_v16 v_sub(ls_v16 a, ls_v16 b)
-{
-    return LS_V2(_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi));
-}
-LS_INLINE ls_v16 v_mul(ls_v16 a, ls_v16 b)
-{
-    return LS_V2(_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi));
-}
-LS_INLINE ls_v16 v_div(ls_v16 a, ls_v16 b)
-{
-    return LS_V2(_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi));
-}
 LS_INLINE ls_v16 v_fma(ls_v16 a, ls_v16 b, ls_v16 c)
 {
     return LS_V2(_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi));
-}
-LS_INLINE ls_v16 v_max(ls_v16 a, ls_v16 b)
-{
-    return LS_V2(_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi));
-}
-LS_INLINE ls_v16 v_min(ls_v16 a, ls_v16 b)
-{
-    return LS_V2(_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi));
 }
 LS_INLINE ls_v16 v_sqrt(ls_v16 a)
 {
@@ -246,6 +209,16 @@ typedef struct {
 } ls_i16;
 
 #define LS_EACH(i) for (int i = 0; i < 16; i++)
+#define LS_OF_TWO(name, op512, op256, value)  \
+    LS_INLINE ls_v16 name(ls_v16 a, ls_v16 b) \
+    {                                         \
+        LS_EACH(i)                            \
+        {                                     \
+            float x = a.f[i], y = b.f[i];     \
+            a.f[i] = (value);                 \
+        }                                     \
+        return a;                             \
+    }
 LS_INLINE ls_v16 v_set(float x)
 {
     ls_v16 r;
@@ -262,40 +235,9 @@ LS_INLINE void v_store(float *p, ls_v16 a)
 {
     memcpy(p, a.f, sizeof a.f);
 }
-LS_INLINE ls_v16 v_add(ls_v16 a, ls_v16 b)
-{
-    LS_EACH(i) a.f[i] += b.f[i];
-    return a;
-}
-LS_INLINE ls_v16 v_sub(ls_v16 a, ls_v16 b)
-{
-    LS_EACH(i) a.f[i] -= b.f[i];
-    return a;
-}
-LS_INLINE ls_v16 v_mul(ls_v16 a, ls_v16 b)
-{
-    LS_EACH(i) a.f[i] *= b.f[i];
-    return a;
-}
-LS_INLINE ls_v16 v_div(ls_v16 a, ls_v16 b)
-{
-    LS_EACH(i) a.f[i] /= b.f[i];
-    return a;
-}
 LS_INLINE ls_v16 v_fma(ls_v16 a, ls_v16 b, ls_v16 c)
 {
     LS_EACH(i) a.f[i] = fmaf(a.f[i], b.f[i], c.f[i]);
-    return a;
-}
-/* As the x86 instruction: the second operand when either is NaN. */
-LS_INLINE ls_v16 v_max(ls_v16 a, ls_v16 b)
-{
-    LS_EACH(i) a.f[i] = a.f[i] > b.f[i] ? a.f[i] : b.f[i];
-    return a;
-}
-LS_INLINE ls_v16 v_min(ls_v16 a, ls_v16 b)
-{
-    LS_EACH(i) a.f[i] = a.f[i] < b.f[i] ? a.f[i] : b.f[i];
     return a;
 }
 LS_INLINE ls_v16 v_sqrt(ls_v16 a)
@@ -337,6 +279,16 @@ LS_INLINE void v_store_part(float *p, int64_t n, ls_v16 a)
 }
 
 #endif
+
+/* Operations of two vectors, for each instruction set; of max and min the result is the second operand
+ * when either is NaN. */
+LS_OF_TWO(v_add, _mm512_add_ps, _mm256_add_ps, x + y)
+LS_OF_TWO(v_sub, _mm512_sub_ps, _mm256_sub_ps, x - y)
+LS_OF_TWO(v_mul, _mm512_mul_ps, _mm256_mul_ps, x *y)
+LS_OF_TWO(v_div, _mm512_div_ps, _mm256_div_ps, x / y)
+LS_OF_TWO(v_max, _mm512_max_ps, _mm256_max_ps, x > y ? x : y)
+LS_OF_TWO(v_min, _mm512_min_ps, _mm256_min_ps, x < y ? x : y)
+#undef LS_OF_TWO
 
 #if !defined(__AVX2__)
 LS_INLINE ls_v16 v_load_bf16(const uint16_t *p)
