@@ -235,7 +235,7 @@ LS_TEST(choice_shares_a_long_sequence)
 
     load_model(&run, "family: llama, context: 100", "{sequences: 4}", "{auto: true, tp: 1, pp: 1}");
     LS_CHECK_OK(ls_mesh_choice_make(&run, &facts, &c));
-    check_why(&c, "dp=1 cp=4", "chunks of as many tokens");
+    check_why(&c, "dp=1 cp=4", "chunks of equal length");
     ls_mesh_choice_release(&c);
     ls_runfile_release(&run);
 }
