@@ -7,7 +7,7 @@
  * The thread sleeps while nothing is queued. It records an event behind the calls so far, looks
  * every few milliseconds whether the device has come to it, and meanwhile asks the host communicator
  * (which hears of deaths) and the provider for failures. An error of the provider is often the echo
- * of a death; so it gives the host communicator two seconds to name the cause first. */
+ * of a death; so both threads give the host communicator two seconds to name the cause first. */
 #include "comm/device/device_comm_impl.h"
 
 #include <errno.h>
@@ -453,7 +453,7 @@ ls_status ls_device_comm_end(ls_device_comm *dc)
     ls_status st = dc->provider->end(dc);
     if (calls > 0)
         atomic_fetch_add(&dc->queued, 1);
-    return st;
+    return st == LS_EFAIL ? find_cause(dc) : st;
 }
 
 ls_status ls_device_comm_queue(ls_device_comm *dc, ls_stream *stream, const ls_coll *coll)
@@ -469,8 +469,9 @@ ls_status ls_device_comm_queue(ls_device_comm *dc, ls_stream *stream, const ls_c
     note(dc, stream, coll);
     st = dc->provider->queue(dc, stream, coll);
     if (alone) {
+        ls_err_record first = *ls_err_last();
         ls_status end = ls_device_comm_end(dc);
-        st = st != LS_OK ? st : end;
+        st = st != LS_OK ? ls_err_adopt(&first) : end;
     }
 out:
     return st;
