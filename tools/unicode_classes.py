@@ -1,4 +1,4 @@
-"""Write src/data/tokenizer/pretok_table.h: the letters and numbers of Unicode as ranges.
+"""Write src/data/tokenizer/pretok_table.h: the letters and numbers of Unicode as run lengths.
 
 The sets are those that the `tokenizers` package matches with \\p{L} and \\p{N}, asked for every code
 point, because ids must be the same as the package's; its Unicode version is that of the table.
@@ -9,24 +9,23 @@ point, because ids must be the same as the package's; its Unicode version is tha
 from tokenizers import Regex, pre_tokenizers
 
 
-def ranges(expression):
+def runs(expression):
+    """Lengths of the runs of characters that are outside and inside the set, in turn from U+0000 on."""
     split = pre_tokenizers.Split(Regex(expression), "removed")
-    out = []
+    out = [0]
     for code in range(0x110000):
-        if 0xD800 <= code < 0xE000 or split.pre_tokenize_str(chr(code)):
-            continue
-        if out and out[-1][1] == code - 1:
-            out[-1][1] = code
-        else:
-            out.append([code, code])
-    return out
+        inside = not (0xD800 <= code < 0xE000 or split.pre_tokenize_str(chr(code)))
+        if inside != (len(out) % 2 == 0):
+            out.append(0)
+        out[-1] += 1
+    return out[:-1]  # the last run lies outside
 
 
-def table(name, rows):
-    print(f"static const ls_pretok_range {name}[] = {{")
+def table(name, lengths):
+    print(f"static const uint16_t {name}[] = {{")
     line = "   "
-    for first, last in rows:
-        item = f" {{0x{first:x}, 0x{last:x}}},"
+    for length in lengths:
+        item = f" {length},"
         if len(line) + len(item) > 100:
             print(line)
             line = "   "
@@ -35,13 +34,15 @@ def table(name, rows):
     print("};")
 
 
-print("""/* pretok_table.h -- the letters and the numbers of Unicode, as ranges.
+print("""/* pretok_table.h -- the letters and the numbers of Unicode, as lengths of runs: so many code points
+ * outside the set, so many inside, in turn from U+0000 on. Letters begin with 65, 26, 6, 26: none
+ * below 'A', the 26 capitals, 6 others, the 26 small ones.
  *
  * Made by tools/unicode_classes.py; do not edit. */
 #pragma once
-#include "data/tokenizer/pretok_impl.h"
+#include <stdint.h>
 
 /* clang-format off */""")
-table("letter_ranges", ranges(r"\p{L}"))
-table("number_ranges", ranges(r"\p{N}"))
+table("letter_runs", runs(r"\p{L}"))
+table("number_runs", runs(r"\p{N}"))
 print("/* clang-format on */")

@@ -2,10 +2,6 @@
 #pragma once
 #include "base/err.h"
 
-typedef struct ls_pretok_range {
-    uint32_t first, last; /* code points, both in it */
-} ls_pretok_range;
-
 /* What a character is for the known patterns. */
 typedef enum ls_pretok_class {
     LS_PRETOK_OTHER = 0,

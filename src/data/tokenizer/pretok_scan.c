@@ -15,24 +15,28 @@
 
 #include "data/tokenizer/pretok_table.h"
 
-static void fill_ranges(unsigned char *classes, const ls_pretok_range *ranges, size_t n, int class)
+static void fill_runs(unsigned char *classes, const uint16_t *runs, size_t n, int class)
 {
-    for (size_t i = 0; i < n; i++) {
-        LS_BUG_IF(ranges[i].last >= LS_PRETOK_CODES, "U+%X is outside the table", ranges[i].last);
-        memset(classes + ranges[i].first, class, ranges[i].last - ranges[i].first + 1);
+    uint32_t at = 0;
+
+    for (size_t i = 0; i < n; at += runs[i], i++) {
+        LS_BUG_IF(at + runs[i] > LS_PRETOK_CODES, "U+%X is outside the table", at + runs[i]);
+        if (i % 2)
+            memset(classes + at, class, runs[i]);
     }
 }
 
 void ls_pretok_fill(unsigned char *classes)
 {
-    static const ls_pretok_range spaces[] = {
+    static const uint16_t spaces[][2] = {
         {0x09, 0x0d},     {0x20, 0x20},     {0x85, 0x85},     {0xa0, 0xa0},     {0x1680, 0x1680},
         {0x2000, 0x200a}, {0x2028, 0x2029}, {0x202f, 0x202f}, {0x205f, 0x205f}, {0x3000, 0x3000}};
 
     memset(classes, LS_PRETOK_OTHER, LS_PRETOK_CODES);
-    fill_ranges(classes, letter_ranges, LS_COUNT(letter_ranges), LS_PRETOK_LETTER);
-    fill_ranges(classes, number_ranges, LS_COUNT(number_ranges), LS_PRETOK_NUMBER);
-    fill_ranges(classes, spaces, LS_COUNT(spaces), LS_PRETOK_SPACE);
+    fill_runs(classes, letter_runs, LS_COUNT(letter_runs), LS_PRETOK_LETTER);
+    fill_runs(classes, number_runs, LS_COUNT(number_runs), LS_PRETOK_NUMBER);
+    for (size_t i = 0; i < LS_COUNT(spaces); i++)
+        memset(classes + spaces[i][0], LS_PRETOK_SPACE, spaces[i][1] - spaces[i][0] + 1u);
     classes['\r'] = classes['\n'] = LS_PRETOK_NEWLINE;
 }
 
