@@ -78,21 +78,6 @@ static ls_jinja_value look_up(ls_jinja_machine *m, const ls_jinja_frame *f, cons
 /* --- operators --------------------------------------------------------------------------------
  */
 
-static bool is_whole(ls_jinja_value v)
-{
-    return v.kind == LS_JINJA_INT || v.kind == LS_JINJA_BOOL;
-}
-
-static int64_t whole(ls_jinja_value v)
-{
-    return v.kind == LS_JINJA_BOOL ? v.u.b : v.u.i;
-}
-
-static double real(ls_jinja_value v)
-{
-    return v.kind == LS_JINJA_FLOAT ? v.u.f : (double)whole(v);
-}
-
 static ls_jinja_value join(ls_jinja_machine *m, ls_jinja_value a, ls_jinja_value b)
 {
     size_t len = a.u.s.len + b.u.s.len;
@@ -203,21 +188,21 @@ static ls_jinja_value real_arithmetic(ls_jinja_machine *m, int op, double a, dou
 static ls_jinja_value arithmetic(ls_jinja_machine *m, int op, ls_jinja_value a, ls_jinja_value b)
 {
     char symbol[3] = {(char)op, '\0', '\0'};
-    bool numbers =
-        (is_whole(a) || a.kind == LS_JINJA_FLOAT) && (is_whole(b) || b.kind == LS_JINJA_FLOAT);
+    bool numbers = ls_jinja_is_number(a) && ls_jinja_is_number(b);
 
-    if (numbers && is_whole(a) && is_whole(b) && op != '/' && !(op == LS_JINJA_POW && whole(b) < 0))
-        return whole_arithmetic(m, op, whole(a), whole(b));
+    if (numbers && ls_jinja_is_whole(a) && ls_jinja_is_whole(b) && op != '/' &&
+        !(op == LS_JINJA_POW && ls_jinja_whole(b) < 0))
+        return whole_arithmetic(m, op, ls_jinja_whole(a), ls_jinja_whole(b));
     if (numbers)
-        return real_arithmetic(m, op, real(a), real(b));
+        return real_arithmetic(m, op, ls_jinja_real(a), ls_jinja_real(b));
     if (op == '+' && a.kind == LS_JINJA_STR && b.kind == LS_JINJA_STR)
         return join(m, a, b);
     if (op == '+' && a.kind == LS_JINJA_LIST && b.kind == LS_JINJA_LIST && a.tuple == b.tuple)
         return join_lists(m, a, b);
-    if (op == '*' && is_whole(b) && (a.kind == LS_JINJA_STR || a.kind == LS_JINJA_LIST))
-        return repeat(m, a, whole(b));
-    if (op == '*' && is_whole(a) && (b.kind == LS_JINJA_STR || b.kind == LS_JINJA_LIST))
-        return repeat(m, b, whole(a));
+    if (op == '*' && ls_jinja_is_whole(b) && (a.kind == LS_JINJA_STR || a.kind == LS_JINJA_LIST))
+        return repeat(m, a, ls_jinja_whole(b));
+    if (op == '*' && ls_jinja_is_whole(a) && (b.kind == LS_JINJA_STR || b.kind == LS_JINJA_LIST))
+        return repeat(m, b, ls_jinja_whole(a));
     if (a.kind == LS_JINJA_UNDEFINED || b.kind == LS_JINJA_UNDEFINED)
         return ls_jinja_fail(m, "\"%.80s\" is undefined",
                              a.kind == LS_JINJA_UNDEFINED ? a.u.missing : b.u.missing);
@@ -449,9 +434,9 @@ static ls_jinja_value eval_sign(ls_jinja_machine *m, ls_jinja_frame *f, const ls
         return absent;
     if (a.kind == LS_JINJA_FLOAT)
         return n->type == LS_JINJA_PLUS ? a : ls_jinja_float(-a.u.f);
-    if (!is_whole(a))
+    if (!ls_jinja_is_whole(a))
         return ls_jinja_fail(m, "%s has no sign", ls_jinja_kind_name(a.kind));
-    return whole_arithmetic(m, n->type == LS_JINJA_PLUS ? '+' : '-', 0, whole(a));
+    return whole_arithmetic(m, n->type == LS_JINJA_PLUS ? '+' : '-', 0, ls_jinja_whole(a));
 }
 
 static ls_jinja_value eval_pair(ls_jinja_machine *m, ls_jinja_frame *f, const ls_jinja_node *n)

@@ -15,11 +15,6 @@ static bool is_text(ls_jinja_value v)
     return v.kind == LS_JINJA_STR;
 }
 
-static bool is_number(ls_jinja_value v)
-{
-    return v.kind == LS_JINJA_INT || v.kind == LS_JINJA_FLOAT || v.kind == LS_JINJA_BOOL;
-}
-
 /* A text that ends in '\0', for looking up names. */
 static const char *name_of(ls_jinja_machine *m, ls_jinja_value v)
 {
@@ -30,7 +25,7 @@ static const char *name_of(ls_jinja_machine *m, ls_jinja_value v)
 
 static int64_t whole_or(ls_jinja_value v, int64_t otherwise)
 {
-    return v.kind == LS_JINJA_INT ? v.u.i : v.kind == LS_JINJA_BOOL ? v.u.b : otherwise;
+    return ls_jinja_is_whole(v) ? ls_jinja_whole(v) : otherwise;
 }
 
 /* A new list with room for as many items as all has. */
@@ -66,23 +61,9 @@ static ls_jinja_value f_trim(ls_jinja_machine *m, ls_jinja_value v, const ls_jin
     return m->st == LS_OK ? ls_jinja_strip_charged(m, v, a[0], true, true) : absent;
 }
 
-static ls_jinja_value f_upper(ls_jinja_machine *m, ls_jinja_value v, const ls_jinja_value *a)
-{
-    (void)a;
-    return ls_jinja_case(m, ls_jinja_to_str(m, v), 'u');
-}
-
-static ls_jinja_value f_lower(ls_jinja_machine *m, ls_jinja_value v, const ls_jinja_value *a)
-{
-    (void)a;
-    return ls_jinja_case(m, ls_jinja_to_str(m, v), 'l');
-}
-
-static ls_jinja_value f_capitalize(ls_jinja_machine *m, ls_jinja_value v, const ls_jinja_value *a)
-{
-    (void)a;
-    return ls_jinja_case(m, ls_jinja_to_str(m, v), 'c');
-}
+LS_JINJA_RUN(f_upper, ls_jinja_case(m, ls_jinja_to_str(m, v), 'u'))
+LS_JINJA_RUN(f_lower, ls_jinja_case(m, ls_jinja_to_str(m, v), 'l'))
+LS_JINJA_RUN(f_capitalize, ls_jinja_case(m, ls_jinja_to_str(m, v), 'c'))
 
 /* Unlike the method, words begin only after white space and - ( { [ <. */
 static ls_jinja_value f_title(ls_jinja_machine *m, ls_jinja_value v, const ls_jinja_value *a)
@@ -119,11 +100,7 @@ static ls_jinja_value f_replace(ls_jinja_machine *m, ls_jinja_value v, const ls_
     return m->st == LS_OK ? ls_jinja_replace(m, text, from, to, whole_or(a[2], -1)) : absent;
 }
 
-static ls_jinja_value f_string(ls_jinja_machine *m, ls_jinja_value v, const ls_jinja_value *a)
-{
-    (void)a;
-    return ls_jinja_to_str(m, v);
-}
+LS_JINJA_RUN(f_string, ls_jinja_to_str(m, v))
 
 static ls_jinja_value f_indent(ls_jinja_machine *m, ls_jinja_value v, const ls_jinja_value *a)
 {
@@ -230,14 +207,14 @@ static ls_jinja_value f_int(ls_jinja_machine *m, ls_jinja_value v, const ls_jinj
         return otherwise;
     if (v.kind == LS_JINJA_FLOAT)
         return fabs(v.u.f) < 9.2e18 ? ls_jinja_int((int64_t)v.u.f) : otherwise;
-    return is_number(v) ? ls_jinja_int(whole_or(v, 0)) : otherwise;
+    return ls_jinja_is_number(v) ? ls_jinja_int(whole_or(v, 0)) : otherwise;
 }
 
 static ls_jinja_value f_float(ls_jinja_machine *m, ls_jinja_value v, const ls_jinja_value *a)
 {
     bool whole = false;
 
-    if ((is_text(v) && !parse_number(m, v, &whole, &v)) || !is_number(v))
+    if ((is_text(v) && !parse_number(m, v, &whole, &v)) || !ls_jinja_is_number(v))
         return a[0].kind == LS_JINJA_ABSENT ? ls_jinja_float(0) : a[0];
     return v.kind == LS_JINJA_FLOAT ? v : ls_jinja_float((double)whole_or(v, 0));
 }
@@ -248,7 +225,7 @@ static ls_jinja_value f_abs(ls_jinja_machine *m, ls_jinja_value v, const ls_jinj
     if (v.kind == LS_JINJA_FLOAT)
         return ls_jinja_float(fabs(v.u.f));
     int64_t i = whole_or(v, 0);
-    if (!is_number(v) || i == INT64_MIN)
+    if (!ls_jinja_is_number(v) || i == INT64_MIN)
         return ls_jinja_fail(m, "%s has no absolute value", ls_jinja_kind_name(v.kind));
     return ls_jinja_int(i < 0 ? -i : i);
 }
@@ -256,11 +233,7 @@ static ls_jinja_value f_abs(ls_jinja_machine *m, ls_jinja_value v, const ls_jinj
 /* --- lists ------------------------------------------------------------------------------------
  */
 
-static ls_jinja_value f_length(ls_jinja_machine *m, ls_jinja_value v, const ls_jinja_value *a)
-{
-    (void)a;
-    return ls_jinja_int(ls_jinja_length(m, v));
-}
+LS_JINJA_RUN(f_length, ls_jinja_int(ls_jinja_length(m, v)))
 
 static ls_jinja_value f_default(ls_jinja_machine *m, ls_jinja_value v, const ls_jinja_value *a)
 {
@@ -373,25 +346,10 @@ static ls_jinja_value choose(ls_jinja_machine *m, ls_jinja_value v, const ls_jin
     return ls_jinja_list(items, n);
 }
 
-static ls_jinja_value f_select(ls_jinja_machine *m, ls_jinja_value v, const ls_jinja_value *a)
-{
-    return choose(m, v, a, false, true);
-}
-
-static ls_jinja_value f_reject(ls_jinja_machine *m, ls_jinja_value v, const ls_jinja_value *a)
-{
-    return choose(m, v, a, false, false);
-}
-
-static ls_jinja_value f_selectattr(ls_jinja_machine *m, ls_jinja_value v, const ls_jinja_value *a)
-{
-    return choose(m, v, a, true, true);
-}
-
-static ls_jinja_value f_rejectattr(ls_jinja_machine *m, ls_jinja_value v, const ls_jinja_value *a)
-{
-    return choose(m, v, a, true, false);
-}
+LS_JINJA_RUN(f_select, choose(m, v, a, false, true))
+LS_JINJA_RUN(f_reject, choose(m, v, a, false, false))
+LS_JINJA_RUN(f_selectattr, choose(m, v, a, true, true))
+LS_JINJA_RUN(f_rejectattr, choose(m, v, a, true, false))
 
 typedef struct sorting {
     bool cased, reverse;
@@ -489,22 +447,9 @@ static ls_jinja_value extreme(ls_jinja_machine *m, ls_jinja_value v, const ls_ji
     return best;
 }
 
-static ls_jinja_value f_max(ls_jinja_machine *m, ls_jinja_value v, const ls_jinja_value *a)
-{
-    return extreme(m, v, a, 1);
-}
-
-static ls_jinja_value f_min(ls_jinja_machine *m, ls_jinja_value v, const ls_jinja_value *a)
-{
-    return extreme(m, v, a, -1);
-}
-
-static ls_jinja_value f_safe(ls_jinja_machine *m, ls_jinja_value v, const ls_jinja_value *a)
-{
-    (void)m;
-    (void)a;
-    return v;
-}
+LS_JINJA_RUN(f_max, extreme(m, v, a, 1))
+LS_JINJA_RUN(f_min, extreme(m, v, a, -1))
+LS_JINJA_RUN(f_safe, v)
 
 static const ls_jinja_row filters[] = {
     {"trim", f_trim, 0, 1, {"chars"}, 0},

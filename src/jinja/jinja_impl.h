@@ -203,6 +203,16 @@ typedef struct ls_jinja_row {
     ls_jinja_kind of;                  /* methods: of which kind of value */
 } ls_jinja_row;
 
+/* A run that is one expression of m, v (what it is of) and a (its arguments). */
+#define LS_JINJA_RUN(name, value)                                                              \
+    static ls_jinja_value name(ls_jinja_machine *m, ls_jinja_value v, const ls_jinja_value *a) \
+    {                                                                                          \
+        (void)m;                                                                               \
+        (void)v;                                                                               \
+        (void)a;                                                                               \
+        return value;                                                                          \
+    }
+
 typedef struct ls_jinja_function {
     const char *name;
     ls_jinja_value (*run)(ls_jinja_machine *m, const ls_jinja_value *args, const char *const *names,
@@ -243,6 +253,24 @@ void ls_jinja_dict_put(ls_jinja_machine *m, ls_jinja_dict *dict, ls_jinja_value 
 ls_jinja_value ls_jinja_dict_get(ls_jinja_machine *m, const ls_jinja_dict *dict,
                                  ls_jinja_value key);
 ls_jinja_value ls_jinja_from_json(ls_jinja_machine *m, const json_t *json, int depth);
+
+/* Booleans are whole numbers, as in Python. */
+static inline bool ls_jinja_is_whole(ls_jinja_value v)
+{
+    return v.kind == LS_JINJA_INT || v.kind == LS_JINJA_BOOL;
+}
+static inline bool ls_jinja_is_number(ls_jinja_value v)
+{
+    return ls_jinja_is_whole(v) || v.kind == LS_JINJA_FLOAT;
+}
+static inline int64_t ls_jinja_whole(ls_jinja_value v)
+{
+    return v.kind == LS_JINJA_BOOL ? v.u.b : v.u.i;
+}
+static inline double ls_jinja_real(ls_jinja_value v)
+{
+    return v.kind == LS_JINJA_FLOAT ? v.u.f : (double)ls_jinja_whole(v);
+}
 
 const char *ls_jinja_kind_name(ls_jinja_kind kind);
 bool ls_jinja_truth(ls_jinja_value v);

@@ -40,15 +40,8 @@ static ls_jinja_value any_of(ls_jinja_machine *m, ls_jinja_value v, ls_jinja_val
     return need_text(m, with) ? ls_jinja_bool(holds(v, with)) : absent;
 }
 
-static ls_jinja_value m_startswith(ls_jinja_machine *m, ls_jinja_value v, const ls_jinja_value *a)
-{
-    return any_of(m, v, a[0], begins);
-}
-
-static ls_jinja_value m_endswith(ls_jinja_machine *m, ls_jinja_value v, const ls_jinja_value *a)
-{
-    return any_of(m, v, a[0], ends);
-}
+LS_JINJA_RUN(m_startswith, any_of(m, v, a[0], begins))
+LS_JINJA_RUN(m_endswith, any_of(m, v, a[0], ends))
 
 static ls_jinja_value strip(ls_jinja_machine *m, ls_jinja_value v, ls_jinja_value chars, bool left,
                             bool right)
@@ -58,44 +51,13 @@ static ls_jinja_value strip(ls_jinja_machine *m, ls_jinja_value v, ls_jinja_valu
     return ls_jinja_strip_charged(m, v, chars, left, right);
 }
 
-static ls_jinja_value m_strip(ls_jinja_machine *m, ls_jinja_value v, const ls_jinja_value *a)
-{
-    return strip(m, v, a[0], true, true);
-}
-
-static ls_jinja_value m_lstrip(ls_jinja_machine *m, ls_jinja_value v, const ls_jinja_value *a)
-{
-    return strip(m, v, a[0], true, false);
-}
-
-static ls_jinja_value m_rstrip(ls_jinja_machine *m, ls_jinja_value v, const ls_jinja_value *a)
-{
-    return strip(m, v, a[0], false, true);
-}
-
-static ls_jinja_value m_upper(ls_jinja_machine *m, ls_jinja_value v, const ls_jinja_value *a)
-{
-    (void)a;
-    return ls_jinja_case(m, v, 'u');
-}
-
-static ls_jinja_value m_lower(ls_jinja_machine *m, ls_jinja_value v, const ls_jinja_value *a)
-{
-    (void)a;
-    return ls_jinja_case(m, v, 'l');
-}
-
-static ls_jinja_value m_title(ls_jinja_machine *m, ls_jinja_value v, const ls_jinja_value *a)
-{
-    (void)a;
-    return ls_jinja_case(m, v, 't');
-}
-
-static ls_jinja_value m_capitalize(ls_jinja_machine *m, ls_jinja_value v, const ls_jinja_value *a)
-{
-    (void)a;
-    return ls_jinja_case(m, v, 'c');
-}
+LS_JINJA_RUN(m_strip, strip(m, v, a[0], true, true))
+LS_JINJA_RUN(m_lstrip, strip(m, v, a[0], true, false))
+LS_JINJA_RUN(m_rstrip, strip(m, v, a[0], false, true))
+LS_JINJA_RUN(m_upper, ls_jinja_case(m, v, 'u'))
+LS_JINJA_RUN(m_lower, ls_jinja_case(m, v, 'l'))
+LS_JINJA_RUN(m_title, ls_jinja_case(m, v, 't'))
+LS_JINJA_RUN(m_capitalize, ls_jinja_case(m, v, 'c'))
 
 static ls_jinja_value m_replace(ls_jinja_machine *m, ls_jinja_value v, const ls_jinja_value *a)
 {
@@ -150,15 +112,8 @@ static ls_jinja_value find(ls_jinja_machine *m, ls_jinja_value v, ls_jinja_value
     return ls_jinja_int(p ? ls_jinja_chars(v.u.s.p, (size_t)(p - v.u.s.p)) : -1);
 }
 
-static ls_jinja_value m_find(ls_jinja_machine *m, ls_jinja_value v, const ls_jinja_value *a)
-{
-    return find(m, v, a[0], false);
-}
-
-static ls_jinja_value m_rfind(ls_jinja_machine *m, ls_jinja_value v, const ls_jinja_value *a)
-{
-    return find(m, v, a[0], true);
-}
+LS_JINJA_RUN(m_find, find(m, v, a[0], false))
+LS_JINJA_RUN(m_rfind, find(m, v, a[0], true))
 
 static ls_jinja_value m_count(ls_jinja_machine *m, ls_jinja_value v, const ls_jinja_value *a)
 {
@@ -322,19 +277,8 @@ static ls_jinja_value m_get(ls_jinja_machine *m, ls_jinja_value v, const ls_jinj
     return a[1].kind == LS_JINJA_ABSENT ? ls_jinja_none() : a[1];
 }
 
-static ls_jinja_value m_keys(ls_jinja_machine *m, ls_jinja_value v, const ls_jinja_value *a)
-{
-    (void)m;
-    (void)a;
-    return ls_jinja_list(v.u.dict->keys, v.u.dict->count);
-}
-
-static ls_jinja_value m_values(ls_jinja_machine *m, ls_jinja_value v, const ls_jinja_value *a)
-{
-    (void)m;
-    (void)a;
-    return ls_jinja_list(v.u.dict->values, v.u.dict->count);
-}
+LS_JINJA_RUN(m_keys, ls_jinja_list(v.u.dict->keys, v.u.dict->count))
+LS_JINJA_RUN(m_values, ls_jinja_list(v.u.dict->values, v.u.dict->count))
 
 static ls_jinja_value m_items(ls_jinja_machine *m, ls_jinja_value v, const ls_jinja_value *a)
 {

@@ -5,19 +5,13 @@
 
 static const ls_jinja_value absent = {.kind = LS_JINJA_ABSENT};
 
-#define TEST(name, condition)                                                                  \
-    static ls_jinja_value name(ls_jinja_machine *m, ls_jinja_value v, const ls_jinja_value *a) \
-    {                                                                                          \
-        (void)m;                                                                               \
-        (void)a;                                                                               \
-        return ls_jinja_bool(condition);                                                       \
-    }
+#define TEST(name, condition) LS_JINJA_RUN(name, ls_jinja_bool(condition))
 
 static int64_t whole(ls_jinja_machine *m, ls_jinja_value v)
 {
-    if (v.kind != LS_JINJA_INT && v.kind != LS_JINJA_BOOL)
+    if (!ls_jinja_is_whole(v))
         ls_jinja_fail(m, "%s is not a whole number", ls_jinja_kind_name(v.kind));
-    return v.kind == LS_JINJA_INT ? v.u.i : v.kind == LS_JINJA_BOOL && v.u.b;
+    return ls_jinja_is_whole(v) ? ls_jinja_whole(v) : 0;
 }
 
 static bool divides(ls_jinja_machine *m, ls_jinja_value v, ls_jinja_value by)
@@ -54,7 +48,7 @@ TEST(t_mapping, v.kind == LS_JINJA_DICT)
 TEST(t_true, v.kind == LS_JINJA_BOOL && v.u.b)
 TEST(t_false, v.kind == LS_JINJA_BOOL && !v.u.b)
 TEST(t_boolean, v.kind == LS_JINJA_BOOL)
-TEST(t_number, v.kind == LS_JINJA_INT || v.kind == LS_JINJA_FLOAT || v.kind == LS_JINJA_BOOL)
+TEST(t_number, ls_jinja_is_number(v))
 TEST(t_integer, v.kind == LS_JINJA_INT)
 TEST(t_float, v.kind == LS_JINJA_FLOAT)
 TEST(t_callable, v.kind == LS_JINJA_CALLABLE)

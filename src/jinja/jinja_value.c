@@ -274,21 +274,6 @@ bool ls_jinja_truth(ls_jinja_value v)
     return true;
 }
 
-static bool is_number(ls_jinja_value v)
-{
-    return v.kind == LS_JINJA_BOOL || v.kind == LS_JINJA_INT || v.kind == LS_JINJA_FLOAT;
-}
-
-static double number(ls_jinja_value v)
-{
-    return v.kind == LS_JINJA_BOOL ? v.u.b : v.kind == LS_JINJA_INT ? (double)v.u.i : v.u.f;
-}
-
-static int64_t whole(ls_jinja_value v)
-{
-    return v.kind == LS_JINJA_BOOL ? v.u.b : v.u.i;
-}
-
 static bool equal_lists(ls_jinja_machine *m, ls_jinja_value a, ls_jinja_value b, int depth)
 {
     if (a.tuple != b.tuple || a.u.list.count != b.u.list.count)
@@ -320,9 +305,9 @@ bool ls_jinja_equal(ls_jinja_machine *m, ls_jinja_value a, ls_jinja_value b, int
     }
     if (!ls_jinja_charge(m, a.kind == LS_JINJA_STR ? (int64_t)a.u.s.len : 1))
         return false;
-    if (is_number(a) && is_number(b))
-        return a.kind != LS_JINJA_FLOAT && b.kind != LS_JINJA_FLOAT ? whole(a) == whole(b)
-                                                                    : number(a) == number(b);
+    if (ls_jinja_is_number(a) && ls_jinja_is_number(b))
+        return ls_jinja_is_whole(a) && ls_jinja_is_whole(b) ? ls_jinja_whole(a) == ls_jinja_whole(b)
+                                                            : ls_jinja_real(a) == ls_jinja_real(b);
     if (a.kind != b.kind)
         return false;
     switch (a.kind) {
@@ -347,10 +332,11 @@ int ls_jinja_order(ls_jinja_machine *m, ls_jinja_value a, ls_jinja_value b, int 
 {
     if (!ls_jinja_charge(m, a.kind == LS_JINJA_STR ? (int64_t)a.u.s.len : 1))
         return 0;
-    if (is_number(a) && is_number(b)) {
-        if (a.kind != LS_JINJA_FLOAT && b.kind != LS_JINJA_FLOAT)
-            return (whole(a) > whole(b)) - (whole(a) < whole(b));
-        return (number(a) > number(b)) - (number(a) < number(b));
+    if (ls_jinja_is_number(a) && ls_jinja_is_number(b)) {
+        if (ls_jinja_is_whole(a) && ls_jinja_is_whole(b))
+            return (ls_jinja_whole(a) > ls_jinja_whole(b)) -
+                   (ls_jinja_whole(a) < ls_jinja_whole(b));
+        return (ls_jinja_real(a) > ls_jinja_real(b)) - (ls_jinja_real(a) < ls_jinja_real(b));
     }
     if (a.kind == LS_JINJA_STR && b.kind == LS_JINJA_STR) { /* UTF-8 sorts as its characters do */
         size_t n = a.u.s.len < b.u.s.len ? a.u.s.len : b.u.s.len;
@@ -539,7 +525,7 @@ ls_jinja_value ls_jinja_item(ls_jinja_machine *m, ls_jinja_value a, ls_jinja_val
     }
     if ((a.kind == LS_JINJA_LIST || a.kind == LS_JINJA_STR) &&
         (key.kind == LS_JINJA_INT || key.kind == LS_JINJA_BOOL))
-        return by_number(m, a, whole(key));
+        return by_number(m, a, ls_jinja_whole(key));
     const char *name = name_of(m, key);
     if (key.kind == LS_JINJA_STR)
         return ls_jinja_attribute(m, a, name);
@@ -553,7 +539,7 @@ static int64_t bound(ls_jinja_value v, int64_t n, int64_t step, bool last)
 
     if (v.kind != LS_JINJA_INT && v.kind != LS_JINJA_BOOL)
         return (step > 0) == last ? high : low;
-    int64_t i = whole(v);
+    int64_t i = ls_jinja_whole(v);
     i += i < 0 ? n : 0;
     return i < low ? low : i > high ? high : i;
 }
@@ -566,7 +552,7 @@ ls_jinja_value ls_jinja_slice(ls_jinja_machine *m, ls_jinja_value a, const ls_ji
             return ls_jinja_fail(m, "the bound of a slice is %s, not a whole number",
                                  ls_jinja_kind_name(bounds[i].kind));
     bool stepped = bounds[2].kind == LS_JINJA_INT || bounds[2].kind == LS_JINJA_BOOL;
-    int64_t step = stepped ? whole(bounds[2]) : 1;
+    int64_t step = stepped ? ls_jinja_whole(bounds[2]) : 1;
     if (step == 0)
         return ls_jinja_fail(m, "the step of a slice is 0");
     if (a.kind == LS_JINJA_UNDEFINED)
