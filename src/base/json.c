@@ -186,3 +186,9 @@ void ls_json_put_bool(ls_json *json, const char *key, bool value)
     ls_json_key(json, key);
     ls_json_bool(json, value);
 }
+
+void ls_json_put_open(ls_json *json, const char *key, char bracket)
+{
+    ls_json_key(json, key);
+    ls_json_open(json, bracket);
+}

@@ -35,5 +35,6 @@ void ls_json_put_str(ls_json *json, const char *key, const char *value);
 void ls_json_put_int(ls_json *json, const char *key, int64_t value);
 void ls_json_put_num(ls_json *json, const char *key, double value);
 void ls_json_put_bool(ls_json *json, const char *key, bool value);
+void ls_json_put_open(ls_json *json, const char *key, char bracket); /* up to its ls_json_close() */
 
 LS_C_END

@@ -28,7 +28,7 @@ static int32_t spread(int64_t i, int64_t vocab)
 
 /* Device memory for a short text and its logits. */
 typedef struct probe {
-    const ls_resident *r;
+    const ls_loaded_model *r;
     ls_pass *pass;
     void *memory;
     int32_t *tokens, *targets; /* [T] each */
@@ -42,7 +42,7 @@ static void probe_close(probe *p)
     ls_device_free(p->r->device, p->memory);
 }
 
-static ls_status probe_open(probe *p, const ls_resident *r, int64_t T)
+static ls_status probe_open(probe *p, const ls_loaded_model *r, int64_t T)
 {
     ls_status st;
 
@@ -112,7 +112,7 @@ static void choose_places(const float *x, int64_t V, int row_number, ls_fingerpr
     }
 }
 
-ls_status ls_fingerprint_make(const ls_resident *r, ls_fingerprint *out)
+ls_status ls_fingerprint_make(const ls_loaded_model *r, ls_fingerprint *out)
 {
     const ls_model_shape *s = &r->model.shape;
     ls_fingerprint f = {.vocab = s->V, .n_rows = LS_FINGERPRINT_ROWS};
@@ -183,8 +183,8 @@ static ls_status compare_row(const probe *p, const ls_fingerprint_row *want, dou
     return LS_OK;
 }
 
-ls_status ls_fingerprint_verify(const ls_resident *r, const ls_fingerprint *want, double tolerance,
-                                const char *path, double *worst_out)
+ls_status ls_fingerprint_verify(const ls_loaded_model *r, const ls_fingerprint *want,
+                                double tolerance, const char *path, double *worst_out)
 {
     const ls_model_shape *s = &r->model.shape;
     int64_t T = ls_min_i64(want->n_tokens, s->T);
@@ -230,26 +230,22 @@ void ls_fingerprint_print(const ls_fingerprint *f, ls_str *out)
     ls_json_open(&json, '{');
     ls_json_put_str(&json, "format", "lineshaft fingerprint 1");
     ls_json_put_int(&json, "vocab", f->vocab);
-    ls_json_key(&json, "tokens");
-    ls_json_open(&json, '[');
+    ls_json_put_open(&json, "tokens", '[');
     for (int i = 0; i < f->n_tokens; i++)
         ls_json_int(&json, f->tokens[i]);
     ls_json_close(&json);
-    ls_json_key(&json, "rows");
-    ls_json_open(&json, '[');
+    ls_json_put_open(&json, "rows", '[');
     for (int k = 0; k < f->n_rows; k++) {
         const ls_fingerprint_row *row = &f->rows[k];
         ls_json_open(&json, '{');
         ls_json_put_int(&json, "position", row->position);
         ls_json_put_num(&json, "mean", row->mean);
         ls_json_put_num(&json, "rms", row->rms);
-        ls_json_key(&json, "places");
-        ls_json_open(&json, '[');
+        ls_json_put_open(&json, "places", '[');
         for (int i = 0; i < row->n; i++)
             ls_json_int(&json, row->places[i]);
         ls_json_close(&json);
-        ls_json_key(&json, "logits");
-        ls_json_open(&json, '[');
+        ls_json_put_open(&json, "logits", '[');
         for (int i = 0; i < row->n; i++)
             ls_json_num(&json, (double)row->logits[i]);
         ls_json_close(&json);
@@ -373,7 +369,7 @@ out:
 
 /* --- plausibility ----------------------------------------------------------------------------- */
 
-ls_status ls_fingerprint_loss(const ls_resident *r, const ls_tokenizer *tok, double *loss_out,
+ls_status ls_fingerprint_loss(const ls_loaded_model *r, const ls_tokenizer *tok, double *loss_out,
                               int64_t *tokens_out)
 {
     static const char text[] =

@@ -11,7 +11,7 @@
  * i = 1000. */
 #pragma once
 #include "data/tokenizer/tokenizer.h"
-#include "hf/resident.h"
+#include "hf/loaded_model.h"
 
 LS_C_BEGIN
 
@@ -44,12 +44,12 @@ typedef struct ls_fingerprint {
 } ls_fingerprint;
 
 /* Compute the fingerprint of a model. LS_ENUMERIC: a logit is not a number. */
-ls_status ls_fingerprint_make(const ls_resident *resident, ls_fingerprint *print_out);
+ls_status ls_fingerprint_make(const ls_loaded_model *model, ls_fingerprint *print_out);
 
 /* Compute what want asks for and compare. path is the model's, for messages. Positions beyond the
  * model's context are left out. LS_EDATA: another model, or no position is left. *worst_out (may be
  * NULL): the largest difference, as a share like tolerance. */
-ls_status ls_fingerprint_verify(const ls_resident *resident, const ls_fingerprint *want,
+ls_status ls_fingerprint_verify(const ls_loaded_model *model, const ls_fingerprint *want,
                                 double tolerance, const char *path, double *worst_out);
 
 /* As JSON, and back. LS_EDATA: not a fingerprint. */
@@ -63,7 +63,7 @@ ls_status ls_fingerprint_write(const ls_fingerprint *print, const char *folder);
 
 /* Mean loss on a short English text, in nats a token: a model that reads its weights wrongly is no
  * better than ln(vocab). *tokens_out: how many were predicted; 0: the text gives too few. */
-ls_status ls_fingerprint_loss(const ls_resident *resident, const ls_tokenizer *tok,
+ls_status ls_fingerprint_loss(const ls_loaded_model *model, const ls_tokenizer *tok,
                               double *loss_out, int64_t *tokens_out);
 
 LS_C_END

@@ -82,8 +82,7 @@ static void put_byte_name(int byte, int *next, char out[4])
 
 static void put_byte_level(ls_json *json, const char *key)
 {
-    ls_json_key(json, key);
-    ls_json_open(json, '{');
+    ls_json_put_open(json, key, '{');
     ls_json_put_str(json, "type", "ByteLevel");
     ls_json_put_bool(json, "add_prefix_space", false);
     ls_json_put_bool(json, "trim_offsets", true);
@@ -100,8 +99,7 @@ static void put_bytes_model(ls_json *json)
 {
     int next = 0;
 
-    ls_json_key(json, "model");
-    ls_json_open(json, '{');
+    ls_json_put_open(json, "model", '{');
     ls_json_put_str(json, "type", "BPE");
     put_null(json, "dropout");
     put_null(json, "unk_token");
@@ -110,16 +108,14 @@ static void put_bytes_model(ls_json *json)
     ls_json_put_bool(json, "fuse_unk", false);
     ls_json_put_bool(json, "byte_fallback", false);
     ls_json_put_bool(json, "ignore_merges", false);
-    ls_json_key(json, "vocab");
-    ls_json_open(json, '{');
+    ls_json_put_open(json, "vocab", '{');
     for (int b = 0; b < 256; b++) {
         char name[4];
         put_byte_name(b, &next, name);
         ls_json_put_int(json, name, b);
     }
     ls_json_close(json);
-    ls_json_key(json, "merges");
-    ls_json_open(json, '[');
+    ls_json_put_open(json, "merges", '[');
     ls_json_close(json);
     ls_json_close(json);
 }
@@ -141,8 +137,7 @@ ls_status ls_hf_copy_bytes_tokenizer(const char *to)
     ls_json_put_str(&json, "version", "1.0");
     put_null(&json, "truncation");
     put_null(&json, "padding");
-    ls_json_key(&json, "added_tokens");
-    ls_json_open(&json, '[');
+    ls_json_put_open(&json, "added_tokens", '[');
     ls_json_close(&json);
     put_null(&json, "normalizer");
     put_byte_level(&json, "pre_tokenizer");

@@ -25,7 +25,7 @@
 typedef struct job {
     const ls_hf_export_args *args;
     ls_hf_folder *folder;
-    ls_resident r;
+    ls_loaded_model r;
     ls_hf_copy_stage stage;
     ls_fingerprint print; /* of the model before anything was rounded */
     ls_hf_config config;
@@ -188,13 +188,11 @@ static ls_status write_index(job *j, const piece *pieces, int n, int files)
         bytes += elements(&pieces[i]) * ls_dtype_bytes(j->report.type);
     ls_json_begin_lines(&json, &text, 2);
     ls_json_open(&json, '{');
-    ls_json_key(&json, "metadata");
-    ls_json_open(&json, '{');
+    ls_json_put_open(&json, "metadata", '{');
     ls_json_put_int(&json, "total_parameters", j->report.parameters);
     ls_json_put_int(&json, "total_size", bytes);
     ls_json_close(&json);
-    ls_json_key(&json, "weight_map");
-    ls_json_open(&json, '{');
+    ls_json_put_open(&json, "weight_map", '{');
     for (int k = 0, first = 0; k < files; k++) {
         int end = file_end(j, pieces, n, first);
         shard_name(k, files, name, sizeof name);
@@ -308,8 +306,7 @@ static ls_status write_generation(job *j)
     if (j->config.bos >= 0)
         ls_json_put_int(&json, "bos_token_id", j->config.bos);
     if (j->config.n_eos) {
-        ls_json_key(&json, "eos_token_id");
-        ls_json_open(&json, '[');
+        ls_json_put_open(&json, "eos_token_id", '[');
         for (int i = 0; i < j->config.n_eos; i++)
             ls_json_int(&json, j->config.eos[i]);
         ls_json_close(&json);
@@ -421,8 +418,7 @@ static void put_targets(const job *j, ls_json *json)
 {
     char module[LS_PARAM_NAME];
 
-    ls_json_key(json, "target_modules");
-    ls_json_open(json, '[');
+    ls_json_put_open(json, "target_modules", '[');
     for (int i = 0; i < j->r.model.n_params; i++)
         if (count_module(j, i, module))
             ls_json_str(json, module);
@@ -440,8 +436,7 @@ static void put_pattern(const job *j, ls_json *json, const char *key, double eac
         if (n < 2)
             continue;
         if (!any) {
-            ls_json_key(json, key);
-            ls_json_open(json, '{');
+            ls_json_put_open(json, key, '{');
         }
         any = true;
         ls_json_put_num(json, module, n * each);
@@ -546,9 +541,9 @@ static ls_status verify(job *j)
     ls_fingerprint print;
     ls_status st;
 
-    ls_resident_close(&j->r);
+    ls_loaded_model_close(&j->r);
     LS_TRY(st, ls_hf_folder_open(&f, j->stage.path, -1), out);
-    LS_TRY(st, ls_resident_open(&j->r, f), out);
+    LS_TRY(st, ls_loaded_model_open(&j->r, f), out);
     LS_TRY(st,
            ls_fingerprint_verify(&j->r, &j->print, tolerance(j->report.type), j->args->to,
                                  &j->report.worst),
@@ -556,7 +551,7 @@ static ls_status verify(job *j)
     LS_TRY(st, ls_fingerprint_make(&j->r, &print), out);
     LS_TRY(st, ls_fingerprint_write(&print, j->stage.path), out);
 out:
-    ls_resident_close(&j->r);
+    ls_loaded_model_close(&j->r);
     ls_hf_folder_close(f);
     return st;
 }
@@ -590,7 +585,7 @@ static ls_status write_model(job *j)
     LS_TRY(st, ls_fingerprint_make(&j->r, &j->print), out);
     j->report.merged = j->r.model.shape.lora_rank > 0;
     if (j->report.merged)
-        ls_resident_merge(&j->r);
+        ls_loaded_model_merge(&j->r);
     LS_TRY(st, write_config(j), out);
     LS_TRY(st, write_generation(j), out);
     LS_TRY(st, write_tokenizer(j), out);
@@ -610,7 +605,7 @@ ls_status ls_hf_export(const ls_hf_export_args *args, ls_hf_export_report *repor
     LS_TRY(st, ls_hf_folder_open_signed(&j.folder, args->from, args->step, args->key), out);
     pick_type(&j);
     LS_TRY(st, ls_hf_copy_stage_begin(&j.stage, args->to), out);
-    LS_TRY(st, ls_resident_open(&j.r, j.folder), out);
+    LS_TRY(st, ls_loaded_model_open(&j.r, j.folder), out);
     LS_TRY(st, check_adapter(&j), out);
     for (int i = 0; i < j.r.model.n_params; i++)
         j.report.parameters += wanted(&j, &j.r.model.params[i]) ? j.r.model.params[i].count : 0;
@@ -620,7 +615,7 @@ ls_status ls_hf_export(const ls_hf_export_args *args, ls_hf_export_report *repor
     *report_out = j.report;
 out:
     ls_hf_copy_stage_drop(&j.stage);
-    ls_resident_close(&j.r);
+    ls_loaded_model_close(&j.r);
     ls_hf_folder_close(j.folder);
     ls_err_done();
     return st;

@@ -21,7 +21,7 @@ static const char *run_name(const char *path)
 }
 
 /* The run that the checkpoint says made it. */
-static void describe(const ls_resident *r, const ls_hf_copy_stage *stage, ls_str *config_out)
+static void describe(const ls_loaded_model *r, const ls_hf_copy_stage *stage, ls_str *config_out)
 {
     ls_run run = r->run;
 
@@ -32,7 +32,7 @@ static void describe(const ls_resident *r, const ls_hf_copy_stage *stage, ls_str
     ls_explain_yaml(&run, config_out);
 }
 
-static ls_status save(const ls_resident *r, const ls_hf_copy_stage *stage,
+static ls_status save(const ls_loaded_model *r, const ls_hf_copy_stage *stage,
                       ls_hf_import_report *report)
 {
     char dir[sizeof stage->path + 16];
@@ -46,7 +46,7 @@ static ls_status save(const ls_resident *r, const ls_hf_copy_stage *stage,
     snprintf(dir, sizeof dir, "%s/checkpoints", stage->path);
     describe(r, stage, &config);
     LS_TRY(st, ls_str_status(&config), out);
-    LS_TRY(st, ls_resident_rows(r, &rows, &n), out);
+    LS_TRY(st, ls_loaded_model_rows(r, &rows, &n), out);
     LS_TRY(st, ls_ckpt_weights_hash(rows, n, report->weights_hash), out);
     LS_TRY(st, ls_ckpt_open(&store, dir, true), out);
     ls_ckpt_info info = {.loss = (double)NAN,
@@ -65,7 +65,7 @@ out:
 }
 
 /* Compare with the fingerprint that came along, or make the first one. */
-static ls_status prove(const ls_hf_folder *f, const ls_resident *r, ls_fingerprint *print,
+static ls_status prove(const ls_hf_folder *f, const ls_loaded_model *r, ls_fingerprint *print,
                        ls_hf_import_report *report)
 {
     bool found;
@@ -84,7 +84,8 @@ out:
 }
 
 /* Is it a model of language at all? Only where its tokenizer can be read. */
-static ls_status measure(const ls_hf_folder *f, const ls_resident *r, ls_hf_import_report *report)
+static ls_status measure(const ls_hf_folder *f, const ls_loaded_model *r,
+                         ls_hf_import_report *report)
 {
     ls_tokenizer *tok = NULL;
     ls_status st = ls_hf_folder_tokenizer(f, &tok);
@@ -104,7 +105,8 @@ static ls_status measure(const ls_hf_folder *f, const ls_resident *r, ls_hf_impo
     return st;
 }
 
-static void fill_report(const ls_hf_folder *f, const ls_resident *r, ls_hf_import_report *report)
+static void fill_report(const ls_hf_folder *f, const ls_loaded_model *r,
+                        ls_hf_import_report *report)
 {
     const ls_model_shape *s = &r->model.shape;
 
@@ -119,7 +121,7 @@ static void fill_report(const ls_hf_folder *f, const ls_resident *r, ls_hf_impor
     snprintf(report->dtype, sizeof report->dtype, "%s", ls_hf_folder_dtype(f));
 }
 
-static ls_status write_all(const ls_hf_folder *f, const ls_resident *r,
+static ls_status write_all(const ls_hf_folder *f, const ls_loaded_model *r,
                            const ls_hf_copy_stage *stage, const ls_fingerprint *print,
                            ls_hf_import_report *report)
 {
@@ -142,7 +144,7 @@ ls_status ls_hf_import(const char *from, const char *to, ls_hf_import_report *re
 {
     int64_t start_ns = ls_time_now_ns();
     ls_hf_folder *f = NULL;
-    ls_resident r = {.w = NULL};
+    ls_loaded_model r = {.w = NULL};
     ls_hf_copy_stage stage = {.path = ""};
     ls_fingerprint print;
     ls_hf_import_report report;
@@ -156,7 +158,7 @@ ls_status ls_hf_import(const char *from, const char *to, ls_hf_import_report *re
         goto out;
     }
     LS_TRY(st, ls_hf_copy_stage_begin(&stage, to), out);
-    LS_TRY(st, ls_resident_open(&r, f), out);
+    LS_TRY(st, ls_loaded_model_open(&r, f), out);
     fill_report(f, &r, &report);
     LS_TRY(st, prove(f, &r, &print, &report), out);
     LS_TRY(st, measure(f, &r, &report), out);
@@ -166,7 +168,7 @@ ls_status ls_hf_import(const char *from, const char *to, ls_hf_import_report *re
     *report_out = report;
 out:
     ls_hf_copy_stage_drop(&stage);
-    ls_resident_close(&r);
+    ls_loaded_model_close(&r);
     ls_hf_folder_close(f);
     ls_err_done();
     return st;

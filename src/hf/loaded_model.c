@@ -1,5 +1,5 @@
-/* resident.c -- a model with its weights in memory. */
-#include "hf/resident.h"
+/* loaded_model.c -- a model with its weights in memory. */
+#include "hf/loaded_model.h"
 
 #include "base/mem.h"
 #include "config/families.h"
@@ -25,12 +25,12 @@ static ls_status vocab_of(const ls_hf_folder *f, int64_t *vocab_out)
     return ls_fail(LS_EDATA, "\"%s\": the tensor \"%s\" is missing", f->path, name);
 }
 
-ls_status ls_resident_open(ls_resident *r, const ls_hf_folder *folder)
+ls_status ls_loaded_model_open(ls_loaded_model *r, const ls_hf_folder *folder)
 {
     void *memory = NULL;
     ls_status st;
 
-    *r = (ls_resident){.run = *ls_hf_folder_run(folder)};
+    *r = (ls_loaded_model){.run = *ls_hf_folder_run(folder)};
     LS_TRY(st, vocab_of(folder, &r->run.model.vocab), out);
     LS_TRY(st, ls_model_init(&r->model, &r->run, r->run.model.vocab), out);
     LS_TRY(st, ls_hf_folder_check(folder, &r->model), out);
@@ -44,23 +44,23 @@ ls_status ls_resident_open(ls_resident *r, const ls_hf_folder *folder)
     LS_TRY(st, ls_hf_folder_load(folder, &r->model, r->w), out);
 out:
     if (st != LS_OK)
-        ls_resident_close(r);
+        ls_loaded_model_close(r);
     return st;
 }
 
-void ls_resident_close(ls_resident *r)
+void ls_loaded_model_close(ls_loaded_model *r)
 {
     if (r->device)
         ls_device_free(r->device, r->w);
     ls_stream_free(r->stream);
     ls_device_close(r->device);
     ls_model_release(&r->model);
-    *r = (ls_resident){.w = NULL};
+    *r = (ls_loaded_model){.w = NULL};
 }
 
 /* W += scale B A for a pair beside W, which is [N, K], or [K, N] for gpt2. Sums are made in double,
  * a piece of a row at a time so that rows of A are read in order, and rounded once. */
-static void merge_pair(ls_resident *r, const ls_adapter *pair, ls_place weight)
+static void merge_pair(ls_loaded_model *r, const ls_adapter *pair, ls_place weight)
 {
     enum { PIECE = 256 };
     const ls_model_shape *s = &r->model.shape;
@@ -88,7 +88,7 @@ static void merge_pair(ls_resident *r, const ls_adapter *pair, ls_place weight)
     memset(b, 0, (size_t)(pair->N * s->lora_rank) * sizeof *b);
 }
 
-void ls_resident_merge(ls_resident *r)
+void ls_loaded_model_merge(ls_loaded_model *r)
 {
     for (int64_t l = 0; l < r->model.shape.L; l++) {
         const ls_block_params *p = &r->model.blocks[l];
@@ -103,7 +103,7 @@ void ls_resident_merge(ls_resident *r)
     }
 }
 
-ls_status ls_resident_rows(const ls_resident *r, ls_ckpt_tensor **rows_out, int *n_out)
+ls_status ls_loaded_model_rows(const ls_loaded_model *r, ls_ckpt_tensor **rows_out, int *n_out)
 {
     ls_ckpt_tensor *rows = ls_mem_array((size_t)r->model.n_params, sizeof *rows);
     int n = 0;

@@ -1,4 +1,4 @@
-/* resident.h -- a model with its weights in memory, ready to compute on the CPU. */
+/* loaded_model.h -- a model with its weights in memory, ready to compute on the CPU. */
 #pragma once
 #include "device/device.h"
 #include "hf/hf_folder.h"
@@ -6,26 +6,26 @@
 
 LS_C_BEGIN
 
-typedef struct ls_resident {
+typedef struct ls_loaded_model {
     ls_run run; /* describes the model; strings borrowed from the folder, not to be released */
     ls_model model;
     ls_device *device;
     ls_stream *stream;
     const ls_kernels *kernels;
     float *w; /* flat parameters; device memory, which is host memory on the CPU */
-} ls_resident;
+} ls_loaded_model;
 
 /* Check the folder against its own model and load all of it. The folder must stay open as long.
  * vocab of the model becomes known: rows of the embedding. */
-ls_status ls_resident_open(ls_resident *resident, const ls_hf_folder *folder);
-void ls_resident_close(ls_resident *resident); /* safe on a half-opened one */
+ls_status ls_loaded_model_open(ls_loaded_model *model, const ls_hf_folder *folder);
+void ls_loaded_model_close(ls_loaded_model *model); /* safe on a half-opened one */
 
 /* Add the product of each pair of small matrices to the weight beside it, and make the product
  * zero. Afterwards the parameters that are not of LoRA are the whole model. */
-void ls_resident_merge(ls_resident *resident);
+void ls_loaded_model_merge(ls_loaded_model *model);
 
 /* The parameters as rows of a checkpoint, without those of LoRA; *rows_out is owned by the caller
  * (ls_mem_free). */
-ls_status ls_resident_rows(const ls_resident *resident, ls_ckpt_tensor **rows_out, int *n_out);
+ls_status ls_loaded_model_rows(const ls_loaded_model *model, ls_ckpt_tensor **rows_out, int *n_out);
 
 LS_C_END
