@@ -42,6 +42,17 @@ void *ls_mem_resize(void *p, size_t bytes)
     return checked(must_fail() ? NULL : realloc(p, bytes ? bytes : 1), bytes);
 }
 
+void *ls_mem_one_more(void *items, size_t n, size_t size)
+{
+    size_t bytes;
+
+    if (items && n && (n < 4 || (n & (n - 1))))
+        return items;
+    if (__builtin_mul_overflow(n < 4 ? 4 : 2 * n, size, &bytes))
+        bytes = SIZE_MAX;
+    return ls_mem_resize(items, bytes);
+}
+
 char *ls_mem_strdup(const char *text)
 {
     size_t n = strlen(text) + 1;

@@ -18,6 +18,10 @@ void *ls_mem_array(size_t count, size_t size);
 /* Grow or shrink; the old block stays valid when NULL is returned. New bytes are not zeroed. */
 void *ls_mem_resize(void *p, size_t bytes);
 
+/* items with room for one more of size bytes behind its n: memory that doubles at powers of two, so
+ * that no capacity needs to be kept. NULL: items stays valid. */
+void *ls_mem_one_more(void *items, size_t n, size_t size);
+
 /* A copy of a string; NULL when memory is exhausted. */
 char *ls_mem_strdup(const char *text);
 

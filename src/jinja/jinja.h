@@ -29,7 +29,7 @@ typedef struct ls_jinja_span {
 
 typedef struct ls_jinja_spans {
     ls_jinja_span *items; /* owned; in order, without overlap */
-    int count, cap;
+    int count;
 } ls_jinja_spans;
 
 typedef struct ls_jinja_args {

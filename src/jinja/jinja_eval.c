@@ -765,14 +765,11 @@ void ls_jinja_spans_init(ls_jinja_spans *spans)
 
 ls_status ls_jinja_spans_add(ls_jinja_spans *spans, ls_jinja_span span)
 {
-    if (spans->count == spans->cap) {
-        int cap = spans->cap ? 2 * spans->cap : 16;
-        ls_jinja_span *items = ls_mem_resize(spans->items, (size_t)cap * sizeof *items);
-        if (!items)
-            return LS_ENOMEM;
-        spans->items = items;
-        spans->cap = cap;
-    }
+    ls_jinja_span *items = ls_mem_one_more(spans->items, (size_t)spans->count, sizeof *items);
+
+    if (!items)
+        return LS_ENOMEM;
+    spans->items = items;
     spans->items[spans->count++] = span;
     return LS_OK;
 }

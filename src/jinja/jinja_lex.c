@@ -20,7 +20,7 @@ typedef struct lexer {
     int line;
     bool line_starts; /* p stands at the start of a line */
     ls_jinja_token *tokens;
-    int count, cap;
+    int count;
     ls_jinja_token nowhere; /* what push() gives after a failure */
     ls_status st;
 } lexer;
@@ -34,18 +34,14 @@ static ls_status fail(lexer *x, int line, const char *what)
 
 static ls_jinja_token *push(lexer *x, int type)
 {
-    if (x->st == LS_OK && x->count == x->cap) {
-        int cap = x->cap ? 2 * x->cap : 256;
-        ls_jinja_token *more = ls_mem_resize(x->tokens, (size_t)cap * sizeof *more);
-        if (more) {
-            x->tokens = more;
-            x->cap = cap;
-        } else {
-            x->st = LS_ENOMEM;
-        }
-    }
-    if (x->st != LS_OK)
+    ls_jinja_token *more =
+        x->st == LS_OK ? ls_mem_one_more(x->tokens, (size_t)x->count, sizeof *more) : NULL;
+
+    if (!more) {
+        x->st = x->st == LS_OK ? LS_ENOMEM : x->st;
         return &x->nowhere;
+    }
+    x->tokens = more;
     ls_jinja_token *t = &x->tokens[x->count++];
     *t = (ls_jinja_token){.type = type, .line = x->line};
     return t;

@@ -249,6 +249,18 @@ static size_t first_symbols(const ls_bpe *bpe, const unsigned char *p, size_t le
     return count;
 }
 
+/* Append n ids from an array of room; with a constant room the copy is a few instructions. */
+static inline ls_status copy_ids(ls_tokens *out, const int32_t *ids, int64_t n, size_t room)
+{
+    ls_status st = ls_tokens_reserve(out, (int64_t)room);
+
+    if (st != LS_OK)
+        return st;
+    memcpy(out->ids + out->count, ids, room * sizeof *ids);
+    out->count += n;
+    return LS_OK;
+}
+
 /* The ids of a piece without looking it up in the memory. */
 static ls_status encode_anew(ls_bpe_work *work, const unsigned char *piece, size_t len,
                              ls_tokens *out)
@@ -268,11 +280,8 @@ static ls_status encode_anew(ls_bpe_work *work, const unsigned char *piece, size
         ids = work->many.ids;
         n = ls_bpe_merge_many(bpe, &work->many, first_symbols(bpe, piece, len, ids));
     }
-    if (n == 0) /* nothing in it is known, and out may have no memory yet */
-        return LS_OK;
-    LS_TRY(st, ls_tokens_reserve(out, (int64_t)n), out);
-    memcpy(out->ids + out->count, ids, n * sizeof *ids);
-    out->count += (int64_t)n;
+    if (n) /* else nothing in it is known, and out may have no memory yet */
+        st = copy_ids(out, ids, (int64_t)n, n);
 out:
     return st;
 }
@@ -292,14 +301,8 @@ static ls_status encode_short(ls_bpe_work *work, const unsigned char *piece, siz
     const short_slot *hit = a->key[0] == key[0] && a->key[1] == key[1]   ? a
                             : b->key[0] == key[0] && b->key[1] == key[1] ? b
                                                                          : NULL;
-    if (hit) {
-        ls_status st = ls_tokens_reserve(out, SHORT_IDS);
-        if (st != LS_OK)
-            return st;
-        memcpy(out->ids + out->count, hit->ids, sizeof hit->ids);
-        out->count += hit->n;
-        return LS_OK;
-    }
+    if (hit)
+        return copy_ids(out, hit->ids, hit->n, SHORT_IDS);
     int64_t before = out->count;
     ls_status st = encode_anew(work, piece, len, out);
     if (st == LS_OK && out->count - before <= SHORT_IDS) {
@@ -323,14 +326,8 @@ static ls_status encode_long(ls_bpe_work *work, const unsigned char *piece, size
     long_slot *a = &work->long_slots[h], *b = &work->long_slots[h ^ 1];
     const long_slot *hit = long_is(a, piece, len) ? a : long_is(b, piece, len) ? b : NULL;
 
-    if (hit) {
-        ls_status st = ls_tokens_reserve(out, LONG_IDS);
-        if (st != LS_OK)
-            return st;
-        memcpy(out->ids + out->count, hit->ids, sizeof hit->ids);
-        out->count += hit->n;
-        return LS_OK;
-    }
+    if (hit)
+        return copy_ids(out, hit->ids, hit->n, LONG_IDS);
     int64_t before = out->count;
     ls_status st = encode_anew(work, piece, len, out);
     if (st == LS_OK && out->count - before <= LONG_IDS) {

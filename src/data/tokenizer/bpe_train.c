@@ -36,7 +36,7 @@ typedef struct pair {
     int32_t left, right;
     int64_t count;
     uint32_t *cells; /* where it was seen, owned */
-    uint32_t n, cap;
+    uint32_t n;
     bool refused; /* would spell a special token */
 } pair;
 
@@ -63,11 +63,11 @@ typedef struct trainer {
     int32_t *cells, *word_of; /* word_of: number of the word that a cell belongs to; owned */
     uint32_t n_cells;
     pair *pairs; /* owned */
-    uint32_t n_pairs, cap_pairs;
+    uint32_t n_pairs;
     uint32_t *table; /* pair number + 1; owned */
     uint32_t mask;
     entry *heap; /* owned */
-    size_t n_heap, cap_heap;
+    size_t n_heap;
     side before, after;
     int32_t limit; /* tokens to make, bytes included */
 } trainer;
@@ -81,23 +81,18 @@ static uint32_t hash_pair(int32_t left, int32_t right)
     return (uint32_t)(h >> 32 ^ h >> 13);
 }
 
-static ls_status grow_pairs(trainer *t)
+static ls_status grow_table(trainer *t)
 {
-    uint32_t cap = t->cap_pairs ? t->cap_pairs * 2 : 4096, slots = cap * 2;
-    pair *pairs = ls_mem_resize(t->pairs, cap * sizeof *pairs);
-
-    if (!pairs)
-        return LS_ENOMEM;
-    t->pairs = pairs;
+    uint32_t slots = t->mask ? (t->mask + 1) * 2 : 8192;
     uint32_t *table = ls_mem_array(slots, sizeof *table);
+
     if (!table)
         return LS_ENOMEM;
     ls_mem_free(t->table);
     t->table = table;
-    t->cap_pairs = cap;
     t->mask = slots - 1;
     for (uint32_t i = 0; i < t->n_pairs; i++) {
-        uint32_t slot = hash_pair(pairs[i].left, pairs[i].right) & t->mask;
+        uint32_t slot = hash_pair(t->pairs[i].left, t->pairs[i].right) & t->mask;
         while (table[slot])
             slot = (slot + 1) & t->mask;
         table[slot] = i + 1;
@@ -108,8 +103,8 @@ static ls_status grow_pairs(trainer *t)
 /* The pair's number; it is made when it is new. */
 static ls_status find_pair(trainer *t, int32_t left, int32_t right, uint32_t *pair_out)
 {
-    if (t->n_pairs == t->cap_pairs) {
-        ls_status st = grow_pairs(t);
+    if (t->n_pairs >= t->mask / 2) {
+        ls_status st = grow_table(t);
         if (st != LS_OK)
             return st;
     }
@@ -119,6 +114,10 @@ static ls_status find_pair(trainer *t, int32_t left, int32_t right, uint32_t *pa
             *pair_out = i - 1;
             return LS_OK;
         }
+    pair *pairs = ls_mem_one_more(t->pairs, t->n_pairs, sizeof *pairs);
+    if (!pairs)
+        return LS_ENOMEM;
+    t->pairs = pairs;
     t->pairs[t->n_pairs] = (pair){.left = left, .right = right};
     t->table[slot] = t->n_pairs + 1;
     *pair_out = t->n_pairs++;
@@ -128,14 +127,11 @@ static ls_status find_pair(trainer *t, int32_t left, int32_t right, uint32_t *pa
 /* The pair now stands at cell, count times. */
 static ls_status count_up(pair *p, uint32_t cell, int64_t count)
 {
-    if (p->n == p->cap) {
-        uint32_t cap = p->cap ? p->cap * 2 : 4;
-        uint32_t *cells = ls_mem_resize(p->cells, cap * sizeof *cells);
-        if (!cells)
-            return LS_ENOMEM;
-        p->cells = cells;
-        p->cap = cap;
-    }
+    uint32_t *cells = ls_mem_one_more(p->cells, p->n, sizeof *cells);
+
+    if (!cells)
+        return LS_ENOMEM;
+    p->cells = cells;
     p->cells[p->n++] = cell;
     p->count += count;
     return LS_OK;
@@ -157,14 +153,10 @@ static ls_status heap_push(trainer *t, uint32_t number)
     const pair *p = &t->pairs[number];
     entry e = {p->count, {p->left, p->right}, number};
 
-    if (t->n_heap == t->cap_heap) {
-        size_t cap = t->cap_heap ? t->cap_heap * 2 : 4096;
-        entry *heap = ls_mem_resize(t->heap, cap * sizeof *heap);
-        if (!heap)
-            return LS_ENOMEM;
-        t->heap = heap;
-        t->cap_heap = cap;
-    }
+    entry *heap = ls_mem_one_more(t->heap, t->n_heap, sizeof *heap);
+    if (!heap)
+        return LS_ENOMEM;
+    t->heap = heap;
     size_t i = t->n_heap++;
     for (; i && comes_first(&e, &t->heap[(i - 1) / 2]); i = (i - 1) / 2)
         t->heap[i] = t->heap[(i - 1) / 2];
@@ -221,14 +213,11 @@ static const char *bytes_of(const ls_bpe_train *train, int32_t id)
 /* The last len bytes of the buffer become a token. */
 static ls_status add_token(ls_bpe_train *train, int32_t len, ls_bpe_train_pair of, int32_t *id_out)
 {
-    if (train->n_tokens == train->cap_tokens) {
-        int32_t cap = train->cap_tokens ? train->cap_tokens * 2 : 1024;
-        ls_bpe_train_token *p = ls_mem_resize(train->tokens, (size_t)cap * sizeof *p);
-        if (!p)
-            return LS_ENOMEM;
-        train->tokens = p;
-        train->cap_tokens = cap;
-    }
+    ls_bpe_train_token *p = ls_mem_one_more(train->tokens, (size_t)train->n_tokens, sizeof *p);
+
+    if (!p)
+        return LS_ENOMEM;
+    train->tokens = p;
     train->tokens[train->n_tokens] = (ls_bpe_train_token){train->bytes.len - (size_t)len, len, of};
     *id_out = train->n_tokens++;
     return LS_OK;
@@ -354,7 +343,7 @@ static ls_status merge_all(trainer *t, uint32_t number, int32_t id)
 
     /* Pairs move when their array grows, so the list is taken away from the pair. */
     p->cells = NULL;
-    p->n = p->cap = 0;
+    p->n = 0;
     for (uint32_t i = 0; i < n; i++)
         LS_TRY(st, merge_at(t, cells[i], key, id, &sum), out);
     t->pairs[number].count -= sum;

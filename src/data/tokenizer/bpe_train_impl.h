@@ -19,7 +19,7 @@ typedef struct ls_bpe_train_words {
     unsigned char *text; /* the words one after another, owned */
     size_t text_len, text_cap;
     ls_bpe_train_word *words; /* owned */
-    uint32_t n, cap;
+    uint32_t n;
     uint32_t *table; /* open addressing: number of a word + 1, 0 for none; owned */
     uint32_t mask;
     int64_t dropped, bytes;
@@ -48,7 +48,7 @@ struct ls_bpe_train {
     int n_specials;
     ls_str bytes;               /* of all tokens, one after another */
     ls_bpe_train_token *tokens; /* 256 bytes, then one for each merge; owned */
-    int32_t n_tokens, cap_tokens;
+    int32_t n_tokens;
     ls_bpe_train_stats stats;
 };
 

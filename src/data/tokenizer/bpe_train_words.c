@@ -78,14 +78,11 @@ static ls_status rebuild_table(ls_bpe_train_words *words, uint32_t slots)
 /* Room for one more word of len bytes. */
 static ls_status reserve_word(ls_bpe_train_words *words, size_t len)
 {
-    if (words->n == words->cap) {
-        uint32_t cap = words->cap ? words->cap * 2 : 1024;
-        ls_bpe_train_word *p = ls_mem_resize(words->words, cap * sizeof *p);
-        if (!p)
-            return LS_ENOMEM;
-        words->words = p;
-        words->cap = cap;
-    }
+    ls_bpe_train_word *more = ls_mem_one_more(words->words, words->n, sizeof *more);
+
+    if (!more)
+        return LS_ENOMEM;
+    words->words = more;
     if (words->text_len + len > words->text_cap) {
         size_t cap = (words->text_len + len) * 2 + 4096;
         unsigned char *p = ls_mem_resize(words->text, cap);

@@ -72,12 +72,10 @@ static void put_pre_tokenizer(ls_json *j, const ls_bpe_train *train)
     }
     ls_json_open(j, '{');
     ls_json_put_str(j, "type", "Sequence");
-    ls_json_key(j, "pretokenizers");
-    ls_json_open(j, '[');
+    ls_json_put_open(j, "pretokenizers", '[');
     ls_json_open(j, '{');
     ls_json_put_str(j, "type", "Split");
-    ls_json_key(j, "pattern");
-    ls_json_open(j, '{');
+    ls_json_put_open(j, "pattern", '{');
     ls_json_put_str(j, "Regex", train->pattern);
     ls_json_close(j);
     ls_json_put_str(j, "behavior", "Isolated");
@@ -127,8 +125,7 @@ static void put_model(ls_json *j, const ls_bpe_train *train, ls_str *line)
     ls_json_put_bool(j, "fuse_unk", false);
     ls_json_put_bool(j, "byte_fallback", false);
     ls_json_put_bool(j, "ignore_merges", false);
-    ls_json_key(j, "vocab");
-    ls_json_open(j, '{');
+    ls_json_put_open(j, "vocab", '{');
     for (int32_t id = 0; id < train->n_tokens; id++) {
         ls_str_clear(line);
         spell_token(train, id, line);
@@ -150,8 +147,7 @@ static void put_tokenizer(const ls_bpe_train *train, ls_str *out, ls_str *line)
     ls_json_put_str(&j, "version", "1.0");
     ls_json_put_str(&j, "truncation", NULL);
     ls_json_put_str(&j, "padding", NULL);
-    ls_json_key(&j, "added_tokens");
-    ls_json_open(&j, '[');
+    ls_json_put_open(&j, "added_tokens", '[');
     for (int i = 0; i < train->n_specials; i++)
         put_special(&j, train->n_tokens + i, train->specials[i]);
     ls_json_close(&j);
@@ -194,8 +190,7 @@ static void put_config(const ls_bpe_train *train, ls_str *out)
     ls_json_begin(&j, out);
     ls_json_open(&j, '{');
     ls_json_put_bool(&j, "add_prefix_space", false);
-    ls_json_key(&j, "added_tokens_decoder");
-    ls_json_open(&j, '{');
+    ls_json_put_open(&j, "added_tokens_decoder", '{');
     for (int i = 0; i < train->n_specials; i++) {
         char id[16];
         snprintf(id, sizeof id, "%d", (int)train->n_tokens + i);

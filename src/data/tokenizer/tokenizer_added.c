@@ -26,16 +26,13 @@ void ls_added_release(ls_added_set *set)
 /* A new node; its index, -1 without memory. */
 static int32_t new_node(ls_added_set *set, unsigned char byte)
 {
-    if (set->count == set->cap) {
-        int32_t cap = set->cap ? set->cap * 2 : 256;
-        ls_added_node *nodes = set->cap < INT32_MAX / 2
-                                   ? ls_mem_resize(set->nodes, (size_t)cap * sizeof *nodes)
-                                   : NULL;
-        if (!nodes)
-            return -1;
-        set->nodes = nodes;
-        set->cap = cap;
-    }
+    ls_added_node *nodes = set->count < INT32_MAX
+                               ? ls_mem_one_more(set->nodes, (size_t)set->count, sizeof *nodes)
+                               : NULL;
+
+    if (!nodes)
+        return -1;
+    set->nodes = nodes;
     set->nodes[set->count] = (ls_added_node){-1, -1, -1, byte};
     return set->count++;
 }

@@ -24,51 +24,36 @@ typedef struct cutter {
 
 static ls_status run_step(cutter *c, int step, const unsigned char *p, size_t len, bool first);
 
-static ls_status run_pattern(cutter *c, int step, const unsigned char *p, size_t len, bool first)
+/* The end of the piece of a step that begins at `at`, which is before len; 0: the step fails. */
+static size_t piece_end(cutter *c, int step, const unsigned char *p, size_t len, size_t at)
 {
-    ls_pretok_work *work = c->work->pretok[step];
+    const ls_cut_step *s = &c->rules->cut[step];
+    const unsigned char *classes = c->rules->classes, *hit;
+    size_t n, end;
 
-    for (size_t at = 0; at < len;) {
-        size_t end = ls_pretok_next(work, p, len, at);
-        if (end == 0)
-            return LS_EDATA;
-        ls_status st = run_step(c, step + 1, p + at, end - at, first && at == 0);
-        if (st != LS_OK)
-            return st;
-        at = end;
+    switch (s->kind) {
+    case LS_CUT_PATTERN:
+        return ls_pretok_next(c->work->pretok[step], p, len, at);
+    case LS_CUT_LITERAL:
+        hit = memmem(p + at, len - at, s->literal, strlen(s->literal));
+        end = hit ? (size_t)(hit - p) : len;
+        return end == at ? at + strlen(s->literal) : end;
+    default: /* digits */
+        break;
     }
-    return LS_OK;
+    bool number = ls_pretok_class_at(classes, p + at, &n) == LS_PRETOK_NUMBER;
+    end = at + n;
+    while (end < len && !(number && s->each) &&
+           (ls_pretok_class_at(classes, p + end, &n) == LS_PRETOK_NUMBER) == number)
+        end += n;
+    return end;
 }
 
-static ls_status run_literal(cutter *c, int step, const unsigned char *p, size_t len, bool first)
+static ls_status run_pieces(cutter *c, int step, const unsigned char *p, size_t len, bool first)
 {
-    const char *literal = c->rules->cut[step].literal;
-    size_t n = strlen(literal);
-
     for (size_t at = 0; at < len;) {
-        const unsigned char *hit = memmem(p + at, len - at, literal, n);
-        size_t end = hit ? (size_t)(hit - p) : len;
-        end = end == at ? at + n : end;
-        ls_status st = run_step(c, step + 1, p + at, end - at, first && at == 0);
-        if (st != LS_OK)
-            return st;
-        at = end;
-    }
-    return LS_OK;
-}
-
-static ls_status run_digits(cutter *c, int step, const unsigned char *p, size_t len, bool first)
-{
-    const unsigned char *classes = c->rules->classes;
-    bool each = c->rules->cut[step].each;
-
-    for (size_t at = 0, n; at < len;) {
-        bool number = ls_pretok_class_at(classes, p + at, &n) == LS_PRETOK_NUMBER;
-        size_t end = at + n;
-        while (end < len && !(number && each) &&
-               (ls_pretok_class_at(classes, p + end, &n) == LS_PRETOK_NUMBER) == number)
-            end += n;
-        ls_status st = run_step(c, step + 1, p + at, end - at, first && at == 0);
+        size_t end = piece_end(c, step, p, len, at);
+        ls_status st = end ? run_step(c, step + 1, p + at, end - at, first && at == 0) : LS_EDATA;
         if (st != LS_OK)
             return st;
         at = end;
@@ -145,18 +130,13 @@ static ls_status run_step(cutter *c, int step, const unsigned char *p, size_t le
     if (step == rules->n_cut)
         return split_marks(c, step, p, len, first, LS_JSON_MARK, true);
     switch (rules->cut[step].kind) {
-    case LS_CUT_PATTERN:
-        return run_pattern(c, step, p, len, first);
-    case LS_CUT_LITERAL:
-        return run_literal(c, step, p, len, first);
-    case LS_CUT_DIGITS:
-        return run_digits(c, step, p, len, first);
     case LS_CUT_BLANK:
         return run_blank(c, step, p, len, first);
     case LS_CUT_MARK:
-        break;
+        return run_mark(c, step, p, len, first);
+    default:
+        return run_pieces(c, step, p, len, first);
     }
-    return run_mark(c, step, p, len, first);
 }
 
 ls_status ls_json_pieces(const ls_json_rules *rules, ls_json_work *work, const unsigned char *text,

@@ -43,7 +43,7 @@ typedef struct ls_added_node {
 typedef struct ls_added_set {
     const ls_added_token *tokens; /* borrowed */
     ls_added_node *nodes;         /* owned */
-    int32_t count, cap;
+    int32_t count;
     int32_t roots[256]; /* node of the first byte, -1: none */
     int only_first;     /* the only byte that a token begins with; -1: several */
 } ls_added_set;
