@@ -17,7 +17,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/file.h"
-#include "base/json.h"
 #include "base/str.h"
 #include "config/hf_config.h"
 
@@ -62,97 +61,6 @@ ls_status ls_hf_copy_tokenizer(const char *from, const char *to, int *count_out)
         st = ls_hf_copy_file(from, to, names[i], &done);
         *count_out += done;
     }
-    return st;
-}
-
-/* --- bytes as a tokenizer of others ----------------------------------------------------------- */
-
-/* The character that byte-level tokenizers write for a byte: itself where it can be seen, otherwise
- * the next one from U+0100 on. */
-static void put_byte_name(int byte, int *next, char out[4])
-{
-    bool seen = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
-    int code = seen ? byte : 256 + (*next)++;
-
-    if (code < 128)
-        snprintf(out, 4, "%c", code);
-    else
-        snprintf(out, 4, "%c%c", 0xc0 | code >> 6, 0x80 | (code & 0x3f));
-}
-
-static void put_byte_level(ls_json *json, const char *key)
-{
-    ls_json_put_open(json, key, '{');
-    ls_json_put_str(json, "type", "ByteLevel");
-    ls_json_put_bool(json, "add_prefix_space", false);
-    ls_json_put_bool(json, "trim_offsets", true);
-    ls_json_put_bool(json, "use_regex", false);
-    ls_json_close(json);
-}
-
-static void put_null(ls_json *json, const char *key)
-{
-    ls_json_put_str(json, key, NULL);
-}
-
-static void put_bytes_model(ls_json *json)
-{
-    int next = 0;
-
-    ls_json_put_open(json, "model", '{');
-    ls_json_put_str(json, "type", "BPE");
-    put_null(json, "dropout");
-    put_null(json, "unk_token");
-    put_null(json, "continuing_subword_prefix");
-    put_null(json, "end_of_word_suffix");
-    ls_json_put_bool(json, "fuse_unk", false);
-    ls_json_put_bool(json, "byte_fallback", false);
-    ls_json_put_bool(json, "ignore_merges", false);
-    ls_json_put_open(json, "vocab", '{');
-    for (int b = 0; b < 256; b++) {
-        char name[4];
-        put_byte_name(b, &next, name);
-        ls_json_put_int(json, name, b);
-    }
-    ls_json_close(json);
-    ls_json_put_open(json, "merges", '[');
-    ls_json_close(json);
-    ls_json_close(json);
-}
-
-ls_status ls_hf_copy_bytes_tokenizer(const char *to)
-{
-    static const char config[] = "{\n"
-                                 "  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n"
-                                 "  \"clean_up_tokenization_spaces\": false\n"
-                                 "}\n";
-    char path[PATH_MAX];
-    ls_json json;
-    ls_str text;
-    ls_status st;
-
-    ls_str_init(&text);
-    ls_json_begin(&json, &text);
-    ls_json_open(&json, '{');
-    ls_json_put_str(&json, "version", "1.0");
-    put_null(&json, "truncation");
-    put_null(&json, "padding");
-    ls_json_put_open(&json, "added_tokens", '[');
-    ls_json_close(&json);
-    put_null(&json, "normalizer");
-    put_byte_level(&json, "pre_tokenizer");
-    put_null(&json, "post_processor");
-    put_byte_level(&json, "decoder");
-    put_bytes_model(&json);
-    ls_json_close(&json);
-    ls_str_append_char(&text, '\n');
-    LS_TRY(st, ls_str_status(&text), out);
-    snprintf(path, sizeof path, "%s/tokenizer.json", to);
-    LS_TRY(st, ls_file_write_atomic(path, text.p, text.len), out);
-    snprintf(path, sizeof path, "%s/tokenizer_config.json", to);
-    LS_TRY(st, ls_file_write_atomic(path, config, sizeof config - 1), out);
-out:
-    ls_str_release(&text);
     return st;
 }
 

@@ -14,8 +14,6 @@ ls_status ls_hf_copy_tokenizer(const char *from, const char *to, int *count_out)
 ls_status ls_hf_copy_keep(const char *home, const char *tokenizer, const char *import, bool renew);
 /* One file by name; nothing when it is not there. */
 ls_status ls_hf_copy_file(const char *from, const char *to, const char *name, bool *done_out);
-/* The tokenizer "bytes" as a tokenizer.json that other programs load: 256 tokens, id = byte. */
-ls_status ls_hf_copy_bytes_tokenizer(const char *to);
 
 /* A folder in the making beside its final place. */
 typedef struct ls_hf_copy_stage {

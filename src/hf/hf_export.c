@@ -19,6 +19,7 @@
 #include "config/families.h"
 #include "hf/hf_convert.h"
 #include "data/chat/chat.h"
+#include "data/tokenizer/bpe_train.h"
 #include "hf/hf_copy.h"
 #include "hf/hf_fused.h"
 
@@ -357,7 +358,7 @@ static ls_status write_tokenizer(job *j)
         LS_TRY(st, ls_hf_copy_tokenizer(copies, j->stage.path, &files), out);
     }
     if (files == 0 && strcmp(name, "bytes") == 0) {
-        LS_TRY(st, ls_hf_copy_bytes_tokenizer(j->stage.path), out);
+        LS_TRY(st, ls_bpe_train_write_bytes(j->stage.path), out);
         files = 1;
     } else if (files == 0 && ls_file_is_dir(name)) {
         LS_TRY(st, ls_hf_copy_tokenizer(name, j->stage.path, &files), out);

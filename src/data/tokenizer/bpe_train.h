@@ -59,5 +59,7 @@ ls_status ls_bpe_train_merge(const ls_bpe_train *train, int32_t i, ls_str *out);
 ls_status ls_bpe_train_check_folder(const char *folder);
 /* Write tokenizer.json and tokenizer_config.json; the folder appears with both or not at all. */
 ls_status ls_bpe_train_write(const ls_bpe_train *train, const char *folder);
+/* The same files for the tokenizer "bytes", in a folder that exists: 256 tokens, id = byte. */
+ls_status ls_bpe_train_write_bytes(const char *folder);
 
 LS_C_END

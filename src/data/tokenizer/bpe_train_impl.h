@@ -44,6 +44,7 @@ typedef struct ls_bpe_train_token {
 struct ls_bpe_train {
     char *pattern;   /* the regular expression; owned */
     bool gpt2;       /* it is the one that ByteLevel has built in */
+    bool uncut;      /* a text is not cut into words; without merges that makes no difference */
     char **specials; /* owned */
     int n_specials;
     ls_str bytes;               /* of all tokens, one after another */

@@ -66,8 +66,8 @@ static void put_byte_level(ls_json *j, bool trim_offsets, bool use_regex)
 
 static void put_pre_tokenizer(ls_json *j, const ls_bpe_train *train)
 {
-    if (train->gpt2) {
-        put_byte_level(j, true, true);
+    if (train->gpt2 || train->uncut) {
+        put_byte_level(j, true, train->gpt2);
         return;
     }
     ls_json_open(j, '{');
@@ -155,7 +155,10 @@ static void put_tokenizer(const ls_bpe_train *train, ls_str *out, ls_str *line)
     ls_json_key(&j, "pre_tokenizer");
     put_pre_tokenizer(&j, train);
     ls_json_key(&j, "post_processor");
-    put_byte_level(&j, false, false);
+    if (train->uncut)
+        ls_json_str(&j, NULL);
+    else
+        put_byte_level(&j, false, false);
     ls_json_key(&j, "decoder");
     put_byte_level(&j, true, false);
     ls_json_key(&j, "model");
@@ -326,6 +329,41 @@ ls_status ls_bpe_train_write(const ls_bpe_train *train, const char *folder)
 out:
     ls_str_release(&tokenizer);
     ls_str_release(&config);
+    ls_str_release(&line);
+    return st;
+}
+
+ls_status ls_bpe_train_write_bytes(const char *folder)
+{
+    static const char config[] = "{\n"
+                                 "  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n"
+                                 "  \"clean_up_tokenization_spaces\": false\n"
+                                 "}\n";
+    ls_bpe_train_token tokens[LS_BPE_TRAIN_BYTES];
+    ls_bpe_train train = {.tokens = tokens, .n_tokens = LS_BPE_TRAIN_BYTES, .uncut = true};
+    ls_str text, line;
+    ls_status st;
+
+    ls_str_init(&train.bytes);
+    ls_str_init(&text);
+    ls_str_init(&line);
+    ls_str_reserve(&line, 16);
+    for (int b = 0; b < LS_BPE_TRAIN_BYTES; b++) {
+        ls_str_append_char(&train.bytes, (char)b);
+        tokens[b] = (ls_bpe_train_token){.at = (uint64_t)b, .len = 1};
+    }
+    LS_TRY(st, ls_str_status(&line), out);
+    LS_TRY(st, ls_str_status(&train.bytes), out);
+    put_tokenizer(&train, &text, &line);
+    LS_TRY(st, ls_str_status(&text), out);
+    LS_TRY(st, write_file(folder, "tokenizer.json", &text), out);
+    ls_str_clear(&text);
+    ls_str_append(&text, config);
+    LS_TRY(st, ls_str_status(&text), out);
+    st = write_file(folder, "tokenizer_config.json", &text);
+out:
+    ls_str_release(&train.bytes);
+    ls_str_release(&text);
     ls_str_release(&line);
     return st;
 }
