@@ -55,8 +55,8 @@ static const char *look(const ls_str *file, const void *key, size_t key_bytes, s
     return NULL;
 }
 
-/* The file's bytes; empty where there is none, or one that cannot be a memo. */
-static void read_memo(const char *path, ls_str *file)
+/* The file's bytes; empty where there is none, or one that cannot be a cache. */
+static void read_cache(const char *path, ls_str *file)
 {
     ls_str_init(file);
     if (*path && ls_file_exists(path) && ls_file_read(path, LS_DISK_CACHE_BYTES, file) != LS_OK)
@@ -71,7 +71,7 @@ bool ls_disk_cache_find(const char *about, const void *key, size_t key_bytes, vo
     size_t end;
 
     ls_disk_cache_path(about, path);
-    read_memo(path, &file);
+    read_cache(path, &file);
     const char *value = look(&file, key, key_bytes, value_bytes, &end);
     if (value)
         memcpy(value_out, value, value_bytes);
@@ -107,7 +107,7 @@ void ls_disk_cache_add(const char *about, const void *key, size_t key_bytes, con
     ls_disk_cache_path(about, path);
     if (!*path || !make_folder(path))
         return;
-    read_memo(path, &file);
+    read_cache(path, &file);
     bool known = look(&file, key, key_bytes, value_bytes, &end) != NULL;
     if (!known && (end != file.len || (file.len == 0 && ls_file_exists(path)) ||
                    end + bytes > LS_DISK_CACHE_BYTES))

@@ -1,8 +1,8 @@
 /* disk_cache.h -- small facts that took time to find out, kept on disk for the next process.
  *
- * A memo is a file in the user's cache folder, named by what its facts depend on (versions, the
+ * A cache is a file in the user's cache folder, named by what its facts depend on (versions, the
  * machine). It holds records of a key and a value, both plain bytes, and only grows; of two records
- * with one key the first counts, so that all processes agree. Losing a memo costs time, never a
+ * with one key the first counts, so that all processes agree. Losing it costs time, never a
  * result: nothing here fails, and a damaged file is begun anew. Processes may add at once. */
 #pragma once
 #include "base/base.h"

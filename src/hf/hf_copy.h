@@ -1,4 +1,4 @@
-/* hf_copy.h -- the small files that go along with a model, and folders that appear whole. */
+/* hf_copy.h -- the small files that go along with a model. */
 #pragma once
 #include "base/err.h"
 
@@ -14,21 +14,5 @@ ls_status ls_hf_copy_tokenizer(const char *from, const char *to, int *count_out)
 ls_status ls_hf_copy_keep(const char *home, const char *tokenizer, const char *import, bool renew);
 /* One file by name; nothing when it is not there. */
 ls_status ls_hf_copy_file(const char *from, const char *to, const char *name, bool *done_out);
-
-/* A folder in the making beside its final place. */
-typedef struct ls_hf_copy_stage {
-    char path[4096];  /* where to write */
-    char final[4096]; /* where it will be */
-    int fd;           /* the folder, locked while we live; meaningless unless locked */
-    bool locked;
-} ls_hf_copy_stage;
-
-/* What a process that was killed left behind for the same final place is removed first.
- * LS_EUSAGE: the final place exists and is not an empty folder. */
-ls_status ls_hf_copy_stage_begin(ls_hf_copy_stage *stage, const char *final);
-/* Give it its name. */
-ls_status ls_hf_copy_stage_commit(ls_hf_copy_stage *stage);
-/* Remove what was written. Safe after commit and on one that never began. */
-void ls_hf_copy_stage_drop(ls_hf_copy_stage *stage);
 
 LS_C_END

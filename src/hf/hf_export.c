@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/new_folder.h"
 #include "base/time.h"
 #include "checkpoint/safetensors.h"
 #include "config/families.h"
@@ -27,7 +28,7 @@ typedef struct job {
     const ls_hf_export_args *args;
     ls_hf_folder *folder;
     ls_loaded_model r;
-    ls_hf_copy_stage stage;
+    ls_new_folder stage;
     ls_fingerprint print; /* of the model before anything was rounded */
     ls_hf_config config;
     ls_hf_export_report report;
@@ -605,17 +606,17 @@ ls_status ls_hf_export(const ls_hf_export_args *args, ls_hf_export_report *repor
     ls_err_doing("exporting \"%s\"", args->from);
     LS_TRY(st, ls_hf_folder_open_signed(&j.folder, args->from, args->step, args->key), out);
     pick_type(&j);
-    LS_TRY(st, ls_hf_copy_stage_begin(&j.stage, args->to), out);
+    LS_TRY(st, ls_new_folder_begin(&j.stage, args->to), out);
     LS_TRY(st, ls_loaded_model_open(&j.r, j.folder), out);
     LS_TRY(st, check_adapter(&j), out);
     for (int i = 0; i < j.r.model.n_params; i++)
         j.report.parameters += wanted(&j, &j.r.model.params[i]) ? j.r.model.params[i].count : 0;
     LS_TRY(st, args->adapter ? write_adapter(&j) : write_model(&j), out);
-    LS_TRY(st, ls_hf_copy_stage_commit(&j.stage), out);
+    LS_TRY(st, ls_new_folder_commit(&j.stage), out);
     j.report.seconds = (double)(ls_time_now_ns() - start_ns) / 1e9;
     *report_out = j.report;
 out:
-    ls_hf_copy_stage_drop(&j.stage);
+    ls_new_folder_drop(&j.stage);
     ls_loaded_model_close(&j.r);
     ls_hf_folder_close(j.folder);
     ls_err_done();

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <string.h>
 #include "base/mem.h"
+#include "base/new_folder.h"
 #include "base/time.h"
 #include "config/explain.h"
 #include "hf/hf_copy.h"
@@ -21,7 +22,7 @@ static const char *run_name(const char *path)
 }
 
 /* The run that the checkpoint says made it. */
-static void describe(const ls_loaded_model *r, const ls_hf_copy_stage *stage, ls_str *config_out)
+static void describe(const ls_loaded_model *r, const ls_new_folder *stage, ls_str *config_out)
 {
     ls_run run = r->run;
 
@@ -32,7 +33,7 @@ static void describe(const ls_loaded_model *r, const ls_hf_copy_stage *stage, ls
     ls_explain_yaml(&run, config_out);
 }
 
-static ls_status save(const ls_loaded_model *r, const ls_hf_copy_stage *stage,
+static ls_status save(const ls_loaded_model *r, const ls_new_folder *stage,
                       ls_hf_import_report *report)
 {
     char dir[sizeof stage->path + 16];
@@ -122,7 +123,7 @@ static void fill_report(const ls_hf_folder *f, const ls_loaded_model *r,
 }
 
 static ls_status write_all(const ls_hf_folder *f, const ls_loaded_model *r,
-                           const ls_hf_copy_stage *stage, const ls_fingerprint *print,
+                           const ls_new_folder *stage, const ls_fingerprint *print,
                            ls_hf_import_report *report)
 {
     const char *from = ls_hf_folder_home(f);
@@ -145,7 +146,7 @@ ls_status ls_hf_import(const char *from, const char *to, ls_hf_import_report *re
     int64_t start_ns = ls_time_now_ns();
     ls_hf_folder *f = NULL;
     ls_loaded_model r = {.w = NULL};
-    ls_hf_copy_stage stage = {.path = ""};
+    ls_new_folder stage = {.path = ""};
     ls_fingerprint print;
     ls_hf_import_report report;
     ls_status st;
@@ -157,17 +158,17 @@ ls_status ls_hf_import(const char *from, const char *to, ls_hf_import_report *re
         ls_err_hint("Use it as it is: every command that takes a checkpoint takes it.");
         goto out;
     }
-    LS_TRY(st, ls_hf_copy_stage_begin(&stage, to), out);
+    LS_TRY(st, ls_new_folder_begin(&stage, to), out);
     LS_TRY(st, ls_loaded_model_open(&r, f), out);
     fill_report(f, &r, &report);
     LS_TRY(st, prove(f, &r, &print, &report), out);
     LS_TRY(st, measure(f, &r, &report), out);
     LS_TRY(st, write_all(f, &r, &stage, &print, &report), out);
-    LS_TRY(st, ls_hf_copy_stage_commit(&stage), out);
+    LS_TRY(st, ls_new_folder_commit(&stage), out);
     report.seconds = (double)(ls_time_now_ns() - start_ns) / 1e9;
     *report_out = report;
 out:
-    ls_hf_copy_stage_drop(&stage);
+    ls_new_folder_drop(&stage);
     ls_loaded_model_close(&r);
     ls_hf_folder_close(f);
     ls_err_done();

@@ -31,7 +31,7 @@ static int64_t find(const char *about, int32_t key)
     return ls_disk_cache_find(about, &key, sizeof key, &value, sizeof value) ? value : -1;
 }
 
-LS_TEST(memo_finds_what_was_added)
+LS_TEST(disk_cache_finds_what_was_added)
 {
     int64_t other = 5;
     int32_t key = 3;
@@ -51,7 +51,7 @@ LS_TEST(memo_finds_what_was_added)
         !ls_disk_cache_find("card A", &key, sizeof key, wide, sizeof wide)); /* of another size */
 }
 
-LS_TEST(memo_begins_a_damaged_file_anew)
+LS_TEST(disk_cache_begins_a_damaged_file_anew)
 {
     char path[4096];
     ls_str text;
@@ -78,7 +78,7 @@ LS_TEST(memo_begins_a_damaged_file_anew)
     ls_str_release(&text);
 }
 
-LS_TEST(memo_without_a_place_keeps_nothing)
+LS_TEST(disk_cache_without_a_place_keeps_nothing)
 {
     use_cache("file/below");
     LS_CHECK_OK(ls_file_write_atomic("file", "x", 1));

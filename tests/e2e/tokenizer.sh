@@ -7,7 +7,7 @@ says "tok: 512 tokens: 256 bytes, 255 merged, 1 special"
 says "Next: lineshaft data build --tokenizer tok --out corpus.lst builtin:stories:300K"
 [ "$(find tok -type f | sort | tr '\n' ' ')" = "tok/tokenizer.json tok/tokenizer_config.json " ] ||
     fail "the folder has $(find tok -type f)"
-[ -z "$(ls -d ./*.tmp.* 2>/dev/null)" ] || fail "a temporary folder is left"
+[ -z "$(ls -d ./*.tmp[.-]* 2>/dev/null)" ] || fail "a temporary folder is left"
 python3 - <<'PY' || fail "tokenizer.json is not what it should be"
 import json
 t = json.load(open("tok/tokenizer.json"))

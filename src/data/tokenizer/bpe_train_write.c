@@ -1,23 +1,20 @@
 /* bpe_train_write.c -- a trained BPE as the files that the world reads.
  *
  * tokenizer.json has the fields of the `tokenizers` package in its order, tokenizer_config.json
- * what transformers wants to know beside it. Both are written into a folder of a temporary name,
- * which is renamed when they are safe on disk; the rename replaces an empty folder and nothing
- * else, so an earlier tokenizer cannot be lost.
+ * what transformers wants to know beside it. The folder appears with both, and only in the place of
+ * an empty one, so an earlier tokenizer cannot be lost (base/new_folder.h).
  *
  * Merges are written as "a b", which every version of the package reads: no token has a space in
  * it, since a space is spelled U+0120. Only where a line would begin with "#version" they are
  * arrays, because the package passes over such lines. */
 #include "data/tokenizer/bpe_train_impl.h"
 
-#include <dirent.h>
-#include <errno.h>
 #include <limits.h>
 #include <sys/stat.h>
-#include <unistd.h>
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/new_folder.h"
 
 static void spell_token(const ls_bpe_train *train, int32_t id, ls_str *out)
 {
@@ -225,7 +222,6 @@ static ls_status refuse_folder(const char *folder, const char *why)
 ls_status ls_bpe_train_check_folder(const char *folder)
 {
     struct stat info;
-    bool empty = true;
 
     if (!*folder)
         return refuse_folder(folder, "the name is empty");
@@ -233,31 +229,8 @@ ls_status ls_bpe_train_check_folder(const char *folder)
         return LS_OK;
     if (!S_ISDIR(info.st_mode))
         return refuse_folder(folder, "there is a file of that name");
-    DIR *dir = opendir(folder);
-    if (!dir)
-        return ls_fail_sys(LS_EIO, "cannot open \"%s\"", folder);
-    for (const struct dirent *d; empty && (d = readdir(dir));)
-        empty = strcmp(d->d_name, ".") == 0 || strcmp(d->d_name, "..") == 0;
-    closedir(dir);
-    return empty ? LS_OK : refuse_folder(folder, "the folder is not empty");
-}
-
-/* The name without slashes at its end, and the folder above it. */
-static ls_status split_name(const char *folder, char name[PATH_MAX], char above[PATH_MAX])
-{
-    size_t n = strlen(folder);
-
-    while (n > 1 && folder[n - 1] == '/')
-        n--;
-    if (n >= PATH_MAX - 64)
-        return ls_fail(LS_EUSAGE, "the name of the folder is too long");
-    memcpy(name, folder, n);
-    name[n] = '\0';
-    while (n && folder[n - 1] != '/')
-        n--;
-    memcpy(above, n ? folder : ".", n ? n : 1);
-    above[n ? n : 1] = '\0';
-    return LS_OK;
+    return ls_new_folder_is_empty(folder) ? LS_OK
+                                          : refuse_folder(folder, "the folder is not empty");
 }
 
 static ls_status write_file(const char *folder, const char *name, const ls_str *text)
@@ -268,42 +241,17 @@ static ls_status write_file(const char *folder, const char *name, const ls_str *
     return ls_file_write_atomic(path, text->p, text->len);
 }
 
-static void remove_files(const char *folder)
-{
-    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json"};
-    char path[PATH_MAX + 64];
-
-    for (size_t i = 0; i < LS_COUNT(names); i++) {
-        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
-        unlink(path);
-    }
-    rmdir(folder);
-}
-
-static ls_status write_folder(const char *folder, const ls_str *tokenizer, const ls_str *config)
+static ls_status write_folder(const char *name, const ls_str *tokenizer, const ls_str *config)
 {
     ls_status st = LS_OK;
-    char name[PATH_MAX], above[PATH_MAX], temp[PATH_MAX + 32] = "";
+    ls_new_folder folder = {.path = ""};
 
-    LS_TRY(st, split_name(folder, name, above), out);
-    LS_TRY(st, ls_file_make_dirs(above), out);
-    snprintf(temp, sizeof temp, "%s.tmp.%d", name, (int)getpid());
-    LS_TRY(st, ls_file_make_dirs(temp), out);
-    LS_TRY(st, write_file(temp, "tokenizer.json", tokenizer), out);
-    LS_TRY(st, write_file(temp, "tokenizer_config.json", config), out);
-    if (rename(temp, name) != 0) {
-        st = errno == ENOTEMPTY || errno == EEXIST || errno == ENOTDIR
-                 ? ls_bpe_train_check_folder(name)
-                 : LS_OK;
-        if (st == LS_OK)
-            st = ls_fail_sys(LS_EIO, "cannot rename \"%s\" to \"%s\"", temp, name);
-        goto out;
-    }
-    temp[0] = '\0';
-    st = ls_file_sync_dir(above);
+    LS_TRY(st, ls_new_folder_begin(&folder, name), out);
+    LS_TRY(st, write_file(folder.path, "tokenizer.json", tokenizer), out);
+    LS_TRY(st, write_file(folder.path, "tokenizer_config.json", config), out);
+    st = ls_new_folder_commit(&folder);
 out:
-    if (temp[0])
-        remove_files(temp);
+    ls_new_folder_drop(&folder);
     return st;
 }
 
