@@ -14,6 +14,7 @@
 #include <unistd.h>
 #include "base/mem.h"
 #include "base/time.h"
+#include "cluster/join/rendezvous_impl.h"
 #include "cluster/recover/recover_cluster.h"
 #include "net/fd_limit.h"
 
@@ -410,6 +411,16 @@ static double between(int64_t from, int64_t to)
     return (double)(to - from) / 1e9;
 }
 
+/* To agents that are still here. */
+static uint64_t sent_bytes(const ls_rendezvous *r)
+{
+    uint64_t bytes = 0;
+
+    for (int i = 0; i < r->n_peers; i++)
+        bytes += r->peers[i].linked ? r->peers[i].link.sent_bytes : 0;
+    return bytes;
+}
+
 static ls_status live(coordinator *c, many_agents_result *out)
 {
     segment *b = c->segment;
@@ -421,11 +432,11 @@ static ls_status live(coordinator *c, many_agents_result *out)
     LS_TRY(st, start(c), out);
     LS_TRY(st, meet(c, deadline_ns), out);
     LS_TRY(st, await_view(c, 1, n, deadline_ns), out);
-    out->joined_bytes = ls_rendezvous_sent(c->r);
+    out->joined_bytes = sent_bytes(c->r);
     out->change_cpu_s = -cpu_s();
     atomic_store(&b->lose, 1);
     LS_TRY(st, await_view(c, 2, n - 1, deadline_ns), out);
-    out->changed_bytes = ls_rendezvous_sent(c->r) - out->joined_bytes;
+    out->changed_bytes = sent_bytes(c->r) - out->joined_bytes;
     out->join_s = between(began, atomic_load(&b->joined_ns));
     out->first_view_s = between(atomic_load(&b->joined_ns), atomic_load(&b->viewed_ns[1]));
     out->change_s = between(atomic_load(&b->lost_ns), atomic_load(&b->viewed_ns[2]));

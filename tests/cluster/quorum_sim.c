@@ -151,6 +151,9 @@ static void holds(void *context, const ls_quorum_view *v)
     memcpy(sim.held[g], v->member, (size_t)v->n * 8);
 }
 
+static const ls_quorum_times usual = {
+    .beat_ns = 250 * LS_NS_PER_MS, .suspect_ns = LS_NS_PER_S, .stop_ns = 3 * LS_NS_PER_S};
+
 /* --- nodes ------------------------------------------------------------------------------------ */
 
 static ls_quorum_hooks hooks_of(node *nd)
@@ -187,7 +190,7 @@ static void set_up(int n)
         first->self = (uint64_t)i + 1;
         (void)keep(nd, first);
         ls_quorum_hooks hooks = hooks_of(nd);
-        ls_quorum_init(&nd->q, first, i == 0, &hooks, &ls_quorum_usual, sim.now_ns);
+        ls_quorum_init(&nd->q, first, i == 0, &hooks, &usual, sim.now_ns);
     }
 }
 
@@ -201,8 +204,7 @@ static void restart(node *nd)
     sim.first.self = nd->disk.self;
     if (sim.forgets)
         nd->disk.term = 0;
-    ls_quorum_init(&nd->q, sim.forgets ? &sim.first : &nd->disk, false, &hooks, &ls_quorum_usual,
-                   sim.now_ns);
+    ls_quorum_init(&nd->q, sim.forgets ? &sim.first : &nd->disk, false, &hooks, &usual, sim.now_ns);
 }
 
 static void crash(node *nd, int64_t for_ns)
@@ -235,17 +237,18 @@ static bool plan_view(const ls_quorum *q, const uint64_t *joins, int n_joins, ui
                       int *n_out)
 {
     const ls_quorum_view *v = &q->promise.view;
-    bool alive[LS_QUORUM_NODES];
     int n = 0, lost = 0, joined = 0;
+    bool first = false;
 
     if (q->role != LS_QUORUM_LEADS || !v->held)
         return false;
     member_out[n++] = q->promise.self;
     for (int i = 0; i < v->n; i++) { /* peers are listed in the order of members */
         const ls_quorum_peer *p = &q->peer[i];
-        alive[i] = p->id == q->promise.self || sim.now_ns - p->heard_ns < dead_ns;
-        lost += !alive[i];
-        if (alive[i] && p->id != q->promise.self)
+        bool alive = p->id == q->promise.self || sim.now_ns - p->heard_ns < dead_ns;
+        lost += !alive;
+        first |= alive && i == 0;
+        if (alive && p->id != q->promise.self)
             member_out[n++] = p->id;
     }
     for (int i = 0; i < n_joins && n < LS_QUORUM_NODES; i++)
@@ -254,7 +257,7 @@ static bool plan_view(const ls_quorum *q, const uint64_t *joins, int n_joins, ui
             joined++;
         }
     *n_out = n;
-    return lost + joined > 0 && ls_quorum_enough(alive, v->n);
+    return lost + joined > 0 && ls_quorum_enough(v->n - lost, v->n, first);
 }
 
 sim_duty sim_duty_at(int number, int64_t now_ns)

@@ -36,19 +36,13 @@ typedef struct story {
     uint32_t serial;
 } story;
 
-static void begin(ls_str *frame, ls_coordinator_log_kind kind, int64_t now)
+static void give(story *s, ls_coordinator_log_event event)
 {
-    ls_str_init(frame);
-    ls_coordinator_log_begin(frame, kind);
-    ls_wire_codec_put(frame, (uint64_t)now, 8);
-}
+    size_t at = s->log.len;
 
-static void give(story *s, ls_str *frame)
-{
-    ls_coordinator_log_end(frame, 0);
-    ls_str_append_bytes(&s->log, frame->p, frame->len);
-    LS_CHECK_OK(ls_coordinator_log_take(s->coordinator_log, frame->p));
-    ls_str_release(frame);
+    event.now = s->now;
+    ls_coordinator_log_put(&s->log, &event);
+    LS_CHECK_OK(ls_coordinator_log_take(s->coordinator_log, s->log.p + at));
 }
 
 /* What it has said, of which questions are remembered. */
@@ -58,11 +52,13 @@ static void listen(story *s)
 
     for (size_t at = 0, n; (n = ls_coordinator_log_frame(out->p + at, out->len - at)) > 0;
          at += n) {
-        ls_wire_codec in = ls_coordinator_log_body(out->p + at);
-        if (ls_coordinator_log_kind_of(out->p + at) != LS_COORDINATOR_LOG_ASK)
+        ls_coordinator_log_event event;
+        LS_CHECK(ls_coordinator_log_get(out->p + at, &event));
+        if (event.kind != LS_COORDINATOR_LOG_ASK)
             continue;
-        s->question = ls_wire_codec_get(&in, 8);
-        s->generation = ls_wire_codec_get(&in, 8) + 1;
+        s->question = event.number;
+        memcpy(&s->generation, event.bytes, sizeof s->generation);
+        s->generation++;
     }
     ls_str_append_bytes(&s->said, out->p, out->len);
     ls_str_clear(out);
@@ -70,40 +66,38 @@ static void listen(story *s)
 
 static void give_word(story *s, int node, const ls_messages *word)
 {
-    ls_str frame;
+    ls_str bytes;
 
-    begin(&frame, LS_COORDINATOR_LOG_TAKES, s->now);
-    ls_wire_codec_put(&frame, (uint64_t)node, 4);
-    ls_messages_encode(word, &frame);
-    give(s, &frame);
+    ls_str_init(&bytes);
+    ls_messages_encode(word, &bytes);
+    give(s,
+         (ls_coordinator_log_event){
+             .kind = LS_COORDINATOR_LOG_TAKES, .node = node, .bytes = bytes.p, .len = bytes.len});
+    ls_str_release(&bytes);
 }
 
 static void join(story *s, bool begins)
 {
     char host[16];
-    ls_str frame;
 
     snprintf(host, sizeof host, "h%d", s->nodes % NODES);
-    begin(&frame, LS_COORDINATOR_LOG_JOINS, s->now);
-    ls_wire_codec_put(&frame, (uint64_t)s->nodes++, 4);
-    ls_wire_codec_put(&frame, WORKERS, 4);
-    ls_wire_codec_put(&frame, begins, 1);
-    ls_coordinator_log_put_bytes(&frame, host, strlen(host));
-    ls_coordinator_log_put_bytes(&frame, "10.0.0.1", 8);
-    give(s, &frame);
+    give(s, (ls_coordinator_log_event){.kind = LS_COORDINATOR_LOG_JOINS,
+                                       .node = s->nodes++,
+                                       .workers = WORKERS,
+                                       .begins = begins,
+                                       .host = host,
+                                       .ip = "10.0.0.1"});
 }
 
 static void answer(story *s)
 {
-    ls_str frame;
+    uint64_t question = s->question;
 
-    if (s->question == 0)
-        return;
-    begin(&frame, LS_COORDINATOR_LOG_AGREED, s->now);
-    ls_wire_codec_put(&frame, s->question, 8);
-    ls_wire_codec_put(&frame, s->generation, 8);
     s->question = 0;
-    give(s, &frame);
+    if (question)
+        give(s, (ls_coordinator_log_event){.kind = LS_COORDINATOR_LOG_AGREED,
+                                           .number = question,
+                                           .second = s->generation});
 }
 
 static uint64_t draw(uint64_t *state)
@@ -121,7 +115,6 @@ static void happen(story *s, uint64_t *random)
     int what = (int)(draw(random) % 16), node = (int)(draw(random) % (uint64_t)s->nodes);
     ls_messages word = {.worker = (int)(draw(random) % WORKERS)};
     int64_t step = (int64_t)(draw(random) % 100);
-    ls_str frame;
 
     s->now += (int64_t)(draw(random) % 500) * LS_NS_PER_MS;
     if (what < 7) {
@@ -140,14 +133,12 @@ static void happen(story *s, uint64_t *random)
     } else if (what == 13 && s->nodes < 40) {
         join(s, false);
     } else if (what == 14 && node > 0) {
-        begin(&frame, LS_COORDINATOR_LOG_LOSES, s->now);
-        ls_wire_codec_put(&frame, (uint64_t)node, 4);
-        ls_wire_codec_put(&frame, 5, 8);
-        ls_coordinator_log_put_bytes(&frame, "cut off", 7);
-        give(s, &frame);
+        give(s, (ls_coordinator_log_event){.kind = LS_COORDINATOR_LOG_LOSES,
+                                           .node = node,
+                                           .noticed_ns = 5,
+                                           .why = "cut off"});
     } else {
-        begin(&frame, LS_COORDINATOR_LOG_LOOK, s->now);
-        give(s, &frame);
+        give(s, (ls_coordinator_log_event){.kind = LS_COORDINATOR_LOG_LOOK});
     }
     listen(s);
 }
@@ -223,14 +214,17 @@ LS_TEST(coordinator_log_refuses_frames_that_make_no_sense)
 
     ls_str_init(&out);
     LS_CHECK_OK(ls_coordinator_log_open(&c, &rules));
-    begin(&frame, (ls_coordinator_log_kind)31, 1);
-    ls_coordinator_log_end(&frame, 0);
+    ls_str_init(&frame);
+    ls_coordinator_log_put(&frame, &(ls_coordinator_log_event){.kind = 31, .now = 1});
     LS_CHECK_FAILS(ls_coordinator_log_take(c, frame.p), LS_EDATA, "damaged");
-    ls_str_release(&frame);
-    begin(&frame, LS_COORDINATOR_LOG_LOSES, 1);
-    ls_coordinator_log_end(&frame, 0);
-    LS_CHECK_FAILS(ls_coordinator_log_take(c, frame.p), LS_EDATA, "damaged");
+    ls_str_clear(&frame);
+    ls_coordinator_log_put(
+        &frame, &(ls_coordinator_log_event){.kind = LS_COORDINATOR_LOG_LOSES, .why = "cut off"});
     LS_CHECK_EQ(ls_coordinator_log_frame(frame.p, frame.len - 1), 0); /* not all of it is there */
+    for (uint32_t len = 1; len < frame.len - 4; len++) { /* shorter than what it must hold */
+        memcpy(frame.p, &len, sizeof len);
+        LS_CHECK_FAILS(ls_coordinator_log_take(c, frame.p), LS_EDATA, "damaged");
+    }
     ls_str_release(&frame);
     LS_CHECK_FAILS(ls_coordinator_log_load(c, "short", 5), LS_EDATA, "damaged");
     ls_coordinator_log_save(c, &out);

@@ -242,14 +242,14 @@ LS_TEST(election_removes_what_killed_agents_have_left)
     LS_CHECK_EQ(mkdir("promises", 0700), 0);
     for (int i = 0; i < 3; i++) {
         char path[64];
-        snprintf(path, sizeof path, "promises/%d%s", i, i == 2 ? ".other" : ".vow");
+        snprintf(path, sizeof path, "promises/%d%s", i, i == 2 ? ".other" : ".vote");
         LS_CHECK_OK(ls_file_write_atomic(path, "x", 1));
         if (i != 1)
             LS_CHECK_EQ(utimensat(AT_FDCWD, path, long_ago, 0), 0);
     }
     open_town(&t, 1);
-    LS_CHECK(!ls_file_exists("promises/0.vow"));
-    LS_CHECK(ls_file_exists("promises/1.vow") && ls_file_exists("promises/2.other"));
+    LS_CHECK(!ls_file_exists("promises/0.vote"));
+    LS_CHECK(ls_file_exists("promises/1.vote") && ls_file_exists("promises/2.other"));
     close_town(&t);
 }
 

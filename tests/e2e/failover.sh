@@ -74,7 +74,7 @@ hash=$(field summary weights_hash)
 go killed 4 3 12:host:0 =2:come:3 =3:host:1 =2:none:0
 sed -n 1p lost | grep -q '"text":"node 0 (lab0), the coordinator, was lost: .*; node [12] (lab[12]) took over' || fail "$(cat lost)"
 grep -q 'lineshaft: warning: node 0 (lab0).* took over, at 10\..*:7001$' killed.err || fail "$(cat killed.err)"
-[ -z "$(ls state)" ] || [ "$(find state -name '*.vow' | wc -l)" -le 2 ] || fail "promises are left: $(ls state)"
+[ -z "$(ls state)" ] || [ "$(find state -name '*.vote' | wc -l)" -le 2 ] || fail "promises are left: $(ls state)"
 
 # It is cut off instead: silent for heal.dead seconds. Its side ends, because it does not know what the others do.
 SET="--set train.steps=120 --set heal.dead=4 --set heal.grow_wait=0 --set heal.grow_steps=2"

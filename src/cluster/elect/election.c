@@ -14,7 +14,6 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
-#include <sys/random.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 #include "base/log.h"
@@ -92,18 +91,20 @@ ls_status ls_election_learn(ls_election *election, const ls_election_endpoint *e
     return LS_OK;
 }
 
+#define NUMBER(member, bytes) LS_WIRE_NUMBER(ls_election_endpoint, member, bytes)
+static const ls_wire_field endpoint_fields[] = {NUMBER(id, 8),
+                                                NUMBER(node, 4),
+                                                NUMBER(workers, 2),
+                                                NUMBER(port, 2),
+                                                NUMBER(join_port, 2),
+                                                LS_WIRE_TEXT(ls_election_endpoint, host),
+                                                LS_WIRE_TEXT(ls_election_endpoint, ip)};
+
 void ls_election_encode(const ls_election_endpoint *endpoints, int n, ls_str *out)
 {
     ls_wire_codec_put(out, (uint64_t)n, 2);
-    for (int i = 0; i < n; i++) {
-        ls_wire_codec_put(out, endpoints[i].id, 8);
-        ls_wire_codec_put(out, (uint64_t)endpoints[i].node, 4);
-        ls_wire_codec_put(out, (uint64_t)endpoints[i].workers, 2);
-        ls_wire_codec_put(out, endpoints[i].port, 2);
-        ls_wire_codec_put(out, endpoints[i].join_port, 2);
-        ls_wire_codec_put_text(out, endpoints[i].host);
-        ls_wire_codec_put_text(out, endpoints[i].ip);
-    }
+    for (int i = 0; i < n; i++)
+        ls_wire_codec_put_fields(out, &endpoints[i], endpoint_fields, LS_COUNT(endpoint_fields));
 }
 
 ls_status ls_election_decode(const void *bytes, size_t len, ls_election_endpoint **endpoints_out,
@@ -120,13 +121,8 @@ ls_status ls_election_decode(const void *bytes, size_t len, ls_election_endpoint
             return LS_ENOMEM;
     }
     for (size_t i = 0; i < n && !in.bad; i++) {
-        endpoints[i].id = ls_wire_codec_get(&in, 8);
-        endpoints[i].node = (int)(ls_wire_codec_get(&in, 4) & INT_MAX);
-        endpoints[i].workers = (int)ls_wire_codec_get(&in, 2);
-        endpoints[i].port = (uint16_t)ls_wire_codec_get(&in, 2);
-        endpoints[i].join_port = (uint16_t)ls_wire_codec_get(&in, 2);
-        ls_wire_codec_get_text(&in, endpoints[i].host, sizeof endpoints[i].host);
-        ls_wire_codec_get_text(&in, endpoints[i].ip, sizeof endpoints[i].ip);
+        ls_wire_codec_get_fields(&in, &endpoints[i], endpoint_fields, LS_COUNT(endpoint_fields));
+        in.bad |= endpoints[i].node < 0;
     }
     if (!ls_wire_codec_done(&in)) {
         ls_mem_free(endpoints);
@@ -224,8 +220,7 @@ static ls_status call(ls_election *s, node_link *l, const ls_election_endpoint *
     ls_sock_address to;
     ls_status st;
 
-    snprintf(text, sizeof text, strchr(endpoint->ip, ':') ? "[%.60s]:%d" : "%.60s:%d", endpoint->ip,
-             endpoint->port);
+    ls_members_format(endpoint->ip, endpoint->port, text, sizeof text);
     l->id = endpoint->id;
     l->until_ns = now_ns + CALL_S * LS_NS_PER_S;
     LS_TRY(st, ls_sock_resolve(text, l->until_ns, &to), out); /* numbers: at once */
@@ -369,12 +364,6 @@ static void deliver(void *context, const ls_quorum_message *message)
     ls_str_append_bytes(&l->waits, s->bytes.p, s->bytes.len);
 }
 
-static void ignore_view(void *context, const ls_quorum_view *view)
-{
-    (void)context;
-    (void)view;
-}
-
 /* --- opening ---------------------------------------------------------------------------------- */
 
 static ls_status listen_here(ls_election *s)
@@ -383,11 +372,11 @@ static ls_status listen_here(ls_election *s)
     ls_sock_address at;
     ls_status st;
 
-    snprintf(text, sizeof text, strchr(s->args.ip, ':') ? "[%.60s]:0" : "%.60s:0", s->args.ip);
+    ls_members_format(s->args.ip, 0, text, sizeof text);
     LS_TRY(st, ls_sock_resolve(text, ls_time_now_ns() + LS_NS_PER_S, &at), out);
     LS_TRY(st, ls_sock_listen(&at, &s->listen_fd), out);
     LS_TRY(st, ls_sock_local(s->listen_fd, &at), out);
-    s->port = (uint16_t)strtol(strrchr(at.text, ':') + 1, NULL, 10);
+    s->port = ls_sock_port(&at);
     LS_TRY(
         st,
         ls_acceptor_open(&s->acceptor, &(ls_acceptor_args){.listen_fd = s->listen_fd,
@@ -401,15 +390,10 @@ out:
 
 static ls_status open_vote_store(ls_election *s, ls_quorum_promise *promise)
 {
-    char folder[PATH_MAX / 2];
-    ls_status st = ls_vote_store_folder(folder, sizeof folder);
+    ls_status st = ls_vote_store_path(".vote", s->path);
 
     if (st != LS_OK)
         return st;
-    uint64_t name = 0; /* nobody's before: what another process has promised is not this one's */
-    if (getrandom(&name, sizeof name, 0) != (ssize_t)sizeof name)
-        return ls_fail_sys(LS_EIO, "cannot draw a name for the promises of this machine");
-    snprintf(s->path, sizeof s->path, "%s/%016llx.vow", folder, (unsigned long long)name);
     st = ls_vote_store_open(&s->vote_store, s->path, promise);
     if (st != LS_OK)
         ls_err_hint("Set LINESHAFT_STATE to a folder on a disk of this machine.");
@@ -445,8 +429,7 @@ static ls_status open_clock(ls_election *s)
 static void begin_quorum(ls_election *s, const ls_quorum_promise *promise, bool leads,
                          int64_t now_ns)
 {
-    const ls_quorum_hooks hooks = {
-        .keep = keep, .send = deliver, .holds = ignore_view, .context = s};
+    const ls_quorum_hooks hooks = {.keep = keep, .send = deliver, .context = s};
     const ls_quorum_times times = {.beat_ns = s->args.beat_ns,
                                    .suspect_ns = s->args.suspect_ns,
                                    .stop_ns = 2 * s->args.dead_ns};

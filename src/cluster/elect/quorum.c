@@ -25,9 +25,6 @@
 #include <string.h>
 #include "base/time.h"
 
-const ls_quorum_times ls_quorum_usual = {
-    .beat_ns = 250 * LS_NS_PER_MS, .suspect_ns = LS_NS_PER_S, .stop_ns = 3 * LS_NS_PER_S};
-
 /* --- promises --------------------------------------------------------------------------------- */
 
 void ls_quorum_view_copy(ls_quorum_view *to, const ls_quorum_view *from)
@@ -51,13 +48,9 @@ static void copy_promise(ls_quorum_promise *to, const ls_quorum_promise *from)
 
 /* --- counting --------------------------------------------------------------------------------- */
 
-bool ls_quorum_enough(const bool *in, int n)
+bool ls_quorum_enough(int count, int n, bool first)
 {
-    int count = 0;
-
-    for (int i = 0; i < n; i++)
-        count += in[i];
-    return 2 * count > n || (n > 0 && 2 * count == n && in[0]);
+    return 2 * count > n || (2 * count == n && first);
 }
 
 static int compare(uint64_t a, uint64_t b)
@@ -132,7 +125,7 @@ static bool enough_of(const ls_quorum *q, bool base, test *passes, uint64_t what
         count++;
         first |= p->id == (base ? v->base[0] : v->member[0]);
     }
-    return 2 * count > n || (2 * count == n && first);
+    return ls_quorum_enough(count, n, first);
 }
 
 static bool enough_of_both(const ls_quorum *q, test *passes, uint64_t what)
@@ -265,7 +258,8 @@ static void settle_view(ls_quorum *q, int64_t now_ns)
     if (!settle(q)) /* its own disk counts, too */
         return;
     if (!v->held && enough_of_both(q, has_view, 0)) {
-        q->hooks.holds(q->hooks.context, v);
+        if (q->hooks.holds)
+            q->hooks.holds(q->hooks.context, v);
         note_held(q, now_ns);
         q->dirty = true;
         beat(q, now_ns); /* all shall know */

@@ -61,8 +61,12 @@ ls_status ls_quorum_decode(ls_quorum_promise *promise, const void *bytes, size_t
 /* Copies only the nodes that are there. */
 void ls_quorum_view_copy(ls_quorum_view *to, const ls_quorum_view *from);
 
-/* Whether a set of nodes, one flag for each of the list, is enough. */
-bool ls_quorum_enough(const bool *in, int n);
+/* Whether `count` nodes of a view of n are enough; first: its first node is one of them.
+ *
+ *     n = 5    3 are enough, 2 are not
+ *     n = 4    3 are enough; so are the first and another one, but not two others
+ *     n = 2    the first alone is enough, the other one is not */
+bool ls_quorum_enough(int count, int n, bool first);
 
 typedef enum ls_quorum_kind {
     LS_QUORUM_BEAT = 1, /* the coordinator lives; with a view for a node that lacks it */
@@ -96,13 +100,12 @@ typedef struct ls_quorum_times {
     int64_t suspect_ns; /* silence after which successors ask; 1 s */
     int64_t stop_ns;    /* without enough nodes for this long a coordinator gives up; 3 s */
 } ls_quorum_times;
-extern const ls_quorum_times ls_quorum_usual;
 
 /* What the rules need of their caller. */
 typedef struct ls_quorum_hooks {
     bool (*keep)(void *context, const ls_quorum_promise *promise); /* true: it is on the disk */
     void (*send)(void *context, const ls_quorum_message *message); /* may be lost */
-    /* On the coordinator: the view holds; its base is still the view before. */
+    /* On the coordinator: the view holds; its base is still the view before. NULL: not wanted. */
     void (*holds)(void *context, const ls_quorum_view *view);
     void *context;
 } ls_quorum_hooks;

@@ -29,7 +29,8 @@ static void remove_old(const char *folder)
     struct stat info;
 
     for (const struct dirent *e; dir && (e = readdir(dir));)
-        if ((strstr(e->d_name, ".vow") || strstr(e->d_name, ".wal")) &&
+        if ((strstr(e->d_name, ".vote") || strstr(e->d_name, ".vow") || /* as it was before 0.2 */
+             strstr(e->d_name, ".wal")) &&
             fstatat(dirfd(dir), e->d_name, &info, 0) == 0 && S_ISREG(info.st_mode) &&
             info.st_mtime < before)
             unlinkat(dirfd(dir), e->d_name, 0);
@@ -54,6 +55,19 @@ ls_status ls_vote_store_folder(char *folder_out, size_t cap)
     }
     remove_old(folder_out);
     return LS_OK;
+}
+
+ls_status ls_vote_store_path(const char *suffix, char path_out[PATH_MAX])
+{
+    char folder[PATH_MAX / 2];
+    uint64_t name = 0;
+    ls_status st = ls_vote_store_folder(folder, sizeof folder);
+
+    if (st == LS_OK && getrandom(&name, sizeof name, 0) != (ssize_t)sizeof name)
+        st = ls_fail_sys(LS_EIO, "cannot draw a name for a file in \"%s\"", folder);
+    if (st == LS_OK)
+        snprintf(path_out, PATH_MAX, "%s/%016llx%s", folder, (unsigned long long)name, suffix);
+    return st;
 }
 
 /* A record that was written whole and cannot be read is of another version: not ours to guess. */

@@ -287,17 +287,11 @@ peer *ls_rendezvous_find(ls_rendezvous *r, int node)
 /* A port that is free on this address now, for programs that need one. */
 static int free_port(const ls_rendezvous *r)
 {
-    char text[LS_MEMBERS_TEXT + 8];
-    ls_sock_address at, got;
+    ls_sock_address got;
     int fd = -1, port = 0;
 
-    if (strchr(r->ip, ':'))
-        snprintf(text, sizeof text, "[%s]:0", r->ip);
-    else
-        snprintf(text, sizeof text, "%s:0", r->ip);
-    if (ls_sock_resolve(text, ls_time_now_ns() + LS_NS_PER_S, &at) == LS_OK &&
-        ls_sock_listen(&at, &fd) == LS_OK && ls_sock_local(fd, &got) == LS_OK)
-        port = (int)strtol(strrchr(got.text, ':') + 1, NULL, 10);
+    if (ls_rendezvous_listen(r, 0, &fd) == LS_OK && ls_sock_local(fd, &got) == LS_OK)
+        port = ls_sock_port(&got);
     ls_sock_close(&fd);
     return port;
 }

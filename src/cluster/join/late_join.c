@@ -222,11 +222,6 @@ void ls_rendezvous_call(ls_rendezvous *r, int node)
     }
 }
 
-void ls_rendezvous_stop(ls_rendezvous *r, int code, const ls_err_record *why)
-{
-    ls_rendezvous_decide(r, code, why, false);
-}
-
 /* Nodes that have no part in the job need not be waited for when it is over. */
 void ls_rendezvous_dismiss(ls_rendezvous *r)
 {

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include "base/mem.h"
 #include "base/time.h"
+#include "cluster/member/members.h"
 #include "net/mac.h"
 #include "net/secret.h"
 #include "net/sock.h"
@@ -37,7 +38,7 @@ static ls_status address_of(const char *ip, uint16_t port, ls_sock_address *addr
 {
     char text[LS_SOCK_TEXT];
 
-    snprintf(text, sizeof text, strchr(ip, ':') ? "[%.60s]:%u" : "%.60s:%u", ip, port);
+    ls_members_format(ip, port, text, sizeof text);
     return ls_sock_resolve(text, 0, address_out); /* numbers: nobody is asked */
 }
 
@@ -58,7 +59,7 @@ ls_status ls_probe_open(ls_probe **probe_out, const char *ip, const uint8_t *sec
         goto out;
     }
     LS_TRY(st, ls_sock_local(p->fd, &at), out);
-    p->port = (uint16_t)strtol(strrchr(at.text, ':') + 1, NULL, 10);
+    p->port = ls_sock_port(&at);
     *probe_out = p;
 out:
     if (st != LS_OK)

@@ -128,45 +128,15 @@ void ls_rendezvous_wait(ls_rendezvous *r, int64_t deadline_ns)
 
 /* --- records ---------------------------------------------------------------------------------- */
 
-static void put_record(ls_str *out, int code, const ls_err_record *why)
-{
-    ls_wire_codec_put(out, (uint64_t)code, 2);
-    ls_wire_codec_put(out, (uint64_t)why->code, 2);
-    ls_wire_codec_put_text(out, why->text);
-    ls_wire_codec_put_text(out, why->hint);
-    ls_wire_codec_put_text(out, why->doing);
-}
-
 static bool get_record(const ls_frame *frame, int *code_out, ls_err_record *why)
 {
     ls_wire_codec in = {.at = frame->payload, .left = frame->bytes};
 
     *code_out = (int)ls_wire_codec_get(&in, 2);
-    uint64_t status = ls_wire_codec_get(&in, 2);
-    *why = (ls_err_record){.code = (ls_status)status, .file = ""};
-    ls_wire_codec_get_text(&in, why->text, sizeof why->text);
-    ls_wire_codec_get_text(&in, why->hint, sizeof why->hint);
-    ls_wire_codec_get_text(&in, why->doing, sizeof why->doing);
-    return ls_wire_codec_done(&in) && status > LS_OK && status <= LS_EINTR && *code_out > 0 &&
+    *why = (ls_err_record){.file = ""};
+    ls_wire_codec_get_fields(&in, why, ls_wire_codec_record, LS_WIRE_RECORD);
+    return ls_wire_codec_done(&in) && why->code > LS_OK && why->code <= LS_EINTR && *code_out > 0 &&
            *code_out < 256;
-}
-
-/* Texts of records may come from anywhere; control characters would be refused by the reader. */
-static void clean(char *text)
-{
-    for (; *text; text++)
-        if ((unsigned char)*text < ' ' || *text == 127)
-            *text = ' ';
-}
-
-static ls_err_record cleaned(const ls_err_record *why)
-{
-    ls_err_record copy = *why;
-
-    clean(copy.text);
-    clean(copy.hint);
-    clean(copy.doing);
-    return copy;
 }
 
 void ls_rendezvous_send_record(ls_rendezvous *r, uint16_t type, int code, const ls_err_record *why)
@@ -174,7 +144,8 @@ void ls_rendezvous_send_record(ls_rendezvous *r, uint16_t type, int code, const 
     ls_str bytes;
 
     ls_str_init(&bytes);
-    put_record(&bytes, code, why);
+    ls_wire_codec_put(&bytes, (uint64_t)code, 2);
+    ls_wire_codec_put_fields(&bytes, why, ls_wire_codec_record, LS_WIRE_RECORD);
     for (int i = 0; i < r->n_peers && !bytes.failed; i++)
         if (r->peers[i].linked && (r->peers[i].phase == JOINED || r->peers[i].phase == GONE_WELL))
             ls_rendezvous_send(r, &r->peers[i], type, bytes.p, bytes.len);
@@ -189,7 +160,7 @@ void ls_rendezvous_decide(ls_rendezvous *r, int code, const ls_err_record *why, 
     r->failed = true;
     r->told = told;
     r->code = code;
-    r->why = cleaned(why);
+    r->why = *why;
     ls_rendezvous_send_record(r, r->args.hosts ? STOP : FAILED, code, &r->why);
 }
 
@@ -688,15 +659,6 @@ const ls_members *ls_rendezvous_members(ls_rendezvous *r)
 ls_status ls_rendezvous_learn(const ls_rendezvous *r, ls_roster *roster)
 {
     return ls_roster_learn(roster, 0, r->names.at, r->names.left);
-}
-
-uint64_t ls_rendezvous_sent(const ls_rendezvous *r)
-{
-    uint64_t bytes = 0;
-
-    for (int i = 0; i < r->n_peers; i++)
-        bytes += r->peers[i].linked ? r->peers[i].link.sent_bytes : 0;
-    return bytes;
 }
 
 int ls_rendezvous_node(const ls_rendezvous *r)

@@ -134,9 +134,6 @@ int ls_rendezvous_node(const ls_rendezvous *rendezvous);
 /* A node that joined: the names of all. */
 ls_status ls_rendezvous_learn(const ls_rendezvous *rendezvous, ls_roster *roster);
 
-/* Bytes that were sent so far to peers that are still here. */
-uint64_t ls_rendezvous_sent(const ls_rendezvous *rendezvous);
-
 /* Version and content of this program, as nodes tell each other. */
 enum { LS_RENDEZVOUS_VERSION = 96 };
 void ls_rendezvous_own_version(char version_out[LS_RENDEZVOUS_VERSION]);
@@ -149,9 +146,6 @@ ls_status ls_rendezvous_attend(ls_rendezvous *rendezvous);
 /* A rank of this node failed, or the job was asked to end here: all others will know. Only the
  * first call says anything. */
 void ls_rendezvous_fail(ls_rendezvous *rendezvous, int code, const ls_err_record *why);
-
-/* The host: the same, for a reason that its own agent shall hear by attending. */
-void ls_rendezvous_stop(ls_rendezvous *rendezvous, int code, const ls_err_record *why);
 
 /* The ranks of this node have ended with this code. Wait until all nodes have; the code of the
  * whole job. */

@@ -8,26 +8,20 @@
  * The descriptor that the agent watches stays the same. */
 #include "cluster/join/rendezvous_impl.h"
 
-#include <stdlib.h>
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/time.h"
 #include "cluster/member/wire_codec.h"
 
-static uint16_t port_of(const ls_sock_address *address)
-{
-    return (uint16_t)strtol(strrchr(address->text, ':') + 1, NULL, 10);
-}
-
-static ls_status listen_at(ls_rendezvous *r, uint16_t port)
+ls_status ls_rendezvous_listen(const ls_rendezvous *r, uint16_t port, int *fd_out)
 {
     char text[LS_SOCK_TEXT];
     ls_sock_address at;
     ls_status st;
 
-    snprintf(text, sizeof text, strchr(r->ip, ':') ? "[%.60s]:%d" : "%.60s:%d", r->ip, port);
+    ls_members_format(r->ip, port, text, sizeof text);
     LS_TRY(st, ls_sock_resolve(text, ls_time_now_ns() + LS_NS_PER_S, &at), out);
-    st = ls_sock_listen(&at, &r->listen_fd);
+    st = ls_sock_listen(&at, fd_out);
 out:
     return st;
 }
@@ -39,14 +33,14 @@ ls_status ls_rendezvous_reserve(ls_rendezvous *r, uint16_t *port_out)
     ls_status st = LS_OK;
 
     if (r->args.hosts) {
-        *port_out = port_of(&at);
+        *port_out = ls_sock_port(&at);
         return LS_OK;
     }
-    if (r->listen_fd < 0 && listen_at(r, port_of(&at)) != LS_OK)
-        LS_TRY(st, listen_at(r, 0), out);
+    if (r->listen_fd < 0 && ls_rendezvous_listen(r, ls_sock_port(&at), &r->listen_fd) != LS_OK)
+        LS_TRY(st, ls_rendezvous_listen(r, 0, &r->listen_fd), out);
     ls_err_clear();
     LS_TRY(st, ls_sock_local(r->listen_fd, &at), out);
-    *port_out = port_of(&at);
+    *port_out = ls_sock_port(&at);
 out:
     return st;
 }

@@ -153,7 +153,7 @@ void ls_rendezvous_send_record(ls_rendezvous *rendezvous, uint16_t type, int cod
 /* The host: accept at listen_fd, and what a host of about this many nodes needs besides. */
 ls_status ls_rendezvous_open_acceptor(ls_rendezvous *rendezvous, int nodes);
 
-/* --- meet.c ----------------------------------------------------------------------------------- */
+/* --- first_join.c ----------------------------------------------------------------------------- */
 
 /* A node that joins: connect to r->address, prove the secret, name itself. */
 ls_status ls_rendezvous_connect(ls_rendezvous *rendezvous, int64_t deadline_ns);
@@ -169,6 +169,9 @@ ls_status ls_rendezvous_send_list(ls_rendezvous *rendezvous, ls_rendezvous_peer 
 ls_status ls_rendezvous_meet_join(ls_rendezvous *rendezvous, int64_t deadline_ns);
 
 /* --- rendezvous_failover.c -------------------------------------------------------------------- */
+
+/* Listen at a port of this node's address; 0: any that is free. */
+ls_status ls_rendezvous_listen(const ls_rendezvous *rendezvous, uint16_t port, int *fd_out);
 
 /* The host: a member comes back to it. */
 void ls_rendezvous_take_back(ls_rendezvous *rendezvous, ls_rendezvous_peer *peer,
@@ -192,7 +195,7 @@ void ls_rendezvous_admit(ls_rendezvous *rendezvous, ls_rendezvous_peer *peer);
 /* Nodes that have no part in the job need not be waited for when it is over. */
 void ls_rendezvous_dismiss(ls_rendezvous *rendezvous);
 
-/* --- reach.c ---------------------------------------------------------------------------------- */
+/* --- probe_messages.c ------------------------------------------------------------------------- */
 
 /* A peer has given a sign of life. */
 void ls_rendezvous_heard(ls_rendezvous *rendezvous, ls_rendezvous_peer *peer);

@@ -89,14 +89,16 @@ int ls_members_node_of(const ls_members *m, int rank)
     return first;
 }
 
+void ls_members_format(const char *ip, int port, char *text_out, size_t cap)
+{
+    snprintf(text_out, cap, strchr(ip, ':') ? "[%.60s]:%d" : "%.60s:%d", ip, port);
+}
+
 void ls_members_address(const ls_members *m, int rank, char *text_out, size_t cap)
 {
     const ls_members_node *node = &m->node[ls_members_node_of(m, rank)];
 
-    if (strchr(node->ip, ':'))
-        snprintf(text_out, cap, "[%s]:%d", node->ip, m->ports[rank]);
-    else
-        snprintf(text_out, cap, "%s:%d", node->ip, m->ports[rank]);
+    ls_members_format(node->ip, m->ports[rank], text_out, cap);
 }
 
 /* --- bytes ------------------------------------------------------------------------------------ */

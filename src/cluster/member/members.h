@@ -37,9 +37,12 @@ void ls_members_release(ls_members *members);
 ls_status ls_members_add(ls_members *members, const char *host, const char *ip, int ranks,
                          const uint16_t *ports);
 
-/* The node of a rank, and where the rank listens: "10.0.0.1:40001", "[fd00::1]:40001". */
+/* The node of a rank, and where the rank listens. */
 int ls_members_node_of(const ls_members *members, int rank);
 void ls_members_address(const ls_members *members, int rank, char *text_out, size_t cap);
+
+/* The text of an address: "10.0.0.1:40001", "[fd00::1]:40001". */
+void ls_members_format(const char *ip, int port, char *text_out, size_t cap);
 
 /* As bytes and back; members need not be initialised. LS_EDATA: damaged. */
 void ls_members_encode(const ls_members *members, ls_str *out);

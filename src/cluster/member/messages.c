@@ -10,60 +10,51 @@ void ls_messages_release(ls_messages *message)
     ls_members_release(&message->members);
 }
 
-static void put_text(ls_str *out, const char *text)
-{
-    ls_wire_codec_put_line(out, text, LS_MESSAGES_TEXT);
-}
+#define NUMBER(member, bytes) LS_WIRE_NUMBER(ls_messages, member, bytes)
+#define TEXT(member) LS_WIRE_TEXT(ls_messages, member)
+#define FIELDS(list)         \
+    {                        \
+        list, LS_COUNT(list) \
+    }
 
-static void put_report(ls_str *out, const ls_view_report *r)
-{
-    ls_wire_codec_put(out, (uint64_t)r->have, 8);
-    ls_wire_codec_put(out, (uint64_t)r->reached, 8);
-    ls_wire_codec_put(out, (uint64_t)r->met, 8);
-    ls_wire_codec_put(out, (uint64_t)r->port, 2);
-    ls_wire_codec_put(out, r->serial, 4);
-    ls_wire_codec_put(out, (uint64_t)r->part, 2);
-    ls_wire_codec_put(out, (uint64_t)r->unit, 2);
-    ls_wire_codec_put(out, (uint64_t)r->unreached, 4);
-}
+static const ls_wire_field report[] = {
+    TEXT(why),
+    NUMBER(report.have, 8),
+    NUMBER(report.reached, 8),
+    NUMBER(report.met, 8),
+    NUMBER(report.port, 2),
+    NUMBER(report.serial, 4),
+    NUMBER(report.part, 2),
+    NUMBER(report.unit, 2),
+    NUMBER(report.unreached, 4),
+};
+static const ls_wire_field ended[] = {
+    TEXT(why),        NUMBER(signal, 1),      NUMBER(code, 2),   NUMBER(asked, 1),
+    NUMBER(error, 1), NUMBER(record.code, 1), TEXT(record.text), TEXT(record.hint),
+};
+static const ls_wire_field revoke[] = {TEXT(why)};
+static const ls_wire_field verdict[] = {NUMBER(verdict, 1)};
+static const ls_wire_field stands[] = {NUMBER(past.generation, 8), NUMBER(past.begun, 1),
+                                       NUMBER(past.reached, 8), NUMBER(stood, 4), NUMBER(out, 1)};
 
-static void get_report(ls_wire_codec *in, ls_view_report *r)
-{
-    r->have = (int64_t)ls_wire_codec_get(in, 8);
-    r->reached = (int64_t)ls_wire_codec_get(in, 8);
-    r->met = (int64_t)ls_wire_codec_get(in, 8);
-    r->port = (int32_t)ls_wire_codec_get(in, 2);
-    r->serial = (uint32_t)ls_wire_codec_get(in, 4);
-    r->part = (int32_t)ls_wire_codec_get(in, 2);
-    r->unit = (int32_t)ls_wire_codec_get(in, 2);
-    uint64_t unreached = ls_wire_codec_get(in, 4);
-    in->bad |= unreached > LS_MEMBERS_RANKS;
-    r->unreached = (int32_t)unreached;
-}
+/* The part of a view that is the same for all nodes, before its list of members. */
+static const ls_wire_field shared[] = {
+    NUMBER(view.plan.generation, 8), NUMBER(view.plan.reached, 8),   NUMBER(view.plan.base, 8),
+    NUMBER(view.plan.source, 4),     NUMBER(view.plan.met, 8),       NUMBER(view.plan.ranks, 4),
+    NUMBER(view.plan.restarted, 4),  NUMBER(view.plan.lost, 4),      NUMBER(view.plan.joined, 4),
+    NUMBER(view.plan.spread, 1),     NUMBER(view.plan.first_new, 1), NUMBER(view.begun, 1),
+    NUMBER(view.lost_ns, 8),         NUMBER(view.noticed_ns, 8),     TEXT(view.cause),
+};
 
-static void put_end(ls_str *out, const ls_messages *w)
-{
-    ls_wire_codec_put(out, (uint64_t)w->signal, 1);
-    ls_wire_codec_put(out, (uint64_t)w->code, 2);
-    ls_wire_codec_put(out, w->asked, 1);
-    ls_wire_codec_put(out, w->error, 1);
-    ls_wire_codec_put(out, (uint64_t)w->record.code, 1);
-    put_text(out, w->record.text);
-    put_text(out, w->record.hint);
-}
-
-static void get_end(ls_wire_codec *in, ls_messages *w)
-{
-    w->signal = (int)ls_wire_codec_get(in, 1);
-    w->code = (int)ls_wire_codec_get(in, 2);
-    w->asked = ls_wire_codec_get(in, 1) != 0;
-    w->error = ls_wire_codec_get(in, 1) != 0;
-    uint64_t code = ls_wire_codec_get(in, 1);
-    w->record = (ls_err_record){.code = (ls_status)code, .file = ""};
-    ls_wire_codec_get_text(in, w->record.text, sizeof w->record.text);
-    ls_wire_codec_get_text(in, w->record.hint, sizeof w->record.hint);
-    in->bad |= code > LS_EINTR || w->code > 255;
-}
+/* The fields of each kind; READY, LEFT and REGROUP have none, a VIEW is written further below. */
+static const struct {
+    const ls_wire_field *list;
+    size_t n;
+} fields[LS_MESSAGES_STANDS + 1] = {
+    [LS_MESSAGES_REPORT] = FIELDS(report), [LS_MESSAGES_ENDED] = FIELDS(ended),
+    [LS_MESSAGES_REVOKE] = FIELDS(revoke), [LS_MESSAGES_VERDICT] = FIELDS(verdict),
+    [LS_MESSAGES_STANDS] = FIELDS(stands),
+};
 
 /* --- views ------------------------------------------------------------------------------------ */
 
@@ -103,21 +94,6 @@ static void put_list(ls_str *out, const ls_members *m)
         ls_wire_codec_put(out, m->ports[r], 2);
 }
 
-static void put_view(ls_str *out, const ls_messages *w)
-{
-    const ls_messages_view *v = &w->view;
-    const int64_t numbers[] = {v->plan.reached, v->plan.base,      v->plan.source, v->plan.met,
-                               v->plan.ranks,   v->plan.restarted, v->plan.lost,   v->plan.joined,
-                               v->lost_ns,      v->noticed_ns};
-
-    ls_wire_codec_put(out, v->plan.generation, 8);
-    for (size_t i = 0; i < LS_COUNT(numbers); i++)
-        ls_wire_codec_put(out, (uint64_t)numbers[i], 8);
-    ls_wire_codec_put(out, (uint64_t)(v->plan.spread | v->plan.first_new << 1 | v->begun << 2), 1);
-    put_text(out, v->cause);
-    put_list(out, &w->members);
-}
-
 static void get_own(ls_wire_codec *in, ls_messages *w)
 {
     w->workers = (int)ls_wire_codec_get(in, 2);
@@ -130,12 +106,7 @@ static void get_own(ls_wire_codec *in, ls_messages *w)
     }
     w->known = (size_t)ls_wire_codec_get(in, 4);
     size_t names = (size_t)ls_wire_codec_get(in, 4);
-    in->bad |= names > in->left;
-    if (in->bad)
-        return;
-    w->names = (ls_wire_codec){.at = in->at, .left = names};
-    in->at += names;
-    in->left -= names;
+    w->names = (ls_wire_codec){.at = ls_wire_codec_get_bytes(in, names), .left = names};
 }
 
 /* One run of the list. */
@@ -171,36 +142,17 @@ static void check_list(ls_wire_codec *in, uint64_t ranks)
 
 static void get_view(ls_wire_codec *in, ls_messages *w)
 {
-    ls_messages_view *v = &w->view;
-    int64_t n[10];
+    const ls_view_plan *plan = &w->view.plan;
 
     get_own(in, w);
-    v->plan.generation = ls_wire_codec_get(in, 8);
-    for (size_t i = 0; i < LS_COUNT(n); i++)
-        n[i] = (int64_t)ls_wire_codec_get(in, 8);
-    uint64_t flags = ls_wire_codec_get(in, 1);
-    v->plan = (ls_view_plan){.generation = v->plan.generation,
-                             .reached = n[0],
-                             .base = n[1],
-                             .source = (int)n[2],
-                             .met = n[3],
-                             .ranks = (int)n[4],
-                             .restarted = (int)n[5],
-                             .lost = (int)n[6],
-                             .joined = (int)n[7],
-                             .spread = flags & 1,
-                             .first_new = flags >> 1 & 1};
-    v->lost_ns = n[8];
-    v->noticed_ns = n[9];
-    v->begun = flags >> 2 & 1;
-    ls_wire_codec_get_text(in, v->cause, sizeof v->cause);
-    in->bad |= n[4] < 1 || n[4] > LS_MEMBERS_RANKS || n[2] < -1 || n[2] >= n[4];
+    ls_wire_codec_get_fields(in, w, shared, LS_COUNT(shared));
+    in->bad |= plan->ranks < 1 || plan->ranks > LS_MEMBERS_RANKS || plan->source < -1 ||
+               plan->source >= plan->ranks;
     for (int i = 0; i < w->workers && !in->bad; i++)
-        in->bad |= w->rank[i] >= n[4];
+        in->bad |= w->rank[i] >= plan->ranks;
     w->list = *in;
-    check_list(in, (uint64_t)n[4]);
-    in->at += in->left; /* the ports, which unpack() reads */
-    in->left = 0;
+    check_list(in, (uint64_t)plan->ranks);
+    (void)ls_wire_codec_get_bytes(in, in->left); /* the ports, which unpack() reads */
 }
 
 ls_status ls_messages_unpack(ls_messages *message, ls_roster *roster)
@@ -252,47 +204,29 @@ void ls_messages_encode(const ls_messages *message, ls_str *out)
 
 void ls_messages_encode_shared(const ls_messages *message, ls_str *out)
 {
-    if (message->kind == LS_MESSAGES_VIEW)
-        put_view(out, message);
+    if (message->kind != LS_MESSAGES_VIEW)
+        return;
+    ls_wire_codec_put_fields(out, message, shared, LS_COUNT(shared));
+    put_list(out, &message->members);
 }
 
 void ls_messages_encode_own(const ls_messages *message, ls_str *out)
 {
-    const ls_messages *w = message;
+    ls_wire_codec_put(out, (uint64_t)message->kind, 1);
+    ls_wire_codec_put(out, (uint64_t)message->worker, 2);
+    ls_wire_codec_put_fields(out, message, fields[message->kind].list, fields[message->kind].n);
+    if (message->kind == LS_MESSAGES_REPORT)
+        ls_config_digest_encode(&message->config_digest, out);
+    if (message->kind == LS_MESSAGES_VIEW)
+        put_own(out, message);
+}
 
-    ls_wire_codec_put(out, (uint64_t)w->kind, 1);
-    ls_wire_codec_put(out, (uint64_t)w->worker, 2);
-    switch (w->kind) {
-    case LS_MESSAGES_REPORT:
-        put_text(out, w->why);
-        put_report(out, &w->report);
-        ls_config_digest_encode(&w->config_digest, out);
-        break;
-    case LS_MESSAGES_ENDED:
-        put_text(out, w->why);
-        put_end(out, w);
-        break;
-    case LS_MESSAGES_VIEW:
-        put_own(out, w);
-        break;
-    case LS_MESSAGES_REVOKE:
-        put_text(out, w->why);
-        break;
-    case LS_MESSAGES_VERDICT:
-        ls_wire_codec_put(out, (uint64_t)w->verdict, 1);
-        break;
-    case LS_MESSAGES_STANDS:
-        ls_wire_codec_put(out, w->past.generation, 8);
-        ls_wire_codec_put(out, w->past.begun, 1);
-        ls_wire_codec_put(out, (uint64_t)w->past.reached, 8);
-        ls_wire_codec_put(out, (uint64_t)(w->stood + 1), 4);
-        ls_wire_codec_put(out, w->out, 1);
-        break;
-    case LS_MESSAGES_READY:
-    case LS_MESSAGES_LEFT:
-    case LS_MESSAGES_REGROUP:
-        break;
-    }
+/* What the rows of the table cannot say: the values that a field may have. */
+static bool in_range(const ls_messages *w)
+{
+    return w->report.unreached >= 0 && w->report.unreached <= LS_MEMBERS_RANKS &&
+           w->record.code <= LS_EINTR && w->code <= 255 && w->verdict <= LS_VIEW_DROP &&
+           w->stood >= -1 && w->stood < LS_MEMBERS_RANKS;
 }
 
 ls_status ls_messages_decode(ls_messages *message, const void *bytes, size_t len)
@@ -300,32 +234,17 @@ ls_status ls_messages_decode(ls_messages *message, const void *bytes, size_t len
     ls_messages *w = message;
     ls_wire_codec in = {.at = bytes, .left = len};
 
-    *w = (ls_messages){.kind = (ls_messages_kind)ls_wire_codec_get(&in, 1)};
+    *w = (ls_messages){.kind = (ls_messages_kind)ls_wire_codec_get(&in, 1), .record = {.file = ""}};
     w->worker = (int)ls_wire_codec_get(&in, 2);
     in.bad |= w->kind < LS_MESSAGES_REPORT || w->kind > LS_MESSAGES_STANDS ||
               w->worker >= LS_MESSAGES_WORKERS;
-    if (!in.bad && (w->kind == LS_MESSAGES_REPORT || w->kind == LS_MESSAGES_ENDED ||
-                    w->kind == LS_MESSAGES_REVOKE))
-        ls_wire_codec_get_text(&in, w->why, sizeof w->why);
-    if (!in.bad && w->kind == LS_MESSAGES_REPORT) {
-        get_report(&in, &w->report);
+    if (!in.bad)
+        ls_wire_codec_get_fields(&in, w, fields[w->kind].list, fields[w->kind].n);
+    in.bad |= !in_range(w);
+    if (w->kind == LS_MESSAGES_REPORT)
         ls_config_digest_decode(&w->config_digest, &in);
-    } else if (!in.bad && w->kind == LS_MESSAGES_ENDED) {
-        get_end(&in, w);
-    } else if (!in.bad && w->kind == LS_MESSAGES_VIEW) {
+    if (w->kind == LS_MESSAGES_VIEW)
         get_view(&in, w);
-    } else if (!in.bad && w->kind == LS_MESSAGES_VERDICT) {
-        w->verdict = (ls_view_verdict)ls_wire_codec_get(&in, 1);
-        in.bad |= w->verdict > LS_VIEW_DROP;
-    } else if (!in.bad && w->kind == LS_MESSAGES_STANDS) {
-        w->past.generation = ls_wire_codec_get(&in, 8);
-        w->past.begun = ls_wire_codec_get(&in, 1) != 0;
-        w->past.reached = (int64_t)ls_wire_codec_get(&in, 8);
-        uint64_t stood = ls_wire_codec_get(&in, 4);
-        w->out = ls_wire_codec_get(&in, 1) != 0;
-        in.bad |= stood > LS_MEMBERS_RANKS;
-        w->stood = in.bad ? -1 : (int)stood - 1;
-    }
     return ls_wire_codec_done(&in) ? LS_OK
                                    : ls_fail(LS_EDATA, "a message between agents is damaged");
 }

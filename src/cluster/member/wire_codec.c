@@ -69,19 +69,63 @@ void ls_wire_codec_get_text(ls_wire_codec *in, char *text_out, size_t cap)
     size_t n = (size_t)ls_wire_codec_get(in, 2);
 
     text_out[0] = '\0';
-    if (in->bad || n > in->left || n >= cap) {
-        in->bad = true;
-        return;
-    }
-    for (size_t i = 0; i < n; i++)
-        in->bad |= in->at[i] < ' ' || in->at[i] == 127; /* they end up on terminals */
+    in->bad |= n >= cap;
+    const uint8_t *text = ls_wire_codec_get_bytes(in, n);
+    for (size_t i = 0; i < n && text; i++)
+        in->bad |= text[i] < ' ' || text[i] == 127; /* they end up on terminals */
     if (in->bad)
         return;
-    memcpy(text_out, in->at, n);
+    memcpy(text_out, text, n);
     text_out[n] = '\0';
-    in->at += n;
-    in->left -= n;
 }
+
+const void *ls_wire_codec_get_bytes(ls_wire_codec *in, size_t len)
+{
+    const void *bytes = in->at;
+
+    in->bad |= len > in->left;
+    if (in->bad)
+        return NULL;
+    in->at += len;
+    in->left -= len;
+    return bytes;
+}
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the low bytes of a number come first");
+
+void ls_wire_codec_put_fields(ls_str *out, const void *from, const ls_wire_field *fields, size_t n)
+{
+    for (const ls_wire_field *f = fields; f < fields + n; f++) {
+        const char *at = (const char *)from + f->at;
+        uint64_t value = 0;
+        if (f->bytes == 0) {
+            ls_wire_codec_put_line(out, at, f->size);
+            continue;
+        }
+        memcpy(&value, at, f->size);
+        ls_wire_codec_put(out, value, f->bytes);
+    }
+}
+
+void ls_wire_codec_get_fields(ls_wire_codec *in, void *to_out, const ls_wire_field *fields,
+                              size_t n)
+{
+    for (const ls_wire_field *f = fields; f < fields + n; f++) {
+        char *at = (char *)to_out + f->at;
+        if (f->bytes == 0) {
+            ls_wire_codec_get_text(in, at, f->size);
+            continue;
+        }
+        uint64_t value = ls_wire_codec_get(in, f->bytes);
+        if (f->size == 1) /* a bool must be 0 or 1, whatever came */
+            value = value != 0;
+        memcpy(at, &value, f->size);
+    }
+}
+
+const ls_wire_field ls_wire_codec_record[LS_WIRE_RECORD] = {
+    LS_WIRE_NUMBER(ls_err_record, code, 2), LS_WIRE_TEXT(ls_err_record, text),
+    LS_WIRE_TEXT(ls_err_record, hint), LS_WIRE_TEXT(ls_err_record, doing)};
 
 bool ls_wire_codec_done(const ls_wire_codec *in)
 {

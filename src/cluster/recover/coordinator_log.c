@@ -11,156 +11,146 @@
 
 /* --- frames ----------------------------------------------------------------------------------- */
 
-size_t ls_coordinator_log_begin(ls_str *out, ls_coordinator_log_kind kind)
+enum { LENGTH = 4 }; /* bytes in front, which say how many follow */
+
+#define NUMBER(member, bytes) LS_WIRE_NUMBER(ls_coordinator_log_event, member, bytes)
+static const ls_wire_field event_fields[] = {
+    NUMBER(kind, 1),       NUMBER(now, 8),          NUMBER(node, 4),
+    NUMBER(workers, 4),    NUMBER(begins, 1),       NUMBER(shared, 1),
+    NUMBER(yes, 1),        NUMBER(noticed_ns, 8),   NUMBER(past.generation, 8),
+    NUMBER(past.begun, 1), NUMBER(past.reached, 8), NUMBER(number, 8),
+    NUMBER(second, 8),     NUMBER(code, 2),         NUMBER(status, 2),
+};
+
+/* A text is written with its final 0, so that a reader can point at it. */
+void ls_coordinator_log_put(ls_str *out, const ls_coordinator_log_event *event)
 {
+    const char *const texts[] = {event->host, event->ip, event->why, event->hint};
     size_t at = out->len;
 
-    ls_wire_codec_put(out, 0, 4);
-    ls_wire_codec_put(out, (uint64_t)kind, 1);
-    return at;
-}
-
-void ls_coordinator_log_end(ls_str *out, size_t at)
-{
+    ls_wire_codec_put(out, 0, LENGTH);
+    ls_wire_codec_put_fields(out, event, event_fields, LS_COUNT(event_fields));
+    for (size_t i = 0; i < LS_COUNT(texts); i++) {
+        const char *text = texts[i] ? texts[i] : "";
+        ls_wire_codec_put(out, strlen(text) + 1, 2);
+        ls_str_append_bytes(out, text, strlen(text) + 1);
+    }
+    if (event->len > 0)
+        ls_str_append_bytes(out, event->bytes, event->len);
     if (out->failed)
         return;
-    uint32_t len = (uint32_t)(out->len - at - 4);
-    for (int i = 0; i < 4; i++)
-        out->p[at + (size_t)i] = (char)(len >> 8 * i & 0xff);
-}
-
-void ls_coordinator_log_put_bytes(ls_str *out, const void *bytes, size_t len)
-{
-    ls_wire_codec_put(out, len, 4);
-    ls_str_append_bytes(out, bytes, len);
-}
-
-const void *ls_coordinator_log_get_bytes(ls_wire_codec *in, size_t *len_out)
-{
-    size_t len = (size_t)ls_wire_codec_get(in, 4);
-    const void *bytes = in->at;
-
-    in->bad |= len > in->left;
-    *len_out = in->bad ? 0 : len;
-    if (!in->bad) {
-        in->at += len;
-        in->left -= len;
-    }
-    return bytes;
-}
-
-void ls_coordinator_log_get_text(ls_wire_codec *in, char *text_out, size_t cap)
-{
-    size_t len;
-    const char *text = ls_coordinator_log_get_bytes(in, &len);
-
-    snprintf(text_out, cap, "%.*s", (int)len, len ? text : "");
-}
-
-static void put_text(ls_str *out, const char *text)
-{
-    ls_coordinator_log_put_bytes(out, text, strlen(text));
-}
-
-static void put_record(ls_str *out, const ls_err_record *record)
-{
-    ls_wire_codec_put(out, (uint64_t)record->code, 2);
-    put_text(out, record->text);
-    put_text(out, record->hint);
-}
-
-void ls_coordinator_log_get_record(ls_wire_codec *in, ls_err_record *record_out)
-{
-    *record_out = (ls_err_record){.code = (ls_status)ls_wire_codec_get(in, 2), .file = ""};
-    ls_coordinator_log_get_text(in, record_out->text, sizeof record_out->text);
-    ls_coordinator_log_get_text(in, record_out->hint, sizeof record_out->hint);
+    uint32_t len = (uint32_t)(out->len - at - LENGTH);
+    memcpy(out->p + at, &len, LENGTH);
 }
 
 size_t ls_coordinator_log_frame(const void *p, size_t left)
 {
     ls_wire_codec in = {.at = p, .left = left};
-    size_t len = (size_t)ls_wire_codec_get(&in, 4);
+    size_t len = (size_t)ls_wire_codec_get(&in, LENGTH);
 
-    return in.bad || len < 1 || len > in.left ? 0 : len + 4;
+    return in.bad || len < 1 || len > in.left ? 0 : len + LENGTH;
 }
 
 ls_coordinator_log_kind ls_coordinator_log_kind_of(const void *frame)
 {
-    return (ls_coordinator_log_kind)((const uint8_t *)frame)[4];
+    return (ls_coordinator_log_kind)((const uint8_t *)frame)[LENGTH];
 }
 
-ls_wire_codec ls_coordinator_log_body(const void *frame)
+bool ls_coordinator_log_get(const void *frame, ls_coordinator_log_event *event_out)
 {
-    ls_wire_codec in = {.at = frame, .left = 4};
-    size_t len = (size_t)ls_wire_codec_get(&in, 4);
+    ls_coordinator_log_event *e = event_out;
+    const char **const texts[] = {&e->host, &e->ip, &e->why, &e->hint};
+    ls_wire_codec in = {.at = (const uint8_t *)frame + LENGTH,
+                        .left = ls_coordinator_log_frame(frame, SIZE_MAX) - LENGTH};
 
-    return (ls_wire_codec){.at = (const uint8_t *)frame + LS_COORDINATOR_LOG_HEAD, .left = len - 1};
+    *e = (ls_coordinator_log_event){.node = -1};
+    ls_wire_codec_get_fields(&in, e, event_fields, LS_COUNT(event_fields));
+    for (size_t i = 0; i < LS_COUNT(texts); i++) {
+        size_t n = (size_t)ls_wire_codec_get(&in, 2);
+        const char *text = ls_wire_codec_get_bytes(&in, n);
+        in.bad |= n == 0 || !text || text[n - 1] != '\0';
+        *texts[i] = in.bad ? "" : text;
+    }
+    e->len = in.left;
+    e->bytes = in.at;
+    return !in.bad;
+}
+
+void ls_coordinator_log_drop(ls_str *frames, size_t n)
+{
+    if (n == 0)
+        return;
+    memmove(frames->p, frames->p + n, frames->len - n);
+    frames->len -= n;
+    frames->p[frames->len] = '\0';
 }
 
 /* --- what goes out ---------------------------------------------------------------------------- */
 
-static size_t begin(ls_coordinator_log *c, ls_coordinator_log_kind kind)
+static void put(ls_coordinator_log *c, ls_coordinator_log_event event)
 {
     c->n_out++;
-    return ls_coordinator_log_begin(&c->out, kind);
+    ls_coordinator_log_put(&c->out, &event);
+}
+
+static void put_bytes(ls_coordinator_log *c, ls_coordinator_log_event event, const ls_str *bytes)
+{
+    event.bytes = bytes->p;
+    event.len = bytes->len;
+    put(c, event);
+    c->out.failed |= bytes->failed;
 }
 
 /* The large part of a view is the same for all: it goes out once. */
 static void on_tell(void *context, int node, const ls_messages *message)
 {
     ls_coordinator_log *c = context;
-    bool shared = message->kind == LS_MESSAGES_VIEW;
+    ls_coordinator_log_event event = {
+        .kind = LS_COORDINATOR_LOG_TELL, .node = node, .shared = message->kind == LS_MESSAGES_VIEW};
+    ls_str bytes;
 
-    if (shared && c->shared_of != message->view.plan.generation) {
+    ls_str_init(&bytes);
+    if (event.shared && c->shared_of != message->view.plan.generation) {
         c->shared_of = message->view.plan.generation;
-        size_t at = begin(c, LS_COORDINATOR_LOG_SHARED);
-        ls_messages_encode_shared(message, &c->out);
-        ls_coordinator_log_end(&c->out, at);
+        ls_messages_encode_shared(message, &bytes);
+        put_bytes(c, (ls_coordinator_log_event){.kind = LS_COORDINATOR_LOG_SHARED}, &bytes);
+        ls_str_clear(&bytes);
     }
-    size_t at = begin(c, LS_COORDINATOR_LOG_TELL);
-    ls_wire_codec_put(&c->out, (uint64_t)node, 4);
-    ls_wire_codec_put(&c->out, shared, 1);
-    ls_messages_encode_own(message, &c->out);
-    ls_coordinator_log_end(&c->out, at);
+    ls_messages_encode_own(message, &bytes);
+    put_bytes(c, event, &bytes);
+    ls_str_release(&bytes);
 }
 
 static void on_call(void *context, int node)
 {
-    ls_coordinator_log *c = context;
-    size_t at = begin(c, LS_COORDINATOR_LOG_CALL);
-
-    ls_wire_codec_put(&c->out, (uint64_t)node, 4);
-    ls_coordinator_log_end(&c->out, at);
+    put(context, (ls_coordinator_log_event){.kind = LS_COORDINATOR_LOG_CALL, .node = node});
 }
 
 static void on_expel(void *context, int node, const char *why)
 {
-    ls_coordinator_log *c = context;
-    size_t at = begin(c, LS_COORDINATOR_LOG_EXPEL);
-
-    ls_wire_codec_put(&c->out, (uint64_t)node, 4);
-    put_text(&c->out, why);
-    ls_coordinator_log_end(&c->out, at);
+    put(context,
+        (ls_coordinator_log_event){.kind = LS_COORDINATOR_LOG_EXPEL, .node = node, .why = why});
 }
 
 static void on_stop(void *context, int node, int code, const ls_err_record *why)
 {
-    ls_coordinator_log *c = context;
-    size_t at = begin(c, LS_COORDINATOR_LOG_STOP);
-
-    ls_wire_codec_put(&c->out, (uint64_t)(node + 1), 4);
-    ls_wire_codec_put(&c->out, (uint64_t)code, 2);
-    put_record(&c->out, why);
-    ls_coordinator_log_end(&c->out, at);
+    put(context, (ls_coordinator_log_event){.kind = LS_COORDINATOR_LOG_STOP,
+                                            .node = node,
+                                            .code = code,
+                                            .status = why->code,
+                                            .why = why->text,
+                                            .hint = why->hint});
 }
 
 static void on_remember(void *context)
 {
     ls_coordinator_log *c = context;
-    size_t at = begin(c, LS_COORDINATOR_LOG_REMEMBER);
+    ls_str bytes;
 
-    ls_coordinator_remember(c->coordinator, c->now, &c->out);
-    ls_coordinator_log_end(&c->out, at);
+    ls_str_init(&bytes);
+    ls_coordinator_remember(c->coordinator, c->now, &bytes);
+    put_bytes(c, (ls_coordinator_log_event){.kind = LS_COORDINATOR_LOG_REMEMBER}, &bytes);
+    ls_str_release(&bytes);
 }
 
 /* Asked once for each view; until the answer comes there is none. */
@@ -171,9 +161,7 @@ static uint64_t on_agree(void *context, const int *nodes, int n, uint64_t above)
 
     ls_str_init(&asked);
     ls_wire_codec_put(&asked, above, 8);
-    ls_wire_codec_put(&asked, (uint64_t)n, 4);
-    for (int i = 0; i < n; i++)
-        ls_wire_codec_put(&asked, (uint64_t)nodes[i], 4);
+    ls_str_append_bytes(&asked, nodes, (size_t)n * sizeof *nodes);
     if (asked.failed ||
         (asked.len == c->asked.len && memcmp(asked.p, c->asked.p, asked.len) == 0)) {
         ls_str_release(&asked);
@@ -183,151 +171,110 @@ static uint64_t on_agree(void *context, const int *nodes, int n, uint64_t above)
     c->asked = asked;
     c->agreed = 0;
     c->question++;
-    size_t at = begin(c, LS_COORDINATOR_LOG_ASK);
-    ls_wire_codec_put(&c->out, c->question, 8);
-    ls_str_append_bytes(&c->out, c->asked.p, c->asked.len);
-    ls_coordinator_log_end(&c->out, at);
+    put_bytes(c, (ls_coordinator_log_event){.kind = LS_COORDINATOR_LOG_ASK, .number = c->question},
+              &c->asked);
     return 0;
 }
 
 /* --- what comes in ---------------------------------------------------------------------------- */
 
-static void take_join(ls_coordinator_log *c, ls_wire_codec *in)
+/* The answer of a join comes before anything that follows from it. */
+static ls_status take_join(ls_coordinator_log *c, const ls_coordinator_log_event *e)
 {
-    char host[LS_MEMBERS_TEXT], ip[LS_MEMBERS_TEXT];
-    int node = (int)ls_wire_codec_get(in, 4), workers = (int)ls_wire_codec_get(in, 4);
-    bool begins = ls_wire_codec_get(in, 1) != 0;
-
-    ls_coordinator_log_get_text(in, host, sizeof host);
-    ls_coordinator_log_get_text(in, ip, sizeof ip);
     ls_err_clear();
-    if (!in->bad)
-        (void)ls_coordinator_joins(c->coordinator, node, host, ip, workers, begins, c->now);
-    c->most = node > c->most ? node : c->most;
-    size_t at = begin(c, LS_COORDINATOR_LOG_JOINED);
-    put_record(&c->out, ls_err_last());
-    ls_coordinator_log_end(&c->out, at);
+    (void)ls_coordinator_joins(c->coordinator, e->node, e->host, e->ip, e->workers, e->begins,
+                               c->now);
+    c->most = e->node > c->most ? e->node : c->most;
+    put(c, (ls_coordinator_log_event){.kind = LS_COORDINATOR_LOG_JOINED,
+                                      .status = ls_err_last()->code,
+                                      .why = ls_err_last()->text,
+                                      .hint = ls_err_last()->hint});
+    return LS_OK;
 }
 
-static ls_status take_message(ls_coordinator_log *c, ls_wire_codec *in)
+static ls_status take_message(ls_coordinator_log *c, const ls_coordinator_log_event *e)
 {
-    int node = (int)ls_wire_codec_get(in, 4);
     ls_messages message;
-    ls_status st = ls_messages_decode(&message, in->at, in->left);
+    ls_status st = ls_messages_decode(&message, e->bytes, e->len);
 
     if (st == LS_OK)
-        ls_coordinator_takes(c->coordinator, node, &message, c->now);
+        ls_coordinator_takes(c->coordinator, e->node, &message, c->now);
     ls_messages_release(&message);
-    in->at += in->left;
-    in->left = 0;
     return st;
-}
-
-static void take_loss(ls_coordinator_log *c, ls_wire_codec *in)
-{
-    char why[LS_MESSAGES_TEXT];
-    int node = (int)ls_wire_codec_get(in, 4);
-    int64_t noticed_ns = (int64_t)ls_wire_codec_get(in, 8);
-
-    ls_coordinator_log_get_text(in, why, sizeof why);
-    if (!in->bad)
-        ls_coordinator_loses(c->coordinator, node, why, noticed_ns, c->now);
-}
-
-static void take_past(ls_coordinator_log *c, ls_wire_codec *in)
-{
-    char why[LS_MESSAGES_TEXT];
-    ls_view_past past = {.generation = ls_wire_codec_get(in, 8)};
-
-    past.begun = ls_wire_codec_get(in, 1) != 0;
-    past.reached = (int64_t)ls_wire_codec_get(in, 8);
-    int64_t noticed_ns = (int64_t)ls_wire_codec_get(in, 8);
-    ls_coordinator_log_get_text(in, why, sizeof why);
-    if (!in->bad)
-        ls_coordinator_restores(c->coordinator, &past, why, noticed_ns, c->now);
-}
-
-static void take_agreement(ls_coordinator_log *c, ls_wire_codec *in)
-{
-    uint64_t question = ls_wire_codec_get(in, 8), generation = ls_wire_codec_get(in, 8);
-
-    if (question == c->question && !in->bad)
-        c->agreed = generation;
 }
 
 ls_status ls_coordinator_log_take(ls_coordinator_log *coordinator_log, const void *frame)
 {
     ls_coordinator_log *c = coordinator_log;
-    ls_coordinator_log_kind kind = ls_coordinator_log_kind_of(frame);
-    ls_wire_codec in = ls_coordinator_log_body(frame);
+    ls_coordinator_log_event e;
     ls_status st = LS_OK;
 
-    c->now = (int64_t)ls_wire_codec_get(&in, 8);
-    c->n_in += kind != LS_COORDINATOR_LOG_LOOK;
-    switch (kind) {
-    case LS_COORDINATOR_LOG_JOINS: /* its answer comes before anything that follows */
-        take_join(c, &in);
-        return in.bad ? ls_fail(LS_EDATA, "a frame for the coordinator is damaged") : LS_OK;
+    c->n_in += ls_coordinator_log_kind_of(frame) != LS_COORDINATOR_LOG_LOOK;
+    if (!ls_coordinator_log_get(frame, &e))
+        return ls_fail(LS_EDATA, "a frame for the coordinator is damaged");
+    c->now = e.now;
+    switch (e.kind) {
+    case LS_COORDINATOR_LOG_JOINS:
+        return take_join(c, &e);
     case LS_COORDINATOR_LOG_NAMED:
         ls_coordinator_has_named(c->coordinator);
         break;
     case LS_COORDINATOR_LOG_TAKES:
-        st = take_message(c, &in);
+        st = take_message(c, &e);
         break;
     case LS_COORDINATOR_LOG_LOSES:
-        take_loss(c, &in);
+        ls_coordinator_loses(c->coordinator, e.node, e.why, e.noticed_ns, e.now);
         break;
     case LS_COORDINATOR_LOG_RESTORES:
-        take_past(c, &in);
+        ls_coordinator_restores(c->coordinator, &e.past, e.why, e.noticed_ns, e.now);
         break;
     case LS_COORDINATOR_LOG_RETURNS:
-        ls_coordinator_returns(c->coordinator, (int)ls_wire_codec_get(&in, 4));
+        ls_coordinator_returns(c->coordinator, e.node);
         break;
     case LS_COORDINATOR_LOG_RECALLS:
-        st = ls_coordinator_recall(c->coordinator, in.at, in.left, c->now);
-        in.left = 0;
+        st = ls_coordinator_recall(c->coordinator, e.bytes, e.len, e.now);
         break;
     case LS_COORDINATOR_LOG_AGREED:
-        take_agreement(c, &in);
+        c->agreed = e.number == c->question ? e.second : c->agreed;
         break;
     case LS_COORDINATOR_LOG_LOOK:
         break;
     default:
-        in.bad = true;
+        st = ls_fail(LS_EDATA, "a frame for the coordinator is damaged");
     }
     if (st != LS_OK)
         return st;
-    if (!ls_wire_codec_done(&in))
-        return ls_fail(LS_EDATA, "a frame for the coordinator is damaged");
-    ls_coordinator_looks(c->coordinator, c->now);
+    ls_coordinator_looks(c->coordinator, e.now);
     if (!c->over && ls_coordinator_is_idle(c->coordinator, -1)) {
         c->over = true;
-        ls_coordinator_log_end(&c->out, begin(c, LS_COORDINATOR_LOG_OVER));
+        put(c, (ls_coordinator_log_event){.kind = LS_COORDINATOR_LOG_OVER});
     }
     return ls_str_status(&c->out);
 }
 
-ls_status ls_coordinator_log_answer(const ls_coordinator_log *coordinator_log, const void *frame,
-                                    ls_str *out)
+void ls_coordinator_log_answer(const ls_coordinator_log *coordinator_log, const void *frame,
+                               ls_str *out)
 {
     const ls_coordinator_log *c = coordinator_log;
-    ls_wire_codec in = ls_coordinator_log_body(frame);
-    int64_t now = (int64_t)ls_wire_codec_get(&in, 8);
-    char host[LS_MEMBERS_TEXT], why[256] = "";
+    ls_coordinator_log_event e, answer = {.kind = LS_COORDINATOR_LOG_ANSWER};
+    char why[256] = "";
+    ls_str busy;
 
-    if (ls_coordinator_log_kind_of(frame) == LS_COORDINATOR_LOG_EXCLUDES) {
-        ls_coordinator_log_get_text(&in, host, sizeof host);
-        bool excluded = ls_coordinator_excludes(c->coordinator, host, now, why, sizeof why);
-        ls_wire_codec_put(out, excluded, 1);
-        put_text(out, why);
-        return ls_str_status(out);
+    ls_str_init(&busy);
+    if (ls_coordinator_log_get(frame, &e) && e.kind == LS_COORDINATOR_LOG_EXCLUDES) {
+        answer.yes = ls_coordinator_excludes(c->coordinator, e.host, e.now, why, sizeof why);
+        answer.why = why;
+    } else {
+        answer.yes = ls_coordinator_is_idle(c->coordinator, -1);
+        for (int i = 0; i <= c->most && answer.yes; i++)
+            if (!ls_coordinator_is_idle(c->coordinator, i))
+                ls_wire_codec_put(&busy, (uint64_t)i, 4);
+        answer.bytes = busy.p;
+        answer.len = busy.len;
     }
-    bool over = ls_coordinator_is_idle(c->coordinator, -1);
-    ls_wire_codec_put(out, over, 1);
-    for (int i = 0; i <= c->most && over; i++)
-        if (!ls_coordinator_is_idle(c->coordinator, i))
-            ls_wire_codec_put(out, (uint64_t)i, 4);
-    return ls_str_status(out);
+    ls_coordinator_log_put(out, &answer);
+    out->failed |= busy.failed;
+    ls_str_release(&busy);
 }
 
 int64_t ls_coordinator_log_due_in(const ls_coordinator_log *coordinator_log, int64_t now)
@@ -374,6 +321,11 @@ void ls_coordinator_log_close(ls_coordinator_log *coordinator_log)
     ls_mem_free(coordinator_log);
 }
 
+static const ls_wire_field saved_fields[] = {
+    LS_WIRE_NUMBER(ls_coordinator_log, n_in, 8),     LS_WIRE_NUMBER(ls_coordinator_log, n_out, 8),
+    LS_WIRE_NUMBER(ls_coordinator_log, question, 8), LS_WIRE_NUMBER(ls_coordinator_log, agreed, 8),
+    LS_WIRE_NUMBER(ls_coordinator_log, most, 4),     LS_WIRE_NUMBER(ls_coordinator_log, over, 1)};
+
 /* The shared part of a view is sent once more behind this, here as well as by the copy: both
  * must count alike. */
 void ls_coordinator_log_save(ls_coordinator_log *coordinator_log, ls_str *out)
@@ -381,13 +333,9 @@ void ls_coordinator_log_save(ls_coordinator_log *coordinator_log, ls_str *out)
     ls_coordinator_log *c = coordinator_log;
 
     c->shared_of = 0;
-    ls_wire_codec_put(out, c->n_in, 8);
-    ls_wire_codec_put(out, c->n_out, 8);
-    ls_wire_codec_put(out, c->question, 8);
-    ls_wire_codec_put(out, c->agreed, 8);
-    ls_wire_codec_put(out, (uint64_t)c->most, 4);
-    ls_wire_codec_put(out, c->over, 1);
-    ls_coordinator_log_put_bytes(out, c->asked.p, c->asked.len);
+    ls_wire_codec_put_fields(out, c, saved_fields, LS_COUNT(saved_fields));
+    ls_wire_codec_put(out, c->asked.len, 4);
+    ls_str_append_bytes(out, c->asked.p, c->asked.len);
     ls_coordinator_save(c->coordinator, out);
 }
 
@@ -396,18 +344,14 @@ ls_status ls_coordinator_log_load(ls_coordinator_log *coordinator_log, const voi
 {
     ls_coordinator_log *c = coordinator_log;
     ls_wire_codec in = {.at = bytes, .left = len};
-    size_t asked_len;
 
     c->shared_of = 0;
-    c->n_in = ls_wire_codec_get(&in, 8);
-    c->n_out = ls_wire_codec_get(&in, 8);
-    c->question = ls_wire_codec_get(&in, 8);
-    c->agreed = ls_wire_codec_get(&in, 8);
-    c->most = (int)ls_wire_codec_get(&in, 4);
-    c->over = ls_wire_codec_get(&in, 1) != 0;
-    const void *asked = ls_coordinator_log_get_bytes(&in, &asked_len);
+    ls_wire_codec_get_fields(&in, c, saved_fields, LS_COUNT(saved_fields));
+    size_t len_asked = (size_t)ls_wire_codec_get(&in, 4);
+    const void *asked = ls_wire_codec_get_bytes(&in, len_asked);
     ls_str_clear(&c->asked);
-    ls_str_append_bytes(&c->asked, asked, asked_len);
+    if (asked)
+        ls_str_append_bytes(&c->asked, asked, len_asked);
     if (in.bad)
         return ls_fail(LS_EDATA, "the coordinator's log is damaged");
     return ls_coordinator_load(c->coordinator, in.at, in.left);

@@ -17,14 +17,12 @@
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/time.h"
-#include "cluster/recover/coordinator_log.h"
 #include "cluster/node/worker_env.h"
 #include "cluster/node/spawn.h"
 #include "cluster/elect/vote_store.h"
@@ -49,15 +47,17 @@ struct ls_coordinator_process {
     ls_str in;        /* what came, and is no whole frame yet */
     ls_str later;     /* what came while an answer was waited for */
     uint64_t n_heard;
-    bool waits, answered; /* for an answer */
-    ls_str answer;
-    ls_str shared;   /* the end of messages */
-    ls_str asked;    /* about which view all are asked; empty: none */
-    uint64_t n_busy; /* frames when it was asked which nodes are busy; */
-    ls_str busy;     /* the answer */
-    uint64_t n_said; /* frames in all */
-    bool over;       /* the job is */
-    int kick_fd;     /* readable: something waits in `later` */
+    bool waits;        /* for an answer */
+    ls_str answer;     /* its frame; empty: it has not come */
+    ls_str shared;     /* the end of messages */
+    ls_str asked;      /* about which view all are asked; empty: none */
+    uint64_t question; /* and its number */
+    uint64_t n_busy;   /* frames when it was asked which nodes are busy; */
+    ls_str busy;       /* the answer: those that are, */
+    bool all_idle;     /* and that the others are idle */
+    uint64_t n_said;   /* frames in all */
+    bool over;         /* the job is */
+    int kick_fd;       /* readable: something waits in `later` */
     int64_t started_ns;
     int64_t died_ns;        /* 0: it lives */
     int early_deaths;       /* deaths in a row, each soon and without a new frame in its log, */
@@ -139,11 +139,11 @@ out:
 static void greet(ls_coordinator_process *o)
 {
     ls_str_clear(&o->first);
-    size_t at = ls_coordinator_log_begin(&o->first, LS_COORDINATOR_LOG_HELLO);
-    ls_wire_codec_put(&o->first, o->n_heard, 8);
-    ls_coordinator_log_put_bytes(&o->first, &o->args.rules, sizeof o->args.rules);
-    ls_coordinator_log_put_bytes(&o->first, o->path, strlen(o->path));
-    ls_coordinator_log_end(&o->first, at);
+    ls_coordinator_log_put(&o->first, &(ls_coordinator_log_event){.kind = LS_COORDINATOR_LOG_HELLO,
+                                                                  .number = o->n_heard,
+                                                                  .why = o->path,
+                                                                  .bytes = &o->args.rules,
+                                                                  .len = sizeof o->args.rules});
     o->first_at = 0;
 }
 
@@ -226,14 +226,6 @@ static void replace(ls_coordinator_process *o)
 
 /* --- what it says ----------------------------------------------------------------------------- */
 
-static void drop_front(ls_str *bytes, size_t n)
-{
-    memmove(bytes->p, bytes->p + n, bytes->len - n);
-    bytes->len -= n;
-    if (bytes->cap > 0)
-        bytes->p[bytes->len] = '\0';
-}
-
 /* Frames up to the first number are in its log, up to the second taken. Where its log cannot be
  * written, what it was told stays here, which is as good until this process ends. */
 static void forget(ls_coordinator_process *o, uint64_t logged, uint64_t taken)
@@ -244,7 +236,7 @@ static void forget(ls_coordinator_process *o, uint64_t logged, uint64_t taken)
         at += ls_coordinator_log_frame(o->kept.p + at, o->kept.len - at);
         o->n_acked++;
     }
-    drop_front(&o->kept, at);
+    ls_coordinator_log_drop(&o->kept, at);
     o->kept_at = at < o->kept_at ? o->kept_at - at : 0;
     o->since_ns = taken < o->n_said ? ls_time_now_ns() : 0;
 }
@@ -264,140 +256,97 @@ static void on_have(ls_coordinator_process *o, uint64_t number)
              "the coordinator died, and was started again as pid %d after %.2f s", (int)o->pid,
              (double)took_ns / 1e9);
     o->died_ns = 0;
-    if (o->args.died)
-        o->args.died(o->args.context, what, took_ns);
+    o->args.act(o->args.context, &(ls_coordinator_log_event){.kind = LS_COORDINATOR_LOG_DIED,
+                                                             .why = what,
+                                                             .noticed_ns = took_ns});
 }
 
-static void send_frame(ls_coordinator_process *o, ls_str *frame);
-
-static void begin(ls_str *out, ls_coordinator_log_kind kind, int64_t now)
-{
-    ls_str_init(out);
-    ls_coordinator_log_begin(out, kind);
-    ls_wire_codec_put(out, (uint64_t)now, 8);
-}
-
-/* Whether all accept the view that it asks about: asked until they do, or it asks something else.
- */
+/* Whether all accept the view that it asks about: asked until they do, or it asks something else. The
+ * question: generation, which the next one must be above (8), then nodes (4 each). */
 static void ask(ls_coordinator_process *o)
 {
-    ls_wire_codec in = {.at = (const uint8_t *)o->asked.p, .left = o->asked.len};
-    uint64_t number = ls_wire_codec_get(&in, 8), above = ls_wire_codec_get(&in, 8), generation = 0;
-    int n = (int)ls_wire_codec_get(&in, 4);
-    int *nodes = in.bad ? NULL : ls_mem_array((size_t)n + 1, sizeof *nodes);
-    ls_str frame;
+    uint64_t above;
+    size_t n = (o->asked.len - sizeof above) / sizeof(int);
+    int *nodes = ls_mem_array(n, sizeof *nodes);
+    uint64_t generation = 0;
 
-    for (int i = 0; i < n && nodes; i++)
-        nodes[i] = (int)ls_wire_codec_get(&in, 4);
-    if (nodes)
-        generation = o->args.rules.agree(o->args.context, nodes, n, above);
+    memcpy(&above, o->asked.p, sizeof above);
+    if (nodes) {
+        memcpy(nodes, o->asked.p + sizeof above, n * sizeof *nodes);
+        generation = o->args.rules.agree(o->args.context, nodes, (int)n, above);
+    }
     ls_mem_free(nodes);
     if (generation == 0)
         return;
     ls_str_clear(&o->asked);
-    begin(&frame, LS_COORDINATOR_LOG_AGREED, ls_time_now_ns());
-    ls_wire_codec_put(&frame, number, 8);
-    ls_wire_codec_put(&frame, generation, 8);
-    send_frame(o, &frame);
+    ls_coordinator_process_send(o, &(ls_coordinator_log_event){.kind = LS_COORDINATOR_LOG_AGREED,
+                                                               .number = o->question,
+                                                               .second = generation});
 }
 
-static void tell(ls_coordinator_process *o, ls_wire_codec *in)
+/* The caller gets a message as one piece. */
+static void tell(ls_coordinator_process *o, ls_coordinator_log_event event)
 {
-    int node = (int)ls_wire_codec_get(in, 4);
-    bool shared = ls_wire_codec_get(in, 1) != 0;
     ls_str bytes;
 
     ls_str_init(&bytes);
-    ls_str_append_bytes(&bytes, in->at, in->left);
-    if (shared)
+    ls_str_append_bytes(&bytes, event.bytes, event.len);
+    if (event.shared)
         ls_str_append_bytes(&bytes, o->shared.p, o->shared.len);
+    event.bytes = bytes.p;
+    event.len = bytes.len;
     if (ls_str_status(&bytes) == LS_OK)
-        o->args.tell(o->args.context, node, bytes.p, bytes.len);
+        o->args.act(o->args.context, &event);
     else
-        ls_log(LS_LOG_ERROR, "a message to node %d is lost: %s", node, ls_err_last()->text);
+        ls_log(LS_LOG_ERROR, "a message to node %d is lost: %s", event.node, ls_err_last()->text);
     ls_str_release(&bytes);
 }
 
-static void stop(ls_coordinator_process *o, ls_wire_codec *in)
+static void keep(ls_str *to, const void *bytes, size_t len)
 {
-    int node = (int)ls_wire_codec_get(in, 4) - 1, code = (int)ls_wire_codec_get(in, 2);
-    ls_err_record why;
-
-    ls_coordinator_log_get_record(in, &why);
-    o->args.stop(o->args.context, node, code, &why);
+    ls_str_clear(to);
+    ls_str_append_bytes(to, bytes, len);
 }
 
 /* What follows from something that it was told. */
 static void obey(ls_coordinator_process *o, const void *frame)
 {
-    ls_wire_codec in = ls_coordinator_log_body(frame);
-    char why[LS_MESSAGES_TEXT];
-    int node;
+    ls_coordinator_log_event e;
 
-    switch (ls_coordinator_log_kind_of(frame)) {
+    if (!ls_coordinator_log_get(frame, &e))
+        return;
+    switch (e.kind) {
     case LS_COORDINATOR_LOG_TELL:
-        tell(o, &in);
+        tell(o, e);
         break;
     case LS_COORDINATOR_LOG_SHARED:
-        ls_str_clear(&o->shared);
-        ls_str_append_bytes(&o->shared, in.at, in.left);
-        break;
-    case LS_COORDINATOR_LOG_CALL:
-        o->args.call(o->args.context, (int)ls_wire_codec_get(&in, 4));
-        break;
-    case LS_COORDINATOR_LOG_EXPEL:
-        node = (int)ls_wire_codec_get(&in, 4);
-        ls_coordinator_log_get_text(&in, why, sizeof why);
-        o->args.expel(o->args.context, node, why);
-        break;
-    case LS_COORDINATOR_LOG_STOP:
-        stop(o, &in);
+        keep(&o->shared, e.bytes, e.len);
         break;
     case LS_COORDINATOR_LOG_ASK:
-        ls_str_clear(&o->asked);
-        ls_str_append_bytes(&o->asked, in.at, in.left);
+        keep(&o->asked, e.bytes, e.len);
+        o->question = e.number;
         ask(o);
         break;
     case LS_COORDINATOR_LOG_OVER:
         o->over = true;
         break;
-    case LS_COORDINATOR_LOG_REMEMBER:
-        if (o->args.remember)
-            o->args.remember(o->args.context, in.at, in.left);
-        break;
     default:
-        break;
+        o->args.act(o->args.context, &e);
     }
-}
-
-static void keep_answer(ls_coordinator_process *o, const void *frame)
-{
-    ls_wire_codec in = ls_coordinator_log_body(frame);
-
-    ls_str_clear(&o->answer);
-    ls_str_append_bytes(&o->answer, in.at, in.left);
-    o->answered = true;
-}
-
-static void on_ack(ls_coordinator_process *o, ls_wire_codec *in)
-{
-    uint64_t logged = ls_wire_codec_get(in, 8);
-
-    forget(o, logged, ls_wire_codec_get(in, 8));
 }
 
 static void take_frame(ls_coordinator_process *o, const void *frame, size_t len)
 {
     ls_coordinator_log_kind kind = ls_coordinator_log_kind_of(frame);
-    ls_wire_codec in = ls_coordinator_log_body(frame);
+    ls_coordinator_log_event e;
 
     o->n_heard += kind >= LS_COORDINATOR_LOG_TELL && kind < LS_COORDINATOR_LOG_HELLO;
-    if (kind == LS_COORDINATOR_LOG_HAVE)
-        on_have(o, ls_wire_codec_get(&in, 8));
-    else if (kind == LS_COORDINATOR_LOG_ACK)
-        on_ack(o, &in);
-    else if (kind == LS_COORDINATOR_LOG_ANSWER || kind == LS_COORDINATOR_LOG_JOINED)
-        keep_answer(o, frame);
+    if (kind == LS_COORDINATOR_LOG_ANSWER || kind == LS_COORDINATOR_LOG_JOINED)
+        keep(&o->answer, frame, len);
+    else if (kind == LS_COORDINATOR_LOG_HAVE && ls_coordinator_log_get(frame, &e))
+        on_have(o, e.number);
+    else if (kind == LS_COORDINATOR_LOG_ACK && ls_coordinator_log_get(frame, &e))
+        forget(o, e.number, e.second);
     else if (o->waits)
         ls_str_append_bytes(&o->later, frame, len);
     else
@@ -420,7 +369,7 @@ static void take_frames(ls_coordinator_process *o, ls_str *bytes)
     }
     if (at <
         taken.len) { /* in front of what has come meanwhile: nothing, for it is not read here */
-        drop_front(&taken, at);
+        ls_coordinator_log_drop(&taken, at);
         ls_str_append_bytes(&taken, bytes->p, bytes->len);
         ls_str_release(bytes);
         *bytes = taken;
@@ -477,7 +426,7 @@ static void pump(ls_coordinator_process *o)
         size_t n = ls_coordinator_log_frame(o->kept.p, o->kept.len);
         if (n > 0 && ls_coordinator_log_take(o->coordinator_log, o->kept.p) != LS_OK)
             ls_log(LS_LOG_WARN, "%s", ls_err_last()->text);
-        drop_front(&o->kept, n);
+        ls_coordinator_log_drop(&o->kept, n);
         ls_str out = o->coordinator_log->out;
         ls_str_init(&o->coordinator_log->out);
         for (size_t at = 0, len; (len = ls_coordinator_log_frame(out.p + at, out.len - at)) > 0;
@@ -488,16 +437,19 @@ static void pump(ls_coordinator_process *o)
     o->pumps = false;
 }
 
-static void send_frame(ls_coordinator_process *o, ls_str *frame)
+void ls_coordinator_process_send(ls_coordinator_process *coordinator_process,
+                                 const ls_coordinator_log_event *event)
 {
-    ls_coordinator_log_end(frame, 0);
-    ls_str_append_bytes(&o->kept, frame->p, frame->len);
-    if (frame->failed || o->kept.failed)
+    ls_coordinator_process *o = coordinator_process;
+    ls_coordinator_log_event timed = *event;
+
+    timed.now = ls_time_now_ns();
+    ls_coordinator_log_put(&o->kept, &timed);
+    if (o->kept.failed)
         ls_log(LS_LOG_ERROR, "no memory for what the coordinator must know");
-    ls_str_release(frame);
     o->n_said++;
     if (o->since_ns == 0 && !o->coordinator_log)
-        o->since_ns = ls_time_now_ns();
+        o->since_ns = timed.now;
     if (o->coordinator_log)
         pump(o);
     else
@@ -520,43 +472,34 @@ static void wait_for_it(ls_coordinator_process *o)
 }
 
 /* A question, which is asked again of the next process when one dies: its answer. */
-static ls_wire_codec question(ls_coordinator_process *o, ls_str *frame)
+static ls_coordinator_log_event question(ls_coordinator_process *o, ls_coordinator_log_event event)
 {
-    ls_coordinator_log_end(frame, 0);
-    o->answered = false;
+    ls_coordinator_log_event answer = {.yes = false};
+    ls_str frame;
+
+    event.now = ls_time_now_ns();
+    ls_str_init(&frame);
+    ls_coordinator_log_put(&frame, &event);
     ls_str_clear(&o->answer);
-    if (o->coordinator_log)
-        o->answered = ls_coordinator_log_answer(o->coordinator_log, frame->p, &o->answer) == LS_OK;
-    for (pid_t asked = 0; !o->answered && o->hopeless.code == LS_OK && !frame->failed;) {
+    if (o->coordinator_log && !frame.failed)
+        ls_coordinator_log_answer(o->coordinator_log, frame.p, &o->answer);
+    for (pid_t asked = 0; o->answer.len == 0 && o->hopeless.code == LS_OK && !frame.failed;) {
         if (o->ready && o->pid != asked) {
             asked = o->pid;
-            ls_str_clear(&o->first);
-            ls_str_append_bytes(&o->first, frame->p, frame->len);
+            keep(&o->first, frame.p, frame.len);
             o->first_at = 0;
             flush(o);
         }
         wait_for_it(o);
     }
     o->since_ns = o->kept.len > 0 ? o->since_ns : 0;
-    ls_str_release(frame);
-    return (ls_wire_codec){.at = (const uint8_t *)o->answer.p, .left = o->answer.len};
+    ls_str_release(&frame);
+    if (o->answer.len > 0)
+        (void)ls_coordinator_log_get(o->answer.p, &answer);
+    return answer;
 }
 
 /* --- opening ---------------------------------------------------------------------------------- */
-
-static ls_status name_log(ls_coordinator_process *o)
-{
-    char folder[PATH_MAX / 2];
-    uint64_t name = 0;
-    ls_status st;
-
-    LS_TRY(st, ls_vote_store_folder(folder, sizeof folder), out);
-    if (getrandom(&name, sizeof name, 0) != (ssize_t)sizeof name)
-        st = ls_fail_sys(LS_EIO, "cannot draw a name for the coordinator's log");
-    snprintf(o->path, sizeof o->path, "%s/%016llx.wal", folder, (unsigned long long)name);
-out:
-    return st;
-}
 
 /* It must come as far as to have a log, or it is not relied upon. */
 static ls_status start_first(ls_coordinator_process *o)
@@ -564,7 +507,7 @@ static ls_status start_first(ls_coordinator_process *o)
     char how[120];
     ls_status st;
 
-    LS_TRY(st, name_log(o), out);
+    LS_TRY(st, ls_vote_store_path(".wal", o->path), out);
     LS_TRY(st, start(o), out);
     while (!o->ready) {
         struct pollfd p = {.fd = o->fd, .events = POLLIN};
@@ -668,12 +611,11 @@ ls_status ls_coordinator_process_attend(ls_coordinator_process *coordinator_proc
 {
     ls_coordinator_process *o = coordinator_process;
     eventfd_t kicks;
-    ls_str frame;
 
     (void)eventfd_read(o->kick_fd, &kicks);
     if (o->coordinator_log) {
-        begin(&frame, LS_COORDINATOR_LOG_LOOK, ls_time_now_ns());
-        send_frame(o, &frame);
+        ls_coordinator_process_send(o,
+                                    &(ls_coordinator_log_event){.kind = LS_COORDINATOR_LOG_LOOK});
     } else {
         take_frames(o, &o->later);
         attend(o);
@@ -683,130 +625,56 @@ ls_status ls_coordinator_process_attend(ls_coordinator_process *coordinator_proc
     return o->hopeless.code == LS_OK ? LS_OK : ls_err_adopt(&o->hopeless);
 }
 
-/* --- the calls of a coordinator --------------------------------------------------------------- */
+/* --- the calls of a coordinator that have an answer ------------------------------------------- */
 
-ls_status ls_coordinator_process_joins(ls_coordinator_process *coordinator_process, int node,
-                                       const char *host, const char *ip, int workers, bool begins,
-                                       int64_t now)
+ls_status ls_coordinator_process_joins(ls_coordinator_process *coordinator_process,
+                                       const ls_coordinator_log_event *event)
 {
     ls_coordinator_process *o = coordinator_process;
-    ls_err_record record;
-    ls_str frame;
+    ls_coordinator_log_event joined;
 
-    begin(&frame, LS_COORDINATOR_LOG_JOINS, now);
-    ls_wire_codec_put(&frame, (uint64_t)node, 4);
-    ls_wire_codec_put(&frame, (uint64_t)workers, 4);
-    ls_wire_codec_put(&frame, begins, 1);
-    ls_coordinator_log_put_bytes(&frame, host, strlen(host));
-    ls_coordinator_log_put_bytes(&frame, ip, strlen(ip));
-    o->answered = false;
-    send_frame(o, &frame);
-    while (!o->answered && !o->coordinator_log && o->hopeless.code == LS_OK)
+    ls_str_clear(&o->answer);
+    ls_coordinator_process_send(o, event);
+    while (o->answer.len == 0 && !o->coordinator_log && o->hopeless.code == LS_OK)
         wait_for_it(o);
-    if (!o->answered)
+    if (o->answer.len == 0 || !ls_coordinator_log_get(o->answer.p, &joined))
         return ls_err_adopt(&o->hopeless);
-    ls_wire_codec in = {.at = (const uint8_t *)o->answer.p, .left = o->answer.len};
-    ls_coordinator_log_get_record(&in, &record);
-    return record.code == LS_OK ? LS_OK : ls_err_adopt(&record);
-}
-
-void ls_coordinator_process_has_named(ls_coordinator_process *coordinator_process)
-{
-    ls_str frame;
-
-    begin(&frame, LS_COORDINATOR_LOG_NAMED, ls_time_now_ns());
-    send_frame(coordinator_process, &frame);
+    if (joined.status != LS_OK) {
+        ls_fail(joined.status, "%s", joined.why);
+        ls_err_hint("%s", joined.hint);
+    }
+    return joined.status;
 }
 
 bool ls_coordinator_process_excludes(ls_coordinator_process *coordinator_process, const char *host,
-                                     int64_t now, char *why, size_t cap)
+                                     char *why, size_t cap)
 {
-    ls_str frame;
+    ls_coordinator_log_event answer =
+        question(coordinator_process,
+                 (ls_coordinator_log_event){.kind = LS_COORDINATOR_LOG_EXCLUDES, .host = host});
 
-    begin(&frame, LS_COORDINATOR_LOG_EXCLUDES, now);
-    ls_coordinator_log_put_bytes(&frame, host, strlen(host));
-    ls_wire_codec in = question(coordinator_process, &frame);
-    bool excluded = ls_wire_codec_get(&in, 1) != 0;
-    if (excluded)
-        ls_coordinator_log_get_text(&in, why, cap);
-    return excluded;
-}
-
-void ls_coordinator_process_takes(ls_coordinator_process *coordinator_process, int node,
-                                  const void *bytes, size_t len, int64_t now)
-{
-    ls_str frame;
-
-    begin(&frame, LS_COORDINATOR_LOG_TAKES, now);
-    ls_wire_codec_put(&frame, (uint64_t)node, 4);
-    ls_str_append_bytes(&frame, bytes, len);
-    send_frame(coordinator_process, &frame);
-}
-
-void ls_coordinator_process_loses(ls_coordinator_process *coordinator_process, int node,
-                                  const char *why, int64_t noticed_ns, int64_t now)
-{
-    ls_str frame;
-
-    begin(&frame, LS_COORDINATOR_LOG_LOSES, now);
-    ls_wire_codec_put(&frame, (uint64_t)node, 4);
-    ls_wire_codec_put(&frame, (uint64_t)noticed_ns, 8);
-    ls_coordinator_log_put_bytes(&frame, why, strlen(why));
-    send_frame(coordinator_process, &frame);
-}
-
-void ls_coordinator_process_restores(ls_coordinator_process *coordinator_process,
-                                     const ls_view_past *past, const char *why, int64_t noticed_ns,
-                                     int64_t now)
-{
-    ls_str frame;
-
-    begin(&frame, LS_COORDINATOR_LOG_RESTORES, now);
-    ls_wire_codec_put(&frame, past->generation, 8);
-    ls_wire_codec_put(&frame, past->begun, 1);
-    ls_wire_codec_put(&frame, (uint64_t)past->reached, 8);
-    ls_wire_codec_put(&frame, (uint64_t)noticed_ns, 8);
-    ls_coordinator_log_put_bytes(&frame, why, strlen(why));
-    send_frame(coordinator_process, &frame);
-}
-
-void ls_coordinator_process_recalls(ls_coordinator_process *coordinator_process, const void *bytes,
-                                    size_t len, int64_t now)
-{
-    ls_str frame;
-
-    begin(&frame, LS_COORDINATOR_LOG_RECALLS, now);
-    ls_str_append_bytes(&frame, bytes, len);
-    send_frame(coordinator_process, &frame);
-}
-
-void ls_coordinator_process_returns(ls_coordinator_process *coordinator_process, int node)
-{
-    ls_str frame;
-
-    begin(&frame, LS_COORDINATOR_LOG_RETURNS, ls_time_now_ns());
-    ls_wire_codec_put(&frame, (uint64_t)node, 4);
-    send_frame(coordinator_process, &frame);
+    if (answer.yes)
+        snprintf(why, cap, "%s", answer.why);
+    return answer.yes;
 }
 
 /* Busy nodes stay so while nothing happens: one question is for all nodes. */
 bool ls_coordinator_process_is_idle(ls_coordinator_process *coordinator_process, int node)
 {
     ls_coordinator_process *o = coordinator_process;
-    ls_str frame;
 
     if (!o->over || node < 0)
         return o->over;
     if (o->n_busy != o->n_said) {
-        begin(&frame, LS_COORDINATOR_LOG_BUSY, ls_time_now_ns());
-        ls_wire_codec in = question(o, &frame);
-        ls_str_clear(&o->busy);
-        ls_str_append_bytes(&o->busy, in.at, in.left);
+        ls_coordinator_log_event answer =
+            question(o, (ls_coordinator_log_event){.kind = LS_COORDINATOR_LOG_BUSY});
+        keep(&o->busy, answer.bytes, answer.len);
+        o->all_idle = answer.yes;
         o->n_busy = o->n_said;
     }
     ls_wire_codec in = {.at = (const uint8_t *)o->busy.p, .left = o->busy.len};
-    bool over = ls_wire_codec_get(&in, 1) != 0, found = false;
+    bool found = false;
     while (in.left > 0 && !found)
         found = (int)ls_wire_codec_get(&in, 4) == node;
-    return over && !found;
+    return o->all_idle && !found;
 }

@@ -16,23 +16,18 @@
  * started, or its log has no place, the coordinator is a part of the agent, and dies with it. One
  * thread. */
 #pragma once
-#include "cluster/member/coordinator.h"
+#include "cluster/recover/coordinator_log.h"
 
 LS_C_BEGIN
 
-/* Calls back are made by ls_coordinator_process_attend(), and by all others where the coordinator
- * is a part of this process. */
 typedef struct ls_coordinator_process_args {
     ls_coordinator_args
         rules;           /* what it decides by; of its calls back only agree, in this process */
     const char *program; /* that can be a coordinator (ls_coordinator_process_serve); NULL: none */
-    void (*tell)(void *context, int node, const void *bytes, size_t len); /* a message */
-    void (*call)(void *context, int node);
-    void (*expel)(void *context, int node, const char *why);
-    void (*stop)(void *context, int node, int code, const ls_err_record *why);
-    void (*remember)(void *context, const void *bytes, size_t len); /* for successors */
-    /* It had died, and is there again after this time; NULL: not wanted. */
-    void (*died)(void *context, const char *what, int64_t took_ns);
+    /* A call back: TELL (bytes are the message), CALL, EXPEL, STOP, REMEMBER (bytes are for
+     * successors), DIED. Made by ls_coordinator_process_attend(), and by all others where the
+     * coordinator is a part of this process. */
+    void (*act)(void *context, const ls_coordinator_log_event *event);
     void *context;
 } ls_coordinator_process_args;
 
@@ -47,24 +42,16 @@ void ls_coordinator_process_close(
 int ls_coordinator_process_fd(const ls_coordinator_process *coordinator_process);
 ls_status ls_coordinator_process_attend(ls_coordinator_process *coordinator_process);
 
-/* As those of a coordinator. */
-ls_status ls_coordinator_process_joins(ls_coordinator_process *coordinator_process, int node,
-                                       const char *host, const char *ip, int workers, bool begins,
-                                       int64_t now);
-void ls_coordinator_process_has_named(ls_coordinator_process *coordinator_process);
+/* A call of a coordinator: NAMED, TAKES (bytes are a message as it is sent between nodes; a damaged
+ * one is dropped, with a warning), LOSES, RESTORES, RECALLS, RETURNS. The time is that of now. */
+void ls_coordinator_process_send(ls_coordinator_process *coordinator_process,
+                                 const ls_coordinator_log_event *event);
+
+/* JOINS. LS_EUSAGE: it cannot be taken, and why. */
+ls_status ls_coordinator_process_joins(ls_coordinator_process *coordinator_process,
+                                       const ls_coordinator_log_event *event);
 bool ls_coordinator_process_excludes(ls_coordinator_process *coordinator_process, const char *host,
-                                     int64_t now, char *why, size_t cap);
-/* bytes: a message as it is sent between nodes. A damaged one is dropped, with a warning. */
-void ls_coordinator_process_takes(ls_coordinator_process *coordinator_process, int node,
-                                  const void *bytes, size_t len, int64_t now);
-void ls_coordinator_process_loses(ls_coordinator_process *coordinator_process, int node,
-                                  const char *why, int64_t noticed_ns, int64_t now);
-void ls_coordinator_process_restores(ls_coordinator_process *coordinator_process,
-                                     const ls_view_past *past, const char *why, int64_t noticed_ns,
-                                     int64_t now);
-void ls_coordinator_process_recalls(ls_coordinator_process *coordinator_process, const void *bytes,
-                                    size_t len, int64_t now);
-void ls_coordinator_process_returns(ls_coordinator_process *coordinator_process, int node);
+                                     char *why, size_t cap);
 bool ls_coordinator_process_is_idle(ls_coordinator_process *coordinator_process, int node);
 
 /* Whether this process was started as a coordinator; and then: be one until the agent is gone. The

@@ -20,7 +20,6 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/time.h"
-#include "cluster/recover/coordinator_log.h"
 #include "cluster/elect/journal.h"
 
 enum { PIECE = 512 << 10, LONG = 8 << 20, BITE = 64 << 10, WAIT_MS = 50 };
@@ -57,16 +56,12 @@ static bool send_all(const server *s, const ls_str *bytes)
     return !bytes->failed;
 }
 
-static bool send_numbers(const server *s, ls_coordinator_log_kind kind, uint64_t first,
-                         uint64_t second)
+static bool send_event(const server *s, ls_coordinator_log_event event)
 {
     ls_str frame;
 
     ls_str_init(&frame);
-    size_t at = ls_coordinator_log_begin(&frame, kind);
-    ls_wire_codec_put(&frame, first, 8);
-    ls_wire_codec_put(&frame, second, 8);
-    ls_coordinator_log_end(&frame, at);
+    ls_coordinator_log_put(&frame, &event);
     bool sent = send_all(s, &frame);
     ls_str_release(&frame);
     return sent;
@@ -86,12 +81,6 @@ static bool receive(server *s, bool waits)
     return n > 0 || (n < 0 && errno == EAGAIN);
 }
 
-static void drop_front(ls_str *bytes, size_t n)
-{
-    memmove(bytes->p, bytes->p + n, bytes->len - n);
-    bytes->len -= n;
-}
-
 /* What an earlier process had said is not said again. */
 static void skip_heard(server *s)
 {
@@ -103,7 +92,7 @@ static void skip_heard(server *s)
         at += n;
         s->n_said++;
     }
-    drop_front(out, at);
+    ls_coordinator_log_drop(out, at);
 }
 
 static bool send_out(server *s)
@@ -237,9 +226,7 @@ static bool answer(server *s, const void *frame)
     ls_str out;
 
     ls_str_init(&out);
-    size_t at = ls_coordinator_log_begin(&out, LS_COORDINATOR_LOG_ANSWER);
-    (void)ls_coordinator_log_answer(s->coordinator_log, frame, &out);
-    ls_coordinator_log_end(&out, at);
+    ls_coordinator_log_answer(s->coordinator_log, frame, &out);
     bool sent = send_all(s, &out);
     ls_str_release(&out);
     return sent;
@@ -264,12 +251,14 @@ static bool take_frames(server *s, size_t bytes)
     log_frames(s, bytes);
     (void)LS_FAULT("coordinator.logged");
     ls_status st = take_all(s->coordinator_log, s->in.p, bytes, true);
-    drop_front(&s->in, bytes);
+    ls_coordinator_log_drop(&s->in, bytes);
     if (s->journal)
         s->n_logged = s->coordinator_log->n_in;
     (void)LS_FAULT("coordinator.taken");
     bool sent = st == LS_OK &&
-                send_numbers(s, LS_COORDINATOR_LOG_ACK, s->n_logged, s->coordinator_log->n_in) &&
+                send_event(s, (ls_coordinator_log_event){.kind = LS_COORDINATOR_LOG_ACK,
+                                                         .number = s->n_logged,
+                                                         .second = s->coordinator_log->n_in}) &&
                 send_out(s);
     (void)LS_FAULT("coordinator.told");
     if (sent && s->journal && ls_journal_bytes(s->journal) > LONG + 2 * s->begun)
@@ -284,9 +273,8 @@ static bool look(server *s)
 
     if (s->in.len > 0 || !s->journal || ls_coordinator_log_due_in(s->coordinator_log, now) != 0)
         return true;
-    size_t at = ls_coordinator_log_begin(&s->in, LS_COORDINATOR_LOG_LOOK);
-    ls_wire_codec_put(&s->in, (uint64_t)now, 8);
-    ls_coordinator_log_end(&s->in, at);
+    ls_coordinator_log_put(
+        &s->in, &(ls_coordinator_log_event){.kind = LS_COORDINATOR_LOG_LOOK, .now = now});
     return take_frames(s, s->in.len);
 }
 
@@ -301,7 +289,7 @@ static bool work(server *s)
         size_t len = n == 0 ? ls_coordinator_log_frame(s->in.p, s->in.len) : 0;
         if (len > 0 && !answer(s, s->in.p))
             return false;
-        drop_front(&s->in, len);
+        ls_coordinator_log_drop(&s->in, len);
         n += len;
     } while (n > 0);
     return look(s);
@@ -320,25 +308,25 @@ static ls_status begin_work(server *s)
 {
     ls_coordinator_args rules;
     ls_journal_found found;
-    size_t n, len;
+    ls_coordinator_log_event hello;
     ls_status st;
+    size_t n;
 
     while ((n = ls_coordinator_log_frame(s->in.p, s->in.len)) == 0)
         if (!receive(s, true))
             return ls_fail(LS_EPEER, "the agent is gone");
-    ls_wire_codec in = ls_coordinator_log_body(s->in.p);
-    s->n_heard = ls_wire_codec_get(&in, 8);
-    const void *bytes = ls_coordinator_log_get_bytes(&in, &len);
-    LS_BUG_IF(ls_coordinator_log_kind_of(s->in.p) != LS_COORDINATOR_LOG_HELLO ||
-                  len != sizeof rules,
+    LS_BUG_IF(!ls_coordinator_log_get(s->in.p, &hello) || hello.kind != LS_COORDINATOR_LOG_HELLO ||
+                  hello.len != sizeof rules,
               "an agent of another program");
-    memcpy(&rules, bytes, sizeof rules);
-    ls_coordinator_log_get_text(&in, s->path, sizeof s->path);
-    drop_front(&s->in, n);
+    s->n_heard = hello.number;
+    memcpy(&rules, hello.bytes, sizeof rules);
+    snprintf(s->path, sizeof s->path, "%s", hello.why);
+    ls_coordinator_log_drop(&s->in, n);
     LS_TRY(st, ls_coordinator_log_open(&s->coordinator_log, &rules), out);
     LS_TRY(st, ls_journal_open(&s->journal, s->path, replay, s, &found), out);
     s->n_logged = s->coordinator_log->n_in;
-    if (!send_numbers(s, LS_COORDINATOR_LOG_HAVE, s->n_logged, 0) || !send_out(s))
+    const ls_coordinator_log_event have = {.kind = LS_COORDINATOR_LOG_HAVE, .number = s->n_logged};
+    if (!send_event(s, have) || !send_out(s))
         st = ls_fail(LS_EPEER, "the agent is gone");
 out:
     return st;

@@ -233,9 +233,8 @@ bool ls_failover_hears(ls_recover_cluster *l, int node, const uint8_t *bytes, si
     return true;
 }
 
-void ls_failover_remembers(void *recover_cluster, const void *bytes, size_t len)
+void ls_failover_remembers(ls_recover_cluster *l, const void *bytes, size_t len)
 {
-    ls_recover_cluster *l = recover_cluster;
     ls_str message;
 
     ls_str_init(&message);
@@ -301,8 +300,17 @@ static void give_up(ls_recover_cluster *l)
     ls_rendezvous_give_up(l->rendezvous);
 }
 
+static ls_members_node node_of(const ls_election_endpoint *endpoint)
+{
+    ls_members_node node = {.ranks = endpoint->workers};
+
+    memcpy(node.host, endpoint->host, sizeof node.host);
+    memcpy(node.ip, endpoint->ip, sizeof node.ip);
+    return node;
+}
+
 /* The nodes of the last view, in its order, as the new coordinator sees them. */
-static ls_status add_endpoints(ls_recover_cluster *l, int64_t now)
+static ls_status add_endpoints(ls_recover_cluster *l)
 {
     const ls_quorum_view *v = last_view(l);
     ls_status st = LS_OK;
@@ -315,8 +323,8 @@ static ls_status add_endpoints(ls_recover_cluster *l, int64_t now)
             continue; /* then it cannot be reached either */
         LS_TRY(st, add_endpoint(l, endpoint), out);
         l->endpoints[l->n_endpoints - 1].away = endpoint->id != ls_election_id(l->election);
-        st = ls_coordinator_process_joins(l->coordinator_process, endpoint->node, endpoint->host,
-                                          endpoint->ip, endpoint->workers, true, now);
+        const ls_members_node about = node_of(endpoint);
+        st = ls_recover_cluster_joins(l, endpoint->node, &about, true);
     }
 out:
     return st;
@@ -349,12 +357,13 @@ static void lose_coordinator(ls_recover_cluster *l, const ls_election_endpoint *
              lost ? lost->node : -1, lost ? lost->host : "?", *l->why ? l->why : "cut off",
              self->node, self->host);
     ls_log(LS_LOG_WARN, "%s, at %s", why, ls_rendezvous_address(l->rendezvous));
-    ls_coordinator_process_restores(l->coordinator_process, &past, why, noticed_ns, now);
-    if (!lost || lost->id == self->id)
-        return;
-    int node = lost->node;
-    ls_failover_loses(l, node);
-    ls_coordinator_process_loses(l->coordinator_process, node, why, noticed_ns, now);
+    ls_coordinator_process_send(l->coordinator_process,
+                                &(ls_coordinator_log_event){.kind = LS_COORDINATOR_LOG_RESTORES,
+                                                            .past = past,
+                                                            .why = why,
+                                                            .noticed_ns = noticed_ns});
+    if (lost && lost->id != self->id)
+        ls_recover_cluster_loses(l, lost->node, why, noticed_ns);
 }
 
 static ls_status take_over(ls_recover_cluster *l, int64_t now)
@@ -367,9 +376,12 @@ static ls_status take_over(ls_recover_cluster *l, int64_t now)
     LS_TRY(st, ls_recover_cluster_open_coordinator_process(l, self->node), out);
     LS_TRY(st, ls_recover_cluster_watch_coordinator_process(l), out);
     LS_TRY(st, ls_rendezvous_take_over(l->rendezvous, last_view(l)->n, next_node(l)), out);
-    LS_TRY(st, add_endpoints(l, now), out);
+    LS_TRY(st, add_endpoints(l), out);
     if (l->memory.len > 0)
-        ls_coordinator_process_recalls(l->coordinator_process, l->memory.p, l->memory.len, now);
+        ls_coordinator_process_send(l->coordinator_process,
+                                    &(ls_coordinator_log_event){.kind = LS_COORDINATOR_LOG_RECALLS,
+                                                                .bytes = l->memory.p,
+                                                                .len = l->memory.len});
     l->floor = last_view(l)->generation;
     l->founded = true;
     l->patience_ns = now + at_least(l->args.dead_ns, BACK_S);
@@ -383,12 +395,6 @@ out:
     return st;
 }
 
-static void address_of(const ls_election_endpoint *endpoint, char *text, size_t cap)
-{
-    snprintf(text, cap, strchr(endpoint->ip, ':') ? "[%.60s]:%d" : "%.60s:%d", endpoint->ip,
-             endpoint->join_port);
-}
-
 static void follow(ls_recover_cluster *l, uint64_t leader, uint64_t term, int64_t now)
 {
     const ls_election_endpoint *endpoint = ls_election_find(l->election, leader),
@@ -397,7 +403,7 @@ static void follow(ls_recover_cluster *l, uint64_t leader, uint64_t term, int64_
 
     if (!endpoint || !self)
         return; /* the list is on its way */
-    address_of(endpoint, address, sizeof address);
+    ls_members_format(endpoint->ip, endpoint->join_port, address, sizeof address);
     if (ls_rendezvous_follow(l->rendezvous, address, self->node, self->id,
                              now + FOLLOW_S * LS_NS_PER_S) != LS_OK) {
         l->orphan_ns = l->orphan_ns ? l->orphan_ns : now;
@@ -461,9 +467,7 @@ static bool on_returns(void *context, int node, uint64_t id, ls_members_node *ab
 
     if (!endpoint || !endpoint->away || endpoint->id != id)
         return false;
-    *about_out = (ls_members_node){.ranks = endpoint->workers};
-    memcpy(about_out->host, endpoint->host, sizeof about_out->host);
-    memcpy(about_out->ip, endpoint->ip, sizeof about_out->ip);
+    *about_out = node_of(endpoint);
     return true;
 }
 
@@ -473,7 +477,9 @@ static void on_returned(void *context, int node)
 
     endpoint_of(l, node)->away = false;
     tell_endpoints(l, node);
-    ls_coordinator_process_returns(l->coordinator_process, node);
+    ls_coordinator_process_send(
+        l->coordinator_process,
+        &(ls_coordinator_log_event){.kind = LS_COORDINATOR_LOG_RETURNS, .node = node});
 }
 
 /* Nodes that do not come back are lost, too. */
@@ -487,9 +493,7 @@ static void lose_absent(ls_recover_cluster *l, int64_t now)
         snprintf(why, sizeof why, "node %d (%s) was lost: it did not come to the new coordinator",
                  endpoint.node, endpoint.host);
         ls_log(LS_LOG_INFO, "%s", why);
-        ls_failover_loses(l, endpoint.node);
-        ls_coordinator_process_loses(l->coordinator_process, endpoint.node, why, l->args.dead_ns,
-                                     now);
+        ls_recover_cluster_loses(l, endpoint.node, why, l->args.dead_ns);
         i = -1;
     }
 }
@@ -572,7 +576,7 @@ void ls_recover_cluster_join_list(const ls_recover_cluster *l, char *text_out, s
 
     *text_out = '\0';
     for (int i = 0; i < n; i++) {
-        address_of(&endpoints[i], address, sizeof address);
+        ls_members_format(endpoints[i].ip, endpoints[i].join_port, address, sizeof address);
         if (endpoints[i].id == ls_election_id(l->election) || len + strlen(address) + 2 > cap)
             continue;
         len += (size_t)snprintf(text_out + len, cap - len, "%s%s", len ? "," : "", address);

@@ -27,46 +27,42 @@ static void take_message(ls_recover_cluster *l, const void *bytes, size_t len)
     ls_messages_release(&message);
 }
 
-static void on_tell(void *context, int node, const void *bytes, size_t len)
+/* What the coordinator decides. Its own agent knows of its workers by their verdicts, so a STOP for
+ * one of them is this node's own failure. */
+static void on_act(void *context, const ls_coordinator_log_event *event)
 {
+    const ls_coordinator_log_event *e = event;
     ls_recover_cluster *l = context;
 
-    if (node != l->self)
-        ls_rendezvous_tell(l->rendezvous, node, bytes, len);
-    else
-        take_message(l, bytes, len);
-}
-
-static void on_call(void *context, int node)
-{
-    ls_rendezvous_call(((ls_recover_cluster *)context)->rendezvous, node);
-}
-
-static void on_expel(void *context, int node, const char *why)
-{
-    ls_recover_cluster *l = context;
-
-    ls_rendezvous_expel(l->rendezvous, node, why);
-    ls_failover_loses(l, node);
-}
-
-/* The coordinator's own agent knows of its workers by their verdicts. */
-static void on_stop(void *context, int node, int code, const ls_err_record *why)
-{
-    ls_recover_cluster *l = context;
-
-    if (node == l->self)
-        ls_rendezvous_fail(l->rendezvous, code, why);
-    else
-        ls_rendezvous_stop(l->rendezvous, code, why);
-}
-
-static void on_died(void *context, const char *what, int64_t took_ns)
-{
-    const ls_recover_cluster *l = context;
-
-    if (l->heal)
-        ls_heal_tell(l->heal, what, took_ns);
+    switch (e->kind) {
+    case LS_COORDINATOR_LOG_TELL:
+        if (e->node != l->self)
+            ls_rendezvous_tell(l->rendezvous, e->node, e->bytes, e->len);
+        else
+            take_message(l, e->bytes, e->len);
+        break;
+    case LS_COORDINATOR_LOG_CALL:
+        ls_rendezvous_call(l->rendezvous, e->node);
+        break;
+    case LS_COORDINATOR_LOG_EXPEL:
+        ls_rendezvous_expel(l->rendezvous, e->node, e->why);
+        ls_failover_loses(l, e->node);
+        break;
+    case LS_COORDINATOR_LOG_STOP:
+        ls_fail(e->status, "%s", e->why);
+        ls_err_hint("%s", e->hint);
+        ls_rendezvous_decide(l->rendezvous, e->code, ls_err_last(), e->node == l->self);
+        break;
+    case LS_COORDINATOR_LOG_REMEMBER:
+        ls_failover_remembers(l, e->bytes, e->len);
+        break;
+    case LS_COORDINATOR_LOG_DIED:
+        if (l->heal)
+            ls_heal_tell(l->heal, e->why, e->noticed_ns);
+        break;
+    default:
+        break;
+    }
 }
 
 /* --- the hooks -------------------------------------------------------------------------------- */
@@ -74,19 +70,26 @@ static void on_died(void *context, const char *what, int64_t took_ns)
 static bool on_join(void *context, int node, const ls_members_node *about, char *why, size_t cap)
 {
     ls_recover_cluster *l = context;
-    int64_t now = ls_time_now_ns();
 
-    if (ls_coordinator_process_excludes(l->coordinator_process, about->host, now, why, cap))
+    if (ls_coordinator_process_excludes(l->coordinator_process, about->host, why, cap))
         return false;
     ls_status st = ls_failover_joins(l, node, about);
     if (st == LS_OK)
-        st = ls_coordinator_process_joins(l->coordinator_process, node, about->host, about->ip,
-                                          about->ranks, false, now);
+        st = ls_recover_cluster_joins(l, node, about, false);
     if (st == LS_OK)
         return true;
     snprintf(why, cap, "%.200s", ls_err_last()->text);
     ls_failover_loses(l, node);
     return false;
+}
+
+/* What the workers of a node say, to the coordinator here. */
+static void give_message(ls_recover_cluster *l, int node, const void *bytes, size_t len)
+{
+    ls_coordinator_process_send(
+        l->coordinator_process,
+        &(ls_coordinator_log_event){
+            .kind = LS_COORDINATOR_LOG_TAKES, .node = node, .bytes = bytes, .len = len});
 }
 
 /* What another node says: about failover; from the coordinator; or to it, and then as it came. */
@@ -97,7 +100,7 @@ static void on_heard(void *context, int node, const uint8_t *bytes, size_t len)
     if (ls_failover_hears(l, node, bytes, len))
         return;
     if (l->coordinator_process)
-        ls_coordinator_process_takes(l->coordinator_process, node, bytes, len, ls_time_now_ns());
+        give_message(l, node, bytes, len);
     else
         take_message(l, bytes, len);
 }
@@ -107,8 +110,7 @@ static void on_lost(void *context, int node, const char *why, int64_t silent_ns)
     ls_recover_cluster *l = context;
 
     ls_log(LS_LOG_INFO, "%s", why);
-    ls_failover_loses(l, node);
-    ls_coordinator_process_loses(l->coordinator_process, node, why, silent_ns, ls_time_now_ns());
+    ls_recover_cluster_loses(l, node, why, silent_ns);
 }
 
 static void on_look(void *context)
@@ -118,7 +120,7 @@ static void on_look(void *context)
     ls_failover_looks(l);
     if (l->coordinator_process && !l->over &&
         ls_coordinator_process_attend(l->coordinator_process) != LS_OK)
-        ls_rendezvous_stop(l->rendezvous, ls_err_exit_code(LS_ENORETRY), ls_err_last());
+        ls_rendezvous_decide(l->rendezvous, ls_err_exit_code(LS_ENORETRY), ls_err_last(), false);
 }
 
 static bool on_idle(void *context, int node)
@@ -142,16 +144,32 @@ ls_status ls_recover_cluster_open_coordinator_process(ls_recover_cluster *l, int
                   .self = self,
                   .agree = a->failover ? ls_failover_agrees : NULL},
         .program = a->program,
-        .tell = on_tell,
-        .call = on_call,
-        .expel = on_expel,
-        .stop = on_stop,
-        .remember = ls_failover_remembers,
-        .died = on_died,
+        .act = on_act,
         .context = l};
 
     l->self = self;
     return ls_coordinator_process_open(&l->coordinator_process, &args);
+}
+
+ls_status ls_recover_cluster_joins(ls_recover_cluster *l, int node, const ls_members_node *about,
+                                   bool begins)
+{
+    return ls_coordinator_process_joins(
+        l->coordinator_process, &(ls_coordinator_log_event){.kind = LS_COORDINATOR_LOG_JOINS,
+                                                            .node = node,
+                                                            .workers = about->ranks,
+                                                            .begins = begins,
+                                                            .host = about->host,
+                                                            .ip = about->ip});
+}
+
+void ls_recover_cluster_loses(ls_recover_cluster *l, int node, const char *why, int64_t noticed_ns)
+{
+    ls_failover_loses(l, node);
+    ls_coordinator_process_send(
+        l->coordinator_process,
+        &(ls_coordinator_log_event){
+            .kind = LS_COORDINATOR_LOG_LOSES, .node = node, .why = why, .noticed_ns = noticed_ns});
 }
 
 ls_status ls_recover_cluster_watch_coordinator_process(ls_recover_cluster *l)
@@ -213,11 +231,11 @@ static ls_status join_all(ls_recover_cluster *l)
     for (int i = 0; i < m->nodes && st == LS_OK; i++) {
         const ls_members_node *n = &m->node[i];
         LS_TRY(st, ls_roster_add(&l->roster, n->host, n->ip), out);
-        st = ls_coordinator_process_joins(l->coordinator_process, i, n->host, n->ip, n->ranks, true,
-                                          ls_time_now_ns());
+        st = ls_recover_cluster_joins(l, i, n, true);
     }
     LS_TRY(st, st, out);
-    ls_coordinator_process_has_named(l->coordinator_process);
+    ls_coordinator_process_send(l->coordinator_process,
+                                &(ls_coordinator_log_event){.kind = LS_COORDINATOR_LOG_NAMED});
     st = ls_recover_cluster_watch_coordinator_process(l);
 out:
     return st;
@@ -244,8 +262,7 @@ void ls_recover_cluster_say(void *recover_cluster, const ls_messages *message)
     if (ls_str_status(&bytes) != LS_OK)
         ls_log(LS_LOG_ERROR, "a message to the coordinator is lost: %s", ls_err_last()->text);
     else if (l->coordinator_process)
-        ls_coordinator_process_takes(l->coordinator_process, l->self, bytes.p, bytes.len,
-                                     ls_time_now_ns());
+        give_message(l, l->self, bytes.p, bytes.len);
     else
         ls_rendezvous_tell(l->rendezvous, 0, bytes.p, bytes.len);
     ls_str_release(&bytes);

@@ -43,6 +43,12 @@ ls_status ls_recover_cluster_open_coordinator_process(ls_recover_cluster *recove
                                                       int self);
 ls_status ls_recover_cluster_watch_coordinator_process(ls_recover_cluster *recover_cluster);
 
+/* The coordinator here: a node has come; a node is lost, also to failover. */
+ls_status ls_recover_cluster_joins(ls_recover_cluster *recover_cluster, int node,
+                                   const ls_members_node *about, bool begins);
+void ls_recover_cluster_loses(ls_recover_cluster *recover_cluster, int node, const char *why,
+                              int64_t noticed_ns);
+
 /* All of these do nothing where no node can succeed the coordinator. */
 ls_status ls_failover_open(ls_recover_cluster *recover_cluster);
 void ls_failover_close(ls_recover_cluster *recover_cluster);
@@ -58,6 +64,6 @@ ls_status ls_failover_joins(ls_recover_cluster *recover_cluster, int node,
 void ls_failover_loses(ls_recover_cluster *recover_cluster, int node);
 uint64_t ls_failover_agrees(void *recover_cluster, const int *nodes, int n, uint64_t above);
 /* The coordinator has learned something that a successor must know. */
-void ls_failover_remembers(void *recover_cluster, const void *bytes, size_t len);
+void ls_failover_remembers(ls_recover_cluster *recover_cluster, const void *bytes, size_t len);
 
 LS_C_END
