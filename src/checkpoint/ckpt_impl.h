@@ -92,12 +92,18 @@ static inline int64_t ls_ckpt_blocks(int64_t bytes)
     return bytes / LS_CKPT_BLOCK + (bytes % LS_CKPT_BLOCK != 0);
 }
 
-int ls_ckpt_hash_order(ls_hash a, ls_hash b); /* like strcmp */
+/* Orders for qsort() and bsearch(): by hash, of elements that begin with one (ls_hash,
+ * ls_ckpt_object); by name, then kind. */
+int ls_ckpt_hash_order(const void *a, const void *b);
+int ls_ckpt_name_order(const char *name, const char *kind, const char *name2, const char *kind2);
+int ls_ckpt_row_order(const void *a, const void *b);
+
+/* Room for one more element in an array of which n are used; LS_ENOMEM: it is as it was. */
+ls_status ls_ckpt_grow(void **array, int n, int *cap, size_t size);
 
 /* Sort, each content once; returns how many are left. */
 int ls_ckpt_objects_sort(ls_ckpt_object *objects, int n);
 int ls_ckpt_object_index(const ls_ckpt *ckpt, ls_hash hash); /* -1: it has none such */
-int ls_ckpt_row_order(const void *a, const void *b);         /* by name, then kind */
 /* Its boxes cover the tensor exactly once (and are sorted now). LS_EDATA: they do not. */
 ls_status ls_ckpt_row_check(ls_ckpt_row *row);
 
@@ -166,6 +172,11 @@ ls_status ls_ckpt_tensor_check(const ls_ckpt_tensor *tensor, const int64_t *shap
 /* From the text of ls_ckpt_write_parts(), checked like a manifest but for the cover
  * (ckpt_manifest.c). */
 ls_status ls_ckpt_report_parse(ls_ckpt_added *added, const char *text, size_t len);
+
+/* --- ckpt_load.c --- */
+
+/* Whole tensors as parts, owned by the caller; NULL: LS_ENOMEM. */
+ls_ckpt_part *ls_ckpt_whole_parts(const ls_ckpt_tensor *tensors, int n);
 
 /* --- ckpt_object.c --- */
 
@@ -302,7 +313,10 @@ ls_status ls_ckpt_read_manifest(const char *dir, int64_t step, ls_ckpt **ckpt_ou
 /* The same, but where the store has a key only if the manifest is signed with it: checked before
  * parsing. */
 ls_status ls_ckpt_read_trusted(const ls_ckpt_store *store, int64_t step, ls_ckpt **ckpt_out);
-/* All objects are there with the right size. LS_EDATA: the first that is not. */
+/* The newest one below a step that can be read so; NULL: none. Damaged ones are passed over. */
+ls_status ls_ckpt_read_newest(const ls_ckpt_store *store, int64_t below, ls_ckpt **ckpt_out);
+/* All objects are there with the right size, restored from the mirror where the manifest has one.
+ * LS_EDATA: the first that is not. */
 ls_status ls_ckpt_objects_there(const ls_ckpt *ckpt);
 /* The newest usable checkpoint below a step. Damaged ones on the way are added to passed. */
 typedef struct ls_ckpt_passed {

@@ -242,14 +242,8 @@ static int64_t volume(const int64_t *shape, int ndim)
  * them. */
 static ls_status add_need(load *x, const need *added)
 {
-    if (x->n_needs == x->cap) {
-        int cap = x->cap ? 2 * x->cap : 256;
-        need *grown = ls_mem_resize(x->needs, (size_t)cap * sizeof *grown);
-        if (!grown)
-            return LS_ENOMEM;
-        x->needs = grown;
-        x->cap = cap;
-    }
+    if (ls_ckpt_grow((void **)&x->needs, x->n_needs, &x->cap, sizeof *x->needs) != LS_OK)
+        return LS_ENOMEM;
     x->needs[x->n_needs++] = *added;
     x->wanted[added->box->object] +=
         volume(added->common.common, LS_CKPT_RANK) * ls_dtype_bytes(added->row->type);
@@ -344,29 +338,43 @@ static int needs_of(const load *x, int object, const need **first_out)
     return n;
 }
 
-/* Copy everything that is wanted out of an object; what is not in memory yet is read. */
+/* Copy what two boxes have in common out of an object whose header was read. What is not in memory
+ * yet is read. Example, a stored box [4, 4] of 4-byte elements from byte 100 on, of which rows 1 and
+ * 2 are wanted: bytes 116 to 147 are needed, and copied at once. */
+static ls_status take_common(ls_ckpt_reader *reader, const ls_safetensors *file,
+                             const ls_ckpt_row *row, const ls_ckpt_box *box, const copy *c,
+                             void *to)
+{
+    int64_t width = ls_dtype_bytes(row->type), last[LS_CKPT_RANK];
+    const ls_safetensors_entry *e;
+    ls_status st;
+
+    LS_TRY(st, find_box(file, row, box, reader->path.p, &e), out);
+    for (int i = 0; i < LS_CKPT_RANK; i++)
+        last[i] = c->from[i] + c->common[i] - 1;
+    LS_TRY(st,
+           ls_ckpt_reader_need(reader, e->begin + index_of(c->from, c->from_shape) * width,
+                               e->begin + (index_of(last, c->from_shape) + 1) * width),
+           out);
+    copy_box(c, reader->bytes + e->begin, to, width);
+out:
+    return st;
+}
+
+/* Copy everything that is wanted out of an object. */
 static ls_status take_needs(const load *x, int object, ls_ckpt_reader *reader)
 {
     ls_safetensors file = {.count = 0};
-    const ls_safetensors_entry *e;
     const need *d;
     int n = needs_of(x, object, &d);
     ls_status st = LS_OK;
 
     LS_TRY(st, read_header(reader, &file), out);
     for (; n > 0; n--, d++) {
-        int64_t width = ls_dtype_bytes(d->row->type), last[LS_CKPT_RANK];
-        const copy *c = &d->common;
-        LS_TRY(st, find_box(&file, d->row, d->box, reader->path.p, &e), out);
-        for (int i = 0; i < LS_CKPT_RANK; i++)
-            last[i] = c->from[i] + c->common[i] - 1;
-        LS_TRY(st,
-               ls_ckpt_reader_need(reader, e->begin + index_of(c->from, c->from_shape) * width,
-                                   e->begin + (index_of(last, c->from_shape) + 1) * width),
-               out);
-        copy_box(c, reader->bytes + e->begin, d->part->of.bytes, width);
-        if (d->part->of.spilled)
-            ls_spill_give_back(d->part->of.bytes, volume(d->part->shape, d->row->ndim) * width);
+        const ls_ckpt_tensor *t = &d->part->of;
+        LS_TRY(st, take_common(reader, &file, d->row, d->box, &d->common, t->bytes), out);
+        if (t->spilled)
+            ls_spill_give_back(t->bytes, volume(d->part->shape, t->ndim) * ls_dtype_bytes(t->type));
     }
 out:
     ls_safetensors_close(&file);
@@ -432,27 +440,44 @@ out:
     return st;
 }
 
-ls_status ls_ckpt_load_parts(const ls_ckpt *ckpt, const ls_ckpt_part *parts, int n,
-                             ls_ckpt_read *read_out)
+/* store: NULL, or where objects that were read whole are remembered as good. *damaged_out: it failed
+ * because an object is damaged, and an older checkpoint may do. */
+static ls_status load_parts(ls_ckpt_store *store, const ls_ckpt *ckpt, const ls_ckpt_part *parts,
+                            int n, ls_ckpt_read *read_out, bool *damaged_out)
 {
     int64_t begun_ns = ls_time_now_ns();
     ls_status st = LS_OK;
-    load x;
+    load x = {.ckpt = ckpt};
 
+    *damaged_out = false;
     ls_err_doing("loading step %lld", (long long)ckpt->info.step);
+    LS_TRY(st, parts ? LS_OK : LS_ENOMEM, out);
     LS_TRY(st, plan_load(&x, ckpt, parts, n), out);
-    LS_TRY(st, take_all(&x), out);
-    x.read.seconds = (double)(ls_time_now_ns() - begun_ns) / 1e9;
-    if (read_out)
-        *read_out = x.read;
+    st = take_all(&x);
+    *damaged_out = is_damage(st);
+    if (st == LS_OK && store)
+        ls_ckpt_store_remember(store, ckpt, x.whole);
+    *read_out = x.read;
+    read_out->seconds = (double)(ls_time_now_ns() - begun_ns) / 1e9;
 out:
     load_release(&x);
     ls_err_done();
     return st;
 }
 
-/* Whole tensors as parts. */
-static ls_ckpt_part *whole_parts(const ls_ckpt_tensor *tensors, int n)
+ls_status ls_ckpt_load_parts(const ls_ckpt *ckpt, const ls_ckpt_part *parts, int n,
+                             ls_ckpt_read *read_out)
+{
+    ls_ckpt_read read;
+    bool damaged;
+    ls_status st = load_parts(NULL, ckpt, parts, n, &read, &damaged);
+
+    if (st == LS_OK && read_out)
+        *read_out = read;
+    return st;
+}
+
+ls_ckpt_part *ls_ckpt_whole_parts(const ls_ckpt_tensor *tensors, int n)
 {
     ls_ckpt_part *parts = ls_mem_array((size_t)n, sizeof *parts);
 
@@ -465,8 +490,8 @@ static ls_ckpt_part *whole_parts(const ls_ckpt_tensor *tensors, int n)
 
 ls_status ls_ckpt_load(const ls_ckpt *ckpt, ls_ckpt_tensor *tensors, int n)
 {
-    ls_ckpt_part *parts = whole_parts(tensors, n);
-    ls_status st = parts ? ls_ckpt_load_parts(ckpt, parts, n, NULL) : LS_ENOMEM;
+    ls_ckpt_part *parts = ls_ckpt_whole_parts(tensors, n);
+    ls_status st = ls_ckpt_load_parts(ckpt, parts, n, NULL);
 
     ls_mem_free(parts);
     return st;
@@ -479,19 +504,10 @@ static ls_status read_common(const ls_ckpt *ckpt, const ls_ckpt_row *row, const 
     ls_status st = LS_OK;
     ls_ckpt_reader reader;
     ls_safetensors file = {.count = 0};
-    const ls_safetensors_entry *e;
-    int64_t width = ls_dtype_bytes(row->type), last[LS_CKPT_RANK];
 
     LS_TRY(st, ls_ckpt_reader_open(&reader, ckpt->dir, &ckpt->objects[box->object], NULL), out);
     LS_TRY(st, read_header(&reader, &file), out);
-    LS_TRY(st, find_box(&file, row, box, reader.path.p, &e), out);
-    for (int i = 0; i < LS_CKPT_RANK; i++)
-        last[i] = c->from[i] + c->common[i] - 1;
-    LS_TRY(st,
-           ls_ckpt_reader_need(&reader, e->begin + index_of(c->from, c->from_shape) * width,
-                               e->begin + (index_of(last, c->from_shape) + 1) * width),
-           out);
-    copy_box(c, reader.bytes + e->begin, dst, width);
+    LS_TRY(st, take_common(&reader, &file, row, box, c, dst), out);
 out:
     ls_safetensors_close(&file);
     ls_ckpt_reader_close(&reader);
@@ -521,32 +537,6 @@ out:
 
 /* --- the newest that loads ----------------------------------------------------------------------
  */
-
-/* One try: LS_EDATA or LS_EIO with *damaged_out set means that an older checkpoint may do. */
-static ls_status try_load(ls_ckpt_store *store, const ls_ckpt *ckpt, ls_ckpt_tensor *tensors, int n,
-                          bool *damaged_out)
-{
-    ls_ckpt_part *parts = whole_parts(tensors, n);
-    int64_t begun_ns = ls_time_now_ns();
-    ls_status st = LS_OK;
-    load x = {.ckpt = ckpt};
-
-    *damaged_out = false;
-    ls_err_doing("loading step %lld", (long long)ckpt->info.step);
-    LS_TRY(st, parts ? LS_OK : LS_ENOMEM, out);
-    LS_TRY(st, plan_load(&x, ckpt, parts, n), out);
-    st = take_all(&x);
-    *damaged_out = is_damage(st);
-    if (st == LS_OK)
-        ls_ckpt_store_remember(store, ckpt, x.whole);
-    store->read = x.read;
-    store->read.seconds = (double)(ls_time_now_ns() - begun_ns) / 1e9;
-out:
-    load_release(&x);
-    ls_mem_free(parts);
-    ls_err_done();
-    return st;
-}
 
 struct ls_ckpt_search {
     ls_ckpt_store *store; /* borrowed */
@@ -625,13 +615,14 @@ ls_status ls_ckpt_load_newest(ls_ckpt_store *store, ls_ckpt_tensor *tensors, int
     ls_status st = LS_OK;
     ls_ckpt_search *search = NULL;
     const ls_ckpt *ckpt = NULL;
+    ls_ckpt_part *parts = ls_ckpt_whole_parts(tensors, n);
 
     LS_TRY(st, ls_ckpt_search_open(&search, store), out);
     for (bool damaged = true; damaged;) {
         LS_TRY(st, ls_ckpt_search_next(search, &ckpt), out);
         if (!ckpt)
             break;
-        st = try_load(store, ckpt, tensors, n, &damaged);
+        st = load_parts(store, ckpt, parts, n, &store->read, &damaged);
         if (st != LS_OK && !damaged)
             goto out;
         if (damaged)
@@ -642,6 +633,7 @@ ls_status ls_ckpt_load_newest(ls_ckpt_store *store, ls_ckpt_tensor *tensors, int
     *found_out = ckpt != NULL;
 out:
     ls_ckpt_search_close(search);
+    ls_mem_free(parts);
     return st;
 }
 

@@ -33,17 +33,47 @@
 #include <jansson.h>
 #include <math.h>
 #include "base/json.h"
+#include "base/mem.h"
 #include "checkpoint/safetensors.h"
 
 #define FORMAT "lineshaft-checkpoint"
 enum { VERSION = 1 };
 #define TAIL_START "\n  \"saved\": "
 
-int ls_ckpt_hash_order(ls_hash a, ls_hash b)
+int ls_ckpt_hash_order(const void *a, const void *b)
 {
-    if (a.hi != b.hi)
-        return a.hi < b.hi ? -1 : 1;
-    return a.lo < b.lo ? -1 : a.lo > b.lo;
+    const ls_hash *x = a, *y = b;
+
+    if (x->hi != y->hi)
+        return x->hi < y->hi ? -1 : 1;
+    return x->lo < y->lo ? -1 : x->lo > y->lo;
+}
+
+int ls_ckpt_name_order(const char *name, const char *kind, const char *name2, const char *kind2)
+{
+    int order = strcmp(name, name2);
+
+    return order ? order : strcmp(kind, kind2);
+}
+
+int ls_ckpt_row_order(const void *a, const void *b)
+{
+    const ls_ckpt_row *x = a, *y = b;
+
+    return ls_ckpt_name_order(x->name, x->kind, y->name, y->kind);
+}
+
+ls_status ls_ckpt_grow(void **array, int n, int *cap, size_t size)
+{
+    if (n < *cap)
+        return LS_OK;
+    int more = *cap ? *cap * 2 : 32;
+    void *grown = ls_mem_resize(*array, (size_t)more * size);
+    if (!grown)
+        return LS_ENOMEM;
+    *array = grown;
+    *cap = more;
+    return LS_OK;
 }
 
 /* --- writing ------------------------------------------------------------------------------------
@@ -195,21 +225,14 @@ bool ls_ckpt_manifest_same(const char *text, size_t len, const ls_str *body)
 /* --- tables -------------------------------------------------------------------------------------
  */
 
-static int by_hash(const void *a, const void *b)
-{
-    const ls_ckpt_object *x = a, *y = b;
-
-    return ls_ckpt_hash_order(x->hash, y->hash);
-}
-
 int ls_ckpt_objects_sort(ls_ckpt_object *objects, int n)
 {
     int kept = 0;
 
     if (n)
-        qsort(objects, (size_t)n, sizeof *objects, by_hash);
+        qsort(objects, (size_t)n, sizeof *objects, ls_ckpt_hash_order);
     for (int i = 0; i < n; i++)
-        if (kept == 0 || by_hash(&objects[kept - 1], &objects[i]) != 0)
+        if (kept == 0 || ls_ckpt_hash_order(&objects[kept - 1], &objects[i]) != 0)
             objects[kept++] = objects[i];
     return kept;
 }
@@ -219,16 +242,8 @@ int ls_ckpt_object_index(const ls_ckpt *ckpt, ls_hash hash)
     const ls_ckpt_object key = {.hash = hash}, *o = NULL;
 
     if (ckpt->n_objects)
-        o = bsearch(&key, ckpt->objects, (size_t)ckpt->n_objects, sizeof key, by_hash);
+        o = bsearch(&key, ckpt->objects, (size_t)ckpt->n_objects, sizeof key, ls_ckpt_hash_order);
     return o ? (int)(o - ckpt->objects) : -1;
-}
-
-int ls_ckpt_row_order(const void *a, const void *b)
-{
-    const ls_ckpt_row *x = a, *y = b;
-    int order = strcmp(x->name, y->name);
-
-    return order ? order : strcmp(x->kind, y->kind);
 }
 
 /* --- reading ------------------------------------------------------------------------------------
@@ -446,7 +461,7 @@ static ls_status read_objects(ls_ckpt *ckpt, json_t *map)
         LS_TRY(st, read_object(ckpt, &ckpt->objects[ckpt->n_objects], name, row), out);
         ckpt->n_objects++;
     }
-    qsort(ckpt->objects, (size_t)ckpt->n_objects, sizeof *ckpt->objects, by_hash);
+    qsort(ckpt->objects, (size_t)ckpt->n_objects, sizeof *ckpt->objects, ls_ckpt_hash_order);
 out:
     return st;
 }

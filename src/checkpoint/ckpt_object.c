@@ -24,14 +24,22 @@ void ls_ckpt_object_path(const char *dir, ls_hash hash, ls_str *path_out)
     ls_str_printf(path_out, "%s/objects/%.2s/%s.safetensors", dir, hex, hex);
 }
 
+/* After a failed call: whether to try it again, because a handle is stale; waits a little. */
+static bool is_stale(int64_t until_ns)
+{
+    if (errno != ESTALE || ls_time_now_ns() >= until_ns)
+        return false;
+    usleep(50 * 1000);
+    return true;
+}
+
 int ls_ckpt_open_file(const char *path, int flags)
 {
     int64_t until_ns = ls_time_now_ns() + LS_CKPT_SEEN_S * LS_NS_PER_S;
     int fd;
 
-    while ((fd = open(path, flags | O_RDONLY | O_CLOEXEC)) < 0 && errno == ESTALE &&
-           ls_time_now_ns() < until_ns)
-        usleep(50 * 1000);
+    while ((fd = open(path, flags | O_RDONLY | O_CLOEXEC)) < 0 && is_stale(until_ns))
+        ;
     return fd;
 }
 
@@ -40,8 +48,8 @@ int ls_ckpt_stat_file(const char *path, struct stat *info_out)
     int64_t until_ns = ls_time_now_ns() + LS_CKPT_SEEN_S * LS_NS_PER_S;
     int rc;
 
-    while ((rc = stat(path, info_out)) != 0 && errno == ESTALE && ls_time_now_ns() < until_ns)
-        usleep(50 * 1000);
+    while ((rc = stat(path, info_out)) != 0 && is_stale(until_ns))
+        ;
     return rc;
 }
 
@@ -57,9 +65,8 @@ ls_status ls_ckpt_read_file(const char *path, int64_t limit_bytes, ls_str *text_
     int64_t until_ns = ls_time_now_ns() + LS_CKPT_SEEN_S * LS_NS_PER_S;
     ls_status st;
 
-    while ((st = ls_file_read(path, limit_bytes, text_out)) == LS_EIO && errno == ESTALE &&
-           ls_time_now_ns() < until_ns)
-        usleep(50 * 1000);
+    while ((st = ls_file_read(path, limit_bytes, text_out)) == LS_EIO && is_stale(until_ns))
+        ;
     return st;
 }
 
@@ -124,10 +131,9 @@ static ls_status read_bytes(ls_ckpt_reader *reader, int64_t at, int64_t len)
         ssize_t n = pread(reader->fd, reader->bytes + at, (size_t)len, at);
         if (n < 0 && errno == EINTR)
             continue;
-        if (n < 0 && errno == ESTALE && ls_time_now_ns() < until_ns) {
+        if (n < 0 && is_stale(until_ns)) {
             close(reader->fd);
             reader->fd = -1;
-            usleep(50 * 1000);
             ls_status st = open_object(path, reader->object, &reader->fd);
             if (st != LS_OK)
                 return st;
@@ -143,27 +149,17 @@ static ls_status read_bytes(ls_ckpt_reader *reader, int64_t at, int64_t len)
     return LS_OK;
 }
 
-static ls_status check_block(const ls_ckpt_object *object, int64_t block, const void *bytes,
-                             int64_t len, const char *path)
-{
-    if (ls_hash_crc32c(0, bytes, (size_t)len) == object->crcs[block])
-        return LS_OK;
-    return ls_fail(LS_EDATA, "object \"%s\" is damaged in bytes %lld to %lld", path,
-                   (long long)(block * LS_CKPT_BLOCK),
-                   (long long)(block * LS_CKPT_BLOCK + len - 1));
-}
-
 ls_status ls_ckpt_reader_check(const ls_ckpt_reader *reader, int64_t first, int64_t end)
 {
     const ls_ckpt_object *o = reader->object;
-    ls_status st = LS_OK;
 
-    for (int64_t b = first; b < end && st == LS_OK; b++) {
-        int64_t at = b * LS_CKPT_BLOCK;
-        st = check_block(o, b, reader->bytes + at, ls_min_i64(LS_CKPT_BLOCK, o->bytes - at),
-                         reader->path.p);
+    for (int64_t b = first; b < end; b++) {
+        int64_t at = b * LS_CKPT_BLOCK, len = ls_min_i64(LS_CKPT_BLOCK, o->bytes - at);
+        if (ls_hash_crc32c(0, reader->bytes + at, (size_t)len) != o->crcs[b])
+            return ls_fail(LS_EDATA, "object \"%s\" is damaged in bytes %lld to %lld",
+                           reader->path.p, (long long)at, (long long)(at + len - 1));
     }
-    return st;
+    return LS_OK;
 }
 
 /* Read the blocks that hold bytes begin .. end-1 and are not in memory yet, and compare each with
@@ -217,21 +213,13 @@ out:
     return st;
 }
 
-static ls_status check_name(const ls_ckpt_object *object, ls_hash got, const char *path)
-{
-    if (ls_hash_equal(object->hash, got))
-        return LS_OK;
-    return ls_fail(LS_EDATA, "object \"%s\" does not have the hash of its name", path);
-}
-
 ls_status ls_ckpt_reader_all(ls_ckpt_reader *reader)
 {
-    ls_status st = LS_OK;
     const ls_ckpt_object *o = reader->object;
+    ls_status st = ls_ckpt_reader_need(reader, 0, o->bytes);
 
-    LS_TRY(st, ls_ckpt_reader_need(reader, 0, o->bytes), out);
-    LS_TRY(st, check_name(o, ls_hash_bytes(reader->bytes, (size_t)o->bytes), reader->path.p), out);
-out:
+    if (st == LS_OK && !ls_hash_equal(o->hash, ls_hash_bytes(reader->bytes, (size_t)o->bytes)))
+        st = ls_fail(LS_EDATA, "object \"%s\" does not have the hash of its name", reader->path.p);
     return st;
 }
 

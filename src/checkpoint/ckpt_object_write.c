@@ -439,34 +439,24 @@ static void feed(ls_ckpt_flow *flow, object_write *f)
     advance(flow, f);
 }
 
-/* Whether bytes of an object are missing in its file and not on their way. */
-static bool hungry(const object_write *f)
-{
-    return f->stage == WRITING && !f->again && f->given < f->object->bytes;
-}
+/* The first object of which this is true: it is (not) in use; bytes of it are missing in its file
+ * and not on their way. */
+typedef enum condition { IS_UNUSED, IS_USED, IS_HUNGRY } condition;
 
-static object_write *find_write(ls_ckpt_flow *flow, bool (*is)(const object_write *f))
+static object_write *find_write(ls_ckpt_flow *flow, condition wanted)
 {
-    for (int i = 0; i < WRITES; i++)
-        if (is(&flow->writes[i]))
-            return &flow->writes[i];
+    for (object_write *f = flow->writes; f < flow->writes + WRITES; f++) {
+        bool hungry = f->stage == WRITING && !f->again && f->given < f->object->bytes;
+        if (wanted == IS_HUNGRY ? hungry : (f->stage != UNUSED) == (wanted == IS_USED))
+            return f;
+    }
     return NULL;
-}
-
-static bool is_unused(const object_write *f)
-{
-    return f->stage == UNUSED;
-}
-
-static bool is_used(const object_write *f)
-{
-    return f->stage != UNUSED;
 }
 
 /* Advance the objects under way by one event. */
 static void push(ls_ckpt_flow *flow)
 {
-    object_write *f = find_write(flow, hungry); /* one that is written anew */
+    object_write *f = find_write(flow, IS_HUNGRY); /* one that is written anew */
 
     if (f)
         feed(flow, f);
@@ -479,7 +469,7 @@ ls_status ls_ckpt_flow_put(ls_ckpt_flow *flow, const ls_ckpt_object *object,
 {
     object_write *f;
 
-    while (!(f = find_write(flow, is_unused)) && flow->status == LS_OK)
+    while (!(f = find_write(flow, IS_UNUSED)) && flow->status == LS_OK)
         push(flow);
     if (flow->status != LS_OK)
         return ls_err_adopt(&flow->why);
@@ -502,7 +492,7 @@ ls_status ls_ckpt_flow_put(ls_ckpt_flow *flow, const ls_ckpt_object *object,
 
 ls_status ls_ckpt_flow_end(ls_ckpt_flow *flow)
 {
-    while (flow->status == LS_OK && find_write(flow, is_used))
+    while (flow->status == LS_OK && find_write(flow, IS_USED))
         push(flow);
     return flow->status == LS_OK ? LS_OK : ls_err_adopt(&flow->why);
 }

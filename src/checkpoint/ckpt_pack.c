@@ -104,9 +104,8 @@ static int order_parts(const void *a, const void *b)
 {
     const ls_ckpt_part *x = *(const ls_ckpt_part *const *)a;
     const ls_ckpt_part *y = *(const ls_ckpt_part *const *)b;
-    int order = strcmp(x->of.name, y->of.name);
+    int order = ls_ckpt_name_order(x->of.name, x->of.kind, y->of.name, y->of.kind);
 
-    order = order ? order : strcmp(x->of.kind, y->of.kind);
     return order ? order : (x > y) - (x < y);
 }
 
@@ -155,24 +154,10 @@ int ls_ckpt_cut(const ls_ckpt_tensor *tensor, int64_t first, int64_t count,
 /* --- plan ---------------------------------------------------------------------------------------
  */
 
-/* Make room for one more element. */
-static ls_status grow(void **array, int n, int *cap, size_t size)
-{
-    if (n < *cap)
-        return LS_OK;
-    int more = *cap ? *cap * 2 : 32;
-    void *grown = ls_mem_resize(*array, (size_t)more * size);
-    if (!grown)
-        return LS_ENOMEM;
-    *array = grown;
-    *cap = more;
-    return LS_OK;
-}
-
 /* A new object, empty so far. open: small tensors of its group and kind may still join. */
 static ls_status add_plan(work *s, const ls_ckpt_tensor *t, bool open)
 {
-    ls_status st = grow((void **)&s->plans, s->n_plans, &s->cap_plans, sizeof *s->plans);
+    ls_status st = ls_ckpt_grow((void **)&s->plans, s->n_plans, &s->cap_plans, sizeof *s->plans);
 
     if (st == LS_OK) {
         s->plans[s->n_plans] = (plan){.group = t->group ? t->group : "",
@@ -231,7 +216,7 @@ static ls_status add_slab(work *s, int part, int64_t first, int64_t rows, int64_
     slab added = {.part = part, .first = first, .rows = rows, .bytes = bytes, .plan = to};
     ls_status st = LS_OK;
 
-    LS_TRY(st, grow((void **)&s->slabs, s->n_slabs, &s->cap_slabs, sizeof *s->slabs), out);
+    LS_TRY(st, ls_ckpt_grow((void **)&s->slabs, s->n_slabs, &s->cap_slabs, sizeof *s->slabs), out);
     LS_TRY(st, name_slab(s, &added), out);
     s->slabs[s->n_slabs++] = added;
     s->plans[to].bytes += bytes;
@@ -527,11 +512,6 @@ static ls_status fill_row(work *s, ls_ckpt_row *row, const ls_ckpt_part *const *
     return LS_OK;
 }
 
-static bool same_tensor(const ls_ckpt_part *a, const ls_ckpt_part *b)
-{
-    return strcmp(a->of.name, b->of.name) == 0 && strcmp(a->of.kind, b->of.kind) == 0;
-}
-
 /* The rows of this writer: for each of its tensors one row, with the boxes that its parts are. */
 static ls_status list_rows(work *s)
 {
@@ -548,8 +528,10 @@ static ls_status list_rows(work *s)
         sorted[i] = &s->parts[i];
     qsort(sorted, (size_t)s->n, sizeof *sorted, order_parts);
     for (int i = 0, n; i < s->n; i += n) {
-        for (n = 1; i + n < s->n && same_tensor(sorted[i], sorted[i + n]); n++)
-            ;
+        const ls_ckpt_tensor *t = &sorted[i]->of;
+        for (n = 1; i + n < s->n && ls_ckpt_name_order(t->name, t->kind, sorted[i + n]->of.name,
+                                                       sorted[i + n]->of.kind) == 0;)
+            n++;
         LS_TRY(st, fill_row(s, &c->rows[c->n_rows++], sorted + i, n), out);
     }
 out:

@@ -28,27 +28,17 @@ typedef struct name_set {
     int n, cap;
 } name_set;
 
-static int order_hashes(const void *a, const void *b)
-{
-    const ls_hash *x = a, *y = b;
-
-    return ls_ckpt_hash_order(*x, *y);
-}
-
 /* All objects of a manifest; names that several manifests have stand several times. */
 static ls_status add_names(name_set *set, const ls_ckpt *ckpt)
 {
-    if (set->cap - set->n < ckpt->n_objects) {
-        int cap = set->cap * 2 + ckpt->n_objects;
-        ls_hash *grown = ls_mem_resize(set->hashes, (size_t)cap * sizeof *grown);
-        if (!grown)
-            return LS_ENOMEM;
-        set->hashes = grown;
-        set->cap = cap;
+    ls_status st = LS_OK;
+
+    for (int i = 0; i < ckpt->n_objects && st == LS_OK; i++) {
+        st = ls_ckpt_grow((void **)&set->hashes, set->n, &set->cap, sizeof *set->hashes);
+        if (st == LS_OK)
+            set->hashes[set->n++] = ckpt->objects[i].hash;
     }
-    for (int i = 0; i < ckpt->n_objects; i++)
-        set->hashes[set->n++] = ckpt->objects[i].hash;
-    return LS_OK;
+    return st;
 }
 
 /* A prune under way, and its results. */
@@ -92,7 +82,7 @@ static ls_status collect_names(const pruning *x, name_set *set)
             goto out;
     }
     if (set->n)
-        qsort(set->hashes, (size_t)set->n, sizeof *set->hashes, order_hashes);
+        qsort(set->hashes, (size_t)set->n, sizeof *set->hashes, ls_ckpt_hash_order);
 out:
     ls_mem_free(steps);
     return st;
@@ -152,7 +142,7 @@ static ls_status sweep_folder(pruning *x, const char *folder, const name_set *se
             ls_ckpt_temp_sweep(path.p);
         else if (set && object_of_name(e->d_name, &hash) &&
                  (!set->n ||
-                  !bsearch(&hash, set->hashes, (size_t)set->n, sizeof hash, order_hashes)))
+                  !bsearch(&hash, set->hashes, (size_t)set->n, sizeof hash, ls_ckpt_hash_order)))
             LS_TRY(st, remove_file(x, path.p), out);
     }
 out:

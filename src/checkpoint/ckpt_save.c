@@ -41,9 +41,8 @@ static int order_tensors(const void *a, const void *b)
 {
     const ls_ckpt_tensor *x = *(const ls_ckpt_tensor *const *)a;
     const ls_ckpt_tensor *y = *(const ls_ckpt_tensor *const *)b;
-    int order = strcmp(x->name, y->name);
 
-    return order ? order : strcmp(x->kind, y->kind);
+    return ls_ckpt_name_order(x->name, x->kind, y->name, y->kind);
 }
 
 /* The tensors in order of name and kind, each pair once. */
@@ -265,31 +264,18 @@ out:
 /* --- commit -------------------------------------------------------------------------------------
  */
 
-/* The hash that ends the newest manifest before this step, whatever state that one is in. */
+/* The hash that ends the newest manifest before this step. A damaged one is no ancestor; find()
+ * warns about it. */
 static ls_status find_previous(join *s)
 {
-    ls_status st = LS_OK;
-    int64_t *steps = NULL;
-    int n = 0;
+    ls_ckpt *before = NULL;
+    ls_status st = ls_ckpt_read_newest(s->store, s->ckpt.info.step, &before);
 
-    LS_TRY(st, ls_ckpt_steps(s->store, &steps, &n), out);
-    for (int i = n - 1; i >= 0 && !s->ckpt.has_previous; i--) {
-        ls_ckpt *before = NULL;
-        if (steps[i] >= s->ckpt.info.step)
-            continue;
-        st = ls_ckpt_read_trusted(s->store, steps[i], &before);
-        if (st == LS_OK) {
-            s->ckpt.previous = before->hash;
-            s->ckpt.has_previous = true;
-        } else if (st != LS_ENOMEM) {
-            st = LS_OK; /* a damaged one is no ancestor; find() warns about it */
-        }
-        ls_ckpt_free(before);
-        if (st != LS_OK)
-            goto out;
+    if (before) {
+        s->ckpt.previous = before->hash;
+        s->ckpt.has_previous = true;
     }
-out:
-    ls_mem_free(steps);
+    ls_ckpt_free(before);
     return st;
 }
 
@@ -386,25 +372,15 @@ static void weigh(void *context)
         w->why = *ls_err_last();
 }
 
-/* Each pair of name and kind once, before anything is written. */
-static ls_status check_names(const ls_ckpt_tensor *tensors, int n)
-{
-    const ls_ckpt_tensor **sorted = NULL;
-    ls_status st = sort_tensors(tensors, n, &sorted);
-
-    if (st == LS_OK)
-        ls_mem_free(sorted);
-    return st;
-}
-
 /* A save by one process: its parts are whole tensors. The hash of the weights is computed beside
  * the writing. */
 static ls_status save_all(join *s, const ls_ckpt_tensor *tensors, int n)
 {
     ls_ckpt_info *info = &s->ckpt.info;
     ls_ckpt_writing how = {.step = info->step, .writers = 1, .manifest_bytes = text_bytes(info)};
-    ls_ckpt_part *parts = ls_mem_array((size_t)n, sizeof *parts);
+    ls_ckpt_part *parts = ls_ckpt_whole_parts(tensors, n);
     ls_ckpt_added added = {.saved = {.seconds = 0}};
+    const ls_ckpt_tensor **sorted = NULL;
     weighing weight = {.tensors = tensors, .n = n};
     const ls_ckpt_aside aside = {.run = info->weights_hash[0] ? NULL : weigh, .context = &weight};
     ls_status st = LS_OK;
@@ -414,11 +390,7 @@ static ls_status save_all(join *s, const ls_ckpt_tensor *tensors, int n)
     ls_arena_init(&added.ckpt.arena);
     LS_TRY(st, parts ? LS_OK : LS_ENOMEM, out);
     LS_TRY(st, ls_ckpt_store_hold(s->store), out);
-    LS_TRY(st, check_names(tensors, n), out);
-    for (int i = 0; i < n; i++) {
-        parts[i] = (ls_ckpt_part){.of = tensors[i]};
-        memcpy(parts[i].shape, tensors[i].shape, sizeof parts[i].shape);
-    }
+    LS_TRY(st, sort_tensors(tensors, n, &sorted), out); /* each once, before anything is written */
     LS_TRY(st, ls_ckpt_add_parts(s->store, &how, parts, n, &aside, &added), out);
     LS_TRY(st, weight.status == LS_OK ? LS_OK : ls_err_adopt(&weight.why), out);
     if (aside.run)
@@ -430,6 +402,7 @@ static ls_status save_all(join *s, const ls_ckpt_tensor *tensors, int n)
 out:
     ls_ckpt_added_release(&added);
     ls_mem_free(parts);
+    ls_mem_free(sorted);
     ls_str_release(&text);
     return st;
 }

@@ -151,24 +151,17 @@ out:
     return st;
 }
 
-/* The generation of the newest manifest that can be read: a copied store has no claim. */
-static ls_status committed(const ls_ckpt_store *store, int64_t *generation_out)
+ls_status ls_ckpt_read_newest(const ls_ckpt_store *store, int64_t below, ls_ckpt **ckpt_out)
 {
     int64_t *steps = NULL;
     int n = 0;
     ls_status st = ls_ckpt_steps(store, &steps, &n);
-    bool found = false;
 
-    *generation_out = 0;
-    for (int i = n - 1; i >= 0 && st == LS_OK && !found; i--) {
-        ls_ckpt *ckpt = NULL;
-        st = ls_ckpt_read_trusted(store, steps[i], &ckpt);
-        found = st == LS_OK;
-        if (found)
-            *generation_out = ckpt->info.generation;
-        else if (st != LS_ENOMEM)
-            st = LS_OK;
-        ls_ckpt_free(ckpt);
+    *ckpt_out = NULL;
+    for (int i = n - 1; i >= 0 && st == LS_OK && !*ckpt_out; i--) {
+        if (steps[i] < below)
+            st = ls_ckpt_read_trusted(store, steps[i], ckpt_out);
+        st = st == LS_ENOMEM ? st : LS_OK;
     }
     ls_mem_free(steps);
     return st;
@@ -178,18 +171,20 @@ ls_status ls_ckpt_claim(ls_ckpt_store *store, int64_t *generation_out)
 {
     char path[LS_CKPT_PATH], text[32];
     int64_t until_ns = ls_time_now_ns() + LS_CKPT_SEEN_S * LS_NS_PER_S;
-    int64_t claimed_before, saved_before;
+    int64_t claimed;
+    ls_ckpt *newest = NULL;
     ls_status st = LS_OK;
 
     LS_TRY(st, claim_path(store, path), out);
-    LS_TRY(st, ls_ckpt_claimed(store, &claimed_before), out);
-    LS_TRY(st, committed(store, &saved_before), out);
-    *generation_out = ls_max_i64(claimed_before, saved_before) + 1;
+    LS_TRY(st, ls_ckpt_claimed(store, &claimed), out);
+    LS_TRY(st, ls_ckpt_read_newest(store, INT64_MAX, &newest), out); /* a copy has no claim */
+    *generation_out = ls_max_i64(claimed, newest ? newest->info.generation : 0) + 1;
     snprintf(text, sizeof text, "%lld\n", (long long)*generation_out);
     while ((st = ls_file_write_atomic(path, text, strlen(text))) != LS_OK && errno == ESTALE &&
            ls_time_now_ns() < until_ns)
         usleep(50 * 1000);
 out:
+    ls_ckpt_free(newest);
     return st;
 }
 
@@ -199,18 +194,11 @@ void ls_ckpt_set_token(ls_ckpt_store *store, ls_ckpt_token *token, void *context
     store->token_context = context;
 }
 
-static int order_hashes(const void *a, const void *b)
-{
-    const ls_hash *x = a, *y = b;
-
-    return ls_ckpt_hash_order(*x, *y);
-}
-
 bool ls_ckpt_store_is_good(ls_ckpt_store *store, ls_hash hash)
 {
     pthread_mutex_lock(&store->guard);
-    bool found = store->n_good &&
-                 bsearch(&hash, store->good, (size_t)store->n_good, sizeof hash, order_hashes);
+    bool found = store->n_good && bsearch(&hash, store->good, (size_t)store->n_good, sizeof hash,
+                                          ls_ckpt_hash_order);
     pthread_mutex_unlock(&store->guard);
     return found;
 }
@@ -286,15 +274,7 @@ ls_status ls_ckpt_steps(const ls_ckpt_store *store, int64_t **steps_out, int *n_
         int64_t step = step_of_name(e->d_name);
         if (step < 0)
             continue;
-        if (n == cap) {
-            int64_t *grown =
-                ls_mem_resize(steps, (size_t)(cap = cap ? cap * 2 : 16) * sizeof *steps);
-            if (!grown) {
-                st = LS_ENOMEM;
-                goto out;
-            }
-            steps = grown;
-        }
+        LS_TRY(st, ls_ckpt_grow((void **)&steps, n, &cap, sizeof *steps), out);
         steps[n++] = step;
     }
     if (errno != 0) {
@@ -498,8 +478,7 @@ out:
     return st;
 }
 
-/* The same for a reader: restores from the mirror what it can, and names the manifest. */
-static ls_status check_objects(const ls_ckpt *ckpt)
+ls_status ls_ckpt_objects_there(const ls_ckpt *ckpt)
 {
     ls_status st = LS_OK;
 
@@ -508,15 +487,6 @@ static ls_status check_objects(const ls_ckpt *ckpt)
         if (st == LS_EDATA && ls_ckpt_heal(ckpt, i))
             st = LS_OK;
     }
-    return st == LS_EDATA ? unusable(ckpt->path, "damaged") : st;
-}
-
-ls_status ls_ckpt_objects_there(const ls_ckpt *ckpt)
-{
-    ls_status st = LS_OK;
-
-    for (int i = 0; i < ckpt->n_objects && st == LS_OK; i++)
-        st = check_object(ckpt, i);
     return st;
 }
 
@@ -532,7 +502,9 @@ static ls_status open_step(const ls_ckpt_store *store, int64_t step, ls_ckpt **c
         st = ckpt->mirror ? LS_OK : LS_ENOMEM;
     }
     if (st == LS_OK)
-        st = check_objects(ckpt);
+        st = ls_ckpt_objects_there(ckpt);
+    if (st == LS_EDATA && ckpt)
+        st = unusable(ckpt->path, "damaged");
     if (st == LS_OK)
         *ckpt_out = ckpt;
     else

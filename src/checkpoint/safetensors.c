@@ -135,29 +135,19 @@ out:
     return st;
 }
 
-/* The optional map of strings. Anything but strings is damage. */
-static ls_status read_metadata(ls_safetensors *file, const json_t *map, const char *name)
+/* The optional map of strings, which is for other programs. Anything but strings is damage. */
+static ls_status check_metadata(const json_t *map, const char *name)
 {
     const char *key;
     json_t *value;
-    int n = 0;
 
     if (!json_is_object(map))
         return damaged(name, "__metadata__ is not an object");
-    file->metadata = ls_arena_alloc(&file->arena, json_object_size(map) * 2 * sizeof(char *));
-    if (!file->metadata)
-        return LS_ENOMEM;
     json_object_foreach((json_t *)(uintptr_t)map, key, value)
     {
         if (!json_is_string(value))
             return damaged(name, "__metadata__ holds something that is not a string");
-        file->metadata[2 * n] = ls_arena_strdup(&file->arena, key);
-        file->metadata[2 * n + 1] = ls_arena_strdup(&file->arena, json_string_value(value));
-        if (!file->metadata[2 * n] || !file->metadata[2 * n + 1])
-            return LS_ENOMEM;
-        n++;
     }
-    file->metadata_count = n;
     return LS_OK;
 }
 
@@ -174,7 +164,7 @@ static ls_status read_rows(ls_safetensors *file, json_t *root, const char *name)
     json_object_foreach(root, key, row)
     {
         if (strcmp(key, "__metadata__") == 0) {
-            LS_TRY(st, read_metadata(file, row, name), out);
+            LS_TRY(st, check_metadata(row, name), out);
             continue;
         }
         ls_safetensors_entry *e = &file->entries[file->count];
@@ -270,17 +260,10 @@ out:
 ls_status ls_safetensors_parse(ls_safetensors *file, const void *bytes, size_t len,
                                const char *name)
 {
-    int64_t head;
-    ls_status st;
+    ls_status st = ls_safetensors_parse_header(file, bytes, len, (int64_t)len, name);
 
-    *file = (ls_safetensors){.count = 0};
-    ls_arena_init(&file->arena);
-    if (len < 8)
-        return damaged(name, "it is shorter than 8 bytes");
-    LS_TRY(st, ls_safetensors_head_bytes(bytes, (int64_t)len, name, &head), out);
-    LS_TRY(st, ls_safetensors_parse_header(file, bytes, len, (int64_t)len, name), out);
-    file->bytes = bytes;
-out:
+    if (st == LS_OK)
+        file->bytes = bytes;
     return st;
 }
 
@@ -316,14 +299,6 @@ const ls_safetensors_entry *ls_safetensors_find(const ls_safetensors *file, cons
     if (!file->count)
         return NULL;
     return bsearch(&key, file->entries, (size_t)file->count, sizeof key, by_name);
-}
-
-const char *ls_safetensors_meta(const ls_safetensors *file, const char *key)
-{
-    for (int i = 0; i < file->metadata_count; i++)
-        if (strcmp(file->metadata[2 * i], key) == 0)
-            return file->metadata[2 * i + 1];
-    return NULL;
 }
 
 /* --- writing ------------------------------------------------------------------------------------

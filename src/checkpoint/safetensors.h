@@ -40,11 +40,9 @@ typedef struct ls_safetensors {
     ls_arena arena;
     ls_safetensors_entry *entries; /* sorted by name; in the arena */
     int count;
-    int64_t data_begin;    /* where the tensors start in the file */
-    const char **metadata; /* key, value, key, value ...; in the arena */
-    int metadata_count;    /* pairs */
-    const void *bytes;     /* whole file; borrowed (parse) or mapped (open), NULL for a header */
-    ls_file_map map;       /* owned, only after open */
+    int64_t data_begin; /* where the tensors start in the file */
+    const void *bytes;  /* whole file; borrowed (parse) or mapped (open), NULL for a header */
+    ls_file_map map;    /* owned, only after open */
 } ls_safetensors;
 
 /* Read a whole file that lies in memory; bytes are borrowed until close. name is for messages.
@@ -70,8 +68,6 @@ void ls_safetensors_close(ls_safetensors *file);
 
 /* The tensor of that name, or NULL. */
 const ls_safetensors_entry *ls_safetensors_find(const ls_safetensors *file, const char *name);
-/* The metadata value of that key, or NULL. Only tests read it; other programs want it written. */
-const char *ls_safetensors_meta(const ls_safetensors *file, const char *key);
 
 /* The row of a name ("BF16"), NULL when unknown; the name of a type of ours. */
 const ls_safetensors_dtype *ls_safetensors_dtype_find(const char *name);

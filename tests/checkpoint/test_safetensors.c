@@ -61,8 +61,7 @@ LS_TEST(safetensors_reads_a_file)
     LS_CHECK_EQ(((const unsigned char *)file.bytes)[e->begin], 4);
     LS_CHECK_EQ(ls_safetensors_find(&file, "a")->ndim, 0);
     LS_CHECK(!ls_safetensors_find(&file, "c"));
-    LS_CHECK_STR(ls_safetensors_meta(&file, "format"), "pt");
-    LS_CHECK(!ls_safetensors_meta(&file, "none"));
+    LS_CHECK(memmem(file.bytes, (size_t)file.data_begin, "\"format\":\"pt\"", 13));
     ls_safetensors_close(&file);
     ls_safetensors_close(&file);
     ls_str_release(&bytes);
@@ -174,7 +173,7 @@ LS_TEST(safetensors_writes_what_it_reads)
         LS_CHECK(e->begin == items[i].begin && e->end == items[i].end);
         LS_CHECK_EQ(e->begin % ls_dtype_bytes(items[i].type), 0);
     }
-    LS_CHECK_STR(ls_safetensors_meta(&file, "format"), "pt");
+    LS_CHECK(memmem(file.bytes, (size_t)file.data_begin, "\"format\":\"pt\"", 13));
     ls_safetensors_close(&file);
     LS_CHECK_FAILS(ls_safetensors_open(&file, "none"), LS_EIO, "cannot open");
     ls_str_release(&bytes);

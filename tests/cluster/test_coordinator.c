@@ -117,7 +117,7 @@ static void join(town *t, int node, int workers, bool begins)
     char host[16];
 
     snprintf(host, sizeof host, "h%d", node);
-    LS_CHECK_OK(ls_coordinator_joins(t->p, node, host, "10.0.0.1", workers, begins, t->now));
+    LS_CHECK_OK(ls_coordinator_joins(t->p, node, host, "10.0.0.1", workers, begins));
     ls_coordinator_looks(t->p, t->now);
 }
 
@@ -930,9 +930,9 @@ LS_TEST(coordinator_opens_with_any_allocation_failing)
     ls_mem_fail_nth(0);
     LS_CHECK_OK(ls_coordinator_open(&p, &(ls_coordinator_args){.tell = hear}));
     ls_mem_fail_nth(1);
-    LS_CHECK_EQ(ls_coordinator_joins(p, 0, "h", "10.0.0.1", 1, true, 0), LS_ENOMEM);
+    LS_CHECK_EQ(ls_coordinator_joins(p, 0, "h", "10.0.0.1", 1, true), LS_ENOMEM);
     ls_mem_fail_nth(0);
-    LS_CHECK_FAILS(ls_coordinator_joins(p, 0, "h", "10.0.0.1", 257, true, 0), LS_EUSAGE,
+    LS_CHECK_FAILS(ls_coordinator_joins(p, 0, "h", "10.0.0.1", 257, true), LS_EUSAGE,
                    "257 workers on \"h\" are too many");
     ls_coordinator_close(p);
 }
@@ -943,9 +943,9 @@ LS_TEST(coordinator_takes_no_more_ranks_than_the_job_may_have)
     ls_coordinator *p = NULL;
 
     LS_CHECK_OK(ls_coordinator_open(&p, &(ls_coordinator_args){.rules = rules, .tell = hear}));
-    LS_CHECK_OK(ls_coordinator_joins(p, 0, "a", "10.0.0.1", 4, true, 0));
-    LS_CHECK_FAILS(ls_coordinator_joins(p, 1, "b", "10.0.0.2", 3, true, 0), LS_EUSAGE,
+    LS_CHECK_OK(ls_coordinator_joins(p, 0, "a", "10.0.0.1", 4, true));
+    LS_CHECK_FAILS(ls_coordinator_joins(p, 1, "b", "10.0.0.2", 3, true), LS_EUSAGE,
                    "3 workers on \"b\" are too many: 256 on a node, 6 in all, and there are 4");
-    LS_CHECK_OK(ls_coordinator_joins(p, 1, "b", "10.0.0.2", 2, true, 0));
+    LS_CHECK_OK(ls_coordinator_joins(p, 1, "b", "10.0.0.2", 2, true));
     ls_coordinator_close(p);
 }

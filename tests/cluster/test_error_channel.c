@@ -104,16 +104,16 @@ LS_TEST(cause_drops_garbage)
             bad[0] ^= 1; /* magic */
             break;
         case 4:
-            bad[4] = 0; /* no failure */
+            bad[8] = 0; /* no failure */
             break;
         case 5:
-            bad[7] = 1; /* no such class */
+            bad[11] = 1; /* no such class */
             break;
         case 6:
-            bad[11] = (char)0x80; /* rank below 0 */
+            bad[8 + sizeof cause.record + 3] = (char)0x80; /* rank below 0 */
             break;
         default:
-            memset(bad + 12, 'x', len - 12); /* texts without an end */
+            memset(bad + 12, 'x', sizeof cause.record.text); /* a text without an end */
         }
         LS_CHECK_EQ(send(fds[1], bad, len, 0), len);
     }

@@ -40,7 +40,7 @@ no_left() {
     # shellcheck disable=SC2013
     for file in $(grep -slzxF "LS_E2E=$LS_E2E" /proc/[0-9]*/environ); do
         case $(cat "${file%/environ}/comm" 2>/dev/null) in
-        lineshaft | exe | ls-keeper | python3) left="$left ${file%/environ}" ;;
+        lineshaft | exe | ls-supervisor | python3) left="$left ${file%/environ}" ;;
         esac
     done
     [ -z "$left" ]

@@ -24,7 +24,7 @@ none_alive() {
         # shellcheck disable=SC2013 # words are what is wanted
         for file in $(grep -slzxF "LS_E2E=$LS_E2E" /proc/[0-9]*/environ); do
             case $(cat "${file%/environ}/comm" 2>/dev/null) in
-            lineshaft | exe | ls-keeper) left="$left ${file%/environ}" ;;
+            lineshaft | exe | ls-supervisor) left="$left ${file%/environ}" ;;
             esac
         done
         [ -z "$left" ] && return

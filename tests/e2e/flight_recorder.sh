@@ -10,7 +10,7 @@ rank_of() {
         for file in $(grep -slzx "LINESHAFT_RANK=$2" /proc/[0-9]*/environ); do
             found=${file#/proc/}
             found=${found%/environ}
-            parent=$(cut -d ' ' -f 4 "/proc/$found/stat" 2>/dev/null) # the keeper
+            parent=$(cut -d ' ' -f 4 "/proc/$found/stat" 2>/dev/null) # the supervisor
             [ "$(cut -d ' ' -f 4 "/proc/${parent:-none}/stat" 2>/dev/null)" = "$1" ] && return
         done
         sleep 0.02

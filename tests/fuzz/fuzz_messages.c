@@ -83,8 +83,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (ls_coordinator_open(&p, &args) != LS_OK)
         abort();
     for (int i = 0; i < NODES; i++)
-        if (ls_coordinator_joins(p, i, i == 2 ? "h1" : "h", "10.0.0.1", WORKERS, i < 3, now) !=
-            LS_OK)
+        if (ls_coordinator_joins(p, i, i == 2 ? "h1" : "h", "10.0.0.1", WORKERS, i < 3) != LS_OK)
             abort();
     while (size >= 2) {
         int node = data[0] % NODES;

@@ -100,7 +100,8 @@ ls_status ls_journal_replay(const void *bytes, size_t len, ls_journal_take take,
         return LS_OK;
     }
     while ((n = record_at(p + at, len - at, f.first + f.records, f.first + f.records)) > 0) {
-        LS_TRY(st, take(context, p + at + LS_JOURNAL_HEAD, n), out);
+        if (take)
+            LS_TRY(st, take(context, p + at + LS_JOURNAL_HEAD, n), out);
         at += LS_JOURNAL_HEAD + n;
         f.records++;
     }

@@ -28,7 +28,8 @@ enum {
 
 typedef struct ls_journal ls_journal;
 
-/* Called for each sound record, in order; anything but LS_OK ends the replay with it. */
+/* Called for each sound record, in order; anything but LS_OK ends the replay with it. NULL: they are
+ * only checked. */
 typedef ls_status (*ls_journal_take)(void *context, const void *bytes, size_t len);
 
 /* What a replay found. */

@@ -38,14 +38,6 @@ void ls_quorum_view_copy(ls_quorum_view *to, const ls_quorum_view *from)
     memmove(to->base, from->base, (size_t)from->n_base * sizeof *to->base);
 }
 
-static void copy_promise(ls_quorum_promise *to, const ls_quorum_promise *from)
-{
-    to->self = from->self;
-    to->term = from->term;
-    to->voted = from->voted;
-    ls_quorum_view_copy(&to->view, &from->view);
-}
-
 /* --- counting --------------------------------------------------------------------------------- */
 
 bool ls_quorum_enough(int count, int n, bool first)
@@ -466,7 +458,10 @@ void ls_quorum_init(ls_quorum *quorum, const ls_quorum_promise *promise, bool le
 {
     ls_quorum *q = quorum;
 
-    copy_promise(&q->promise, promise);
+    q->promise.self = promise->self;
+    q->promise.term = promise->term;
+    q->promise.voted = promise->voted;
+    ls_quorum_view_copy(&q->promise.view, &promise->view);
     q->hooks = *hooks;
     q->times = *times;
     q->role = LS_QUORUM_FOLLOWS;

@@ -19,6 +19,7 @@
 #include "cluster/member/wire_codec.h"
 #include "net/hello.h"
 #include "net/secret.h"
+#include "net/wire.h"
 
 typedef ls_rendezvous_peer peer;
 
@@ -334,9 +335,9 @@ static void send_piece(ls_rendezvous *r, peer *p)
 
 static void send_place(ls_rendezvous *r, peer *p, int node)
 {
-    const uint8_t bytes[4] = {(uint8_t)node, (uint8_t)(node >> 8), (uint8_t)(node >> 16),
-                              (uint8_t)(node >> 24)};
+    uint8_t bytes[4];
 
+    ls_wire_put32(bytes, (uint32_t)node);
     ls_rendezvous_send(r, p, VIEW, bytes, sizeof bytes);
     if (r->hooks)
         ls_rendezvous_heard(r, p);

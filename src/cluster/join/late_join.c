@@ -5,8 +5,8 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 #include "base/log.h"
-#include "base/mem.h"
 #include "base/time.h"
+#include "cluster/member/growing_array.h"
 
 enum { PATIENT = 4 };                  /* times that a coordinator may be silent longer */
 enum { MANY_PEERS = 256, SLICES = 8 }; /* more peers than this are looked at in SLICES turns */
@@ -146,14 +146,8 @@ ls_rendezvous_peer *ls_rendezvous_new_peer(ls_rendezvous *r)
             return &r->peers[i];
     if (r->n_peers >= LS_MEMBERS_NODES)
         return NULL;
-    if (r->n_peers == r->peers_room) {
-        int room = 2 * r->peers_room + 8;
-        ls_rendezvous_peer *peers = ls_mem_resize(r->peers, (size_t)room * sizeof *peers);
-        if (!peers)
-            return NULL;
-        r->peers = peers;
-        r->peers_room = room;
-    }
+    if (!ls_growing_array_add((void **)&r->peers, r->n_peers, &r->peers_room, sizeof *r->peers))
+        return NULL;
     r->peers[r->n_peers] = (ls_rendezvous_peer){.phase = WAITED};
     return &r->peers[r->n_peers++];
 }

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/time.h"
 #include "cluster/member/wire_codec.h"
+#include "net/wire.h"
 
 enum { LOOKED_AT = 256 }; /* nodes that are looked at to find one to ask */
 
@@ -113,8 +114,8 @@ void ls_rendezvous_attend_probe(ls_rendezvous *r)
     uint32_t node;
 
     while (r->probe && ls_probe_next(r->probe, ls_time_now_ns(), &node, &reached)) {
-        const uint8_t bytes[5] = {(uint8_t)node, (uint8_t)(node >> 8), (uint8_t)(node >> 16),
-                                  (uint8_t)(node >> 24), reached};
+        uint8_t bytes[5] = {[4] = reached};
+        ls_wire_put32(bytes, node);
         if (r->peers[0].linked)
             ls_rendezvous_send(r, &r->peers[0], PROBED, bytes, sizeof bytes);
     }

@@ -21,8 +21,8 @@
 #include "cluster/member/coordinator_impl.h"
 
 #include "base/log.h"
-#include "base/mem.h"
 #include "base/time.h"
+#include "cluster/member/growing_array.h"
 
 static const int64_t DAY_NS = 24 * 3600 * LS_NS_PER_S;
 
@@ -154,22 +154,8 @@ static void purge(ls_coordinator *p)
     p->gone = 0;
 }
 
-static ls_status make_room(ls_coordinator *p)
-{
-    int room = p->room ? 2 * p->room : 8;
-
-    if (p->n_nodes < p->room)
-        return LS_OK;
-    node *nodes = ls_mem_resize(p->nodes, (size_t)room * sizeof *nodes);
-    if (!nodes)
-        return LS_ENOMEM;
-    p->nodes = nodes;
-    p->room = room;
-    return LS_OK;
-}
-
 ls_status ls_coordinator_joins(ls_coordinator *coordinator, int id, const char *host_name,
-                               const char *ip, int workers, bool begins, int64_t now)
+                               const char *ip, int workers, bool begins)
 {
     ls_coordinator *p = coordinator;
 
@@ -177,15 +163,15 @@ ls_status ls_coordinator_joins(ls_coordinator *coordinator, int id, const char *
     int before = p->view.workers + p->spare_workers;
     int most = p->args.rules.most > 0 ? p->args.rules.most : LS_VIEW_WORKERS;
 
-    (void)now;
     purge(p);
     if (workers < 1 || workers > LS_MESSAGES_WORKERS || workers > most - before ||
-        p->n_nodes >= LS_COORDINATOR_NODES)
+        p->n_nodes >= LS_MEMBERS_NODES)
         return ls_fail(
             LS_EUSAGE,
             "%d workers on \"%s\" are too many: %d on a node, %d in all, and there are %d", workers,
             host_name, LS_MESSAGES_WORKERS, most, before);
-    LS_TRY(st, make_room(p), out);
+    if (!ls_growing_array_add((void **)&p->nodes, p->n_nodes, &p->room, sizeof *p->nodes))
+        return LS_ENOMEM;
     LS_TRY(st, ls_view_reserve(&p->view, before + workers), out);
     node *n = &p->nodes[p->n_nodes++];
     p->spares++;
@@ -523,11 +509,8 @@ void ls_coordinator_takes(ls_coordinator *coordinator, int id, const ls_messages
     case LS_MESSAGES_STANDS:
         take_standing(p, place, message);
         break;
-    case LS_MESSAGES_VIEW:
-    case LS_MESSAGES_REVOKE:
-    case LS_MESSAGES_REGROUP:
-    case LS_MESSAGES_VERDICT:
-        break; /* the other side's part */
+    default:
+        break; /* from a coordinator to its nodes */
     }
 }
 

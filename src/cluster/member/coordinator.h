@@ -20,8 +20,6 @@
 
 LS_C_BEGIN
 
-enum { LS_COORDINATOR_NODES = LS_MEMBERS_NODES };
-
 typedef struct ls_coordinator_args {
     ls_view_rules rules;
     int min_nodes;        /* to go on with */
@@ -52,7 +50,7 @@ void ls_coordinator_close(ls_coordinator *coordinator); /* NULL is allowed */
 /* A node has come, under a number that no other had before. begins: the job begins with it.
  * LS_EUSAGE: it cannot be taken, and why. */
 ls_status ls_coordinator_joins(ls_coordinator *coordinator, int node, const char *host,
-                               const char *ip, int workers, bool begins, int64_t now);
+                               const char *ip, int workers, bool begins);
 
 /* The nodes that are here know all names so far: they have the list of the rendezvous. Otherwise
  * the first view tells them. */

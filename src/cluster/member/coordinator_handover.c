@@ -11,32 +11,25 @@
 #include "base/time.h"
 #include "cluster/member/wire_codec.h"
 
-enum { HOSTS = 4096, RECORDS = LS_VIEW_WORKERS };
+enum { HOSTS = 4096 };
+static const uint32_t LAST = UINT32_MAX;
 
 /* --- to another machine ----------------------------------------------------------------------- */
 
-static bool has_restarts(const ls_coordinator *p, const node *n, int worker)
-{
-    return n->state == CALLED && p->view.member[n->first + worker].restarts > 0;
-}
-
+/* (node, worker, restarts) of each that was started again, then LAST. */
 static void put_restarts(const ls_coordinator *p, ls_str *out)
 {
-    uint64_t count = 0;
-
-    for (int i = 0; i < p->n_nodes; i++)
-        for (int k = 0; k < p->nodes[i].workers; k++)
-            count += has_restarts(p, &p->nodes[i], k);
-    ls_wire_codec_put(out, count, 4);
     for (int i = 0; i < p->n_nodes; i++)
         for (int k = 0; k < p->nodes[i].workers; k++) {
             const node *n = &p->nodes[i];
-            if (!has_restarts(p, n, k))
+            int restarts = n->state == CALLED ? p->view.member[n->first + k].restarts : 0;
+            if (restarts == 0)
                 continue;
             ls_wire_codec_put(out, (uint64_t)n->id, 4);
             ls_wire_codec_put(out, (uint64_t)k, 2);
-            ls_wire_codec_put(out, (uint64_t)p->view.member[n->first + k].restarts, 4);
+            ls_wire_codec_put(out, (uint64_t)restarts, 4);
         }
+    ls_wire_codec_put(out, LAST, 4);
 }
 
 static uint64_t ms_of(int64_t ns)
@@ -98,11 +91,10 @@ static ls_status get_hosts(ls_coordinator *p, ls_wire_codec *in, int64_t now)
 /* Of nodes that are gone nothing is left to be counted. */
 static void get_restarts(ls_coordinator *p, ls_wire_codec *in)
 {
-    uint64_t count = ls_wire_codec_get(in, 4);
+    uint64_t id;
 
-    in->bad |= count > RECORDS;
-    for (uint64_t i = 0; i < count && !in->bad; i++) {
-        const node *n = ls_coordinator_find(p, (int)(ls_wire_codec_get(in, 4) & INT32_MAX));
+    while ((id = ls_wire_codec_get(in, 4)) != LAST && !in->bad) {
+        const node *n = ls_coordinator_find(p, (int)(id & INT32_MAX));
         int worker = (int)ls_wire_codec_get(in, 2),
             restarts = (int)(ls_wire_codec_get(in, 4) & INT32_MAX);
         if (n && n->state == CALLED && worker < n->workers && !in->bad)
@@ -130,54 +122,32 @@ out:
 
 /* --- to the same machine ---------------------------------------------------------------------- */
 
-static void append(ls_str *out, const void *bytes, size_t count, size_t size)
-{
-    if (count > 0)
-        ls_str_append_bytes(out, bytes, count * size);
-}
-
 void ls_coordinator_save(const ls_coordinator *coordinator, ls_str *out)
 {
     const ls_coordinator *p = coordinator;
 
-    append(out, p, 1, sizeof *p);
-    append(out, p->nodes, (size_t)p->n_nodes, sizeof *p->nodes);
-    append(out, p->view.member, (size_t)p->view.workers, sizeof *p->view.member);
-    append(out, p->hosts, (size_t)p->n_hosts, sizeof *p->hosts);
-    append(out, p->roster.bytes.p, p->roster.bytes.len, 1);
-}
-
-/* A piece of this many bytes; NULL: they are not there. */
-static const void *piece(ls_wire_codec *in, size_t count, size_t size)
-{
-    const void *at = in->at;
-
-    in->bad |= count > in->left / (size ? size : 1);
-    if (in->bad)
-        return NULL;
-    in->at += count * size;
-    in->left -= count * size;
-    return at;
-}
-
-static void copy(void *to, const void *from, size_t bytes)
-{
-    if (bytes > 0)
-        memcpy(to, from, bytes);
+    ls_str_append_bytes(out, p, sizeof *p);
+    ls_str_append_bytes(out, p->nodes, (size_t)p->n_nodes * sizeof *p->nodes);
+    ls_str_append_bytes(out, p->view.member, (size_t)p->view.workers * sizeof *p->view.member);
+    ls_str_append_bytes(out, p->hosts, (size_t)p->n_hosts * sizeof *p->hosts);
+    ls_str_append_bytes(out, p->roster.bytes.p, p->roster.bytes.len);
 }
 
 ls_status ls_coordinator_load(ls_coordinator *coordinator, const void *bytes, size_t len)
 {
     ls_coordinator *p = coordinator, as = {.n_nodes = 0};
     ls_wire_codec in = {.at = bytes, .left = len};
-    const void *head = piece(&in, 1, sizeof as);
+    const void *head = ls_wire_codec_get_bytes(&in, sizeof as);
 
-    if (!head)
-        return ls_fail(LS_EDATA, "the coordinator's log is damaged");
-    memcpy(&as, head, sizeof as);
-    const void *from_nodes = piece(&in, (size_t)as.n_nodes, sizeof *as.nodes);
-    const void *members = piece(&in, (size_t)as.view.workers, sizeof *as.view.member);
-    const void *from_hosts = piece(&in, (size_t)as.n_hosts, sizeof *as.hosts);
+    if (head)
+        memcpy(&as, head, sizeof as);
+    in.bad |= as.n_nodes < 0 || as.view.workers < 0 || as.n_hosts < 0;
+    const size_t nodes_len = (size_t)as.n_nodes * sizeof *as.nodes,
+                 members_len = (size_t)as.view.workers * sizeof *as.view.member,
+                 hosts_len = (size_t)as.n_hosts * sizeof *as.hosts;
+    const void *from_nodes = ls_wire_codec_get_bytes(&in, nodes_len);
+    const void *members = ls_wire_codec_get_bytes(&in, members_len);
+    const void *from_hosts = ls_wire_codec_get_bytes(&in, hosts_len);
     if (in.bad || in.left != as.roster.bytes.len)
         return ls_fail(LS_EDATA, "the coordinator's log is damaged");
     as.args = p->args;
@@ -195,9 +165,9 @@ ls_status ls_coordinator_load(ls_coordinator *coordinator, const void *bytes, si
         ls_str_release(&as.roster.bytes);
         return ls_fail(LS_ENOMEM, "no memory for what the coordinator's log has");
     }
-    copy(as.nodes, from_nodes, (size_t)as.n_nodes * sizeof *as.nodes);
-    copy(as.view.member, members, (size_t)as.view.workers * sizeof *as.view.member);
-    copy(as.hosts, from_hosts, (size_t)as.n_hosts * sizeof *as.hosts);
+    memcpy(as.nodes, from_nodes, nodes_len);
+    memcpy(as.view.member, members, members_len);
+    memcpy(as.hosts, from_hosts, hosts_len);
     ls_view_release(&p->view);
     ls_roster_release(&p->roster);
     ls_mem_free(p->nodes);

@@ -15,8 +15,6 @@
 #include "cluster/member/heal.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -24,6 +22,7 @@
 #include "base/mem.h"
 #include "base/time.h"
 #include "cluster/member/coordinator.h"
+#include "cluster/member/process_stat.h"
 
 enum { MAGIC = 0x4c534832 };
 enum { REPORT = 1, READY, VIEW, END, REGROUP, DISMISS, NOTE };
@@ -228,7 +227,7 @@ struct ls_heal {
     ls_err_record why;
 };
 
-void ls_heal_stop(ls_heal *heal, const ls_err_record *why)
+static void stop(ls_heal *heal, const ls_err_record *why)
 {
     if (!heal->stops)
         heal->why = *why;
@@ -265,7 +264,7 @@ static void on_stop(void *context, int node, int code, const ls_err_record *why)
 {
     (void)code;
     if (node < 0)
-        ls_heal_stop(context, why);
+        stop(context, why);
 }
 
 /* The coordinator of a job that has this node only. No node comes or is sent away, so nobody waits
@@ -279,8 +278,7 @@ static ls_status open_coordinator(ls_heal *h)
 
     gethostname(host, sizeof host - 1);
     LS_TRY(st, ls_coordinator_open(&h->coordinator, &args), out);
-    st = ls_coordinator_joins(h->coordinator, 0, host, "127.0.0.1", h->args.workers, true,
-                              ls_time_now_ns());
+    st = ls_coordinator_joins(h->coordinator, 0, host, "127.0.0.1", h->args.workers, true);
 out:
     return st;
 }
@@ -604,7 +602,7 @@ void ls_heal_hear(ls_heal *heal, const ls_messages *message)
     switch (message->kind) {
     case LS_MESSAGES_VIEW:
         if (message->view.plan.generation > h->generation && give_view(h, message) != LS_OK)
-            ls_heal_stop(h, ls_err_last());
+            stop(h, ls_err_last());
         break;
     case LS_MESSAGES_REVOKE:
         give_up_view(h, message->why);
@@ -618,12 +616,8 @@ void ls_heal_hear(ls_heal *heal, const ls_messages *message)
             h->places[message->worker].verdict = message->verdict;
         }
         break;
-    case LS_MESSAGES_REPORT:
-    case LS_MESSAGES_READY:
-    case LS_MESSAGES_LEFT:
-    case LS_MESSAGES_ENDED:
-    case LS_MESSAGES_STANDS:
-        break; /* the other side's part */
+    default:
+        break; /* from a node to its coordinator */
     }
 }
 
@@ -654,45 +648,20 @@ ls_view_past ls_heal_recall(const ls_heal *heal)
 
 /* --- time ------------------------------------------------------------------------------------- */
 
-/* What a process does: whether somebody has stopped it (one that a debugger holds, 't', is let be),
- * and how much it has computed. False: it is gone. */
-static bool look_at(pid_t pid, bool *stopped_out, long *ticks_out)
-{
-    char path[40], text[512], state = 0;
-    long user = 0, system = 0;
-    ssize_t n;
-
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return false;
-    n = read(fd, text, sizeof text - 1);
-    close(fd);
-    text[n > 0 ? n : 0] = '\0';
-    const char *end = strrchr(text, ')'); /* the name before may hold anything */
-    if (!end || sscanf(end + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %ld %ld", &state,
-                       &user, &system) != 3)
-        return false;
-    *stopped_out = state == 'T';
-    *ticks_out = user + system;
-    return true;
-}
-
 /* How long this worker may be as it is; 0: as long as it likes. One that still computes while the
  * others wait for it has not yet heard of the loss: it may do so for BUSY times the patience. */
 static int64_t limit_of(const ls_heal *h, place *p)
 {
     int64_t patience = h->args.patience_ns;
-    bool stopped, computes;
-    long ticks;
+    ls_process_stat stat;
 
     if (p->pid == 0 || (p->state != LS_VIEW_IN && p->state != LS_VIEW_AWAY) ||
-        !look_at(p->pid, &stopped, &ticks))
+        !ls_process_stat_read(p->pid, &stat))
         return 0;
-    p->stopped = stopped;
-    computes = ticks > p->ticks;
-    p->ticks = ticks;
-    if (stopped)
+    bool computes = stat.ticks > p->ticks;
+    p->stopped = stat.state == 'T'; /* one that a debugger holds, 't', is let be */
+    p->ticks = stat.ticks;
+    if (p->stopped)
         return patience;
     if (p->state == LS_VIEW_IN && h->lost_ns != 0)
         return computes && ls_time_now_ns() - h->lost_ns < BUSY * patience ? 0 : patience;

@@ -117,9 +117,8 @@ int ls_heal_fd(const ls_heal *heal); /* readable: attend */
 /* The coordinator says something. */
 void ls_heal_hear(ls_heal *heal, const ls_messages *message);
 
-/* Tell the first of the ranks that are here (NOTE). The job must end: the next order says so. */
+/* Tell the first of the ranks that are here (NOTE). */
 void ls_heal_tell(ls_heal *heal, const char *what, int64_t took_ns);
-void ls_heal_stop(ls_heal *heal, const ls_err_record *why);
 /* Views tell this run lease from now on. */
 void ls_heal_set_run_lease(ls_heal *heal, const char *run_lease);
 

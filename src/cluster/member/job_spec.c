@@ -6,30 +6,6 @@
 
 enum { HEAD = 2 + 1, MEETS = 1, HEALS = 2 };
 
-/* How a job heals is a row of numbers. */
-typedef struct row {
-    uint32_t number[sizeof(ls_job_spec_heal) / sizeof(uint32_t)];
-} row;
-_Static_assert(sizeof(row) == sizeof(ls_job_spec_heal), "only numbers of 4 bytes");
-
-static void put_heal(ls_str *out, const ls_job_spec_heal *heal)
-{
-    row r;
-
-    memcpy(&r, heal, sizeof r);
-    for (size_t i = 0; i < LS_COUNT(r.number); i++)
-        ls_wire_codec_put(out, r.number[i], 4);
-}
-
-static void get_heal(ls_wire_codec *in, ls_job_spec_heal *heal)
-{
-    row r;
-
-    for (size_t i = 0; i < LS_COUNT(r.number); i++)
-        r.number[i] = (uint32_t)ls_wire_codec_get(in, 4);
-    memcpy(heal, &r, sizeof r);
-}
-
 void ls_job_spec_init(ls_job_spec *work)
 {
     *work = (ls_job_spec){.ranks = 0};
@@ -47,8 +23,8 @@ ls_status ls_job_spec_encode(const char *const *words, int ranks, bool meeting,
 {
     ls_wire_codec_put(out, (uint64_t)ranks, 2);
     ls_wire_codec_put(out, (uint64_t)((meeting ? MEETS : 0) | (heal ? HEALS : 0)), 1);
-    if (heal)
-        put_heal(out, heal);
+    if (heal) /* of the same program, as all nodes have it */
+        ls_str_append_bytes(out, heal, sizeof *heal);
     for (int i = 0; words[i]; i++)
         ls_str_append_bytes(out, words[i], strlen(words[i]) + 1);
     if (out->len > LS_JOB_SPEC_BYTES)
@@ -67,7 +43,9 @@ ls_status ls_job_spec_decode(ls_job_spec *work, const void *bytes, size_t len)
     work->meeting = (flags & MEETS) != 0;
     work->heal = (ls_job_spec_heal){.patience_ms = 0};
     if (flags & HEALS) {
-        get_heal(&in, &work->heal);
+        const void *heal = ls_wire_codec_get_bytes(&in, sizeof work->heal);
+        if (heal)
+            memcpy(&work->heal, heal, sizeof work->heal);
         in.bad |=
             work->heal.patience_ms == 0 || work->heal.heartbeat_ms == 0 || work->heal.dead_ms == 0;
     }

@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/file.h"
-#include "base/mem.h"
+#include "cluster/member/growing_array.h"
 #include "cluster/member/roster.h"
 
 void ls_members_init(ls_members *members)
@@ -29,27 +29,6 @@ void ls_members_release(ls_members *members)
     ls_members_init(members);
 }
 
-/* Elements to allocate for n, so that a list of many does not move with each. */
-static size_t room_for(int n)
-{
-    size_t room = n > 0 ? 1 : 0;
-
-    while (room < (size_t)n)
-        room *= 2;
-    return room;
-}
-
-/* Make room for n elements where there are m. */
-static bool grow(void **list, int m, int n, size_t size)
-{
-    if (room_for(m) == room_for(n))
-        return true;
-    void *bigger = ls_mem_resize(*list, room_for(n) * size);
-    if (bigger)
-        *list = bigger;
-    return bigger != NULL;
-}
-
 ls_status ls_members_add(ls_members *m, const char *host, const char *ip, int ranks,
                          const uint16_t *ports)
 {
@@ -58,15 +37,14 @@ ls_status ls_members_add(ls_members *m, const char *host, const char *ip, int ra
                        "%d ranks on \"%s\" do not fit: a job has at most %d nodes and %d "
                        "ranks",
                        ranks, host, LS_MEMBERS_NODES, LS_MEMBERS_RANKS);
-    void *nodes = m->node, *all = m->ports;
-    bool grown = grow(&nodes, m->nodes, m->nodes + 1, sizeof *m->node);
-    m->node = nodes;
-    grown = grown && grow(&all, m->ranks, m->ranks + ranks, sizeof *m->ports);
-    m->ports = all;
-    if (!grown)
+    if (!ls_growing_array_add((void **)&m->node, m->nodes, &m->nodes_room, sizeof *m->node))
         return LS_ENOMEM;
-    for (int i = 0; i < ranks; i++)
+    for (int i = 0; i < ranks; i++) {
+        if (!ls_growing_array_add((void **)&m->ports, m->ranks + i, &m->ports_room,
+                                  sizeof *m->ports))
+            return LS_ENOMEM;
         m->ports[m->ranks + i] = ports ? ports[i] : 0;
+    }
     ls_members_node *node = &m->node[m->nodes++];
     *node = (ls_members_node){.first_rank = m->ranks, .ranks = ranks};
     snprintf(node->host, sizeof node->host, "%s", host);

@@ -25,9 +25,10 @@ typedef struct ls_members_node {
 typedef struct ls_members {
     uint64_t generation;
     int nodes, ranks;
-    int master_port;       /* free on node 0 when the job began, for programs that want one */
-    ls_members_node *node; /* owned */
-    uint16_t *ports;       /* owned; one per rank: where it listens on its node; 0: nowhere */
+    int master_port;            /* free on node 0 when the job began, for programs that want one */
+    ls_members_node *node;      /* owned */
+    uint16_t *ports;            /* owned; one per rank: where it listens on its node; 0: nowhere */
+    int nodes_room, ports_room; /* elements that the two have room for */
 } ls_members;
 
 void ls_members_init(ls_members *members);

@@ -384,41 +384,39 @@ static void job_check(const job *j)
               "a state without an end");
 }
 
+/* What entering a state sends to all workers, and what follows when its time is over. */
+static const struct {
+    int signal;   /* 0: none */
+    int limit_ms; /* 0: none */
+    state next;
+} rules[] = {
+    [SETTLE] = {.limit_ms = SETTLE_MS, .next = STOP},
+    [STOP] = {.signal = SIGTERM, .limit_ms = LS_AGENT_GRACE_S * 1000, .next = KILL},
+    [KILL] = {.signal = SIGKILL, .limit_ms = KILL_S * 1000, .next = SWEEP},
+    [SWEEP] = {.limit_ms = SWEEP_S * 1000, .next = DONE},
+    [DONE] = {0},
+};
+
 /* Take an arrow of the table above, with what belongs to it. */
 static void enter(job *j, state to)
 {
-    int64_t now = ls_time_now_ns(), grace = j->args->grace_ns;
+    int64_t limit_ns = rules[to].limit_ms * LS_NS_PER_MS;
+    int signal = to == ASKED ? j->asked : rules[to].signal;
 
+    if (to == STOP && j->args->grace_ns)
+        limit_ns = j->args->grace_ns;
     j->state = to;
-    j->deadline_ns = LS_NO_DEADLINE;
+    j->deadline_ns = limit_ns ? ls_time_now_ns() + limit_ns : LS_NO_DEADLINE;
+    j->stopped |= to == STOP;
+    j->killed |= to == KILL;
     if (j->args->heal && (to == STOP || to == KILL || to == SWEEP))
         ls_heal_finish(j->args->heal);
-    switch (to) {
-    case SETTLE:
-        j->deadline_ns = now + SETTLE_MS * LS_NS_PER_MS;
-        break;
-    case ASKED:
-        ls_supervisor_signal(&j->supervisor, j->asked);
-        break;
-    case STOP:
-        j->stopped = true;
-        ls_supervisor_signal(&j->supervisor, SIGTERM);
-        ls_supervisor_signal(&j->supervisor, SIGCONT); /* one that was stopped must hear it */
-        j->deadline_ns = now + (grace ? grace : LS_AGENT_GRACE_S * LS_NS_PER_S);
-        break;
-    case KILL:
-        j->killed = true;
-        ls_supervisor_signal(&j->supervisor, SIGKILL);
-        j->deadline_ns = now + KILL_S * LS_NS_PER_S;
-        break;
-    case SWEEP:
+    if (signal)
+        ls_supervisor_signal(&j->supervisor, LS_SUPERVISOR_ALL, signal);
+    if (to == STOP)
+        ls_supervisor_signal(&j->supervisor, LS_SUPERVISOR_ALL, SIGCONT); /* who is stopped hears */
+    if (to == SWEEP)
         ls_supervisor_finish(&j->supervisor);
-        j->deadline_ns = now + SWEEP_S * LS_NS_PER_S;
-        break;
-    case RUN:
-    case DONE:
-        break;
-    }
     job_check(j);
 }
 
@@ -472,11 +470,17 @@ static void fail(job *j, const worker *w)
     j->must_settle |= j->state == RUN;
 }
 
+/* Nothing has ended the job yet. */
+static bool goes_on(const job *j)
+{
+    return j->state == RUN || j->state == SETTLE || j->state == ASKED;
+}
+
 /* What failures of this round lead to. Not at once: a worker that dies of our signal must not be
  * seen in the round of the failure. */
 static void answer_failures(job *j)
 {
-    if (j->state == RUN || j->state == SETTLE || j->state == ASKED) {
+    if (goes_on(j)) {
         if (j->must_stop)
             enter(j, STOP);
         else if (j->must_settle && j->state == RUN)
@@ -513,7 +517,7 @@ static bool heal(job *j, worker *w)
                              .asked = j->asked != 0};
     ls_err_record why;
 
-    if (!j->args->heal || (j->state != RUN && j->state != SETTLE && j->state != ASKED))
+    if (!j->args->heal || !goes_on(j))
         return false;
     if (w->code == 0 || w->code == 128 + SIGINT || left(j, w)) { /* or stopped, as asked to */
         ls_heal_left(j->args->heal, i);
@@ -526,7 +530,7 @@ static bool heal(job *j, worker *w)
 /* Whether a worker has ended of which nobody knows yet what becomes of it. */
 static bool holds(const job *j)
 {
-    for (int i = 0; i < j->n && (j->state == RUN || j->state == SETTLE || j->state == ASKED); i++)
+    for (int i = 0; i < j->n && goes_on(j); i++)
         if (j->workers[i].held)
             return true;
     return false;
@@ -643,7 +647,7 @@ static void on_signal(job *j)
     while (read(j->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
         int signal = (int)info.ssi_signo;
         if ((signal == SIGUSR1 && !j->args->saves) || signal == SIGUSR2) {
-            ls_supervisor_signal(&j->supervisor, signal);
+            ls_supervisor_signal(&j->supervisor, LS_SUPERVISOR_ALL, signal);
         } else if (j->state == RUN || j->state == SETTLE) {
             j->asked = signal;
             j->asked_ns = ls_time_now_ns();
@@ -677,12 +681,12 @@ static void on_heal(job *j)
     ls_heal_order order = {.task = LS_HEAL_NOTHING};
 
     do {
-        if (!j->args->heal || (j->state != RUN && j->state != SETTLE && j->state != ASKED))
+        if (!j->args->heal || !goes_on(j))
             break;
         order = ls_heal_attend(j->args->heal);
         worker *w = &j->workers[order.worker];
         if (order.task == LS_HEAL_KILL) {
-            ls_supervisor_signal_one(&j->supervisor, order.worker, SIGKILL);
+            ls_supervisor_signal(&j->supervisor, order.worker, SIGKILL);
         } else if (order.task == LS_HEAL_VERDICT) {
             w->held = false;
             if (!obey_verdict(j, w, order.verdict))
@@ -701,25 +705,9 @@ static void on_time(job *j)
 {
     if (j->deadline_ns == LS_NO_DEADLINE || ls_time_now_ns() < j->deadline_ns)
         return;
-    switch (j->state) {
-    case SETTLE:
-        enter(j, STOP);
-        break;
-    case STOP:
-        enter(j, KILL);
-        break;
-    case KILL:
-        enter(j, SWEEP);
-        break;
-    case SWEEP:
+    if (j->state == SWEEP)
         j->left = j->running > 0 ? j->running : 1;
-        enter(j, DONE);
-        break;
-    case RUN:
-    case ASKED:
-    case DONE:
-        break;
-    }
+    enter(j, rules[j->state].next);
 }
 
 /* Until the deadline; now and then in between for those outside, whose messages may wait. */
@@ -808,14 +796,6 @@ static const worker *first_failure(const job *j)
     return first;
 }
 
-static const char *signal_name(int signal)
-{
-    return signal == SIGINT    ? "SIGINT"
-           : signal == SIGTERM ? "SIGTERM"
-           : signal == SIGUSR1 ? "SIGUSR1"
-                               : "SIGHUP";
-}
-
 static void signal_hint(int signal)
 {
     if (signal == SIGKILL)
@@ -877,10 +857,10 @@ static void tell_request(const job *j)
     for (int i = 0; i < j->n; i++)
         lost |= left(j, &j->workers[i]);
     if (!lost || !j->args->saves) {
-        ls_fail(LS_EINTR, "stopped on request (%s)", signal_name(j->asked));
+        ls_fail(LS_EINTR, "stopped on request (SIG%s)", sigabbrev_np(j->asked));
         return;
     }
-    ls_fail(LS_EUNSAVED, "stopped on request (%s) %s", signal_name(j->asked),
+    ls_fail(LS_EUNSAVED, "stopped on request (SIG%s) %s", sigabbrev_np(j->asked),
             j->killed ? "and then at once: nothing was saved"
                       : "without saving: the time that was given is over");
     ls_err_hint("Run the same command again: it goes on from the checkpoint before.");
@@ -898,7 +878,7 @@ static void conclude(const job *j, ls_agent_result *result)
         result->killed += w != first && j->killed && w->signal == SIGKILL && w->when == KILL;
     }
     if (j->supervisor_lost) {
-        ls_fail(LS_EFAIL, "the process that held the ranks (%d, \"ls-keeper\") was killed",
+        ls_fail(LS_EFAIL, "the supervisor of the ranks (pid %d, \"ls-supervisor\") was killed",
                 (int)j->supervisor.pid);
         result->cause = *ls_err_last();
         result->exit_code = 128 + SIGKILL;

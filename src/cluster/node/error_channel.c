@@ -10,17 +10,12 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-enum { MAGIC = 0x4c534331, MOST_RANK = 1 << 24 };
+enum { MAGIC = 0x4c534332, MOST_RANK = 1 << 24 };
 
-typedef struct wire {
+typedef struct datagram {
     uint32_t magic;
-    uint32_t code;
-    int32_t rank;
-    char host[64];
-    char text[sizeof((ls_err_record *)0)->text];
-    char hint[sizeof((ls_err_record *)0)->hint];
-    char doing[sizeof((ls_err_record *)0)->doing];
-} wire;
+    ls_error_channel cause;
+} datagram;
 
 /* A whole number of a variable; -1 when it is none. */
 static long number_of(const char *variable)
@@ -47,23 +42,21 @@ ls_status ls_error_channel_pair(int fds_out[2])
 
 bool ls_error_channel_send(const ls_err_record *record)
 {
-    wire w = {.magic = MAGIC, .code = (uint32_t)record->code};
+    datagram d = {.magic = MAGIC, .cause.record = *record};
     long fd = number_of("LINESHAFT_CAUSE_FD");
     ssize_t n;
 
     /* A worker leads its session; a command that it runs on its way speaks for itself. */
     if (fd < 3 || getsid(0) != getpid())
         return false;
-    w.rank = (int32_t)number_of("LINESHAFT_RANK");
-    if (gethostname(w.host, sizeof w.host - 1) != 0)
-        w.host[0] = '\0';
-    memcpy(w.text, record->text, sizeof w.text);
-    memcpy(w.hint, record->hint, sizeof w.hint);
-    memcpy(w.doing, record->doing, sizeof w.doing);
+    d.cause.record.file = "";
+    d.cause.rank = (int)number_of("LINESHAFT_RANK");
+    if (gethostname(d.cause.host, sizeof d.cause.host - 1) != 0)
+        d.cause.host[0] = '\0';
     do
-        n = send((int)fd, &w, sizeof w, MSG_NOSIGNAL);
+        n = send((int)fd, &d, sizeof d, MSG_NOSIGNAL);
     while (n < 0 && errno == EINTR);
-    return n == (ssize_t)sizeof w;
+    return n == (ssize_t)sizeof d;
 }
 
 static bool ends(const char *text, size_t cap)
@@ -73,25 +66,23 @@ static bool ends(const char *text, size_t cap)
 
 bool ls_error_channel_receive(int fd, ls_error_channel *cause_out)
 {
-    wire w;
+    const ls_err_record *r = &cause_out->record;
+    datagram d;
 
     for (;;) {
-        ssize_t n = recv(fd, &w, sizeof w, MSG_DONTWAIT | MSG_TRUNC);
+        ssize_t n = recv(fd, &d, sizeof d, MSG_DONTWAIT | MSG_TRUNC);
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
             return false;
-        if (n == (ssize_t)sizeof w && w.magic == MAGIC && w.code > LS_OK && w.code <= LS_EINTR &&
-            w.rank >= 0 && w.rank <= MOST_RANK && ends(w.host, sizeof w.host) &&
-            ends(w.text, sizeof w.text) && ends(w.hint, sizeof w.hint) &&
-            ends(w.doing, sizeof w.doing))
-            break;
+        if (n != (ssize_t)sizeof d || d.magic != MAGIC)
+            continue;
+        *cause_out = d.cause;
+        cause_out->record.file = ""; /* a pointer into the sender's memory */
+        if (r->code > LS_OK && r->code <= LS_EINTR && cause_out->rank >= 0 &&
+            cause_out->rank <= MOST_RANK && ends(cause_out->host, sizeof cause_out->host) &&
+            ends(r->text, sizeof r->text) && ends(r->hint, sizeof r->hint) &&
+            ends(r->doing, sizeof r->doing))
+            return true;
     }
-    *cause_out =
-        (ls_error_channel){.rank = w.rank, .record = {.code = (ls_status)w.code, .file = ""}};
-    memcpy(cause_out->host, w.host, sizeof w.host);
-    memcpy(cause_out->record.text, w.text, sizeof w.text);
-    memcpy(cause_out->record.hint, w.hint, sizeof w.hint);
-    memcpy(cause_out->record.doing, w.doing, sizeof w.doing);
-    return true;
 }

@@ -108,7 +108,8 @@ static _Noreturn void child(const ls_spawn *spawn, pid_t parent, ls_spawn_refuse
     execve(spawn->path, (char *const *)(uintptr_t)spawn->argv,
            (char *const *)(uintptr_t)spawn->envp);
 refused:
-    refuse(context, stage, errno);
+    if (refuse)
+        refuse(context, stage, errno);
     _exit(NOT_STARTED);
 }
 

@@ -34,7 +34,7 @@ typedef enum ls_spawn_stage {
 
 /* Fork and execute; the child ends when this process does (PR_SET_PDEATHSIG), has a session of its
  * own, and no descriptor but those named. When it cannot get as far as its program, refuse() is
- * called in the child with what failed and errno; it then exits with 127. Returns the process, or
+ * called (unless it is NULL) in the child with what failed and errno; it then exits with 127. Returns the process, or
  * -1 with errno. */
 typedef void (*ls_spawn_refuse)(void *context, ls_spawn_stage stage, int error);
 pid_t ls_spawn_start(const ls_spawn *spawn, ls_spawn_refuse refuse, void *context);

@@ -26,6 +26,7 @@
 #include <unistd.h>
 #include "base/mem.h"
 #include "base/time.h"
+#include "cluster/member/process_stat.h"
 
 enum { END_SECONDS = 5, ROUND_MS = 2, LOST_CODE = 1 };
 
@@ -48,30 +49,6 @@ typedef struct holder { /* the supervisor, in its own process */
 
 /* --- /proc, without the heap ------------------------------------------------------------------ */
 
-/* Parent and session of a process; false when it is gone. The name may hold any character, so the
- * fields are counted from the last ')'. */
-static bool family_of(pid_t pid, pid_t *parent_out, pid_t *session_out)
-{
-    char path[40], text[512];
-    long parent = 0, group, session = 0;
-
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return false;
-    ssize_t n = read(fd, text, sizeof text - 1);
-    close(fd);
-    if (n <= 0)
-        return false;
-    text[n] = '\0';
-    const char *end = strrchr(text, ')');
-    if (!end || sscanf(end + 1, " %*c %ld %ld %ld", &parent, &group, &session) != 3)
-        return false;
-    *parent_out = (pid_t)parent;
-    *session_out = (pid_t)session;
-    return true;
-}
-
 typedef struct linux_entry { /* struct linux_dirent64 */
     uint64_t inode;
     int64_t next;
@@ -85,7 +62,7 @@ typedef void (*visit)(void *context, pid_t child, pid_t session);
 static void each_child(visit call, void *context)
 {
     _Alignas(linux_entry) char block[8192];
-    pid_t self = getpid(), parent, session;
+    pid_t self = getpid();
     int dir = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     long n;
 
@@ -96,8 +73,9 @@ static void each_child(visit call, void *context)
             if (entry->name[0] < '1' || entry->name[0] > '9')
                 continue;
             pid_t pid = (pid_t)strtol(entry->name, NULL, 10);
-            if (family_of(pid, &parent, &session) && parent == self)
-                call(context, pid, session);
+            ls_process_stat stat;
+            if (ls_process_stat_read(pid, &stat) && stat.parent == self)
+                call(context, pid, stat.session);
         }
     if (dir >= 0)
         close(dir);
@@ -283,7 +261,7 @@ static _Noreturn void supervisor_main(holder *h)
     sigfillset(&all);
     sigprocmask(SIG_SETMASK, &all, NULL);
     signal(SIGCHLD, SIG_DFL); /* an ignored SIGCHLD would reap behind our back */
-    prctl(PR_SET_NAME, "ls-keeper");
+    prctl(PR_SET_NAME, "ls-supervisor");
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     sigemptyset(&child);
     sigaddset(&child, SIGCHLD);
@@ -314,7 +292,7 @@ ls_status ls_supervisor_open(ls_supervisor *supervisor, const ls_spawn *spawns, 
     if (!h.pids)
         return LS_ENOMEM;
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
-        st = ls_fail_sys(LS_EIO, "cannot make a socket for the workers' keeper");
+        st = ls_fail_sys(LS_EIO, "cannot make a socket for the supervisor of the workers");
         goto out;
     }
     int probe = (int)syscall(SYS_pidfd_open, getpid(), 0);
@@ -337,7 +315,7 @@ ls_status ls_supervisor_open(ls_supervisor *supervisor, const ls_spawn *spawns, 
     }
     if (supervisor->pid < 0) {
         supervisor->pid = 0;
-        st = ls_fail_sys(LS_EIO, "cannot start the workers' keeper");
+        st = ls_fail_sys(LS_EIO, "cannot start the supervisor of the workers");
     }
 out:
     for (int i = 0; i < 2; i++)
@@ -356,12 +334,7 @@ static void send_order(ls_supervisor *supervisor, const order *what)
         (void)send(supervisor->fd, what, sizeof *what, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-void ls_supervisor_signal(ls_supervisor *supervisor, int signal)
-{
-    send_order(supervisor, &(order){.kind = SIGNAL, .signal = signal, .worker = -1});
-}
-
-void ls_supervisor_signal_one(ls_supervisor *supervisor, int worker, int signal)
+void ls_supervisor_signal(ls_supervisor *supervisor, int worker, int signal)
 {
     send_order(supervisor, &(order){.kind = SIGNAL, .signal = signal, .worker = worker});
 }

@@ -53,11 +53,9 @@ ls_status ls_supervisor_open(ls_supervisor *supervisor, const ls_spawn *spawns, 
 /* Start a worker again that has ended; LS_SUPERVISOR_STARTED follows. */
 void ls_supervisor_restart(ls_supervisor *supervisor, int worker);
 
-/* Send a signal to the process group of one worker. */
-void ls_supervisor_signal_one(ls_supervisor *supervisor, int worker, int signal);
-
-/* Send a signal to the process groups of all workers that still run. */
-void ls_supervisor_signal(ls_supervisor *supervisor, int signal);
+/* Send a signal to the process group of a worker, or to those of all that still run. */
+enum { LS_SUPERVISOR_ALL = -1 };
+void ls_supervisor_signal(ls_supervisor *supervisor, int worker, int signal);
 
 /* Kill everything below the supervisor and let it end; LS_SUPERVISOR_GONE follows within seconds.
  * */

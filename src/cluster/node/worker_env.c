@@ -7,7 +7,7 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <unistd.h>
-#include "base/mem.h"
+#include "cluster/member/growing_array.h"
 
 static bool is_of(const char *entry, const char *name)
 {
@@ -34,17 +34,9 @@ static bool is_stale(const char *entry)
 /* Room for one more and the final NULL. */
 static bool grow(ls_worker_env *env)
 {
-    if (env->n + 2 > env->cap) {
-        int cap = env->cap ? 2 * env->cap : 128;
-        const char **list = ls_mem_resize(env->list, (size_t)cap * sizeof *list);
-        if (!list) {
-            env->failed = true;
-            return false;
-        }
-        env->list = list;
-        env->cap = cap;
-    }
-    return true;
+    env->failed |=
+        !ls_growing_array_add((void **)&env->list, env->n + 1, &env->cap, sizeof *env->list);
+    return !env->failed;
 }
 
 void ls_worker_env_init(ls_worker_env *env)

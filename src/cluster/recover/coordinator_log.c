@@ -182,8 +182,7 @@ static uint64_t on_agree(void *context, const int *nodes, int n, uint64_t above)
 static ls_status take_join(ls_coordinator_log *c, const ls_coordinator_log_event *e)
 {
     ls_err_clear();
-    (void)ls_coordinator_joins(c->coordinator, e->node, e->host, e->ip, e->workers, e->begins,
-                               c->now);
+    (void)ls_coordinator_joins(c->coordinator, e->node, e->host, e->ip, e->workers, e->begins);
     c->most = e->node > c->most ? e->node : c->most;
     put(c, (ls_coordinator_log_event){.kind = LS_COORDINATOR_LOG_JOINED,
                                       .status = ls_err_last()->code,

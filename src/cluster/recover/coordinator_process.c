@@ -102,13 +102,6 @@ static void flush(ls_coordinator_process *o)
     watch(o);
 }
 
-static void refuse(void *context, ls_spawn_stage stage, int error)
-{
-    (void)context; /* it ends with 127 */
-    (void)stage;
-    (void)error;
-}
-
 static ls_status spawn(ls_coordinator_process *o, int end)
 {
     const char *const argv[] = {"ls-coordinator", NULL};
@@ -126,7 +119,7 @@ static ls_status spawn(ls_coordinator_process *o, int end)
                            .keep = &end,
                            .n_keep = 1,
                            .net_fd = -1};
-    o->pid = ls_spawn_start(&plan, refuse, NULL);
+    o->pid = ls_spawn_start(&plan, NULL, NULL); /* one that is refused ends with 127 */
     if (o->pid < 0) {
         o->pid = 0;
         st = ls_fail_sys(LS_EIO, "cannot start a process for the coordinator");
@@ -530,6 +523,15 @@ out:
     return st;
 }
 
+static void each_string(ls_coordinator_process *o, void (*call)(ls_str *s))
+{
+    ls_str *const strings[] = {&o->first,  &o->kept,   &o->in,    &o->later,
+                               &o->answer, &o->shared, &o->asked, &o->busy};
+
+    for (size_t i = 0; i < LS_COUNT(strings); i++)
+        call(strings[i]);
+}
+
 ls_status ls_coordinator_process_open(ls_coordinator_process **coordinator_process_out,
                                       const ls_coordinator_process_args *args)
 {
@@ -540,10 +542,7 @@ ls_status ls_coordinator_process_open(ls_coordinator_process **coordinator_proce
         return LS_ENOMEM;
     o->args = *args;
     o->fd = -1;
-    ls_str *const strings[] = {&o->first,  &o->kept,   &o->in,    &o->later,
-                               &o->answer, &o->shared, &o->asked, &o->busy};
-    for (size_t i = 0; i < LS_COUNT(strings); i++)
-        ls_str_init(strings[i]);
+    each_string(o, ls_str_init);
     o->n_busy = UINT64_MAX;
     o->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     o->kick_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -594,10 +593,7 @@ void ls_coordinator_process_close(ls_coordinator_process *coordinator_process)
         close(o->epoll_fd);
     if (o->kick_fd >= 0)
         close(o->kick_fd);
-    ls_str *const strings[] = {&o->first,  &o->kept,   &o->in,    &o->later,
-                               &o->answer, &o->shared, &o->asked, &o->busy};
-    for (size_t i = 0; i < LS_COUNT(strings); i++)
-        ls_str_release(strings[i]);
+    each_string(o, ls_str_release);
     ls_mem_free(o);
     ls_err_adopt(&before);
 }

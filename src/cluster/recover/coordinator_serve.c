@@ -142,14 +142,6 @@ static ls_status replay(void *context, const void *bytes, size_t len)
     return st;
 }
 
-static ls_status accept_any(void *context, const void *bytes, size_t len)
-{
-    (void)context;
-    (void)bytes;
-    (void)len;
-    return LS_OK;
-}
-
 static ls_status write_pieces(server *s, ls_journal *journal)
 {
     ls_status st = LS_OK;
@@ -186,7 +178,7 @@ static void begin_anew(server *s)
 
     snprintf(next, sizeof next, "%s.next", s->path);
     unlink(next);
-    LS_TRY(st, ls_journal_open(&journal, next, accept_any, NULL, &found), out);
+    LS_TRY(st, ls_journal_open(&journal, next, NULL, NULL, &found), out);
     LS_TRY(st, write_pieces(s, journal), out);
     if (rename(next, s->path) != 0) {
         st = ls_fail_sys(LS_EIO, "cannot rename \"%s\"", next);
@@ -194,7 +186,7 @@ static void begin_anew(server *s)
     }
     ls_journal_close(s->journal);
     s->journal = NULL;
-    LS_TRY(st, ls_journal_open(&s->journal, s->path, accept_any, NULL, &found), out);
+    LS_TRY(st, ls_journal_open(&s->journal, s->path, NULL, NULL, &found), out);
     s->begun = ls_journal_bytes(s->journal);
 out:
     ls_journal_close(journal);

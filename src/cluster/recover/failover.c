@@ -22,7 +22,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/time.h"
-#include "cluster/member/wire_codec.h"
+#include "cluster/member/growing_array.h"
 #include "cluster/join/rendezvous_impl.h"
 #include "net/fd_limit.h"
 
@@ -114,15 +114,9 @@ static ls_status add_endpoint(ls_recover_cluster *l, const ls_election_endpoint 
     if (l->n_endpoints >= LS_QUORUM_NODES)
         return ls_fail(LS_EUSAGE, "the job has %d nodes; more than %d cannot replace the first one",
                        l->n_endpoints, LS_QUORUM_NODES);
-    if (l->n_endpoints == l->endpoints_room) {
-        int room = 2 * l->endpoints_room + 8;
-        ls_election_endpoint *endpoints =
-            ls_mem_resize(l->endpoints, (size_t)room * sizeof *endpoints);
-        if (!endpoints)
-            return LS_ENOMEM;
-        l->endpoints = endpoints;
-        l->endpoints_room = room;
-    }
+    if (!ls_growing_array_add((void **)&l->endpoints, l->n_endpoints, &l->endpoints_room,
+                              sizeof *l->endpoints))
+        return LS_ENOMEM;
     l->endpoints[l->n_endpoints++] = *endpoint;
     l->told = false;
     return LS_OK;
