@@ -225,12 +225,14 @@ void ls_rendezvous_refuse(ls_rendezvous *r, peer *p, const char *why)
     ls_rendezvous_enter(r, p, WAITED);
 }
 
-/* What is wrong with a newcomer; false: nothing. */
-static bool is_wrong(const ls_rendezvous *r, const peer *p, const char *version, const char *job,
-                     uint64_t generation, char *why, size_t cap)
+/* What is wrong with a newcomer; "": nothing. Another program is refused even where the protocol is
+ * the same: nodes that differ in code would compute different bits. */
+static void check_join(const ls_rendezvous *r, const peer *p, const char *version, const char *job,
+                       uint64_t generation, char *why, size_t cap)
 {
     const char *ours = r->args.job ? r->args.job : "";
 
+    why[0] = '\0';
     if (strcmp(version, r->version) != 0)
         snprintf(why, cap, "it runs lineshaft %s, the first node runs %s", version, r->version);
     else if (strcmp(job, ours) != 0)
@@ -241,9 +243,6 @@ static bool is_wrong(const ls_rendezvous *r, const peer *p, const char *version,
     else if (p->ranks < 1 || p->ranks > LS_MEMBERS_RANKS - r->args.ranks - r->n_ranks)
         snprintf(why, cap, "its %d ranks do not fit: a job has at most %d", p->ranks,
                  LS_MEMBERS_RANKS);
-    else
-        return false;
-    return true;
 }
 
 /* What there is to do, for an agent that came without ranks; its JOIN follows. */
@@ -261,23 +260,21 @@ static ls_status take_join(ls_rendezvous *r, peer *p, const ls_frame *frame)
 {
     ls_wire_codec in = {.at = frame->payload, .left = frame->bytes};
     char version[VERSION], job[JOB], why[256];
-    int protocol = (int)ls_wire_codec_get(&in, 2);
+    bool speaks = frame->type == JOIN && ls_wire_codec_get(&in, 2) == PROTOCOL;
 
-    if (frame->type != JOIN || in.bad || protocol != PROTOCOL) {
-        ls_rendezvous_refuse(r, p, "it speaks another protocol");
-        return LS_OK;
-    }
     ls_wire_codec_get_text(&in, version, sizeof version);
     ls_wire_codec_get_text(&in, job, sizeof job);
     uint64_t generation = ls_wire_codec_get(&in, 8);
     p->ranks = (int)ls_wire_codec_get(&in, 4);
     ls_wire_codec_get_text(&in, p->host, sizeof p->host);
     ls_wire_codec_get_text(&in, p->ip, sizeof p->ip);
-    if (in.bad || p->ranks < 0 || in.left != 2 * (size_t)p->ranks || !*p->ip) {
-        ls_rendezvous_refuse(r, p, "its message is damaged");
-        return LS_OK;
-    }
-    if (is_wrong(r, p, version, job, generation, why, sizeof why)) {
+    if (!speaks)
+        snprintf(why, sizeof why, "it speaks another protocol");
+    else if (in.bad || p->ranks < 0 || in.left != 2 * (size_t)p->ranks || !*p->ip)
+        snprintf(why, sizeof why, "its message is damaged");
+    else
+        check_join(r, p, version, job, generation, why, sizeof why);
+    if (*why) {
         ls_rendezvous_refuse(r, p, why);
         return LS_OK;
     }
