@@ -58,7 +58,8 @@ out:
     return st;
 }
 
-/* Which objects must be copied, and whether there is room for them. */
+/* Which objects must be copied, and whether there is room for them. Damaged ones are counted with their
+ * full size: the new file is written beside the old one. */
 static ls_status plan(const ls_ckpt *ckpt, const ls_ckpt_store *to, state *had,
                       ls_ckpt_copied *copied)
 {
@@ -167,6 +168,9 @@ ls_status ls_ckpt_set_mirror(ls_ckpt_store *store, const char *dir)
     return LS_OK;
 }
 
+/* One object is copied from the mirror over the damaged one. Into a store of this moment only: it holds
+ * no lock, because the object's name proves its bytes, and two processes that heal the same object
+ * write the same bytes. */
 bool ls_ckpt_heal(const ls_ckpt *ckpt, int object)
 {
     ls_ckpt_store store = {.lock_fd = -1};

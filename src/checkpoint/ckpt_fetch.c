@@ -136,7 +136,9 @@ static chunk *free_chunk(ls_ckpt_fetch *f)
     return NULL;
 }
 
-/* The object to request next; NULL: none, or none for now. */
+/* The object to request next; NULL: none, or none for now. The one that the caller waits for is opened
+ * in any case, also if it alone is larger than AHEAD; the others only while all open ones fit. Example,
+ * objects of 64, 20, 20 and 64 MiB: 64 + 20 are read ahead together, the third waits for the first. */
 static item *to_ask(ls_ckpt_fetch *f)
 {
     while (f->asking < f->n && f->asking < f->next + WINDOW) {
@@ -233,6 +235,9 @@ static ls_status prove(item *it)
                                  it->reader.path.p);
 }
 
+/* Requests go on while this thread hashes: digest() asks for more after each block. When nothing of the
+ * object is under way and bytes are missing (a short read, a stale handle), they are read here, with
+ * the retries of ls_ckpt_reader_need(). */
 ls_status ls_ckpt_fetch_next(ls_ckpt_fetch *fetch, ls_ckpt_reader **reader_out)
 {
     ls_ckpt_fetch *f = fetch;

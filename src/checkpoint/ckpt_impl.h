@@ -8,7 +8,12 @@
  *   report   the rows and objects of one writer, for the process that commits
  *
  *       row w [8, 4]  =  box [0,0]+[4,4] in object 5a.. key w   (written by rank 0)
- *                     +  box [4,0]+[4,4] in object 77.. key w   (written by rank 1) */
+ *                     +  box [4,0]+[4,4] in object 77.. key w   (written by rank 1)
+ *
+ * Who trusts what: a manifest's hash finds damage, its signature finds a stranger. An object is proved
+ * by its name where all of it is read, and block by block by the manifest's checksums where not. From
+ * low to high the files are sign, manifest; temp, object, object_write, fetch; store; pack, load, prune,
+ * copy, diff; save. */
 #pragma once
 #include "base/arena.h"
 #include "base/hash.h"

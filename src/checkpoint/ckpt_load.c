@@ -115,7 +115,12 @@ static int64_t index_of(const int64_t *at, const int64_t *shape)
     return ((at[0] * shape[1] + at[1]) * shape[2] + at[2]) * shape[3] + at[3];
 }
 
-/* Join dimensions that are whole on both sides, so that a common part of whole rows is one copy. */
+/* Join dimensions that are whole on both sides, so that a common part of whole rows is one copy:
+ *
+ *     from [1, 1, 8, 4]   to [1, 1, 6, 4]   common [1, 1, 3, 4]
+ *     from [1, 1, 1, 32]  to [1, 1, 1, 24]  common [1, 1, 1, 12]     one memcpy of 12 elements
+ *
+ * Where a row is cut, as in common [1, 1, 3, 2], nothing is joined, and there are 3 copies of 2. */
 static void join_rows(copy *c)
 {
     for (int d = LS_CKPT_RANK - 1; d > 0; d--) {
@@ -141,7 +146,7 @@ static void join_rows(copy *c)
 }
 
 /* Copy the common part of two boxes, row by row after dimensions that are whole on both sides are
- * joined. */
+ * joined. Shapes have four dimensions here, padded with ones in front, so three loops do for all. */
 static void copy_box(const copy *whole, const unsigned char *from, unsigned char *to, int64_t width)
 {
     copy c = *whole;
@@ -275,7 +280,12 @@ static int order_needs(const void *a, const void *b)
     return (x->box->object > y->box->object) - (x->box->object < y->box->object);
 }
 
-/* Where everything that is wanted lies; all of it fits, or nothing will be read. */
+/* Where everything that is wanted lies; all of it fits, or nothing will be read. Example, w [8, 4] stored
+ * as rows 0-3 in object a and 4-7 in b, of which a rank wants rows 2-7:
+ *
+ *     needs     rows 2-3 of a: 32 of 64 bytes, so only its blocks     rows 4-7 of b: all, read whole
+ *
+ * Needs are sorted by object, so each object is opened once, however many parts want some of it. */
 static ls_status plan_load(load *x, const ls_ckpt *ckpt, const ls_ckpt_part *parts, int n)
 {
     size_t objects = (size_t)ckpt->n_objects;
@@ -582,6 +592,7 @@ out:
     return st;
 }
 
+/* Going back: the next candidate is the newest one below this step. */
 ls_status ls_ckpt_search_reject(ls_ckpt_search *search, const char *reason)
 {
     char text[sizeof ls_err_last()->text + 64];

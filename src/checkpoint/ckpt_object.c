@@ -24,7 +24,9 @@ void ls_ckpt_object_path(const char *dir, ls_hash hash, ls_str *path_out)
     ls_str_printf(path_out, "%s/objects/%.2s/%s.safetensors", dir, hex, hex);
 }
 
-/* After a failed call: whether to try it again, because a handle is stale; waits a little. */
+/* After a failed call: whether to try it again, because a handle is stale; waits a little. NFS answers
+ * ESTALE when another host has replaced or removed the file; opening it by name again finds the new
+ * one as soon as this host's cache of the folder has expired. */
 static bool is_stale(int64_t until_ns)
 {
     if (errno != ESTALE || ls_time_now_ns() >= until_ns)
@@ -196,6 +198,8 @@ ls_status ls_ckpt_reader_prove(ls_ckpt_reader *reader, const uint8_t sha[LS_DIGE
     return LS_OK;
 }
 
+/* Example, bytes 1,048,000 to 1,049,000 of an object of 3 MiB: they lie in blocks 0 and 1, which are read
+ * and checked whole. Of a signed object all three are read, and their SHA-256 is compared. */
 ls_status ls_ckpt_reader_need(ls_ckpt_reader *reader, int64_t begin, int64_t end)
 {
     const ls_ckpt_object *o = reader->object;

@@ -265,7 +265,8 @@ static void name_object(ls_ckpt_flow *flow, object_write *f)
         fail_flow(flow);
 }
 
-/* The rest of a request that was cut short, or refused for being direct. */
+/* The rest of a request that was cut short, or refused for being direct. Without O_DIRECT from here on:
+ * what is left need not be aligned any more. */
 static ls_status write_rest(const chunk *c, int64_t done)
 {
     int fd = c->of->temp.fd;
@@ -349,7 +350,8 @@ static ls_status make_buffer(chunk *c)
     return LS_OK;
 }
 
-/* A piece starts: for tests and drills it may fail here, or (torn) after a part of it. */
+/* A piece starts: for tests and drills it may fail here, or (torn) after a part of it. Torn is what a
+ * power cut leaves of a write: the first half of the piece at its place in the file. */
 static bool piece_fails(object_write *f)
 {
     if (f->in_piece > 0)
@@ -385,7 +387,12 @@ static const char *next_bytes(object_write *f, int64_t most, int64_t *len_out)
     return bytes;
 }
 
-/* Fill a request with bytes of the object: gathered in its buffer, or in place. */
+/* Fill a request with bytes of the object: gathered in its buffer, or in place. Example of a direct one,
+ * with pieces of 100, 5000 and 2000 bytes, the last of the object:
+ *
+ *     buffer    | head 100 | a 5000 | b 2000 | 1092 zeros |       8192 bytes, two pages
+ *
+ * The zeros are cut off again by sync_object(). */
 static ls_status fill_chunk(chunk *c, object_write *f)
 {
     int64_t left = f->object->bytes - f->given, len;

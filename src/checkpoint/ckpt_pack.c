@@ -124,6 +124,12 @@ ls_status ls_ckpt_tensor_check(const ls_ckpt_tensor *t, const int64_t *shape, in
 int ls_ckpt_cut(const ls_ckpt_tensor *tensor, int64_t first, int64_t count,
                 ls_ckpt_part parts_out[LS_CKPT_PARTS])
 {
+    /* Example, [4, 3] and elements 2 .. 10: the end of row 0, whole rows, the begin of row 3.
+     *
+     *     . . 0        part 0   offset [0,2] shape [1,1]
+     *     1 1 1        part 1   offset [1,0] shape [2,3]
+     *     1 1 1
+     *     2 2 .        part 2   offset [3,0] shape [1,2] */
     const ls_ckpt_tensor *t = tensor;
     int64_t at = first, end = first + count;
     int n = 0;
@@ -171,7 +177,8 @@ static ls_status add_plan(work *s, const ls_ckpt_tensor *t, bool open)
     return st;
 }
 
-/* The object that a small tensor joins: the newest open one of its group and kind with room. */
+/* The object that a small tensor joins: the newest open one of its group and kind with room. A full one
+ * is not looked behind: the order of tensors alone decides which share an object, and so its name. */
 static ls_status find_plan(work *s, const ls_ckpt_tensor *t, int64_t bytes, int *index_out)
 {
     const char *group = t->group ? t->group : "";
@@ -314,7 +321,8 @@ static ls_safetensors_item item_of(const work *s, const slab *b)
     return item;
 }
 
-/* Pieces of memory that a slab lies in: one, or with a pitch its rows. */
+/* Pieces of memory that a slab lies in: one, or with a pitch its rows. A rank that has columns 2 and 3
+ * of w [3, 4] in a matrix of its own with rows of 5 elements has the pitch 5, and 3 pieces of 2. */
 static int64_t pieces_of(const work *s, const slab *b)
 {
     return s->parts[b->part].pitch ? b->rows : 1;
@@ -571,7 +579,8 @@ out:
     return st;
 }
 
-/* Must this object be written? Of equal ones the first. */
+/* Must this object be written? Of equal ones the first: moments that are still all zero, of two tensors
+ * of one shape, are one object. */
 static ls_status look(work *s, int i)
 {
     ls_ckpt_saved *saved = &s->added->saved;
@@ -649,7 +658,9 @@ static ls_status sweep_leftovers(work *s)
     return look_at_all(s);
 }
 
-/* Check that there is room, if need be after sweeping leftovers. What must be written is known. */
+/* Check that there is room, if need be after sweeping leftovers. What must be written is known. Each of
+ * several writers asks for as much as it needs itself, times their number: they cannot ask each
+ * other, and start at the same time. */
 static ls_status reserve(work *s)
 {
     ls_status st = LS_OK;

@@ -107,7 +107,8 @@ static ls_status remove_file(pruning *x, const char *path)
     return LS_OK;
 }
 
-/* The hash in an object's name; false for other names. */
+/* The hash in an object's name; false for other names, such as what a user has put into the folder: that
+ * is never removed. */
 static bool object_of_name(const char *name, ls_hash *hash_out)
 {
     char hex[LS_HASH_HEX] = "";
@@ -276,6 +277,9 @@ out:
     return st;
 }
 
+/* Before a save that would find no space. Leftovers are what killed writers have written and no manifest
+ * names yet; what a living writer of this job has written looks the same, so the caller must know that
+ * there is none. */
 ls_status ls_ckpt_make_room(ls_ckpt_store *store, int64_t bytes)
 {
     ls_status st = LS_OK;

@@ -86,7 +86,10 @@ ls_status ls_ckpt_sign(const ls_ckpt_key *key, ls_str *text)
     return ls_str_status(text);
 }
 
-/* The signature of a text, and how much of it is signed; false: it has none. */
+/* The signature of a text, and how much of it is signed; false: it has none. Its place counts from the
+ * end, so that no text in a run's name or config can pass for it:
+ *
+ *     ... signed text ... | signature line, 83 bytes | hash line, 47 bytes | end */
 static bool find_signature(const char *text, size_t len, size_t *signed_out,
                            uint8_t mac_out[LS_MAC_BYTES])
 {

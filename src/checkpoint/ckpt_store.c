@@ -167,6 +167,7 @@ ls_status ls_ckpt_read_newest(const ls_ckpt_store *store, int64_t below, ls_ckpt
     return st;
 }
 
+/* Above both the claim and the newest manifest: a store that was copied has manifests, and no claim. */
 ls_status ls_ckpt_claim(ls_ckpt_store *store, int64_t *generation_out)
 {
     char path[LS_CKPT_PATH], text[32];
@@ -303,6 +304,9 @@ static bool is_store(const char *dir)
 static const char what_to_give[] =
     "Give a run folder (out: in the run file), its checkpoints folder, or a step-*.json file.";
 
+/*     runs/a                                     -> runs/a/checkpoints, step -1
+ *     runs/a/checkpoints                         -> itself, step -1
+ *     runs/a/checkpoints/step-0000000200.json    -> runs/a/checkpoints, step 200 */
 ls_status ls_ckpt_locate(const char *path, ls_str *dir_out, int64_t *step_out)
 {
     const char *slash = strrchr(path, '/');
@@ -512,6 +516,8 @@ static ls_status open_step(const ls_ckpt_store *store, int64_t step, ls_ckpt **c
     return st;
 }
 
+/* A chain by hashes, which shows whether steps 100, 200 and 300 are of one history: 300 has the hash of
+ * 200 only if 200, with this content, was the newest one when 300 was saved. */
 ls_status ls_ckpt_follows(const ls_ckpt_store *store, const ls_ckpt *ckpt, int64_t *step_out)
 {
     int64_t *steps = NULL, found = ckpt->has_previous ? -2 : -1;

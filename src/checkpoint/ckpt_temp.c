@@ -102,6 +102,7 @@ ls_status ls_ckpt_sync_folder(const char *path)
     return st;
 }
 
+/* Only folders that got a name, and once each: 24 objects are in 24 of 256 folders at most. */
 ls_status ls_ckpt_objects_sync(const char *dir, const bool touched[256])
 {
     char folder[LS_CKPT_PATH];
@@ -122,7 +123,8 @@ out:
     return st;
 }
 
-/* Rename without replacing, unless asked to. */
+/* Rename without replacing, unless asked to. With RENAME_NOREPLACE the kernel refuses where a manifest of
+ * this step has come meanwhile; older kernels and some file systems cannot do that. */
 static int commit_rename(const char *from, const char *to, bool replace)
 {
     if (LS_FAULT("ckpt.manifest.rename")) {
@@ -141,7 +143,13 @@ static int commit_rename(const char *from, const char *to, bool replace)
 typedef enum outcome { DONE, AGAIN, FAILED } outcome;
 
 /* Write, sync and rename a manifest. AGAIN: the file must be written anew (a stale handle, or a
- * sync that failed). */
+ * sync that failed).
+ *
+ *     open -> reserve -> write -> fsync -> rename -> DONE
+ *       |        |         |        |         +----> FAILED
+ *       |        |         |        +--------------> AGAIN
+ *       |        |         +--- ESTALE: AGAIN, else FAILED
+ *       +--------+--> FAILED                         the temporary file goes, unless DONE */
 static outcome commit_once(const char *dir, const char *path, const ls_str *text, bool replace)
 {
     outcome result = FAILED;

@@ -180,7 +180,7 @@ void ls_ckpt_writer_free(ls_ckpt_writer *writer)
 }
 
 /* Until the running job has ended, or its copy is made; false: the deadline has passed before. The
- * lock is held. */
+ * lock is held. A deadline of 0 is long past, and so asks without waiting. */
 static bool wait_until(ls_ckpt_writer *w, bool copied, int64_t deadline_ns)
 {
     struct timespec until = {.tv_sec = deadline_ns / LS_NS_PER_S,
@@ -244,7 +244,8 @@ static ls_status report(ls_ckpt_writer *w, bool *done_out, ls_ckpt_saved *saved_
     return LS_OK;
 }
 
-/* Until the writer is idle; the lock is held. */
+/* Until the writer is idle; the lock is held. A result that nobody has asked for is looked at here: a
+ * failure is returned instead of beginning the next save, and so is never lost. */
 static ls_status make_idle(ls_ckpt_writer *w, int64_t step, int64_t deadline_ns)
 {
     bool done;

@@ -194,7 +194,10 @@ static int by_name(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-/* The tensors must fill the space after the header exactly, in some order. */
+/* The tensors must fill the space after the header exactly, in some order. With 100 bytes of them:
+ *
+ *     a [0, 60)   b [60, 100)      a file        a [0, 60)   b [64, 100)   a hole
+ *     a [0, 60)   b [50, 100)      an overlap    a [0, 60)                 40 bytes behind the last */
 static ls_status check_tiling(ls_safetensors *file, int64_t file_bytes, const char *name)
 {
     int64_t at = 0, room = file_bytes - file->data_begin;
@@ -220,6 +223,7 @@ static ls_status check_tiling(ls_safetensors *file, int64_t file_bytes, const ch
     return LS_OK;
 }
 
+/* Only the header need be in memory, so a reader of one tensor of a file of 5 GB reads some KiB first. */
 ls_status ls_safetensors_parse_header(ls_safetensors *file, const void *bytes, size_t have,
                                       int64_t file_bytes, const char *name)
 {
@@ -312,7 +316,8 @@ static int by_width_then_name(const void *a, const void *b)
     return wx != wy ? (wx > wy ? -1 : 1) : strcmp(x->name, y->name);
 }
 
-/* File order, and where each tensor begins and ends; refuses sums that overflow. */
+/* File order, and where each tensor begins and ends; refuses sums that overflow. With c (F32, 3
+ * elements), a (BF16, 5) and b (I64, 1): b [0, 8), c [8, 20), a [20, 30), each aligned for its type. */
 static ls_status place_items(ls_safetensors_item *items, int count)
 {
     int64_t at = 0;

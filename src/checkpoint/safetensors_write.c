@@ -2,6 +2,9 @@
  *
  *     [length][header][tensor 0][tensor 1]...      put() appends; finish() needs the last byte
  *
+ *     create -> put ... put -> finish    the file is whole and on disk
+ *                    \-------> abandon   it is cut short; the caller removes its folder
+ *
  * The space is reserved before the first byte, so that a full disk is found at once and not after
  * an hour. Where a file system cannot reserve, writing goes on without. */
 #include "checkpoint/safetensors.h"

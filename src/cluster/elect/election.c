@@ -190,11 +190,6 @@ static node_link *add_link(ls_election *s)
     return l;
 }
 
-static bool send_now(node_link *l, const void *bytes, size_t len)
-{
-    return ls_frame_send(&l->frames, MESSAGE, bytes, len) == LS_OK;
-}
-
 /* The socket passed the hello. */
 static ls_status open_link(ls_election *s, node_link *l, int fd, const ls_hello *hello)
 {
@@ -207,7 +202,8 @@ static ls_status open_link(ls_election *s, node_link *l, int fd, const ls_hello 
     l->state = OPEN;
     if (st == LS_OK)
         st = watch(s, fd, EPOLLIN, l);
-    if (st == LS_OK && l->waits.len > 0 && !send_now(l, l->waits.p, l->waits.len))
+    if (st == LS_OK && l->waits.len > 0 &&
+        ls_frame_send(&l->frames, MESSAGE, l->waits.p, l->waits.len) != LS_OK)
         st = LS_EIO;
     ls_str_clear(&l->waits);
     return st;
@@ -326,6 +322,7 @@ static bool keep(void *context, const ls_quorum_promise *promise)
     return ls_vote_store_keep(((ls_election *)context)->vote_store, promise);
 }
 
+/* An open connection if there is one, whoever has called. */
 static node_link *link_to(const ls_election *s, uint64_t id)
 {
     node_link *best = NULL;
@@ -336,6 +333,7 @@ static node_link *link_to(const ls_election *s, uint64_t id)
     return best;
 }
 
+/* Only the newest message waits for a connection: each repeats all that an older one would have said. */
 static void deliver(void *context, const ls_quorum_message *message)
 {
     ls_election *s = context;
@@ -347,7 +345,7 @@ static void deliver(void *context, const ls_quorum_message *message)
     if (s->bytes.failed || (!l && !endpoint))
         return;
     if (l && l->state == OPEN) {
-        if (!send_now(l, s->bytes.p, s->bytes.len))
+        if (ls_frame_send(&l->frames, MESSAGE, s->bytes.p, s->bytes.len) != LS_OK)
             l->until_ns = OVER; /* dropped when the clock is looked at */
         return;
     }
@@ -585,6 +583,8 @@ uint64_t ls_election_leader(const ls_election *election, uint64_t *term_out)
     return election->quorum->leader;
 }
 
+/* Of two nodes only the first can go on alone (quorum.h): the second need not wait for votes that cannot
+ * come. */
 bool ls_election_may_elect(const ls_election *election)
 {
     const ls_quorum *q = election->quorum;

@@ -35,6 +35,7 @@ struct ls_etcd {
 
 static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
+/* Three bytes are four digits of 6 bits: "1" is 0x31, padded 0x310000, digits 12 and 16: "MQ==". */
 void ls_etcd_encode64(const char *text, size_t len, ls_str *out)
 {
     const unsigned char *p = (const unsigned char *)text;

@@ -1,5 +1,14 @@
 /* etcd_leader.c -- one thread, one loop: renew the lease that it has, write the view that is
- * wanted, look for a leader. A caller gets a copy of what the thread found last, under a lock. */
+ * wanted, look for a leader. A caller gets a copy of what the thread found last, under a lock.
+ *
+ *     seek()  -> the leader's key is free, this node is in the last view
+ *                -> take_lead(): lease, then in one transaction: still free, same owner -> mine
+ *     agree() -> make_view(): in one transaction: I lead, the view is the one that I read -> the next
+ *     renew() -> the lease has run out -> seek()
+ *
+ * Example: h0 leads generation 4 of (h0 h1 h2) and is cut off. After 5 s its lease is gone; h1 and h2
+ * both try, and etcd gives one transaction to h2. h0's transaction for generation 5 then compares its
+ * own name with "h2", and is refused. */
 #include "cluster/elect/etcd_leader.h"
 
 #include <inttypes.h>

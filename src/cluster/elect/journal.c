@@ -3,7 +3,10 @@
  * Only the last record can be torn, because each is synced before the next is written. So a bad
  * record with a sound one behind it is not a write that a crash has cut, but damage, and promises
  * may be lost; a node that votes must know the difference (quorum.h). Zeros, which some file
- * systems leave behind a crash, are no record: numbers begin at 1, and no record is empty. */
+ * systems leave behind a crash, are no record: numbers begin at 1, and no record is empty.
+ *
+ *     header | 1 "one" | 2 "two" | 3 "thr            torn: cut off after 2, which is what was promised
+ *     header | 1 "one" | x "two" | 3 "three"         damaged: 2 is bad, and 3 is there */
 #include "cluster/elect/journal.h"
 
 #include <errno.h>

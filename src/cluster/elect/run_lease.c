@@ -270,6 +270,10 @@ out:
     return st;
 }
 
+/* Two processes of one job may claim at once; each ends with a number of its own:
+ *
+ *     A reads 6    B reads 6    A writes 7 if it is 6: done    B writes 7 if it is 6: refused
+ *     B reads 7    B writes 8 if it is 7: done                 A's commits compare "7": refused */
 ls_status ls_run_lease_claim(ls_run_lease_use *use, int64_t least, int64_t deadline_ns)
 {
     char key[KEY], owner[KEY], value[VALUE];

@@ -1,5 +1,10 @@
 /* vote_store.c -- promises in a journal. Each record is a whole promise, so compaction keeps the
- * last record alone. */
+ * last record alone.
+ *
+ *     term 1, voted h0, view 1 | term 1, voted h0, view 2 | term 2, voted h1, view 2     what counts
+ *
+ * The file is synced before a vote is sent: a node that says "I vote for h1 in term 2", loses its power
+ * and comes back does not vote for h2 in term 2. */
 #include "cluster/elect/vote_store.h"
 
 #include <dirent.h>

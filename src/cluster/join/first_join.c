@@ -51,6 +51,9 @@ ls_status ls_rendezvous_check_ranks(int ranks)
                : ls_fail(LS_EUSAGE, "a job has 1 to %d ranks, not %d", LS_MEMBERS_RANKS, ranks);
 }
 
+/* The first message of a node, which the host answers with LIST and VIEW, HOLD or REFUSED:
+ *
+ *     protocol 2, version, job, generation 8, ranks 4, host, address, a port of 2 for each rank */
 static ls_status send_join(ls_rendezvous *r)
 {
     const ls_rendezvous_args *a = &r->args;
@@ -136,6 +139,8 @@ static ls_status take_piece(ls_rendezvous *r, const ls_frame *frame)
     return ls_str_status(&r->list);
 }
 
+/* VIEW comes behind the last piece of LIST, and has this node's number in it. The list is checked, and
+ * not made: an agent that needs names only does not pay for 10,000 nodes. */
 static ls_status take_view(ls_rendezvous *r, const ls_frame *frame)
 {
     ls_wire_codec in = {.at = frame->payload, .left = frame->bytes};
@@ -259,6 +264,8 @@ ls_status ls_rendezvous_ask(ls_rendezvous *r, ls_job_spec *work, int64_t deadlin
 
 /* --- the list, at the host -------------------------------------------------------------------- */
 
+/* From a node's number to its peer without a search: numbers of nodes only grow, while places of peers
+ * that went away are used again. */
 ls_status ls_rendezvous_place(ls_rendezvous *r, peer *p, int node)
 {
     if (node >= r->n_places) {

@@ -108,6 +108,8 @@ out:
     return st;
 }
 
+/* A question is a place in a table until it is answered or too late; its random number is what an answer
+ * is recognised by. */
 ls_status ls_probe_ask(ls_probe *probe, const char *ip, uint16_t port, uint32_t tag,
                        int64_t deadline_ns)
 {

@@ -164,7 +164,13 @@ void ls_rendezvous_decide(ls_rendezvous *r, int code, const ls_err_record *why, 
     ls_rendezvous_send_record(r, r->args.hosts ? STOP : FAILED, code, &r->why);
 }
 
-/* The thread's last record, unless a better one comes in time. */
+/* The thread's last record, unless a better one comes in time. Example: rank 3 of node 1 dies of signal
+ * 9, and rank 0 of node 2 sees its connection end:
+ *
+ *     0.00 s   node 2: DONE, exit code of LS_EPEER       a suspicion, for ALIVE_S
+ *     0.02 s   node 1: FAILED "rank 3 was killed ..."    the failure of the job
+ *
+ * Without node 1's message the suspicion becomes the failure after 4 s. */
 static void suspect(ls_rendezvous *r, int code, bool told)
 {
     const struct itimerspec at = {.it_value = {.tv_sec = ALIVE_S}};
@@ -753,6 +759,9 @@ static ls_status await_cause(ls_rendezvous *r)
     return st;
 }
 
+/* A node that joined says DONE and waits for END; the host waits for DONE of all, then says END. After a
+ * failure neither waits for longer than the grace time and a few seconds: a node that hangs is not
+ * waited for. */
 ls_status ls_rendezvous_end(ls_rendezvous *r, int code, int *code_out)
 {
     ls_status st = LS_OK;

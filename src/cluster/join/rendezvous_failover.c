@@ -45,6 +45,8 @@ out:
     return st;
 }
 
+/* The one peer that this node had, its host, is gone; its list of peers begins anew and is filled by
+ * those who come BACK. The command and the list of members are what the old host had sent. */
 ls_status ls_rendezvous_take_over(ls_rendezvous *r, int nodes, int next_node)
 {
     ls_status st;
@@ -99,6 +101,8 @@ out:
     return st;
 }
 
+/* A member says which node it is, and its random number, which a process that was started again does not
+ * have: so an agent that lost its ranks cannot come back as if it still had them. */
 void ls_rendezvous_take_back(ls_rendezvous *r, ls_rendezvous_peer *p, const ls_frame *frame)
 {
     ls_wire_codec in = {.at = frame->payload, .left = frame->bytes};

@@ -1,6 +1,13 @@
-/* config_digest.c -- see config_digest.h. Large files are compared by length and ends: reading
- * terabytes of text before a node may join would cost more than the mistake. The ranks compare a
- * hash of all tokens again when they read them (train/session/session.c). */
+/* config_digest.c -- a row for each thing that must be the same, and a comparison that names rows.
+ *
+ *     first node             a node that joins
+ *     program  1f00c2        program  1f00c2
+ *     train    88ab17        train    0c4d11     -> "train (88ab17 here, 0c4d11 there)"
+ *     data     5e0931        data     5e0931
+ *
+ * Large files are compared by length and by their first and last MiB: reading terabytes of text before
+ * a node may join would cost more than the mistake. The ranks compare a hash of all tokens again when
+ * they read them (train/session/session.c). */
 #include "cluster/member/config_digest.h"
 
 #include "base/file.h"
@@ -40,7 +47,7 @@ void ls_config_digest_add_file(ls_config_digest *config_digest, const char *name
 
     if (ls_file_map_open(&map, path) != LS_OK) {
         map = (ls_file_map){.len = 0};
-        ls_err_clear(); /* whoever needs it will say so */
+        ls_err_clear(); /* a file that is missing fails where it is needed, with a better message */
     }
     const uint64_t len = map.len;
     size_t part = map.len < END_BYTES ? map.len : END_BYTES;
@@ -59,6 +66,8 @@ void ls_config_digest_add_program(ls_config_digest *config_digest)
     ls_config_digest_add_file(config_digest, "program", "/proc/self/exe");
 }
 
+/* Six digits of a hash are enough to see that two lines of two logs speak of the same thing. Both
+ * directions are looked at: a row that only one side has differs, too. */
 bool ls_config_digest_same(const ls_config_digest *here, const ls_config_digest *there, char *why,
                            size_t cap)
 {

@@ -86,6 +86,8 @@ node *ls_coordinator_find(ls_coordinator *p, int id)
     return NULL;
 }
 
+/* Workers of a node in this state of the view. A spare has no places there yet, a node that is gone has
+ * none any more. */
 static int count_in(const ls_coordinator *p, const node *n, ls_view_state state)
 {
     int found = 0;
@@ -117,6 +119,8 @@ static bool any_done(const ls_coordinator *p)
     return p->view.count[LS_VIEW_DONE] > 0;
 }
 
+/* A node whose workers all wait or are given up has no part in a job that is over: nobody waits for
+ * its end. id -1 is no node, and so asks whether the job is over at all. */
 bool ls_coordinator_is_idle(ls_coordinator *coordinator, int id)
 {
     ls_coordinator *p = coordinator;
@@ -128,6 +132,11 @@ bool ls_coordinator_is_idle(ls_coordinator *coordinator, int id)
            count_in(p, n, LS_VIEW_IN) + count_in(p, n, LS_VIEW_DONE) == 0;
 }
 
+/* A spare becomes a member: it gets its name in the roster and its places behind all others. needed:
+ * the next view waits for it; otherwise its workers are guests, which the view goes on without.
+ *
+ *     node       0    1    2                0    1    2    3 (was a spare)
+ *     places     0 1  2 3  4 5      ->      0 1  2 3  4 5  6 7 */
 static void call(ls_coordinator *p, node *n, bool needed)
 {
     n->state = CALLED;
@@ -143,6 +152,8 @@ static void call(ls_coordinator *p, node *n, bool needed)
         p->args.call(p->args.context, n->id);
 }
 
+/* Nodes that are gone leave the list when the next one comes, and not before: callers hold
+ * pointers into it while a loss is dealt with. */
 static void purge(ls_coordinator *p)
 {
     int kept = 0;
@@ -207,6 +218,8 @@ static host *host_of(ls_coordinator *p, const char *name)
     return &hosts[p->n_hosts++];
 }
 
+/* Twice as long each time, at most 1024 times: with cool_ns of 60 s 1, 2, 4 ... minutes. A host that
+ * is repaired comes back soon, one that keeps crashing hardly ever disturbs. */
 static void exclude(ls_coordinator *p, host *h, bool cut, int64_t now)
 {
     p->learned = true;
@@ -291,6 +304,8 @@ static void end_job(ls_coordinator *p, int id, int code, const ls_err_record *wh
     p->args.stop(p->args.context, id, code, why);
 }
 
+/* The run cannot go on with what is left. The message has both numbers and both limits, because either
+ * may be the one that is missed. */
 static void end_too_few(ls_coordinator *p, const char *why)
 {
     ls_fail(LS_EPEER, "%.300s: %d ranks on %d nodes are left, the run needs %d on %d", why,
@@ -337,6 +352,12 @@ static void call_needed(ls_coordinator *p, const node *lost)
     }
 }
 
+/* A node and all its workers at once. Example, nodes 0, 1, 2 with 2 workers each, node 1 dies:
+ *
+ *     places   0 1 | 2 3 | 4 5       2 and 3 are IN: they are OUT, the view is given up
+ *     places   0 1 | 2 3             node 2 has the places 2 and 3 from now on
+ *
+ * A spare is called first, so that it counts when the rules ask whether enough are left. */
 void ls_coordinator_loses(ls_coordinator *coordinator, int id, const char *why, int64_t noticed_ns,
                           int64_t now)
 {
@@ -401,6 +422,8 @@ static void take_standing(ls_coordinator *p, int place, const ls_messages *w)
 
 /* --- messages --------------------------------------------------------------------------------- */
 
+/* A node of the beginning ends the job, because the user has set it up wrong; one that comes later is
+ * only sent away. */
 static void refuse(ls_coordinator *p, node *n, const char *differs, int64_t now)
 {
     char why[LS_MESSAGES_TEXT];
@@ -416,6 +439,8 @@ static void refuse(ls_coordinator *p, node *n, const char *differs, int64_t now)
     ls_coordinator_loses(p, n->id, why, 0, now);
 }
 
+/* A report while the worker is IN says that it has lost others: a suspicion, which ends the view at
+ * once, because its ranks wait for nothing else. */
 static void take_report(ls_coordinator *p, node *n, const ls_messages *w, int64_t now)
 {
     int place = n->first + w->worker;
@@ -433,6 +458,9 @@ static void take_report(ls_coordinator *p, node *n, const ls_messages *w, int64_
     ls_view_reports(&p->view, place, &w->report);
 }
 
+/* The decision about a death, in order: has its host crashed too often; what do the rules of the view
+ * say (again, without it, or stop); the verdict to its agent; then the view ends for the others. The
+ * verdict comes before REVOKE, so that an agent that restarts its worker does so at once. */
 static void take_end(ls_coordinator *p, node *n, const ls_messages *w, int64_t now)
 {
     int place = n->first + w->worker, id = n->id;
@@ -538,6 +566,8 @@ static bool all_alike(ls_coordinator *p, int64_t now)
     return true;
 }
 
+/* Ranks of the next view by nodes, in the order of the nodes' places. A node of which no worker is in
+ * the view is not listed. */
 static ls_status list_members(const ls_coordinator *p, uint64_t generation, ls_members *members)
 {
     uint16_t ports[LS_MESSAGES_WORKERS];
@@ -559,6 +589,8 @@ static ls_status list_members(const ls_coordinator *p, uint64_t generation, ls_m
     return st;
 }
 
+/* Each node hears its own ranks, and the end of the roster that it lacks: with 3 names of 40 bytes known
+ * to it and 5 in the roster, only the last 2. */
 static void tell_view(ls_coordinator *p, node *n, ls_messages *message)
 {
     message->known = n->known;

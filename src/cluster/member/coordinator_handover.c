@@ -4,7 +4,16 @@
  *                                      for again. Times are written as ages, because each
  *                                      machine's clock begins elsewhere
  *   ls_coordinator_save, _load         for the same program on this machine (coordinator_log.h):
- *                                      all, so that the copy acts the same from then on */
+ *                                      all, so that the copy acts the same from then on
+ *
+ * Example of a time: a host crashed at 1000 s of this clock, which shows 1060 s now. "60 s ago" is
+ * written; the successor, whose clock shows 20 s, takes it as -40 s, and forgets it after the same day.
+ *
+ *   remembered   hosts 2; of each: name, crashes 2, age 8, times 2, still excluded 8, cut off 1
+ *                restarts: (node 4, worker 2, restarts 4) ..., ff ff ff ff
+ *                views without a step 2, the last error, the error that came twice
+ *   saved        the struct itself, its nodes, the members of its view, its hosts, its roster: raw
+ *                memory, which only the same program may read (config_digest.h) */
 #include "cluster/member/coordinator_impl.h"
 
 #include "base/mem.h"
@@ -58,6 +67,7 @@ void ls_coordinator_remember(const ls_coordinator *coordinator, int64_t now, ls_
     ls_wire_codec_put_line(out, p->view.again, sizeof p->view.again);
 }
 
+/* A quarter of the range: sums of two such times do not overflow either. */
 static int64_t get_ms(ls_wire_codec *in)
 {
     uint64_t ms = ls_wire_codec_get(in, 8);
@@ -133,6 +143,8 @@ void ls_coordinator_save(const ls_coordinator *coordinator, ls_str *out)
     ls_str_append_bytes(out, p->roster.bytes.p, p->roster.bytes.len);
 }
 
+/* Into a struct beside the old one, so that damage, or no memory, leaves the old one as it was. Pointers
+ * and calls back in the bytes are those of a process that is gone: all of them are set anew. */
 ls_status ls_coordinator_load(ls_coordinator *coordinator, const void *bytes, size_t len)
 {
     ls_coordinator *p = coordinator, as = {.n_nodes = 0};

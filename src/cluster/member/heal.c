@@ -45,6 +45,8 @@ typedef struct agent_message { /* by the agent */
 
 /* --- a worker's side -------------------------------------------------------------------------- */
 
+/* Inherited under a number that the environment tells (worker_env.h); a program that was started by hand
+ * has none. */
 static int own_end(void)
 {
     const char *text = getenv("LINESHAFT_FD_HEAL");
@@ -82,6 +84,8 @@ static bool take_note(const agent_message *t)
     return true;
 }
 
+/* Notes lie in the same socket as views. Only a note in front, or what was meant for a dead process, is
+ * taken out; a REGROUP stays for ls_heal_regroups(). */
 bool ls_heal_note(char *text_out, size_t cap, int64_t *took_ns_out)
 {
     int fd = own_end();
@@ -129,6 +133,12 @@ static void close_fd(int *fd)
     *fd = -1;
 }
 
+/* One REPORT, one answer. What comes before the answer is of the time before the report:
+ *
+ *     REPORT ->      REGROUP of the old view     dropped: the rank has come anyway
+ *                    VIEW for pid 71 (dead)      its descriptors are closed
+ *                    NOTE                        kept for ls_heal_note()
+ *                    VIEW for this pid           the answer */
 ls_status ls_heal_ask(const ls_view_report *report, const ls_config_digest *config_digest,
                       ls_heal_view *view_out, ls_heal_fds *fds_out)
 {
@@ -234,6 +244,8 @@ static void stop(ls_heal *heal, const ls_err_record *why)
     heal->stops = true;
 }
 
+/* To the coordinator: a call in a job of one node, a message otherwise. Its answers come back through
+ * ls_heal_hear(), in the first case before this returns. */
 static void send_message(ls_heal *h, const ls_messages *message)
 {
     int64_t now = ls_time_now_ns();
@@ -283,6 +295,8 @@ out:
     return st;
 }
 
+/* The worker's end is made once and inherited by each process in this place, so a restart needs no new
+ * socket, and what the old process had not read is read, and dropped, by the new one. */
 static ls_status open_place(ls_heal *h, int i)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)i};
@@ -516,6 +530,8 @@ static void tell(const place *p, const agent_message *t, const ls_heal_fds *fds)
 
 /* --- messages of the coordinator -------------------------------------------------------------- */
 
+/* Local ranks are counted here: with workers of ranks 4, -1 (a spare) and 5 this node has 2 local ranks,
+ * 0 and 1. The memory that they share is made for exactly these. */
 static ls_status give_view(ls_heal *h, const ls_messages *w)
 {
     const ls_messages_view *v = &w->view;
@@ -621,6 +637,8 @@ void ls_heal_hear(ls_heal *heal, const ls_messages *message)
     }
 }
 
+/* In the order in which the messages were first sent: how each stood, then what has changed since. The
+ * new coordinator takes a repeated REPORT or ENDED as if it were the first. */
 void ls_heal_restate(ls_heal *heal)
 {
     ls_heal *h = heal;
@@ -699,6 +717,8 @@ static void mark_late(place *p, int worker)
            p->fault);
 }
 
+/* One order at a time, the most urgent first: the end of the job, a verdict that has come, a worker
+ * that is too late. */
 static ls_heal_order next_order(ls_heal *h)
 {
     if (h->stops) {

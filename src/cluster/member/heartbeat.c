@@ -1,8 +1,18 @@
 /* heartbeat.c -- the latest delay stays for a while and fades, so the limit grows at once and
- * shrinks slowly. */
+ * shrinks slowly. With signs every 250 ms and dead_ns of 3 s:
+ *
+ *     sign is late by    0     0     0.6 s   0      0    ...  32 signs later
+ *     late_ns            0     0     0.6     0.56   0.53      0.08
+ *     limit              3 s   3 s   4.8 s   4.5 s  4.2 s     3 s (8 x late_ns is less)
+ *
+ * MOST bounds it: a node that is very late once is not waited for for hours. */
 #include "cluster/member/heartbeat.h"
 
-enum { FLOOR = 8, FORGET = 16, MOST = 10 };
+enum {
+    FLOOR = 8,   /* times the latest delay that a node may be silent */
+    FORGET = 16, /* a delay fades by this part with each sign */
+    MOST = 10    /* times dead_ns, in any case */
+};
 
 void ls_heartbeat_heard(ls_heartbeat *heartbeat, int64_t every_ns, int64_t now)
 {

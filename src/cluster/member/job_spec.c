@@ -1,5 +1,10 @@
-/* job_spec.c -- see job_spec.h. Words may hold any byte but 0, so they travel as they lie in
- * memory: each with its final 0, one behind the other. */
+/* job_spec.c -- ranks 2, flags 1, how the job heals (if it does), then the words of the command.
+ *
+ *     02 00   01   "train\0run.yaml\0--set\0train.steps=60\0"
+ *
+ * Words may hold any byte but 0, so they travel as they lie in memory: each with its final 0, one
+ * behind the other; the reader points into its copy. How a job heals is a struct of 4-byte numbers,
+ * copied as it is: a node with another program has been refused before it asks (rendezvous.c). */
 #include "cluster/member/job_spec.h"
 
 #include "cluster/member/wire_codec.h"

@@ -29,6 +29,8 @@ void ls_members_release(ls_members *members)
     ls_members_init(members);
 }
 
+/* Ranks are numbered through: with nodes of 4, 2 and 2 ranks the third one begins at rank 6, and its
+ * ports are ports[6] and ports[7]. */
 ls_status ls_members_add(ls_members *m, const char *host, const char *ip, int ranks,
                          const uint16_t *ports)
 {
@@ -89,6 +91,8 @@ static bool has_ports(const ls_members *m)
     return false;
 }
 
+/* Runs of equal nodes are written once: nodes of 8, 8, 8 and 4 ranks are "3 x 8, 1 x 4". Where no rank
+ * listens, as in a job that does not communicate between nodes, the ports are left out. */
 void ls_members_encode(const ls_members *m, ls_str *out)
 {
     bool ports = has_ports(m);
@@ -189,6 +193,8 @@ ls_status ls_members_decode(ls_members *m, const void *bytes, size_t len)
     return st;
 }
 
+/* A sealed memory file and not a pipe: every worker reads it for itself, in any order, and a worker that
+ * is started again later reads it once more. */
 ls_status ls_members_to_fd(const ls_members *m, int *fd_out)
 {
     ls_status st = LS_OK;

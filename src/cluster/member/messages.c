@@ -114,6 +114,8 @@ typedef struct run {
     uint64_t first, nodes, ranks; /* number of the first node; ranks of each */
 } run;
 
+/* The next run behind this one. Numbers are sums of what came from the network, so each is compared
+ * with what is left before it is used: nodes 3 x ranks 8 of 20 ranks left is damage. */
 static run get_run(ls_wire_codec *in, const run *before, uint64_t nodes_left, uint64_t ranks_left)
 {
     run r = {.first = before->first + before->nodes + ls_wire_codec_get_count(in)};
@@ -155,6 +157,11 @@ static void get_view(ls_wire_codec *in, ls_messages *w)
     (void)ls_wire_codec_get_bytes(in, in->left); /* the ports, which unpack() reads */
 }
 
+/* Decoding has checked the list without making it: of 10,000 messages the agent needs the list of the
+ * newest one only. Here names come from the roster by their numbers:
+ *
+ *     roster   0 h0   1 h1   2 h2   3 h3        list   first 0, 1 node; first 2, 2 nodes
+ *     members  h0, h2, h3                       (h1 is gone, and keeps its number) */
 ls_status ls_messages_unpack(ls_messages *message, ls_roster *roster)
 {
     ls_messages *w = message;

@@ -1,5 +1,5 @@
 /* process_stat.h -- what the kernel says of a process in /proc/PID/stat. Nothing is allocated, so the
- * supervisor may ask, too. */
+ * supervisor, which allocates nothing after its fork, may ask, too. */
 #pragma once
 #include <sys/types.h>
 #include "base/base.h"

@@ -1,7 +1,10 @@
 /* roster.c -- see roster.h.
  *
  * Names of nodes are much alike: "node00041" after "node00040" is three bytes, of which one is the
- * digit. An address of the same network is as short. */
+ * digit. An address of the same network is as short.
+ *
+ *     node00040, 10.0.0.40     00 09 "node00040"   00 09 "10.0.0.40"
+ *     node00041, 10.0.0.41     08 01 "1"           08 01 "1" */
 #include "cluster/member/roster.h"
 
 #include <string.h>
@@ -71,6 +74,8 @@ bool ls_roster_next(ls_roster_walk *walk)
     return !walk->in.bad;
 }
 
+/* The bytes are walked before they are kept: what is damaged, or does not begin where this roster ends,
+ * changes nothing. */
 ls_status ls_roster_learn(ls_roster *roster, size_t at, const void *bytes, size_t len)
 {
     ls_roster_walk walk = {.in = {.at = bytes, .left = len}};

@@ -127,6 +127,8 @@ void ls_view_reports(ls_view *view, int worker, const ls_view_report *report)
         view->rules.unit = report->unit;
 }
 
+/* The first rank is ready when all are: it leads the collectives of the start. So from here on the job
+ * has begun, and a spare's state is older than that of the ranks. */
 void ls_view_readies(ls_view *view, int worker)
 {
     if (view->member[worker].state != LS_VIEW_IN)
@@ -157,6 +159,8 @@ static int unit_of(const ls_view *v)
     return v->rules.unit > 1 ? v->rules.unit : 1;
 }
 
+/* Guests are met only if a model more results: with unit 2 and 4 ranks in the view one guest makes
+ * 5 / 2 = 4 / 2, and waits for another one. */
 bool ls_view_has_guests(const ls_view *view)
 {
     int unit = unit_of(view), in = view->count[LS_VIEW_IN];
@@ -202,6 +206,9 @@ static void note_error(ls_view *v, const ls_err_record *error)
     snprintf(v->error, sizeof v->error, "%s", text);
 }
 
+/* In order: an end after which another start makes no sense stops the job; after somebody has ended
+ * well, nobody is started again; too few are left; otherwise it is started again while it has starts
+ * left, or dropped. A guest that fails is its own affair, whatever it says. */
 ls_view_verdict ls_view_loses(ls_view *view, int worker, const ls_view_end *end)
 {
     ls_view *v = view;
@@ -230,6 +237,8 @@ ls_view_verdict ls_view_loses(ls_view *view, int worker, const ls_view_end *end)
     return LS_VIEW_RESTART;
 }
 
+/* Example: 4 workers; 0, 1 and 2 wait, 3 is AWAY: not yet, it will come. 3 is OUT: complete. All that
+ * are left wait, but 3 is DONE and the others were no ranks: the work is done, and there is none. */
 bool ls_view_complete(const ls_view *view)
 {
     int waiting = view->count[LS_VIEW_WAITS], idle = 0;

@@ -1,5 +1,11 @@
 /* witness.c -- counts of answers. An answer counts for the next GOOD questions, so that one lost
- * datagram does not take it back. */
+ * datagram does not take it back. Node 7 is silent, dead_ns is 3 s, a question is asked each second:
+ *
+ *     silent for      1 s     2 s     3 s     4 s     5 s     6 s
+ *     witnesses say   yes     yes     -       no      no      no
+ *     limit           6 s     6 s     6 s     6 s     6 s     3 s: it counts as dead
+ *
+ * So a node that only the coordinator cannot reach has twice the time, and no more. */
 #include "cluster/member/witness.h"
 
 enum { GOOD = 3 }; /* questions for which an answer counts */
@@ -19,6 +25,7 @@ void ls_witness_asked(ls_witness *witness, int64_t now)
     witness->asked_ns = now;
 }
 
+/* An answer that comes after the node itself has spoken is of no use: its silence is over. */
 void ls_witness_says(ls_witness *witness, bool reached, int64_t now)
 {
     if (witness->asked_ns == 0)

@@ -207,6 +207,8 @@ static void set_rank_variables(const job *j, worker *w, int local, int port)
     ls_worker_env_set_number(&w->env, "MASTER_PORT", port);
 }
 
+/* Descriptors keep their numbers in the worker, so the environment can name them. The last of those
+ * kept is the error channel, which all workers share. */
 static ls_status set_environment(job *j, int i, int port)
 {
     const ls_agent_args *a = j->args;
@@ -304,6 +306,8 @@ out:
     return st;
 }
 
+/* Everything that can fail without a process, in the order in which the user can act on it: the number
+ * of workers, the command, then memory, cores, pipes and files. */
 static ls_status prepare(job *j)
 {
     ls_status st = LS_OK;
@@ -543,6 +547,12 @@ static void end_all(job *j)
         enter(j, SWEEP);
 }
 
+/* Example, ranks 0 and 1 of a job that does not heal; rank 1 is killed, rank 0 loses its connection:
+ *
+ *     round 7   rank 1: signal 9         a failure: must_stop -> STOP, SIGTERM to all
+ *     round 8   rank 0: LS_EPEER         blames a peer, and came later: "others" of the result
+ *
+ * In the other order rank 0's end leads to SETTLE, which waits for the one that it blames. */
 static void end_worker(job *j, worker *w, int status)
 {
     if (w->ended)
@@ -866,6 +876,8 @@ static void tell_request(const job *j)
     ls_err_hint("Run the same command again: it goes on from the checkpoint before.");
 }
 
+/* What the launcher shows: the first of the supervisor's own death, a reason from outside that our
+ * workers only followed, the first failure here, a request to stop. */
 static void conclude(const job *j, ls_agent_result *result)
 {
     const worker *first = first_failure(j);

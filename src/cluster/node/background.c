@@ -1,5 +1,10 @@
 /* background.c -- a condition variable with a deadline: the thread sleeps until its time, a call,
- * or the end. */
+ * or the end.
+ *
+ *     caller   start             wake (something to do)             end
+ *     thread   work .... sleep .|work .... sleep ......|work .... sleep|returns
+ *
+ * The clock is CLOCK_MONOTONIC: a date that is set must not end or lengthen a sleep. */
 #include "cluster/node/background.h"
 
 #include <signal.h>
@@ -30,6 +35,8 @@ ls_status ls_background_start(ls_background *background, void *(*work)(void *), 
     return background->runs ? LS_OK : ls_fail(LS_EIO, "cannot start a thread %s", what);
 }
 
+/* pthread_cond_timedwait() takes a point in time with nanoseconds below a second: 1,900 ms at 5.3 s is
+ * 7.2 s, as 5 + 1 + 1 s and 0.2 s. */
 void ls_background_wait(ls_background *background, int64_t ms)
 {
     struct timespec until;

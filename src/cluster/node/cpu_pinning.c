@@ -107,6 +107,8 @@ static void lower(limit *l, int64_t most, const char *fmt, ...)
     va_end(ap);
 }
 
+/* The lowest of several limits, with its reason. Example: 1000 files allowed: (1000 - 64) / 6 = 156 ranks,
+ * "at most 156 with 1000 open files allowed (ulimit -Hn)". */
 int ls_cpu_pinning_most(char *why_out, size_t cap)
 {
     limit l = {.most = MOST_RANKS, .why = why_out, .cap = cap};

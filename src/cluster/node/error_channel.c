@@ -1,5 +1,9 @@
 /* error_channel.c -- one datagram for one record.
  *
+ *     rank 0 --+
+ *     rank 1 --+-- shared end [1] ==== [0] agent      each datagram: magic, record, rank, host
+ *     rank 2 --+
+ *
  * A seqpacket socket keeps records apart without framing, and all workers share one end, so a
  * thousand ranks cost two descriptors. The pointer to the source file does not travel: it means
  * something in the sender's memory only. */

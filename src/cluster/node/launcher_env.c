@@ -185,7 +185,10 @@ out:
     return st;
 }
 
-/* head is done; rest may hold brackets. */
+/* head is done; rest may hold brackets. Example, "a[1-2]b[07]" from left to right:
+ *
+ *     expand("", "a[1-2]b[07]")  ->  expand("a1", "b[07]")  ->  expand("a1b07", "")  ->  a1b07
+ *                                ->  expand("a2", "b[07]")  ->  expand("a2b07", "")  ->  a2b07 */
 static ls_status expand(expansion *e, const char *head, size_t head_len, const char *rest,
                         size_t rest_len)
 {

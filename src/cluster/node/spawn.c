@@ -182,6 +182,8 @@ static ls_status not_found(const char *name, const char *path, int error)
     return LS_EUSAGE;
 }
 
+/* As the shell does: an empty entry of PATH is this folder; a file that may not be executed is passed
+ * over, and named if no other one is found. */
 ls_status ls_spawn_find(const char *name, char *path_out, size_t cap)
 {
     const char *list = getenv("PATH"), *p;

@@ -7,7 +7,13 @@
  *
  * To end a tree: kill all children, reap them, and begin again with the orphans that they leave,
  * which a subreaper inherits. A round goes one generation down, so that a tree of depth d needs d
- * rounds, of about a millisecond each. A process cannot be born outside of what is seen: whatever
+ * rounds, of about a millisecond each:
+ *
+ *     supervisor -- A -- B -- C      round 1 kills A; B becomes the supervisor's
+ *     supervisor -- B -- C           round 2 kills B; C becomes the supervisor's
+ *     supervisor -- C                round 3 kills C
+ *
+ * A process cannot be born outside of what is seen: whatever
  * a child starts is its own, and becomes ours when it dies. Children are found by reading the
  * parent of every process in /proc; the list of children that the kernel can offer is a build
  * option that is often off. */

@@ -57,6 +57,8 @@ void ls_worker_env_release(ls_worker_env *env)
     *env = (ls_worker_env){.list = NULL};
 }
 
+/* The value is formatted twice: once for its length, once into the arena. A name that is there already
+ * keeps its place, so that no program sees two values. */
 void ls_worker_env_set(ls_worker_env *env, const char *name, const char *fmt, ...)
 {
     va_list ap, again;

@@ -117,7 +117,9 @@ static void show(ls_worker_logs *logs, worker *w, int which, const char *line, s
     s->open_line = !whole;
 }
 
-/* Whole lines of the buffer; what is left moves to its start. */
+/* Whole lines of the buffer; what is left moves to its start. Without a line end in a full buffer of
+ * LS_WORKER_LOGS_PIECE bytes the piece is shown as it is: memory must not grow with what a worker
+ * prints. */
 static void cut_lines(ls_worker_logs *logs, worker *w, int which)
 {
     stream *s = &w->streams[which];
@@ -240,8 +242,7 @@ static void *run(void *arg)
     while (!atomic_load_explicit(&logs->finishing, memory_order_acquire))
         read_ready(logs);
     drain(logs);
-    if (write(logs->done_fd, &one, sizeof one) < 0)
-        return NULL; /* an eventfd at 0 takes a 1 */
+    (void)!write(logs->done_fd, &one, sizeof one); /* an eventfd at 0 takes a 1 */
     return NULL;
 }
 
@@ -353,18 +354,12 @@ ls_status ls_worker_logs_begin(ls_worker_logs *logs)
     return LS_OK;
 }
 
-static void wake(ls_worker_logs *logs)
+void ls_worker_logs_finish(ls_worker_logs *logs)
 {
     const uint64_t one = 1;
 
-    if (write(logs->wake_fd, &one, sizeof one) < 0)
-        return; /* it is awake already */
-}
-
-void ls_worker_logs_finish(ls_worker_logs *logs)
-{
     atomic_store_explicit(&logs->finishing, true, memory_order_release);
-    wake(logs);
+    (void)!write(logs->wake_fd, &one, sizeof one); /* refused only when it is awake already */
 }
 
 int ls_worker_logs_done_fd(const ls_worker_logs *logs)

@@ -7,7 +7,13 @@
  *   ready                  the end of its socket, or killed as too slow: replace() -> none, start()
  *
  * What the kernel still has of a dead process's messages is read: only a frame that is not whole
- * was not sent. */
+ * was not sent.
+ *
+ * Which frames are kept: those that are not in its log. Example, it dies after it has logged frame 4:
+ *
+ *     said    1 2 3 4 5 6      kept 4 5 6 (ACK was for 3), heard 7 frames of its own
+ *     HELLO   heard 7     ->   it replays 1 to 4, and skips its first 7 frames
+ *     HAVE 4              <-   4 is forgotten; 5 and 6 are sent again */
 #include "cluster/recover/coordinator_process.h"
 
 #include <errno.h>

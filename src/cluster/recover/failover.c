@@ -29,11 +29,6 @@
 enum { HERE = 64, ENDPOINTS = 65, MEMORY = 66, LEASE = 67 }; /* above the kinds of messages */
 enum { FOLLOW_S = 1, HOPE = 4, BACK_S = 5, STUCK_S = 10, ETCD_LEADER_S = 20 };
 
-static int64_t at_least(int64_t ns, int64_t seconds)
-{
-    return ls_max_i64(ns, seconds * LS_NS_PER_S);
-}
-
 /* --- the votes of the nodes decide, or etcd --------------------------------------------------- */
 
 static const ls_quorum_view *last_view(const ls_recover_cluster *l)
@@ -242,6 +237,8 @@ void ls_failover_remembers(ls_recover_cluster *l, const void *bytes, size_t len)
 
 /* --- while the coordinator lives -------------------------------------------------------------- */
 
+/* Numbers of nodes in the job become numbers among the votes. Above `floor`, because a coordinator
+ * before may have announced generations that this one has not seen. */
 uint64_t ls_failover_agrees(void *recover_cluster, const int *nodes, int n, uint64_t above)
 {
     ls_recover_cluster *l = recover_cluster;
@@ -360,6 +357,12 @@ static void lose_coordinator(ls_recover_cluster *l, const ls_election_endpoint *
         ls_recover_cluster_loses(l, lost->node, why, noticed_ns);
 }
 
+/* The order matters: a coordinator must be there before nodes can come back to it, and it must know all
+ * nodes of the last view before it learns which are lost.
+ *
+ *     node 1, elected       coordinator opened -> listens -> joins 0, 1, 2 -> recalls what node 0 had
+ *                           learned -> restores generation 4 -> loses node 0 -> own workers report
+ *     node 2                BACK -> returns: REVOKE -> its workers report -> generation 5 of 1 and 2 */
 static ls_status take_over(ls_recover_cluster *l, int64_t now)
 {
     const ls_election_endpoint *self = ls_election_find(l->election, ls_election_id(l->election));
@@ -378,7 +381,7 @@ static ls_status take_over(ls_recover_cluster *l, int64_t now)
                                                                 .len = l->memory.len});
     l->floor = last_view(l)->generation;
     l->founded = true;
-    l->patience_ns = now + at_least(l->args.dead_ns, BACK_S);
+    l->patience_ns = now + ls_max_i64(l->args.dead_ns, BACK_S * LS_NS_PER_S);
     lose_coordinator(l, self, now);
     l->orphan_ns = 0;
     if (l->etcd_leader)
@@ -420,7 +423,7 @@ static void check_end(ls_recover_cluster *l, int64_t now)
     int64_t wait_ns = HOPE * l->args.dead_ns;
 
     if (l->etcd_leader) /* until its lease has run out */
-        wait_ns = at_least(wait_ns, ETCD_LEADER_S);
+        wait_ns = ls_max_i64(wait_ns, ETCD_LEADER_S * LS_NS_PER_S);
     if (may_elect(l) && !l->refused && now - l->orphan_ns < wait_ns)
         return;
     ls_fail(LS_EPEER, "the first node (%s) went away: %s", ls_rendezvous_address(l->rendezvous),
@@ -504,7 +507,8 @@ static void look_as_coordinator(ls_recover_cluster *l, int64_t now)
         lose_absent(l, now);
     /* Nobody needs a majority while nothing changes. */
     if ((leads || leader == 0) &&
-        (l->wants_ns == 0 || now - l->wants_ns < at_least(2 * l->args.dead_ns, STUCK_S)))
+        (l->wants_ns == 0 ||
+         now - l->wants_ns < ls_max_i64(2 * l->args.dead_ns, STUCK_S * LS_NS_PER_S)))
         return;
     if (leader != 0 && !leads)
         ls_fail(LS_EPEER, "the job goes on without this node: it was cut off, and %s took over",
