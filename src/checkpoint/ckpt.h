@@ -41,7 +41,7 @@ typedef struct ls_ckpt_tensor {
     bool spilled; /* bytes lie in a spill (base/spill.h) and are given back after use */
 } ls_ckpt_tensor;
 
-/* Who signed it (ls_ckpt_use_key). */
+/* Whether its signature was checked (ls_ckpt_use_key). */
 typedef enum ls_ckpt_trust {
     LS_CKPT_UNSIGNED,
     LS_CKPT_UNCHECKED, /* signed, but not checked: the store has no key */

@@ -10,7 +10,7 @@
  *       row w [8, 4]  =  box [0,0]+[4,4] in object 5a.. key w   (written by rank 0)
  *                     +  box [4,0]+[4,4] in object 77.. key w   (written by rank 1)
  *
- * Who trusts what: a manifest's hash finds damage, its signature finds a stranger. An object is proved
+ * What proves what: a manifest's hash finds damage, its signature finds forgery. An object is proved
  * by its name where all of it is read, and block by block by the manifest's checksums where not. From
  * low to high the files are sign, manifest; temp, object, object_write, fetch; store; pack, load, prune,
  * copy, diff; save. */
@@ -144,8 +144,8 @@ void ls_ckpt_key_free(ls_ckpt_key *key); /* NULL is allowed */
 ls_status ls_ckpt_sign(const ls_ckpt_key *key, ls_str *text);
 /* Whether this text, which ends in its hash, may be used. LS_EDATA: no, by this key. key NULL:
  * yes. */
-ls_status ls_ckpt_judge(const ls_ckpt_key *key, const char *text, size_t len,
-                        ls_ckpt_trust *trust_out);
+ls_status ls_ckpt_check_trust(const ls_ckpt_key *key, const char *text, size_t len,
+                              ls_ckpt_trust *trust_out);
 /* From now on objects are read by their SHA-256. LS_EDATA: one has none. */
 ls_status ls_ckpt_bind_objects(const ls_ckpt *ckpt);
 /* Whole, but not signed with the key of this store. */

@@ -448,13 +448,13 @@ static void feed(ls_ckpt_flow *flow, object_write *f)
 
 /* The first object of which this is true: it is (not) in use; bytes of it are missing in its file
  * and not on their way. */
-typedef enum condition { IS_UNUSED, IS_USED, IS_HUNGRY } condition;
+typedef enum condition { IS_UNUSED, IS_USED, IS_INCOMPLETE } condition;
 
 static object_write *find_write(ls_ckpt_flow *flow, condition wanted)
 {
     for (object_write *f = flow->writes; f < flow->writes + WRITES; f++) {
-        bool hungry = f->stage == WRITING && !f->again && f->given < f->object->bytes;
-        if (wanted == IS_HUNGRY ? hungry : (f->stage != UNUSED) == (wanted == IS_USED))
+        bool incomplete = f->stage == WRITING && !f->again && f->given < f->object->bytes;
+        if (wanted == IS_INCOMPLETE ? incomplete : (f->stage != UNUSED) == (wanted == IS_USED))
             return f;
     }
     return NULL;
@@ -463,7 +463,7 @@ static object_write *find_write(ls_ckpt_flow *flow, condition wanted)
 /* Advance the objects under way by one event. */
 static void push(ls_ckpt_flow *flow)
 {
-    object_write *f = find_write(flow, IS_HUNGRY); /* one that is written anew */
+    object_write *f = find_write(flow, IS_INCOMPLETE); /* one that is written anew */
 
     if (f)
         feed(flow, f);

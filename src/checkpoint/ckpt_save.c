@@ -328,7 +328,7 @@ static ls_status commit(join *s, ls_str *text)
         if (ls_ckpt_read_file(path.p, LS_CKPT_MANIFEST_LIMIT, &old) == LS_OK &&
             ls_ckpt_manifest_check(old.p, old.len, NULL) == LS_OK &&
             ls_ckpt_manifest_same(old.p, old.len, text) &&
-            ls_ckpt_judge(s->store->key, old.p, old.len, &trust) == LS_OK)
+            ls_ckpt_check_trust(s->store->key, old.p, old.len, &trust) == LS_OK)
             goto out; /* the same state was saved before */
         ls_log(LS_LOG_INFO, "replacing \"%s\": its content is another", path.p);
     }
@@ -362,17 +362,17 @@ static int64_t text_bytes(const ls_ckpt_info *info)
 }
 
 /* The hash of the weights, computed while objects are written. */
-typedef struct weighing {
+typedef struct hash_job {
     const ls_ckpt_tensor *tensors;
     int n;
     char hex[33];
     ls_status status;
     ls_err_record why;
-} weighing;
+} hash_job;
 
-static void weigh(void *context)
+static void hash_weights(void *context)
 {
-    weighing *w = context;
+    hash_job *w = context;
 
     w->status = ls_ckpt_weights_hash(w->tensors, w->n, w->hex);
     if (w->status != LS_OK)
@@ -388,8 +388,9 @@ static ls_status save_all(join *s, const ls_ckpt_tensor *tensors, int n)
     ls_ckpt_part *parts = ls_ckpt_whole_parts(tensors, n);
     ls_ckpt_added added = {.saved = {.seconds = 0}};
     const ls_ckpt_tensor **sorted = NULL;
-    weighing weight = {.tensors = tensors, .n = n};
-    const ls_ckpt_aside aside = {.run = info->weights_hash[0] ? NULL : weigh, .context = &weight};
+    hash_job job = {.tensors = tensors, .n = n};
+    const ls_ckpt_aside aside = {.run = info->weights_hash[0] ? NULL : hash_weights,
+                                 .context = &job};
     ls_status st = LS_OK;
     ls_str text;
 
@@ -399,9 +400,9 @@ static ls_status save_all(join *s, const ls_ckpt_tensor *tensors, int n)
     LS_TRY(st, ls_ckpt_store_hold(s->store), out);
     LS_TRY(st, sort_tensors(tensors, n, &sorted), out); /* each once, before anything is written */
     LS_TRY(st, ls_ckpt_add_parts(s->store, &how, parts, n, &aside, &added), out);
-    LS_TRY(st, weight.status == LS_OK ? LS_OK : ls_err_adopt(&weight.why), out);
+    LS_TRY(st, job.status == LS_OK ? LS_OK : ls_err_adopt(&job.why), out);
     if (aside.run)
-        memcpy(info->weights_hash, weight.hex, sizeof weight.hex);
+        memcpy(info->weights_hash, job.hex, sizeof job.hex);
     LS_TRY(st, join_all(s, &added, 1), out);
     ls_ckpt_manifest_body(&s->ckpt, &text);
     LS_TRY(st, ls_str_status(&text), out);

@@ -104,8 +104,8 @@ static bool find_signature(const char *text, size_t len, size_t *signed_out,
            ls_digest_parse(text + start, mac_out);
 }
 
-ls_status ls_ckpt_judge(const ls_ckpt_key *key, const char *text, size_t len,
-                        ls_ckpt_trust *trust_out)
+ls_status ls_ckpt_check_trust(const ls_ckpt_key *key, const char *text, size_t len,
+                              ls_ckpt_trust *trust_out)
 {
     uint8_t want[LS_MAC_BYTES], got[LS_MAC_BYTES];
     size_t signed_len = 0;

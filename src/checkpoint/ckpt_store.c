@@ -116,7 +116,7 @@ ls_status ls_ckpt_store_hold(ls_ckpt_store *store)
     return ls_file_lock(path, &store->lock_fd);
 }
 
-/* --- who may commit -----------------------------------------------------------------------------
+/* --- the right to commit -----------------------------------------------------------------------------
  */
 
 static ls_status claim_path(const ls_ckpt_store *store, char path_out[LS_CKPT_PATH])
@@ -427,7 +427,7 @@ static ls_status read_step(const char *dir, int64_t step, const ls_ckpt_key *key
     LS_TRY(st, ls_ckpt_read_file(path.p, LS_CKPT_MANIFEST_LIMIT, &text), out);
     st = ls_ckpt_manifest_check(text.p, text.len, &ckpt->hash);
     if (st == LS_OK) {
-        st = ls_ckpt_judge(key, text.p, text.len, &ckpt->info.trust);
+        st = ls_ckpt_check_trust(key, text.p, text.len, &ckpt->info.trust);
         refused = st == LS_EDATA;
     }
     if (st == LS_OK)

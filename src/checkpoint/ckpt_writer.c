@@ -63,15 +63,15 @@ static ls_status save_rows(void *context, ls_ckpt_saved *saved_out)
 }
 
 /* A job's work and how it ended. */
-typedef struct errand {
+typedef struct job_run {
     ls_ckpt_writer *writer;
     ls_status status;
     ls_err_record record;
-} errand;
+} job_run;
 
 static void *do_work(void *context)
 {
-    errand *e = context;
+    job_run *e = context;
 
     e->status = e->writer->job.work(e->writer->job.context, &e->writer->saved);
     if (e->status != LS_OK)
@@ -90,7 +90,7 @@ static void *do_work_nicely(void *context)
 static ls_status do_job(ls_ckpt_writer *w)
 {
     ls_status st = w->job.copy ? w->job.copy(w->job.context) : LS_OK;
-    errand e = {.writer = w};
+    job_run e = {.writer = w};
     pthread_t thread;
 
     pthread_mutex_lock(&w->lock);

@@ -181,12 +181,12 @@ LS_TEST(sign_finds_every_changed_bit_of_a_manifest)
     save_as("c", "k", &s, 1, NULL);
     get_file(STEP1, &text);
     get_file(STEP1, &good);
-    LS_CHECK_OK(ls_ckpt_judge(&key, text.p, text.len, &trust));
+    LS_CHECK_OK(ls_ckpt_check_trust(&key, text.p, text.len, &trust));
     for (size_t bit = 0; bit < 8 * (text.len - LS_CKPT_HASH_LINE);
          bit += (size_t)ls_test_stride(7)) {
         char flip = (char)(1 << bit % 8);
         text.p[bit / 8] = (char)(text.p[bit / 8] ^ flip);
-        LS_CHECK_EQ(ls_ckpt_judge(&key, text.p, text.len, &trust), LS_EDATA);
+        LS_CHECK_EQ(ls_ckpt_check_trust(&key, text.p, text.len, &trust), LS_EDATA);
         if (bit % 997 == 0) {
             rehash(&text);
             put_file(STEP1, &text);

@@ -23,9 +23,11 @@ static void write_again(const ls_ckpt *ckpt)
     ls_arena_init(&again.arena);
     ls_ckpt_manifest_body(ckpt, &first);
     LS_BUG_IF(ls_ckpt_manifest_tail(ckpt, &key, &first) != LS_OK, "cannot sign");
-    LS_BUG_IF(ls_ckpt_judge(&key, first.p, first.len, &trust) != LS_OK || trust != LS_CKPT_PROVED,
+    LS_BUG_IF(ls_ckpt_check_trust(&key, first.p, first.len, &trust) != LS_OK ||
+                  trust != LS_CKPT_PROVED,
               "own signature refused");
-    LS_BUG_IF(ls_ckpt_judge(&other, first.p, first.len, &trust) != LS_EDATA, "wrong key taken");
+    LS_BUG_IF(ls_ckpt_check_trust(&other, first.p, first.len, &trust) != LS_EDATA,
+              "wrong key taken");
     LS_BUG_IF(ls_ckpt_manifest_check(first.p, first.len, NULL) != LS_OK, "wrong hash written");
     LS_BUG_IF(ls_ckpt_manifest_parse(&again, first.p, first.len) != LS_OK,
               "cannot read own text: %s", ls_err_last()->text);
@@ -56,8 +58,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     ls_ckpt_trust trust;
 
     ls_arena_init(&ckpt.arena);
-    LS_BUG_IF(ls_ckpt_judge(&key, (const char *)data, size, &trust) == LS_OK, "forged by chance");
-    LS_BUG_IF(ls_ckpt_judge(NULL, (const char *)data, size, &trust) != LS_OK, "no key, no check");
+    LS_BUG_IF(ls_ckpt_check_trust(&key, (const char *)data, size, &trust) == LS_OK,
+              "forged by chance");
+    LS_BUG_IF(ls_ckpt_check_trust(NULL, (const char *)data, size, &trust) != LS_OK,
+              "no key, no check");
     ls_ckpt_manifest_check((const char *)data, size, NULL);
     if (ls_ckpt_manifest_parse(&ckpt, (const char *)data, size) == LS_OK)
         write_again(&ckpt);

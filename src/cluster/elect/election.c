@@ -322,7 +322,7 @@ static bool keep(void *context, const ls_quorum_promise *promise)
     return ls_vote_store_keep(((ls_election *)context)->vote_store, promise);
 }
 
-/* An open connection if there is one, whoever has called. */
+/* An open connection if there is one, whichever node has opened it. */
 static node_link *link_to(const ls_election *s, uint64_t id)
 {
     node_link *best = NULL;

@@ -26,7 +26,7 @@ enum { PATH = 256, TRY_S = 2, PAUSE_MS = 100 };
 struct ls_etcd {
     const char *urls[LS_ETCD_URLS];
     int n_urls, at; /* the one that answered last */
-    ls_http_client *post;
+    ls_http_client *client;
     ls_str body, answer;
     char why[400]; /* of the last that did not */
 };
@@ -95,7 +95,7 @@ ls_status ls_etcd_open(ls_etcd **etcd_out, const char *const *urls, int n_urls)
     ls_str_init(&e->answer);
     memcpy(e->urls, urls, (size_t)n_urls * sizeof *urls);
     e->n_urls = n_urls;
-    LS_TRY(st, ls_http_client_open(&e->post), out);
+    LS_TRY(st, ls_http_client_open(&e->client), out);
     *etcd_out = e;
 out:
     if (st != LS_OK)
@@ -107,7 +107,7 @@ void ls_etcd_close(ls_etcd *etcd)
 {
     if (!etcd)
         return;
-    ls_http_client_close(etcd->post);
+    ls_http_client_close(etcd->client);
     ls_str_release(&etcd->body);
     ls_str_release(&etcd->answer);
     ls_mem_free(etcd);
@@ -159,7 +159,7 @@ static ls_status ask_one(ls_etcd *e, const char *path, int64_t deadline_ns, json
 
     snprintf(url, sizeof url, "%s%s%s", e->urls[e->at],
              e->urls[e->at][strlen(e->urls[e->at]) - 1] == '/' ? "" : "/", path);
-    ls_status st = ls_http_client_post(e->post, url, e->body.p, ls_min_i64(deadline_ns, try_ns),
+    ls_status st = ls_http_client_post(e->client, url, e->body.p, ls_min_i64(deadline_ns, try_ns),
                                        &e->answer, &status);
     if (st == LS_EIO || st == LS_EDEADLINE) {
         snprintf(e->why, sizeof e->why, "%.390s", ls_err_last()->text);
@@ -176,7 +176,7 @@ static ls_status ask_one(ls_etcd *e, const char *path, int64_t deadline_ns, json
     return st;
 }
 
-/* The body to whoever answers; the answer is the caller's. */
+/* Send the body to the servers in turn until one answers; the answer is the caller's to free. */
 static ls_status ask(ls_etcd *e, const char *path, int64_t deadline_ns, json_t **root_out)
 {
     const struct timespec pause = {.tv_nsec = PAUSE_MS * LS_NS_PER_MS};

@@ -92,7 +92,7 @@ static void set_leader(ls_etcd_leader *r, uint64_t leader)
     tell(r);
 }
 
-static int64_t soon(void)
+static int64_t ask_deadline(void)
 {
     return ls_time_now_ns() + ASK_MS * LS_NS_PER_MS;
 }
@@ -101,7 +101,7 @@ static int64_t soon(void)
 static ls_status fetch_view(ls_etcd_leader *r)
 {
     bool found;
-    ls_status st = ls_etcd_get(r->etcd, r->view_key, soon(), &r->text, &found);
+    ls_status st = ls_etcd_get(r->etcd, r->view_key, ask_deadline(), &r->text, &found);
 
     if (st != LS_OK)
         return st;
@@ -123,7 +123,7 @@ static ls_status fetch_leader(ls_etcd_leader *r, uint64_t *leader_out, bool *fre
 {
     size_t len = strlen(r->id);
     bool found;
-    ls_status st = ls_etcd_get(r->etcd, r->leader_key, soon(), &r->found, &found);
+    ls_status st = ls_etcd_get(r->etcd, r->leader_key, ask_deadline(), &r->found, &found);
 
     *leader_out = 0;
     *free_out = st == LS_OK && !found;
@@ -154,7 +154,7 @@ static ls_status make_view(ls_etcd_leader *r)
     const ls_etcd_if conditions[] = {{.key = r->leader_key, .value = r->mine},
                                      {.key = r->view_key, .value = r->text.len ? r->text.p : NULL}};
     const ls_etcd_put put = {.key = r->view_key, .value = text.p};
-    LS_TRY(st, ls_etcd_swap(r->etcd, conditions, 2, &put, 1, soon(), &done), out);
+    LS_TRY(st, ls_etcd_swap(r->etcd, conditions, 2, &put, 1, ask_deadline(), &done), out);
     if (!done) { /* its lease ran out, or somebody else leads */
         LS_TRY(st, fetch_leader(r, &leader, &none), out);
         if (leader != 0 && leader != r->args.self)
@@ -193,12 +193,12 @@ static ls_status take_lead(ls_etcd_leader *r)
     LS_TRY(st, fetch_view(r), out);
     if (!may_lead(r))
         goto out;
-    LS_TRY(st, ls_etcd_lease(r->etcd, LS_RUN_LEASE_LEASE_S, soon(), &lease), out);
+    LS_TRY(st, ls_etcd_lease(r->etcd, LS_RUN_LEASE_LEASE_S, ask_deadline(), &lease), out);
     const ls_etcd_if conditions[] = {{.key = r->leader_key}, {.key = r->owner_key, .value = r->id}};
     const ls_etcd_put put = {.key = r->leader_key, .value = r->mine, .lease = lease};
-    LS_TRY(st, ls_etcd_swap(r->etcd, conditions, 2, &put, 1, soon(), &done), out);
+    LS_TRY(st, ls_etcd_swap(r->etcd, conditions, 2, &put, 1, ask_deadline(), &done), out);
     if (!done) {
-        (void)ls_etcd_end_lease(r->etcd, lease, soon());
+        (void)ls_etcd_end_lease(r->etcd, lease, ask_deadline());
         goto out;
     }
     LS_TRY(st, fetch_view(r), out); /* nobody else changes it any more */
@@ -227,7 +227,7 @@ static ls_status renew(ls_etcd_leader *r)
 {
     if (r->lease == 0 || ls_time_now_ns() - r->renewed_ns < RENEW_MS * LS_NS_PER_MS)
         return LS_OK;
-    ls_status st = ls_etcd_renew(r->etcd, r->lease, soon());
+    ls_status st = ls_etcd_renew(r->etcd, r->lease, ask_deadline());
     if (st == LS_EPEER) {
         r->lease = 0;
         st = seek(r);
@@ -323,7 +323,7 @@ void ls_etcd_leader_close(ls_etcd_leader *etcd_leader)
     ls_err_record before = *ls_err_last();
     if (ls_background_end(&r->background) &&
         r->lease) /* if it cannot be told, it runs out by itself */
-        (void)ls_etcd_end_lease(r->etcd, r->lease, soon());
+        (void)ls_etcd_end_lease(r->etcd, r->lease, ask_deadline());
     ls_etcd_close(r->etcd);
     if (r->fd >= 0)
         close(r->fd);

@@ -5,7 +5,7 @@
  *
  * Numbers are little-endian; a record's CRC covers length, number and payload, and records are
  * numbered without a gap. An append returns when the disk has the record, so nothing may be sent
- * that depends on it before. Replay stops at the first record that is torn or damaged, and says so.
+ * that depends on it before. Replay stops at the first record that is torn or damaged, and reports it.
  *
  * Compaction replaces everything so far by one record: a new file beside the old one, synced,
  * renamed over it, and the folder synced; so at any moment one of the two is there, whole. After a

@@ -215,7 +215,7 @@ static void follow(ls_quorum *q, uint64_t leader, int64_t now_ns)
     q->next_ns = next_try(q, now_ns);
 }
 
-/* A later term: whoever led or hoped in an older one gives up. */
+/* A later term: a coordinator or candidate of an older one becomes a follower. */
 static void enter_term(ls_quorum *q, uint64_t term, int64_t now_ns)
 {
     if (term <= q->promise.term)
@@ -228,7 +228,7 @@ static void enter_term(ls_quorum *q, uint64_t term, int64_t now_ns)
 
 /* --- a view ----------------------------------------------------------------------------------- */
 
-/* It is known to hold: the view before has no say any more. */
+/* The view is known to hold: votes of the view before are no longer counted. */
 static void note_held(ls_quorum *q, int64_t now_ns)
 {
     ls_quorum_view *v = &q->promise.view;
@@ -365,7 +365,7 @@ static void hear_asker(ls_quorum *q, const ls_quorum_message *m, int64_t now_ns)
 {
     bool fits = newness(q, m) >= 0, trial = m->kind == LS_QUORUM_ASK, yes;
 
-    if (trial) { /* a coordinator that asks is none any more */
+    if (trial) { /* the coordinator itself asks: it has given up */
         yes = fits && m->term > q->promise.term &&
               (m->from == q->leader || !has_coordinator(q, now_ns));
     } else {

@@ -24,7 +24,7 @@
  *   LEADS     look(): enough nodes were silent for too long -> FOLLOWS
  *   any       hear(): a later term, or the coordinator of this one -> FOLLOWS
  *
- * Whoever calls in gives the time. Promises are kept, and messages sent, through two functions of
+ * The caller gives the time. Promises are kept, and messages sent, through two functions of
  * the caller's; no message goes out before the promise that it depends on was kept, so a node whose
  * disk fails falls silent. A node that lost its journal, or whose journal was damaged, must come
  * back with a new number: it may have voted. One thread. */

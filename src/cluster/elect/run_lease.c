@@ -88,7 +88,7 @@ static ls_status draw_id(char id[LS_RUN_LEASE_ID])
 }
 
 /* "on h1, pid 7" of an id, for messages. */
-static const char *people(const char *id)
+static const char *owner_name(const char *id)
 {
     const char *space = strchr(id, ' ');
 
@@ -126,7 +126,7 @@ static ls_status take_lead(ls_run_lease *t, bool again, int64_t deadline_ns, boo
     } else {
         (void)ls_etcd_end_lease(t->etcd, lease, deadline_ns); /* it ends by itself, too */
         ls_fail(LS_EBUSY, "run \"%s\" is being written by another job (%s)", t->args.run,
-                found ? people(value.p) : "which is just ending");
+                found ? owner_name(value.p) : "which is just ending");
     }
 out:
     ls_str_release(&value);
@@ -151,7 +151,7 @@ static ls_status take_again(ls_run_lease *t)
     LS_TRY(st, ls_etcd_get(t->etcd, owner, deadline_ns, &value, &found), out);
     if (found && strcmp(value.p, t->id) != 0) {
         snprintf(why, sizeof why, "another job (%.120s) has taken over run \"%.200s\"",
-                 people(value.p), t->args.run);
+                 owner_name(value.p), t->args.run);
         t->args.lost(t->args.context, why);
         st = LS_EBUSY;
     }
@@ -262,7 +262,7 @@ static ls_status check_owner(const ls_run_lease_use *u, int64_t deadline_ns)
     LS_TRY(st, ls_etcd_get(u->etcd, key, deadline_ns, &value, &found), out);
     if (!found || strcmp(value.p, u->id) != 0) {
         st = ls_fail(LS_EBUSY, "another job (%s) has taken over run \"%s\"",
-                     found ? people(value.p) : "of which etcd has forgotten the name", u->run);
+                     found ? owner_name(value.p) : "of which etcd has forgotten the name", u->run);
         ls_err_hint("This one must stop: what it has trained since then cannot be saved.");
     }
 out:

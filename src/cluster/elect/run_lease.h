@@ -61,7 +61,7 @@ void ls_run_lease_close(ls_run_lease *run_lease);
 const char *
 ls_run_lease_id(const ls_run_lease *run_lease); /* of this job: random digits, host and pid */
 
-/* --- who writes --------------------------------------------------------------------------------
+/* --- the writer --------------------------------------------------------------------------------
  */
 
 typedef struct ls_run_lease_use {

@@ -189,7 +189,7 @@ static ls_status take_aside(ls_rendezvous *r, const ls_frame *frame, bool *got, 
     case PROBE:
         ls_rendezvous_take_probe(r, &r->peers[0], frame);
         return LS_OK;
-    case WORD: /* a spare hears of the endpoints */
+    case MESSAGE: /* a spare hears of the endpoints */
         *got = !r->hooks;
         if (r->hooks)
             r->hooks->heard(r->hooks->context, 0, frame->payload, frame->bytes);

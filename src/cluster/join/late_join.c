@@ -103,7 +103,7 @@ void ls_rendezvous_beat(ls_rendezvous *r)
         return;
     int64_t away_ns = r->beat_ns ? now - r->beat_ns - 2 * r->heartbeat_ns : 0;
     r->beat_ns = now;
-    /* This process had no time to listen: that is nobody's silence. */
+    /* This process did not run for a while: the other nodes were not silent. */
     for (int i = 0; i < r->n_peers && away_ns > 0; i++)
         if (r->peers[i].linked && r->peers[i].phase == JOINED)
             ls_heartbeat_forgive(&r->peers[i].heartbeat, away_ns);
@@ -126,7 +126,7 @@ void ls_rendezvous_pace(ls_rendezvous *r, int nodes)
     int64_t every_ns = r->heartbeat_ns / r->slices;
     const struct timespec every = {.tv_sec = every_ns / LS_NS_PER_S,
                                    .tv_nsec = every_ns % LS_NS_PER_S};
-    /* Arguments of its own making: it cannot fail. */
+    /* Cannot fail: the descriptor and the times are valid. */
     (void)timerfd_settime(r->heartbeat_fd, 0,
                           &(struct itimerspec){.it_value = every, .it_interval = every}, NULL);
 }
@@ -176,7 +176,7 @@ void ls_rendezvous_tell(ls_rendezvous *r, int node, const void *bytes, size_t le
     ls_rendezvous_peer *p = ls_rendezvous_find(r, node);
 
     if (p)
-        ls_rendezvous_send(r, p, WORD, bytes, len);
+        ls_rendezvous_send(r, p, MESSAGE, bytes, len);
 }
 
 void ls_rendezvous_expel(ls_rendezvous *r, int node, const char *why)

@@ -1,6 +1,6 @@
 /* probe.c -- magic 4, kind 1, zero 3, random number 24, HMAC 32 over a label and what is before.
  *
- * Whatever is not exactly that is dropped without a word: a datagram may come from anybody. A
+ * A datagram of any other form is dropped without an answer: it may come from anybody. A
  * question that somebody recorded and sends again gets an answer of the same size, which is of use
  * to nobody. */
 #include "cluster/join/probe.h"

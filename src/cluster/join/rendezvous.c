@@ -28,8 +28,8 @@
 
 typedef ls_rendezvous_peer peer;
 
-enum { BITE = 256, BITES = 40 }; /* events at a time, and how often in a row */
-enum { CROWD = 4096 };           /* most callers that are heard at a time */
+enum { EVENTS = 256, READS = 40 }; /* events at a time, and how often in a row */
+enum { MOST_CALLERS = 4096 };      /* most callers that are heard at a time */
 
 /* --- small things ----------------------------------------------------------------------------- */
 
@@ -443,7 +443,7 @@ static ls_status take_frames(ls_rendezvous *r, peer *p)
             ls_rendezvous_heard(r, p);
         if (frame.type == HEARTBEAT)
             continue;
-        if (frame.type == WORD && r->hooks && p->phase == JOINED)
+        if (frame.type == MESSAGE && r->hooks && p->phase == JOINED)
             r->hooks->heard(r->hooks->context, p->node, frame.payload, frame.bytes);
         else if (r->hooks && p->phase == JOINED && frame.type >= REACH && frame.type <= PROBED)
             ls_rendezvous_take_probe(r, p, &frame);
@@ -486,12 +486,12 @@ static ls_status take_event(ls_rendezvous *r, const struct epoll_event *event)
 /* What has come: only of peers that sent something, which the kernel knows. */
 static ls_status take_all(ls_rendezvous *r)
 {
-    struct epoll_event events[BITE];
+    struct epoll_event events[EVENTS];
     ls_status st = LS_OK;
-    int n = BITE;
+    int n = EVENTS;
 
-    for (int bites = 0; n == BITE && bites < BITES; bites++) {
-        n = epoll_wait(r->epoll_fd, events, BITE, 0);
+    for (int reads = 0; n == EVENTS && reads < READS; reads++) {
+        n = epoll_wait(r->epoll_fd, events, EVENTS, 0);
         for (int i = 0; i < n; i++)
             LS_TRY(st, take_event(r, &events[i]), out);
     }
@@ -518,11 +518,12 @@ ls_status ls_rendezvous_open_acceptor(ls_rendezvous *r, int nodes)
     }
     LS_TRY(st, ls_rendezvous_watch(r, r->timer_fd, OF_TIMER), out);
     LS_TRY(st,
-           ls_acceptor_open(&r->acceptor,
-                            &(ls_acceptor_args){.listen_fd = r->listen_fd,
-                                                .secret = r->args.secret,
-                                                .self = {.purpose = LS_HELLO_CONTROL},
-                                                .callers = nodes < CROWD ? nodes : CROWD}),
+           ls_acceptor_open(
+               &r->acceptor,
+               &(ls_acceptor_args){.listen_fd = r->listen_fd,
+                                   .secret = r->args.secret,
+                                   .self = {.purpose = LS_HELLO_CONTROL},
+                                   .callers = nodes < MOST_CALLERS ? nodes : MOST_CALLERS}),
            out);
     st = ls_rendezvous_watch(r, ls_acceptor_fd(r->acceptor), OF_ACCEPTOR);
 out:

@@ -115,7 +115,7 @@ void ls_rendezvous_take_back(ls_rendezvous *r, ls_rendezvous_peer *p, const ls_f
         !r->hooks->returns(r->hooks->context, node, id, &about) ||
         ls_rendezvous_place(r, p, node) != LS_OK) {
         ls_acceptor_refuse(r->acceptor, &p->from, "it comes back to a job that goes on without it");
-        ls_rendezvous_drop(p); /* without a word: it joins anew */
+        ls_rendezvous_drop(p); /* no answer: it joins as a new node */
         ls_rendezvous_enter(r, p, WAITED);
         return;
     }

@@ -34,7 +34,7 @@ enum {
     END,
     ASK,
     WORK,
-    WORD,
+    MESSAGE,
     HEARTBEAT,
     HOLD,
     LEAVE,
@@ -162,7 +162,7 @@ ls_status ls_rendezvous_check_ranks(int ranks);
 void ls_rendezvous_set_ip(ls_rendezvous *rendezvous, const ls_sock_address *local);
 
 /* The host: everybody has come. Make the list and send it to all, as fast as each of them takes it;
- * who does not is hung up on, and counts as lost. And to one, behind whatever it was sent before.
+ * a peer that does not take it is disconnected, and counts as lost. And to one, behind whatever it was sent before.
  */
 ls_status ls_rendezvous_spread(ls_rendezvous *rendezvous);
 ls_status ls_rendezvous_send_list(ls_rendezvous *rendezvous, ls_rendezvous_peer *peer, int node);

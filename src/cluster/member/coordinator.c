@@ -544,7 +544,7 @@ void ls_coordinator_takes(ls_coordinator *coordinator, int id, const ls_messages
 
 /* --- views ------------------------------------------------------------------------------------ */
 
-/* The first view decides what the others must be like. */
+/* The workers of the first view set the digests that all later nodes must have. */
 static bool all_alike(ls_coordinator *p, int64_t now)
 {
     char differs[320];

@@ -60,7 +60,7 @@ void ls_coordinator_has_named(ls_coordinator *coordinator);
 bool ls_coordinator_excludes(const ls_coordinator *coordinator, const char *host, int64_t now,
                              char *why, size_t cap);
 
-/* A node says something; messages that make no sense are dropped. */
+/* A message of a node; one that does not fit its state is dropped. */
 void ls_coordinator_takes(ls_coordinator *coordinator, int node, const ls_messages *message,
                           int64_t now);
 

@@ -71,7 +71,7 @@ static bool say(const worker_message *s)
     return n == (ssize_t)sizeof *s;
 }
 
-/* What was heard and is nobody's but the next ls_heal_note()'s. One thread asks. */
+/* The note that the next ls_heal_note() returns. One thread calls. */
 static char noted[LS_HEAL_CAUSE];
 static int64_t noted_ns;
 

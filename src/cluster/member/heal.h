@@ -114,7 +114,7 @@ void ls_heal_close_ends(ls_heal *heal);
 
 int ls_heal_fd(const ls_heal *heal); /* readable: attend */
 
-/* The coordinator says something. */
+/* A message of the coordinator. */
 void ls_heal_hear(ls_heal *heal, const ls_messages *message);
 
 /* Tell the first of the ranks that are here (NOTE). */

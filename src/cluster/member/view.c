@@ -180,7 +180,7 @@ bool ls_view_is_short(const ls_view *view)
 }
 
 /* An end after which the job would only end so again. */
-static bool hopeless(const ls_view *v, const ls_view_end *end)
+static bool is_final(const ls_view *v, const ls_view_end *end)
 {
     if (end->signal)
         return end->signal == SIGPIPE; /* nobody reads the results */
@@ -213,14 +213,14 @@ ls_view_verdict ls_view_loses(ls_view *view, int worker, const ls_view_end *end)
 {
     ls_view *v = view;
     bool guest = v->member[worker].guest;
-    bool stranger = guest && v->member[worker].rank < 0; /* nobody has counted on it */
+    bool uncounted = guest && v->member[worker].rank < 0; /* nobody has counted on it */
     bool restart =
         !guest && !end->asked && !end->gone && v->member[worker].restarts < v->rules.restarts;
 
     v->first_lost |= v->member[worker].rank == 0;
     v->member[worker].rank = -1;
     enter(v, worker, LS_VIEW_OUT);
-    if (hopeless(v, end) && !guest)
+    if (is_final(v, end) && !guest)
         return LS_VIEW_STOP;
     if (v->count[LS_VIEW_DONE] > 0) /* nobody ends well before all have done their work */
         return end->error && !guest ? LS_VIEW_STOP : LS_VIEW_DROP;
@@ -229,7 +229,7 @@ ls_view_verdict ls_view_loses(ls_view *view, int worker, const ls_view_end *end)
     if (end->error && !guest)
         note_error(v, end->error);
     v->restarted += restart;
-    v->lost += !restart && !stranger;
+    v->lost += !restart && !uncounted;
     if (!restart)
         return LS_VIEW_DROP;
     v->member[worker].restarts++;

@@ -16,7 +16,7 @@
  *   OUT     is dead and will not be started again
  *
  * A *guest* has come to a job that runs, and has not been ready to train in a view yet: whatever
- * goes wrong with it is its own affair.
+ * goes wrong with it does not disturb the others.
  *
  * Where several ranks hold one model (rules.unit, the product of pp, tp, cp and ep), a view has a
  * multiple of that many ranks. Of each part of the model it takes a rank that holds it, as long
@@ -47,12 +47,12 @@ typedef enum ls_view_state {
 
 /* What a worker says of itself when it asks for a view. */
 typedef struct ls_view_report {
-    int64_t have;      /* steps that are in its weights and moments; -1: it has no whole state */
-    int64_t reached;   /* steps that it saw done; -1: none */
-    int64_t met;       /* the step after which it last did what falls due between steps */
-    int32_t port;      /* where it listens for ranks of other nodes; 0: nowhere */
+    int64_t have;    /* steps that are in its weights and moments; -1: it has no whole state */
+    int64_t reached; /* steps that it saw done; -1: none */
+    int64_t met;  /* the step after which it last did the work between steps: saving, validation */
+    int32_t port; /* where it listens for ranks of other nodes; 0: nowhere */
     uint32_t serial;   /* the agent's number for this report, so that no older one is answered */
-    int32_t part;      /* of a model that ranks have together, from 1: what it has; 0: none */
+    int32_t part;      /* its part of a model that several ranks hold, from 1; 0: none */
     int32_t unreached; /* the rank of the last view that it could not reach, from 1; 0: none */
     int32_t unit;      /* as in the rules, if it is known to be so; 0: it is not */
 } ls_view_report;
@@ -114,7 +114,7 @@ typedef struct ls_view_plan {
     int64_t base;        /* steps that are in a state; -1: no rank has a whole one */
     int source;          /* a rank that has them; -1: none */
     bool spread;         /* some rank has not */
-    int64_t met;         /* the step after which all did what falls due */
+    int64_t met;         /* the step after which all did the work between steps */
     bool first_new;      /* the process that was the first rank when all were last ready is dead */
     int restarted, lost; /* workers since the view before: started again, given up */
     int joined;          /* guests in it */

@@ -27,7 +27,7 @@ uint32_t ls_wire_codec_get_count(ls_wire_codec *in);
 /* A text that fits into cap with its final '\0' and holds no control characters; else bad. */
 void ls_wire_codec_get_text(ls_wire_codec *in, char *text_out, size_t cap);
 
-/* The next len bytes; NULL, and bad: there are not so many. */
+/* The next len bytes; NULL, and bad: there are fewer. */
 const void *ls_wire_codec_get_bytes(ls_wire_codec *in, size_t len);
 
 /* A table of the numbers and texts of a struct, which is written and read by the same rows. A

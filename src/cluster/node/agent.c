@@ -17,7 +17,7 @@
  *
  * A death that heals (heal.h) changes no state: the worker is started again, or the others go on
  * without it. Where a coordinator elsewhere decides, the worker is held until it has.
- * on_heal() -> STOP, when healing has come to its end.
+ * on_heal() -> STOP, when the job cannot heal any more.
  *
  * From every state but DONE: on_news(), when the last worker has ended -> SWEEP; when the
  * supervisor was killed -> DONE.
@@ -102,7 +102,7 @@ typedef struct job {
     char path[PATH_MAX];
     ls_supervisor supervisor;
     ls_worker_logs *logs;
-    ls_cpu_pinning slices;
+    ls_cpu_pinning pinning;
     int cause_fds[2];
     int signal_fd;
     sigset_t old_signals;
@@ -188,7 +188,7 @@ static void set_rank_variables(const job *j, worker *w, int local, int port)
     const struct {
         const char *name, *other;
         int value;
-    } places[] = {
+    } variables[] = {
         {"RANK", "LINESHAFT_RANK", w->rank},
         {"WORLD_SIZE", "LINESHAFT_WORLD", a->world ? a->world : a->workers},
         {"LOCAL_RANK", "LINESHAFT_LOCAL_RANK", local},
@@ -196,9 +196,9 @@ static void set_rank_variables(const job *j, worker *w, int local, int port)
         {"NODE_RANK", "LINESHAFT_NODE", a->node},
     };
 
-    for (size_t i = 0; i < LS_COUNT(places); i++) {
-        ls_worker_env_set_number(&w->env, places[i].name, places[i].value);
-        ls_worker_env_set_number(&w->env, places[i].other, places[i].value);
+    for (size_t i = 0; i < LS_COUNT(variables); i++) {
+        ls_worker_env_set_number(&w->env, variables[i].name, variables[i].value);
+        ls_worker_env_set_number(&w->env, variables[i].other, variables[i].value);
     }
     ls_worker_env_set_number(&w->env, "GROUP_RANK", a->node); /* the node, as torchrun calls it */
     ls_worker_env_set_number(&w->env, "LINESHAFT_NODES", a->nodes ? a->nodes : 1);
@@ -218,9 +218,9 @@ static ls_status set_environment(job *j, int i, int port)
     if (!a->hosts)
         set_rank_variables(j, w, i, port);
     if (!a->anywhere) {
-        ls_worker_env_set_number(&w->env, "LINESHAFT_THREADS", j->slices.threads);
+        ls_worker_env_set_number(&w->env, "LINESHAFT_THREADS", j->pinning.threads);
         if (!ls_worker_env_has(&w->env, "OMP_NUM_THREADS"))
-            ls_worker_env_set_number(&w->env, "OMP_NUM_THREADS", j->slices.threads);
+            ls_worker_env_set_number(&w->env, "OMP_NUM_THREADS", j->pinning.threads);
     }
     ls_worker_env_set(&w->env, "LINESHAFT_JOB", "%s", strchr(j->mark, '=') + 1);
     if (!a->hosts) /* a host's errors are its own */
@@ -295,7 +295,7 @@ static ls_status plan_workers(job *j)
             .envp = j->workers[i].env.list,
             .keep = j->keep + i * j->n_keep,
             .n_keep = j->n_keep,
-            .mask = j->slices.masks ? &j->slices.masks[i] : NULL,
+            .mask = j->pinning.masks ? &j->pinning.masks[i] : NULL,
             .most_files = j->old_files,
             .net_fd = a->hosts ? a->hosts[i].net_fd : -1,
             .host = a->hosts ? a->hosts[i].name : NULL,
@@ -332,7 +332,7 @@ static ls_status prepare(job *j)
     for (int i = 0; i < j->n; i++)
         name_worker(j, i);
     if (!a->anywhere)
-        LS_TRY(st, ls_cpu_pinning_init(&j->slices, j->n), out);
+        LS_TRY(st, ls_cpu_pinning_init(&j->pinning, j->n), out);
     LS_TRY(st, ls_error_channel_pair(j->cause_fds), out);
     LS_TRY(st, open_logs(j), out);
     LS_TRY(st, plan_workers(j), out);
@@ -915,7 +915,7 @@ static void release(job *j)
 {
     ls_supervisor_close(&j->supervisor);
     ls_worker_logs_free(j->logs);
-    ls_cpu_pinning_release(&j->slices);
+    ls_cpu_pinning_release(&j->pinning);
     for (int i = 0; j->workers && i < j->n; i++) {
         ls_worker_env_release(&j->workers[i].env);
         ls_mem_free(j->workers[i].cause);

@@ -29,44 +29,44 @@ static int least(double a, int b)
     return a < b ? (int)a : b;
 }
 
-ls_status ls_cpu_pinning_cut(ls_cpu_pinning *slices, const ls_cpus *cpus, int ranks)
+ls_status ls_cpu_pinning_cut(ls_cpu_pinning *pinning, const ls_cpus *cpus, int ranks)
 {
     int each = cpus->share / ranks;
     double paid = cpus->quota > 0 ? cpus->quota / cpus->ranks / ranks : each;
 
-    *slices = (ls_cpu_pinning){.ranks = ranks, .threads = least(paid, each)};
-    if (slices->threads < 1)
-        slices->threads = 1;
+    *pinning = (ls_cpu_pinning){.ranks = ranks, .threads = least(paid, each)};
+    if (pinning->threads < 1)
+        pinning->threads = 1;
     if (each < 1 || cpus->first < 0 || !cpus->known)
         return LS_OK;
-    slices->masks = ls_mem_array((size_t)ranks, sizeof *slices->masks);
-    if (!slices->masks)
+    pinning->masks = ls_mem_array((size_t)ranks, sizeof *pinning->masks);
+    if (!pinning->masks)
         return LS_ENOMEM;
     for (int r = 0; r < ranks; r++)
         for (int i = 0; i < each; i++) {
             const ls_pool_mask *core = &cpus->core[cpus->first + r * each + i];
             for (size_t w = 0; w < LS_COUNT(core->bits); w++)
-                slices->masks[r].bits[w] |= core->bits[w];
+                pinning->masks[r].bits[w] |= core->bits[w];
         }
     return LS_OK;
 }
 
-ls_status ls_cpu_pinning_init(ls_cpu_pinning *slices, int ranks)
+ls_status ls_cpu_pinning_init(ls_cpu_pinning *pinning, int ranks)
 {
     ls_cpus cpus;
     ls_status st = ls_cpus_init(&cpus);
 
-    *slices = (ls_cpu_pinning){.ranks = ranks, .threads = 1};
+    *pinning = (ls_cpu_pinning){.ranks = ranks, .threads = 1};
     if (st == LS_OK)
-        st = ls_cpu_pinning_cut(slices, &cpus, ranks);
+        st = ls_cpu_pinning_cut(pinning, &cpus, ranks);
     ls_cpus_release(&cpus);
     return st;
 }
 
-void ls_cpu_pinning_release(ls_cpu_pinning *slices)
+void ls_cpu_pinning_release(ls_cpu_pinning *pinning)
 {
-    ls_mem_free(slices->masks);
-    slices->masks = NULL;
+    ls_mem_free(pinning->masks);
+    pinning->masks = NULL;
 }
 
 /* --- limits ----------------------------------------------------------------------------------- */

@@ -18,11 +18,11 @@ typedef struct ls_cpu_pinning {
 } ls_cpu_pinning;
 
 /* Divide the cores of this process. LS_ENOMEM is the only failure. */
-ls_status ls_cpu_pinning_init(ls_cpu_pinning *slices, int ranks);
-void ls_cpu_pinning_release(ls_cpu_pinning *slices);
+ls_status ls_cpu_pinning_init(ls_cpu_pinning *pinning, int ranks);
+void ls_cpu_pinning_release(ls_cpu_pinning *pinning);
 
 /* The same for a machine that was looked at before. */
-ls_status ls_cpu_pinning_cut(ls_cpu_pinning *slices, const ls_cpus *cpus, int ranks);
+ls_status ls_cpu_pinning_cut(ls_cpu_pinning *pinning, const ls_cpus *cpus, int ranks);
 
 /* How many ranks may be started here; *why_out says what sets the limit, in words that follow "at
  * most N". */

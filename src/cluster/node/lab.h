@@ -6,7 +6,7 @@
  *                                              what a host receives
  *
  * The namespaces have no names and no processes; they exist as long as somebody holds their
- * descriptors: the process that opened the lab, and whoever runs in it. When these are gone, also
+ * descriptors: the process that opened the lab, and the processes in it. When these are gone, also
  * by kill -9, the kernel removes everything. The host's own network does not change at any time.
  *
  * Needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN) and the commands ip and tc. */

@@ -59,7 +59,7 @@ static ls_status number_of(const char *name, int *number_out)
     return LS_OK;
 }
 
-/* A place without a number of places, or the other way round, or one behind the last. */
+/* A place without a number of env_out, or the other way round, or one behind the last. */
 static ls_status check_pair(const char *place_name, int place, const char *count_name, int count)
 {
     if (place >= 0 && count >= 0 && place >= count) {
@@ -327,13 +327,13 @@ out:
     return st;
 }
 
-static ls_status find(const launcher *l, ls_launcher_env *places)
+static ls_status find(const launcher *l, ls_launcher_env *env_out)
 {
     ls_status st = LS_OK;
     ls_launcher_env p = {.launcher = "none", .world = 1, .local_world = 1, .nodes = 1};
 
     if (!l) {
-        *places = p;
+        *env_out = p;
         return LS_OK;
     }
     p.launcher = l->name;
@@ -350,17 +350,17 @@ static ls_status find(const launcher *l, ls_launcher_env *places)
     if (strcmp(l->name, "lineshaft") == 0)
         LS_TRY(st, take_generation(&p), out);
     LS_TRY(st, check(l, &p), out);
-    *places = p;
+    *env_out = p;
 out:
     return st;
 }
 
-ls_status ls_launcher_env_find(ls_launcher_env *places)
+ls_status ls_launcher_env_find(ls_launcher_env *env_out)
 {
-    return find(nearest(false), places);
+    return find(nearest(false), env_out);
 }
 
-ls_status ls_launcher_env_find_outer(ls_launcher_env *places)
+ls_status ls_launcher_env_find_outer(ls_launcher_env *env_out)
 {
-    return find(nearest(true), places);
+    return find(nearest(true), env_out);
 }

@@ -24,10 +24,10 @@ typedef struct ls_launcher_env {
 } ls_launcher_env;
 
 /* LS_EUSAGE when the variables contradict each other or hold no numbers; both are named. */
-ls_status ls_launcher_env_find(ls_launcher_env *places);
+ls_status ls_launcher_env_find(ls_launcher_env *env_out);
 
 /* The same without lineshaft's own agent: the launcher that started the agent. */
-ls_status ls_launcher_env_find_outer(ls_launcher_env *places);
+ls_status ls_launcher_env_find_outer(ls_launcher_env *env_out);
 
 /* The names in one of Slurm's lists, "h[1-3,07],gpu2" as "h1 h2 h3 h07 gpu2" with a '\0' behind
  * each; *count_out tells how many. LS_EDATA for a list that is none, or of more than 65536 names.

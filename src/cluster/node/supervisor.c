@@ -1,7 +1,7 @@
 /* supervisor.c -- start, watch, signal, kill; nothing else, so that there is little to go wrong.
  *
  * The supervisor is a fork of the agent that never executes another program: it has all plans in
- * its memory and needs no words with the agent before it starts them. It allocates nothing and
+ * its memory and needs no message of the agent before it starts them. It allocates nothing and
  * takes no lock. It blocks every signal and sits in a session of its own, so that Ctrl-C reaches
  * the agent only, which decides.
  *
@@ -44,14 +44,14 @@ typedef struct order {
     int worker; /* -1: all of them */
 } order;
 
-typedef struct holder { /* the supervisor, in its own process */
+typedef struct reaper { /* the supervisor, in its own process */
     const ls_spawn *spawns;
     pid_t *pids; /* of workers that run; 0: not or no longer */
     int count;
     bool again; /* workers may be started again */
     pid_t agent;
     int fd, agent_fd, child_fd; /* orders and news; the agent's life; SIGCHLD */
-} holder;
+} reaper;
 
 /* --- /proc, without the heap ------------------------------------------------------------------ */
 
@@ -89,7 +89,7 @@ static void each_child(visit call, void *context)
 
 /* --- the supervisor's process ----------------------------------------------------------------- */
 
-static void tell(const holder *h, const ls_supervisor_news *news)
+static void tell(const reaper *h, const ls_supervisor_news *news)
 {
     ssize_t n;
 
@@ -99,7 +99,7 @@ static void tell(const holder *h, const ls_supervisor_news *news)
 }
 
 typedef struct refusal {
-    const holder *holder;
+    const reaper *reaper;
     int worker;
 } refusal;
 
@@ -107,13 +107,13 @@ static void refuse(void *context, ls_spawn_stage stage, int error)
 {
     const refusal *r = context;
 
-    tell(r->holder, &(ls_supervisor_news){.kind = LS_SUPERVISOR_REFUSED,
+    tell(r->reaper, &(ls_supervisor_news){.kind = LS_SUPERVISOR_REFUSED,
                                           .worker = r->worker,
                                           .stage = (int)stage,
                                           .error = error});
 }
 
-static void start(holder *h, int i)
+static void start(reaper *h, int i)
 {
     refusal r = {h, i};
     pid_t pid = ls_spawn_start(&h->spawns[i], refuse, &r);
@@ -128,9 +128,9 @@ static void start(holder *h, int i)
     tell(h, &(ls_supervisor_news){.kind = LS_SUPERVISOR_STARTED, .worker = i, .pid = pid});
 }
 
-/* Reap whoever is dead: workers are reported, orphans that we inherited are not. False: there is
+/* Reap all dead children: workers are reported, orphans that we inherited are not. False: there is
  * no child left. */
-static bool reap(holder *h)
+static bool reap(reaper *h)
 {
     for (;;) {
         int status;
@@ -156,7 +156,7 @@ static void kill_child(void *context, pid_t pid, pid_t session)
 }
 
 /* Returns how many could not be killed in time. */
-static int end_all(holder *h)
+static int end_all(reaper *h)
 {
     int64_t deadline_ns = ls_time_now_ns() + END_SECONDS * LS_NS_PER_S;
     struct signalfd_siginfo info;
@@ -175,14 +175,14 @@ static int end_all(holder *h)
 }
 
 /* A worker that was not reaped still owns its number, and so does its group. */
-static void signal_worker(const holder *h, int i, int signal)
+static void signal_worker(const reaper *h, int i, int signal)
 {
     if (h->pids[i] > 0 && kill(-h->pids[i], signal) != 0)
         kill(h->pids[i], signal); /* not yet the leader of its group */
 }
 
 /* One order of the agent; false: end. */
-static bool obey(holder *h)
+static bool obey(reaper *h)
 {
     order what = {.kind = FINISH};
     ssize_t n = recv(h->fd, &what, sizeof what, MSG_DONTWAIT);
@@ -199,7 +199,7 @@ static bool obey(holder *h)
     return true;
 }
 
-static void watch(holder *h)
+static void watch(reaper *h)
 {
     struct signalfd_siginfo info;
 
@@ -226,7 +226,7 @@ static int watch_agent(pid_t agent)
 }
 
 /* The lowest descriptor from this one on that the supervisor needs; INT_MAX: none. */
-static unsigned next_needed(const holder *h, unsigned from)
+static unsigned next_needed(const reaper *h, unsigned from)
 {
     const int ours[] = {h->fd, h->agent_fd, h->child_fd};
     unsigned next = INT_MAX;
@@ -247,7 +247,7 @@ static unsigned next_needed(const holder *h, unsigned from)
 
 /* Nothing of the agent's stays open here but our three, and what a worker inherits that may be
  * started again: a pipe must end with its last writer. */
-static void close_others(const holder *h)
+static void close_others(const reaper *h)
 {
     unsigned from = 3;
 
@@ -259,7 +259,7 @@ static void close_others(const holder *h)
     }
 }
 
-static _Noreturn void supervisor_main(holder *h)
+static _Noreturn void supervisor_main(reaper *h)
 {
     sigset_t all, child;
 
@@ -290,8 +290,8 @@ ls_status ls_supervisor_open(ls_supervisor *supervisor, const ls_spawn *spawns, 
                              bool again)
 {
     ls_status st = LS_OK;
-    holder h = {.spawns = spawns, .count = count, .again = again, .agent = getpid()};
-    int reaper = 0, pair[2] = {-1, -1};
+    reaper h = {.spawns = spawns, .count = count, .again = again, .agent = getpid()};
+    int was_reaper = 0, pair[2] = {-1, -1};
 
     *supervisor = (ls_supervisor){.fd = -1};
     h.pids = ls_mem_array((size_t)count, sizeof *h.pids);
@@ -308,9 +308,9 @@ ls_status ls_supervisor_open(ls_supervisor *supervisor, const ls_spawn *spawns, 
         goto out;
     }
     close(probe);
-    prctl(PR_GET_CHILD_SUBREAPER, &reaper);
+    prctl(PR_GET_CHILD_SUBREAPER, &was_reaper);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    supervisor->made_reaper = reaper == 0;
+    supervisor->made_reaper = was_reaper == 0;
     supervisor->fd = pair[0];
     pair[0] = -1;
     h.fd = pair[1];

@@ -33,7 +33,7 @@
 #include "cluster/node/spawn.h"
 #include "cluster/elect/vote_store.h"
 
-enum { SLOW_S = 20, END_MS = 2000, WORKED_S = 5, EARLY_DEATHS = 10, BITE = 64 << 10 };
+enum { SLOW_S = 20, END_MS = 2000, WORKED_S = 5, EARLY_DEATHS = 10, READ_BYTES = 64 << 10 };
 
 struct ls_coordinator_process {
     ls_coordinator_process_args args;
@@ -63,12 +63,12 @@ struct ls_coordinator_process {
     bool all_idle;     /* and that the others are idle */
     uint64_t n_said;   /* frames in all */
     bool over;         /* the job is */
-    int kick_fd;       /* readable: something waits in `later` */
+    int wake_fd;       /* readable: something waits in `later` */
     int64_t started_ns;
     int64_t died_ns;        /* 0: it lives */
     int early_deaths;       /* deaths in a row, each soon and without a new frame in its log, */
     uint64_t acked_at_last; /* and how many it had then */
-    ls_err_record hopeless;
+    ls_err_record failure;
 };
 
 /* --- the process ------------------------------------------------------------------------------ */
@@ -178,7 +178,7 @@ static void reap(ls_coordinator_process *o, char *how, size_t cap)
 
     snprintf(how, cap, "is gone");
     if (o->fd >= 0) {
-        shutdown(o->fd, SHUT_RDWR); /* whoever else has a copy of it */
+        shutdown(o->fd, SHUT_RDWR); /* also for a process that has inherited a copy */
         close(o->fd);
     }
     o->fd = -1;
@@ -220,7 +220,7 @@ static void replace(ls_coordinator_process *o)
         ls_err_hint("It cannot do its work here; look at its log in LINESHAFT_STATE, or "
                     "/var/tmp/lineshaft-UID, and at the memory of this machine.");
     }
-    o->hopeless = *ls_err_last();
+    o->failure = *ls_err_last();
 }
 
 /* --- what it says ----------------------------------------------------------------------------- */
@@ -380,7 +380,7 @@ static void take_frames(ls_coordinator_process *o, ls_str *bytes)
 /* All that has come. False: it is gone. */
 static bool receive(ls_coordinator_process *o)
 {
-    char bytes[BITE];
+    char bytes[READ_BYTES];
 
     while (o->fd >= 0) {
         ssize_t n = recv(o->fd, bytes, sizeof bytes, MSG_DONTWAIT);
@@ -408,7 +408,7 @@ static void attend(ls_coordinator_process *o)
         kill(o->pid, SIGKILL);
         o->since_ns = ls_time_now_ns();
     }
-    if (!lives && o->hopeless.code == LS_OK)
+    if (!lives && o->failure.code == LS_OK)
         replace(o);
     flush(o);
 }
@@ -465,7 +465,7 @@ static void wait_for_it(ls_coordinator_process *o)
     attend(o);
     o->waits = false;
     if (o->later.len > 0)
-        (void)eventfd_write(o->kick_fd, 1);
+        (void)eventfd_write(o->wake_fd, 1);
     if (o->since_ns == 0)
         o->since_ns = ls_time_now_ns();
 }
@@ -482,7 +482,7 @@ static ls_coordinator_log_event question(ls_coordinator_process *o, ls_coordinat
     ls_str_clear(&o->answer);
     if (o->coordinator_log && !frame.failed)
         ls_coordinator_log_answer(o->coordinator_log, frame.p, &o->answer);
-    for (pid_t asked = 0; o->answer.len == 0 && o->hopeless.code == LS_OK && !frame.failed;) {
+    for (pid_t asked = 0; o->answer.len == 0 && o->failure.code == LS_OK && !frame.failed;) {
         if (o->ready && o->pid != asked) {
             asked = o->pid;
             keep(&o->first, frame.p, frame.len);
@@ -551,9 +551,9 @@ ls_status ls_coordinator_process_open(ls_coordinator_process **coordinator_proce
     each_string(o, ls_str_init);
     o->n_busy = UINT64_MAX;
     o->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    o->kick_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (o->epoll_fd < 0 || o->kick_fd < 0 ||
-        epoll_ctl(o->epoll_fd, EPOLL_CTL_ADD, o->kick_fd,
+    o->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (o->epoll_fd < 0 || o->wake_fd < 0 ||
+        epoll_ctl(o->epoll_fd, EPOLL_CTL_ADD, o->wake_fd,
                   &(struct epoll_event){.events = EPOLLIN}) != 0) {
         st = ls_fail_sys(LS_EIO, "cannot watch the coordinator");
         goto out;
@@ -597,8 +597,8 @@ void ls_coordinator_process_close(ls_coordinator_process *coordinator_process)
     ls_coordinator_log_close(o->coordinator_log);
     if (o->epoll_fd >= 0)
         close(o->epoll_fd);
-    if (o->kick_fd >= 0)
-        close(o->kick_fd);
+    if (o->wake_fd >= 0)
+        close(o->wake_fd);
     each_string(o, ls_str_release);
     ls_mem_free(o);
     ls_err_adopt(&before);
@@ -612,9 +612,9 @@ int ls_coordinator_process_fd(const ls_coordinator_process *coordinator_process)
 ls_status ls_coordinator_process_attend(ls_coordinator_process *coordinator_process)
 {
     ls_coordinator_process *o = coordinator_process;
-    eventfd_t kicks;
+    eventfd_t wakes;
 
-    (void)eventfd_read(o->kick_fd, &kicks);
+    (void)eventfd_read(o->wake_fd, &wakes);
     if (o->coordinator_log) {
         ls_coordinator_process_send(o,
                                     &(ls_coordinator_log_event){.kind = LS_COORDINATOR_LOG_LOOK});
@@ -624,7 +624,7 @@ ls_status ls_coordinator_process_attend(ls_coordinator_process *coordinator_proc
     }
     if (o->asked.len > 0)
         ask(o);
-    return o->hopeless.code == LS_OK ? LS_OK : ls_err_adopt(&o->hopeless);
+    return o->failure.code == LS_OK ? LS_OK : ls_err_adopt(&o->failure);
 }
 
 /* --- the calls of a coordinator that have an answer ------------------------------------------- */
@@ -637,10 +637,10 @@ ls_status ls_coordinator_process_joins(ls_coordinator_process *coordinator_proce
 
     ls_str_clear(&o->answer);
     ls_coordinator_process_send(o, event);
-    while (o->answer.len == 0 && !o->coordinator_log && o->hopeless.code == LS_OK)
+    while (o->answer.len == 0 && !o->coordinator_log && o->failure.code == LS_OK)
         wait_for_it(o);
     if (o->answer.len == 0 || !ls_coordinator_log_get(o->answer.p, &joined))
-        return ls_err_adopt(&o->hopeless);
+        return ls_err_adopt(&o->failure);
     if (joined.status != LS_OK) {
         ls_fail(joined.status, "%s", joined.why);
         ls_err_hint("%s", joined.hint);

@@ -22,7 +22,7 @@
 #include "base/time.h"
 #include "cluster/elect/journal.h"
 
-enum { PIECE = 512 << 10, LONG = 8 << 20, BITE = 64 << 10, WAIT_MS = 50 };
+enum { PIECE = 512 << 10, LONG = 8 << 20, READ_BYTES = 64 << 10, WAIT_MS = 50 };
 
 typedef struct server {
     int fd;
@@ -70,7 +70,7 @@ static bool send_event(const server *s, ls_coordinator_log_event event)
 /* Some more bytes; false: the agent is gone. */
 static bool receive(server *s, bool waits)
 {
-    char bytes[BITE];
+    char bytes[READ_BYTES];
     ssize_t n;
 
     do

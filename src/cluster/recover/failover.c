@@ -27,7 +27,7 @@
 #include "net/fd_limit.h"
 
 enum { HERE = 64, ENDPOINTS = 65, MEMORY = 66, LEASE = 67 }; /* above the kinds of messages */
-enum { FOLLOW_S = 1, HOPE = 4, BACK_S = 5, STUCK_S = 10, ETCD_LEADER_S = 20 };
+enum { FOLLOW_S = 1, GIVE_UP = 4, BACK_S = 5, STUCK_S = 10, ETCD_LEADER_S = 20 };
 
 /* --- the votes of the nodes decide, or etcd --------------------------------------------------- */
 
@@ -206,7 +206,7 @@ bool ls_failover_hears(ls_recover_cluster *l, int node, const uint8_t *bytes, si
     ls_wire_codec in = {.at = bytes, .left = len};
     uint64_t kind = ls_wire_codec_get(&in, 1);
 
-    l->on_trial = false;
+    l->unconfirmed = false;
     if (kind < HERE || kind > LEASE)
         return false;
     if (l->election && kind == LEASE)
@@ -275,7 +275,7 @@ static void on_orphaned(void *context, const char *why, int64_t silent_ns)
 
     l->orphan_ns = ls_time_now_ns();
     l->silent_ns = silent_ns;
-    l->refused = l->on_trial;
+    l->refused = l->unconfirmed;
     snprintf(l->why, sizeof l->why, "%s", why);
     ls_log(LS_LOG_INFO, "the coordinator (%s) was lost: %s", ls_rendezvous_address(l->rendezvous),
            why);
@@ -410,7 +410,7 @@ static void follow(ls_recover_cluster *l, uint64_t leader, uint64_t term, int64_
     l->leader = leader;
     l->term = term;
     l->orphan_ns = 0;
-    l->on_trial = true;
+    l->unconfirmed = true;
     if (l->etcd_leader)
         ls_etcd_leader_seek(l->etcd_leader, false);
     if (l->heal)
@@ -420,7 +420,7 @@ static void follow(ls_recover_cluster *l, uint64_t leader, uint64_t term, int64_
 /* Without a coordinator: whether there may be one for this node yet. */
 static void check_end(ls_recover_cluster *l, int64_t now)
 {
-    int64_t wait_ns = HOPE * l->args.dead_ns;
+    int64_t wait_ns = GIVE_UP * l->args.dead_ns;
 
     if (l->etcd_leader) /* until its lease has run out */
         wait_ns = ls_max_i64(wait_ns, ETCD_LEADER_S * LS_NS_PER_S);

@@ -29,7 +29,7 @@ struct ls_recover_cluster {
     int64_t patience_ns; /* the new coordinator: until then nodes may come back */
     int64_t wants_ns; /* the coordinator: since when it waits for a view to hold; 0: it does not */
     uint64_t leader, term; /* others: whom they have joined, in which term; 0: not known yet */
-    bool on_trial;         /* they came back to it, and have heard nothing yet */
+    bool unconfirmed;      /* they came back to it, and have heard nothing yet */
     bool refused;          /* it did not know them */
     int64_t orphan_ns;     /* since when they have no coordinator; 0: they have one */
     int64_t silent_ns;     /* how long it had been silent then */
