@@ -5,6 +5,8 @@
 # bench/peers/setup.sh keeps outside the tree, and builds the programs of tests/conformance/*.c that
 # they talk to. A script prints what it checks; exit status 77 with a reason as the last line means
 # skipped, any other but 0 failed. What is no check by itself lies in tests/conformance/tools.
+# llama.cpp is asked where llama-cpp-python is installed there by hand: it is built from source, which
+# takes half an hour.
 # Files are made in a scratch folder that goes away. Exit status: 0 all well, 1 something failed,
 # 77 there is no environment and none could be made.
 set -eu

@@ -129,6 +129,16 @@ static void unlock(ls_new_folder *folder)
     folder->locked = false;
 }
 
+static ls_status sync_parent(const char *path)
+{
+    char parent[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+
+    snprintf(parent, sizeof parent, "%.*s", slash ? (int)(slash - path) + 1 : 1,
+             slash ? path : ".");
+    return ls_file_sync_dir(parent);
+}
+
 ls_status ls_new_folder_commit(ls_new_folder *folder)
 {
     ls_status st = ls_file_sync_dir(folder->path);
@@ -142,11 +152,20 @@ ls_status ls_new_folder_commit(ls_new_folder *folder)
     }
     folder->path[0] = '\0';
     unlock(folder);
-    char parent[sizeof folder->final];
-    const char *slash = strrchr(folder->final, '/');
-    snprintf(parent, sizeof parent, "%.*s", slash ? (int)(slash - folder->final) + 1 : 1,
-             slash ? folder->final : ".");
-    return ls_file_sync_dir(parent);
+    return sync_parent(folder->final);
+}
+
+ls_status ls_new_folder_commit_file(ls_new_folder *folder, const char *name)
+{
+    char path[sizeof folder->path + 64];
+
+    snprintf(path, sizeof path, "%s/%s", folder->path, name);
+    if (ls_file_exists(folder->final))
+        return occupied(folder->final);
+    if (rename(path, folder->final) != 0)
+        return ls_fail_sys(LS_EIO, "cannot rename \"%s\" to \"%s\"", path, folder->final);
+    ls_new_folder_drop(folder);
+    return sync_parent(folder->final);
 }
 
 void ls_new_folder_drop(ls_new_folder *folder)

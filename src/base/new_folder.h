@@ -17,6 +17,9 @@ typedef struct ls_new_folder {
 ls_status ls_new_folder_begin(ls_new_folder *folder, const char *final);
 /* Give it its name. */
 ls_status ls_new_folder_commit(ls_new_folder *folder);
+/* Give its name to one file in it instead, which is durable, and remove the rest. The name must be
+ * free. */
+ls_status ls_new_folder_commit_file(ls_new_folder *folder, const char *name);
 /* Remove what was written. Safe after commit and on one that never began. */
 void ls_new_folder_drop(ls_new_folder *folder);
 

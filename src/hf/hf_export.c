@@ -21,8 +21,11 @@
 #include "hf/hf_convert.h"
 #include "data/chat/chat.h"
 #include "data/tokenizer/bpe_train.h"
+#include "hf/gguf_model.h"
 #include "hf/hf_copy.h"
 #include "hf/hf_fused.h"
+
+#define GGUF_FILE "model.gguf" /* while it is made */
 
 typedef struct job {
     const ls_hf_export_args *args;
@@ -558,6 +561,40 @@ out:
     return st;
 }
 
+/* The model as one file for llama.cpp, made beside its tokenizer's files. The weights in memory are
+ * then those of the file; what rounding to few bits costs is reported, not judged. */
+static ls_status write_gguf(job *j)
+{
+    char path[PATH_MAX + 64];
+    const char *name = strrchr(j->stage.final, '/');
+    ls_str notes;
+    ls_status st;
+
+    snprintf(path, sizeof path, "%s/tokenizer.json", j->stage.path);
+    if (!ls_file_exists(path)) {
+        st = ls_fail(LS_EUSAGE, "no tokenizer.json lies beside \"%s\", and a GGUF file needs one",
+                     j->args->from);
+        ls_err_hint("Copy the model's tokenizer.json there; AutoTokenizer.save_pretrained() in "
+                    "transformers writes one.");
+        return st;
+    }
+    ls_str_init(&notes);
+    snprintf(path, sizeof path, "%s/" GGUF_FILE, j->stage.path);
+    ls_gguf_model_args args = {.model = &j->r,
+                               .config = &j->config,
+                               .tokenizer = j->stage.path,
+                               .name = name ? name + 1 : j->stage.final,
+                               .path = path,
+                               .type = j->args->gguf_type};
+    LS_TRY(st, ls_gguf_model_write(&args, &notes, &j->report.bytes), out);
+    j->report.files = 1;
+    snprintf(j->report.notes, sizeof j->report.notes, "%s", notes.p);
+    st = ls_fingerprint_verify(&j->r, &j->print, INFINITY, j->args->to, &j->report.worst);
+out:
+    ls_str_release(&notes);
+    return st;
+}
+
 static void pick_type(job *j)
 {
     const char *came = ls_hf_folder_config(j->folder)->dtype;
@@ -584,6 +621,8 @@ static ls_status write_model(job *j)
     ls_status st;
 
     LS_TRY(st, ls_hf_config_writable(&j->r.run.model), out);
+    if (j->args->gguf)
+        LS_TRY(st, ls_gguf_model_check(&j->r.model), out);
     LS_TRY(st, ls_fingerprint_make(&j->r, &j->print), out);
     j->report.merged = j->r.model.shape.lora_rank > 0;
     if (j->report.merged)
@@ -591,6 +630,8 @@ static ls_status write_model(job *j)
     LS_TRY(st, write_config(j), out);
     LS_TRY(st, write_generation(j), out);
     LS_TRY(st, write_tokenizer(j), out);
+    if (j->args->gguf)
+        return write_gguf(j);
     LS_TRY(st, write_weights(j), out);
     LS_TRY(st, verify(j), out);
 out:
@@ -612,7 +653,10 @@ ls_status ls_hf_export(const ls_hf_export_args *args, ls_hf_export_report *repor
     for (int i = 0; i < j.r.model.n_params; i++)
         j.report.parameters += wanted(&j, &j.r.model.params[i]) ? j.r.model.params[i].count : 0;
     LS_TRY(st, args->adapter ? write_adapter(&j) : write_model(&j), out);
-    LS_TRY(st, ls_new_folder_commit(&j.stage), out);
+    LS_TRY(st,
+           args->gguf ? ls_new_folder_commit_file(&j.stage, GGUF_FILE)
+                      : ls_new_folder_commit(&j.stage),
+           out);
     j.report.seconds = (double)(ls_time_now_ns() - start_ns) / 1e9;
     *report_out = j.report;
 out:

@@ -1,6 +1,7 @@
 /* hf_export.h -- a model becomes a Hugging Face folder, or its small matrices a PEFT folder. */
 #pragma once
 #include "hf/fingerprint.h"
+#include "hf/gguf_block.h"
 
 LS_C_BEGIN
 
@@ -14,6 +15,8 @@ typedef struct ls_hf_export_args {
     int64_t shard;    /* most bytes of one file; 0: one file */
     bool adapter;     /* only the small matrices of LoRA */
     const char *base; /* what an adapter calls its base model; NULL: model.import of the run */
+    bool gguf; /* one file for llama.cpp instead of a folder; its matrices are of gguf_type */
+    ls_gguf_type gguf_type;
 } ls_hf_export_args;
 
 typedef struct ls_hf_export_report {
@@ -25,6 +28,7 @@ typedef struct ls_hf_export_report {
     bool tokenizer; /* one went along */
     double worst;   /* largest difference of a logit to the model exported; 0 for an adapter */
     double seconds;
+    char notes[512]; /* of a GGUF file: what llama.cpp does differently, a line each */
 } ls_hf_export_report;
 
 /* When it returns LS_OK the folder was opened again and computes what the model computes, as far as
