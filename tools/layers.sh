@@ -2,7 +2,8 @@
 # layers.sh -- every include between rooms must be allowed by src/LAYERS, and no room may include
 # another room's *_impl.h or a header of another room's private folder. A folder that LAYERS names is a room of its own, also inside another one:
 # a file belongs to the deepest of them. No header has a fault point: a build with them compiles
-# again only the sources that have some (Makefile). Prints each offence and fails when there is one.
+# again only the sources that have some (Makefile). No two sources have the same base name, but for a .c
+# file and the header beside it. Prints each offence and fails when there is one.
 set -eu
 cd "$(dirname "$0")/../src"
 find . \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) | sed 's|^\./||' | sort | xargs awk '
@@ -45,4 +46,10 @@ FNR == 1 { from = room_of(FILENAME)
 /LS_FAULT\(|^[ \t]*#.*LS_FAULTS/ && FILENAME ~ /\.h$/ && FILENAME != "base/fault.h" {
     print FILENAME ":" FNR ": a fault point in a header"; bad = 1 }
 END { exit bad }' LAYERS
+find . -name '*.[ch]' | sed 's|^\./||' | sort | awk '
+{ name = $0; sub(/.*\//, "", name); base = name; sub(/\.[ch]$/, "", base); folder = substr($0, 1, length($0) - length(name))
+  if (base in place && place[base] != folder) {
+      print $0 ": the base name is that of " first[base]; bad = 1 }
+  if (!(base in place)) { place[base] = folder; first[base] = $0 } }
+END { exit bad }'
 echo "layers: ok"
