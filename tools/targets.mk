@@ -112,7 +112,7 @@ ifeq ($(MODE),fuzz)
 # libFuzzer calls LLVMFuzzerTestOneInput(); no header of ours declares it.
 build/fuzz/tests/fuzz/%.o: CFLAGS += -Wno-missing-prototypes
 # Rooms above all of those whose formats are read.
-FUZZ_OBJ := $(filter-out $(foreach room,optim parallel plan train cli,build/fuzz/$(room)/%),$(LIB_OBJ))
+FUZZ_OBJ := $(filter-out $(foreach room,optim layout parallel plan train launch cli,build/fuzz/$(room)/%),$(LIB_OBJ))
 $(FUZZERS): build/fuzz/%: build/fuzz/tests/fuzz/%.o $(FUZZ_OBJ)
 	@echo "  link   $@"
 	@$(CC) -fsanitize=fuzzer,address,undefined -pthread -o $@ $^ $(LIBS)

@@ -178,6 +178,7 @@ static void say_built(const char *path, const ls_chat_built *n, int64_t window, 
         ls_json_put_int(&j, "conversations", n->conversations);
         ls_json_put_int(&j, "cut", n->cut);
         ls_json_put_int(&j, "dropped", n->lost);
+        ls_json_put_int(&j, "skipped", n->skipped);
         ls_json_put_int(&j, "windows", n->windows);
         ls_json_put_int(&j, "window", window);
         ls_json_put_int(&j, "tokens", n->tokens);
@@ -204,8 +205,10 @@ ls_status ls_cmd_chat_build(const ls_args *args, ls_str *out)
     ls_chat_built built;
     ls_str name;
     const char *policy = ls_args_value(args, "utf8");
-    ls_chat_build_args build = {
-        .out = ls_args_value(args, "out"), .files = args->rest, .n_files = args->n_rest};
+    ls_chat_build_args build = {.out = ls_args_value(args, "out"),
+                                .files = args->rest,
+                                .n_files = args->n_rest,
+                                .skip_bad = ls_args_has(args, "skip-bad")};
 
     ls_str_init(&name);
     if (!ls_args_has(args, "context")) {

@@ -146,6 +146,7 @@ static ls_status run_build(const ls_args *args, ls_str *out)
                                   .files = args->rest,
                                   .n_files = args->n_rest,
                                   .field = ls_args_value(args, "field"),
+                                  .skip_bad = ls_args_has(args, "skip-bad"),
                                   .progress = show_bytes,
                                   .context = &w};
 
@@ -430,6 +431,8 @@ static const ls_flag build_flags[] = {
      "What to do with bytes that are not UTF-8: strict stops there, replace puts U+FFFD, bytes "
      "keeps "
      "them."},
+    {"skip-bad", 0, NULL, false,
+     "Pass over JSON lines that cannot be used, with a warning that names the line."},
     {"template", 0, "NAME", false,
      "The lines are conversations: write them out with this template (see `lineshaft data chat`)."},
     {"context", 0, "N", false, "With --template: the run's model.context, in tokens."},

@@ -171,6 +171,9 @@ const ls_option ls_options[] = {
          "What happens to bytes of a text that are not UTF-8: an error (strict), U+FFFD instead "
          "(replace), or kept as they are (bytes).",
          .names = {"strict", "replace", "bytes"}),
+    BOOL(data.skip_bad, FIXED, "false",
+         "Pass over lines of a .jsonl that cannot be used, with a warning that names the line, "
+         "instead of ending there."),
     BOOL(data.isolate, FIXED, "false", "Tokens see only tokens of their own document."),
     BOOL(data.shuffle, FIXED, "true",
          "Read the sequences in random order, a new one in each epoch. It costs no memory."),

@@ -168,6 +168,7 @@ typedef struct ls_run {
         const char *field;     /* field of a jsonl line that holds the text */
         const char *chat_template; /* data.template: "none", "auto", a built-in one, or a file */
         ls_utf8_policy utf8;
+        bool skip_bad;     /* warn of JSON lines that cannot be used, and go on */
         double validation; /* share of tokens at the end of each source kept for validation */
         bool isolate;      /* tokens attend only inside their document */
         bool shuffle;

@@ -32,11 +32,25 @@ typedef struct ls_jinja_spans {
     int count;
 } ls_jinja_spans;
 
+/* What a loop writes while its variable is one item of a list. */
+typedef struct ls_jinja_item_span {
+    ls_jinja_span span;
+    int64_t item; /* number in the list, from 0 */
+} ls_jinja_item_span;
+
+typedef struct ls_jinja_item_spans {
+    ls_jinja_item_span *items; /* owned; in order, without overlap */
+    int count;
+} ls_jinja_item_spans;
+
 typedef struct ls_jinja_args {
-    const json_t *context; /* object: the variables; borrowed during the call */
-    int64_t now;           /* what strftime_now() tells: seconds since 1970, as UTC */
-    int64_t steps;         /* 0: LS_JINJA_STEPS */
-    ls_jinja_spans *spans; /* filled anew, or NULL */
+    const json_t *context;           /* object: the variables; borrowed during the call */
+    int64_t now;                     /* what strftime_now() tells: seconds since 1970, as UTC */
+    int64_t steps;                   /* 0: LS_JINJA_STEPS */
+    ls_jinja_spans *spans;           /* filled anew, or NULL */
+    const char *list;                /* a variable that holds a list of objects, or NULL */
+    ls_jinja_item_spans *item_spans; /* of that list: filled anew; turns that write nothing are not
+                                      * in it */
 } ls_jinja_args;
 
 /* Parse len bytes of text. name stands in messages ("chat template"): it is followed by a line.

@@ -1,17 +1,26 @@
 /* jinja_builtin.c -- templates for the formats that many models share, in words of our own.
  *
- *   chatml  <|im_start|>role, line end, content, <|im_end|>, line end
+ *   chatml  <|im_start|>role, line end, content, <|im_end|>, line end; a tool call stands behind the
+ *           content as <tool_call>, line end, {"name": ..., "arguments": ...}, line end, </tool_call>
  *   qwen    the same, with the system message that Qwen2.5 gets when there is none
  *   llama3  <|begin_of_text|>, then <|start_header_id|>role<|end_header_id|>, an empty line,
- *           content without white space around it, <|eot_id|> */
+ *           content without white space around it, <|eot_id|>; no tool calls */
 #include "jinja/jinja.h"
 
-#define CHATML_MESSAGES                                                                   \
-    "{%- for message in messages -%}\n"                                                   \
-    "{{- '<|im_start|>' ~ message.role ~ '\\n' ~ message.content ~ '<|im_end|>\\n' -}}\n" \
-    "{%- endfor -%}\n"                                                                    \
-    "{%- if add_generation_prompt -%}\n"                                                  \
-    "{{- '<|im_start|>assistant\\n' -}}\n"                                                \
+#define CHATML_MESSAGES                                                                \
+    "{%- for message in messages -%}\n"                                                \
+    "{{- '<|im_start|>' ~ message.role ~ '\\n' ~ message.content -}}\n"                \
+    "{%- for tool_call in message.tool_calls or [] -%}\n"                              \
+    "{%- set call = tool_call.function or tool_call -%}\n"                             \
+    "{%- set given = call.arguments -%}\n"                                             \
+    "{{- '\\n' if message.content or not loop.first -}}\n"                             \
+    "{{- '<tool_call>\\n{\"name\": ' ~ call.name | tojson ~ ', \"arguments\": ' -}}\n" \
+    "{{- (given if given is string else given | tojson) ~ '}\\n</tool_call>' -}}\n"    \
+    "{%- endfor -%}\n"                                                                 \
+    "{{- '<|im_end|>\\n' -}}\n"                                                        \
+    "{%- endfor -%}\n"                                                                 \
+    "{%- if add_generation_prompt -%}\n"                                               \
+    "{{- '<|im_start|>assistant\\n' -}}\n"                                             \
     "{%- endif -%}\n"
 
 static const struct {
@@ -25,6 +34,10 @@ static const struct {
     {"llama3", "{{- '<|begin_of_text|>' -}}\n"
                "{%- for message in messages -%}\n"
                "{{- '<|start_header_id|>' ~ message.role ~ '<|end_header_id|>\\n\\n' -}}\n"
+               "{%- if message.tool_calls -%}\n"
+               "{{- raise_exception('llama3 has no form for tool calls: name auto or a .jinja "
+               "file') -}}\n"
+               "{%- endif -%}\n"
                "{{- message.content | trim ~ '<|eot_id|>' -}}\n"
                "{%- endfor -%}\n"
                "{%- if add_generation_prompt -%}\n"

@@ -567,6 +567,31 @@ static ls_jinja_value pick(ls_jinja_machine *m, ls_jinja_frame *f, const ls_jinj
     return ls_jinja_list(items, count);
 }
 
+/* The body of a loop for one item, noted where the item is one of those that are followed. */
+static void run_turn(ls_jinja_machine *m, ls_jinja_frame *f, const ls_jinja_node *n,
+                     ls_jinja_value item)
+{
+    ls_jinja_item_spans *spans = m->args->item_spans;
+    size_t begin = m->out->len;
+
+    if (!spans || m->captures || m->in_item || item.kind != LS_JINJA_DICT || !item.u.dict->item) {
+        run(m, f, n->body);
+        return;
+    }
+    m->in_item = true;
+    run(m, f, n->body);
+    m->in_item = false;
+    if (m->st != LS_OK || m->out->len == begin)
+        return;
+    ls_jinja_item_span *items = ls_mem_one_more(spans->items, (size_t)spans->count, sizeof *items);
+    if (!items) {
+        m->st = LS_ENOMEM;
+        return;
+    }
+    spans->items = items;
+    items[spans->count++] = (ls_jinja_item_span){{begin, m->out->len}, item.u.dict->item - 1};
+}
+
 static void run_for(ls_jinja_machine *m, ls_jinja_frame *f, const ls_jinja_node *n)
 {
     ls_jinja_value all = eval(m, f, n->a);
@@ -587,7 +612,7 @@ static void run_for(ls_jinja_machine *m, ls_jinja_frame *f, const ls_jinja_node 
             break;
         unpack(m, inner, n, loop->items[loop->index]);
         assign(m, inner, "loop", (ls_jinja_value){.kind = LS_JINJA_LOOP, .u.loop = loop});
-        run(m, inner, n->body);
+        run_turn(m, inner, n, loop->items[loop->index]);
         ls_jinja_type jump = m->jump;
         m->jump = LS_JINJA_NODE_TEXT;
         if (jump == LS_JINJA_BREAK)
@@ -732,6 +757,18 @@ static void run(ls_jinja_machine *m, ls_jinja_frame *f, const ls_jinja_node *n)
     }
 }
 
+/* Number the objects of the list whose items are followed. */
+static void follow_items(const ls_jinja_machine *m, const ls_jinja_frame *root)
+{
+    const char *list = m->args->list;
+
+    for (int i = 0; list && i < root->count; i++)
+        if (strcmp(root->names[i], list) == 0 && root->values[i].kind == LS_JINJA_LIST)
+            for (int64_t k = 0; k < root->values[i].u.list.count; k++)
+                if (root->values[i].u.list.items[k].kind == LS_JINJA_DICT)
+                    root->values[i].u.list.items[k].u.dict->item = k + 1;
+}
+
 ls_status ls_jinja_render(const ls_jinja *tpl, const ls_jinja_args *args, ls_str *out)
 {
     ls_jinja_machine m = {.tpl = tpl,
@@ -745,11 +782,14 @@ ls_status ls_jinja_render(const ls_jinja *tpl, const ls_jinja_args *args, ls_str
     ls_arena_init(&m.arena);
     if (args->spans)
         args->spans->count = 0;
+    if (args->item_spans)
+        args->item_spans->count = 0;
     ls_jinja_frame *root = new_frame(&m, NULL);
     ls_jinja_value context = root ? ls_jinja_from_json(&m, args->context, 0) : absent;
     if (m.st == LS_OK && context.kind == LS_JINJA_DICT) {
         for (int64_t i = 0; i < context.u.dict->count && m.st == LS_OK; i++)
             assign(&m, root, context.u.dict->keys[i].u.s.p, context.u.dict->values[i]);
+        follow_items(&m, root);
         run(&m, root, tpl->body);
     }
     if (m.st == LS_OK)

@@ -58,6 +58,7 @@ typedef struct ls_jinja_value {
 typedef struct ls_jinja_dict {
     ls_jinja_value *keys, *values;
     int64_t count, cap;
+    int64_t item; /* 1 + its number in the list whose items are followed; 0: not in it */
 } ls_jinja_dict;
 
 typedef struct ls_jinja_loop {
@@ -187,6 +188,7 @@ typedef struct ls_jinja_machine {
     int depth;          /* expressions and statements inside one another */
     int calls;          /* macros inside one another */
     int loops;          /* loops inside one another */
+    bool in_item;       /* a loop over followed items is open */
     int captures;       /* outputs that are not the final one */
     ls_jinja_type jump; /* BREAK or CONTINUE on its way to a loop, else LS_JINJA_NODE_TEXT */
     ls_str *out;

@@ -232,6 +232,7 @@ static ls_status open_step(ls_session *s)
     int64_t kept = ls_replica_bytes(s), free_bytes; /* kept: of a state that is there */
     ls_status st;
 
+    LS_TRY(st, ls_session_check_import(s), out);
     LS_TRY(st, open_groups(s, &info, kept, &free_bytes), out);
     ls_memory_args memory = ls_session_memory(s, &info, kept);
     LS_TRY(st, plan_memory(s, &memory, free_bytes), out);

@@ -164,6 +164,122 @@ LS_TEST(answers_are_found_in_rewritten_history)
     close_chat(&c);
 }
 
+/* As Qwen3's template: behind the last question an answer shows its thoughts, an empty block when
+ * it stands last; calls of tools follow the content, and what a tool says is written by the user. */
+static const char qwen3[] =
+    "{%- set ns = namespace(last=0) %}{%- for m in messages %}{%- if m.role == 'user' %}"
+    "{%- set ns.last = loop.index0 %}{%- endif %}{%- endfor %}"
+    "{%- for m in messages %}"
+    "{%- if m.role == 'assistant' %}"
+    "{%- set text = m.content %}{%- set thoughts = m.reasoning_content or '' %}"
+    "{%- if '</think>' in text %}"
+    "{%- set thoughts = text.split('</think>')[0].split('<think>')[-1].strip('\\n') %}"
+    "{%- set text = text.split('</think>')[-1].lstrip('\\n') %}{%- endif %}"
+    "{{- '<assistant>' }}"
+    "{%- if loop.index0 > ns.last and (loop.last or thoughts) %}"
+    "{{- '<think>' ~ thoughts ~ '</think>' }}{%- endif %}{{- text }}"
+    "{%- for t in m.tool_calls or [] %}{{- '<call>' ~ t.function.name ~ '</call>' }}{%- endfor %}"
+    "{{- '<end>\\n' }}"
+    "{%- elif m.role == 'tool' %}{{- '<user><said>' ~ m.content ~ '</said><end>\\n' }}"
+    "{%- else %}{{- '<' ~ m.role ~ '>' ~ m.content ~ '<end>\\n' }}{%- endif %}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<assistant>' }}"
+    "{%- if enable_thinking is defined and not enable_thinking %}{{- '<think></think>' }}"
+    "{%- endif %}{%- endif %}";
+
+#define CALL(content)                                                                          \
+    "{\"role\":\"assistant\",\"content\":" content ",\"tool_calls\":[{\"function\":{\"name\":" \
+    "\"f\",\"arguments\":{}}}]}"
+#define TOOL "{\"role\":\"tool\",\"content\":\"4\"}"
+#define SAID(role, text) "{\"role\":\"" role "\",\"content\":\"" text "\"}"
+
+LS_TEST(a_template_may_write_a_message_in_another_way_when_more_follow)
+{
+    chat c;
+
+    put("qwen3.jinja", qwen3);
+    open_chat(&c, "qwen3.jinja");
+    /* A call without thoughts, followed by the tool's word: alone it shows an empty thought. */
+    check_text(&c,
+               "{\"messages\":[" SAID("user", "q") "," CALL("null") "," TOOL
+                                                                    "," SAID("assistant", "a") "]}",
+               "<user>q<end>\n<assistant>[<call>f</call><end>]\n<user><said>4</said><end>\n"
+               "<assistant>[<think></think>a<end>]\n");
+    check_text(&c, "{\"messages\":[" SAID("user", "q") "," CALL("\"so\"") "," TOOL "]}",
+               "<user>q<end>\n<assistant>[so<call>f</call><end>]\n<user><said>4</said><end>\n");
+    /* Two answers in a row: the thoughts of both are answers. */
+    check_text(
+        &c,
+        "{\"messages\":[" SAID("user", "q") "," SAID("assistant", "<think>x</think>a") "," SAID(
+            "assistant", "<think>y</think>b") "]}",
+        "<user>q<end>\n<assistant>[<think>x</think>a<end>]\n"
+        "<assistant>[<think>y</think>b<end>]\n");
+    /* A prompt that closes the thought: only the last answer has it, the first begins with '<'. */
+    check_text(
+        &c,
+        "{\"messages\":[" SAID("user", "q") "," SAID("assistant", "<t>") "," SAID(
+            "user", "r") "," SAID("assistant",
+                                  "b") "],"
+                                       "\"chat_template_kwargs\":{\"enable_thinking\":false}}",
+        "<user>q<end>\n<assistant>[<t><end>]\n<user>r<end>\n"
+        "<assistant><think></think>[b<end>]\n");
+    close_chat(&c);
+}
+
+LS_TEST(built_in_templates_write_tool_calls_or_refuse_them)
+{
+    static const char line[] =
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\","
+        "\"content\":null,\"tool_calls\":[{\"type\":\"function\",\"function\":{\"name\":\"f\","
+        "\"arguments\":{\"x\":1}}},{\"name\":\"g\",\"arguments\":\"{}\"}]},{\"role\":\"tool\","
+        "\"content\":\"4\"}]}";
+    chat c;
+
+    open_chat(&c, "chatml");
+    check_text(&c, line,
+               "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n"
+               "[<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>\n"
+               "<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call><|im_end|>]\n"
+               "<|im_start|>tool\n4<|im_end|>\n");
+    close_chat(&c);
+    open_chat(&c, "llama3");
+    LS_CHECK_FAILS(render(&c, line), LS_EDATA,
+                   "f.jsonl:7: chat template line 5: the template "
+                   "refuses this: llama3 has no form for tool calls");
+    close_chat(&c);
+}
+
+/* A hundred thousand messages take as long as a hundred thousand short conversations, not longer;
+ * a template that must be asked message by message says no. */
+LS_TEST(long_conversations_take_no_square_of_time)
+{
+    enum { MANY = 100000 };
+    int64_t since = ls_time_now_ns();
+    ls_str line;
+    chat c;
+
+    ls_str_init(&line);
+    ls_str_append(&line, "{\"messages\":[");
+    for (int i = 0; i < MANY; i++)
+        ls_str_append(&line, i == 0  ? SAID("user", "q")
+                             : i % 2 ? "," SAID("assistant", "a")
+                                     : "," SAID("user", "q"));
+    ls_str_append(&line, "]}");
+    open_chat(&c, "chatml");
+    LS_CHECK_OK(render(&c, line.p));
+    LS_CHECK_EQ(c.text.answers.count, MANY / 2);
+    close_chat(&c);
+    put("macro.jinja", "{% macro all() %}{% for m in messages %}{{ m.role[0] }}:{{ m.content }};"
+                       "{% endfor %}{% if add_generation_prompt %}a:{% endif %}{% endmacro %}"
+                       "{{ all() }}");
+    open_chat(&c, "macro.jinja");
+    check_text(&c, hello, "u:Hi;a:[Hello;]");
+    LS_CHECK_FAILS(render(&c, line.p), LS_EDATA, "has 100000 messages");
+    close_chat(&c);
+    ls_str_release(&line);
+    LS_CHECK_WITHIN(since, 30000);
+}
+
 LS_TEST(generation_blocks_are_believed)
 {
     chat c;
@@ -448,6 +564,32 @@ LS_TEST(conversations_are_laid_into_windows)
                           .out = "e.lst", .files = files, .n_files = 1, .name = "e", .window = 24},
                       NULL),
         LS_EUSAGE, "\"plain.txt\" does not hold conversations");
+    close_chat(&c);
+}
+
+LS_TEST(bad_lines_are_skipped_where_that_is_asked_for)
+{
+    const char *files[] = {"c.jsonl"};
+    ls_chat_build_args args = {
+        .out = "c.lst", .files = files, .n_files = 1, .name = "c", .window = 24};
+    ls_chat_built built;
+    chat c;
+
+    LS_EXPECT_LOG(4); /* three lines and their number */
+    put("t.jinja", "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}"
+                   "{% if add_generation_prompt %}a:{% endif %}");
+    put("c.jsonl", "{\"messages\":[]}\n"
+                   "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\","
+                   "\"content\":\"a\"}]}\n"
+                   "not JSON\n"
+                   "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"}]}\n");
+    open_chat(&c, "t.jinja");
+    LS_CHECK_FAILS(ls_chat_build(c.chat, &args, &built), LS_EDATA,
+                   "c.jsonl:1: the conversation is empty");
+    args.skip_bad = true;
+    LS_CHECK_OK(ls_chat_build(c.chat, &args, &built));
+    LS_CHECK_EQ(built.conversations, 1);
+    LS_CHECK_EQ(built.skipped, 3);
     close_chat(&c);
 }
 

@@ -13,6 +13,11 @@ static void put_file(const char *path, const void *bytes, size_t len)
     LS_CHECK_OK(ls_file_write_atomic(path, bytes, len));
 }
 
+static void put_text(const char *path, const char *text)
+{
+    put_file(path, text, strlen(text));
+}
+
 static void put_gz(const char *path, const char *text, int members)
 {
     gzFile f = gzopen(path, "wb");
@@ -48,7 +53,9 @@ static ls_status read_all(const char *path, const char *field, ls_utf8_policy ut
     bool any = false;
 
     ls_str_clear(out);
-    LS_TRY(st, ls_source_open(&source, &(ls_source_args){path, field, utf8}), out);
+    LS_TRY(st,
+           ls_source_open(&source, &(ls_source_args){.path = path, .field = field, .utf8 = utf8}),
+           out);
     for (;;) {
         LS_TRY(st, ls_source_next(source, &piece), out);
         if (!piece.bytes)
@@ -196,6 +203,51 @@ LS_TEST(bad_json_lines_are_named)
     refuse("a.jsonl", "{\"text\": \"ok\"}\n{\"text\": \"\xff\"}\n",
            "a.jsonl:2: the line is not UTF-8");
     refuse("a.jsonl", "{\"text\": \"cut", "a.jsonl:1:");
+}
+
+/* What Python's json module writes and reads: in a field nobody asked for it does not matter. */
+LS_TEST(json_lines_are_those_that_python_reads)
+{
+    ls_str text;
+
+    ls_str_init(&text);
+    put_text("p.jsonl",
+             "{\"text\":\"a\",\"id\":18446744073709551615,\"n\":-9223372036854775808}\n"
+             "{\"id\":[NaN,-Infinity,{\"x\":Infinity,\"y\":1e999}],\"text\":\"b\"}\n"
+             "{\"text\":\"c \\\"NaN\\\" \\ud83d\\ude00\",\"s\":\"\\ud800\",\"\\u0000\":NaN}\n"
+             "{\"x\":-9223372036854775809,\"y\":[{\"text\":\"\\udfff\"}],\"text\":\"d\"}\n");
+    LS_CHECK_OK(read_all("p.jsonl", NULL, LS_UTF8_STRICT, &text));
+    LS_CHECK_STR(text.p, "a|b|c \"NaN\" \xf0\x9f\x98\x80|d");
+    put_text("s.jsonl", "{\"text\":\"a\\ud800b\"}\n");
+    LS_CHECK_FAILS(read_all("s.jsonl", NULL, LS_UTF8_STRICT, &text), LS_EDATA,
+                   "s.jsonl:1: the text has half of a surrogate pair");
+    LS_CHECK(strstr(ls_err_last()->hint, "--utf8) to replace"));
+    LS_CHECK_OK(read_all("s.jsonl", NULL, LS_UTF8_REPLACE, &text));
+    LS_CHECK_STR(text.p, "a\xef\xbf\xbd"
+                         "b");
+    put_text("n.jsonl", "{\"text\":NaN}\n");
+    LS_CHECK_FAILS(read_all("n.jsonl", NULL, LS_UTF8_STRICT, &text), LS_EDATA,
+                   "n.jsonl:1: a number is not finite");
+    put_text("w.jsonl", "{\"text\":\"x\",\"y\":NaN,}\n");
+    LS_CHECK_FAILS(read_all("w.jsonl", NULL, LS_UTF8_STRICT, &text), LS_EDATA, "w.jsonl:1:");
+    ls_str_release(&text);
+}
+
+LS_TEST(bad_json_lines_are_skipped_where_that_is_asked_for)
+{
+    ls_source *source;
+    ls_source_piece piece;
+
+    LS_EXPECT_LOG(6); /* five lines, and that no more are named */
+    put_text("b.jsonl", "1\n{\n{\"text\":\"good\"}\n{\"x\":1}\n{\"text\":5}\n[]\n\xff\n{}\n");
+    LS_CHECK_OK(ls_source_open(&source, &(ls_source_args){.path = "b.jsonl", .skip_bad = true}));
+    LS_CHECK_OK(ls_source_next(source, &piece));
+    LS_CHECK_EQ(piece.len, 4);
+    LS_CHECK_EQ(ls_source_line(source), 3);
+    LS_CHECK_OK(ls_source_next(source, &piece));
+    LS_CHECK(!piece.bytes);
+    LS_CHECK_EQ(ls_source_skipped(source), 7);
+    ls_source_close(source);
 }
 
 LS_TEST(invalid_utf8_follows_the_policy)

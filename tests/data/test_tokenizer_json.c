@@ -3,6 +3,7 @@
 #include "data/tokenizer/tokenizer.h"
 
 #include "data/tokenizer/bpe.h"
+#include "data/chat/chat.h"
 #include "data/corpus/corpus.h"
 #include "config/runfile.h"
 #include "base/file.h"
@@ -312,6 +313,28 @@ LS_TEST(files_that_are_no_tokenizer_are_refused)
 
 #define WITH(member) MODEL("\"merges\":[]}," member)
 
+/* Conversations are filled up to their windows with the separator. */
+LS_TEST(a_tokenizer_without_an_end_builds_no_shard)
+{
+    ls_tokenizer *tok = open_byte_level(GPT2_RULES);
+    ls_chat *chat;
+    const char *files[] = {"c.jsonl"};
+
+    put_file("c.jsonl", "{\"messages\":[{\"role\":\"user\",\"content\":\"\"},{\"role\":"
+                        "\"assistant\",\"content\":\"\"}]}\n");
+    LS_EXPECT_LOG(1); /* marks of the template are no tokens */
+    LS_CHECK_OK(ls_chat_open(&chat, "chatml", tok));
+    LS_CHECK_FAILS(
+        ls_chat_build(chat,
+                      &(ls_chat_build_args){
+                          .out = "c.lst", .files = files, .n_files = 1, .name = "c", .window = 99},
+                      NULL),
+        LS_EDATA, "has no token that ends a text");
+    LS_CHECK(!ls_file_exists("c.lst"));
+    ls_chat_close(chat);
+    ls_tokenizer_free(tok);
+}
+
 LS_TEST(steps_that_are_not_known_are_refused_by_name)
 {
     check_refused(WITH("\"normalizer\":{\"type\":\"Precompiled\"}"), LS_EDATA, "\"Precompiled\"");
@@ -321,6 +344,13 @@ LS_TEST(steps_that_are_not_known_are_refused_by_name)
                   LS_EDATA, "regular expression \"x\"");
     check_refused(WITH("\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\"\"}}"),
                   LS_EDATA, "empty");
+#define TENFOLD "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"aaaaaaaaaa\"}"
+    check_refused(WITH("\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[" TENFOLD "," TENFOLD
+                       "," TENFOLD "]}"),
+                  LS_EDATA, "the normalizer of the tokenizer makes a text more than 100 times");
+    check_refused(WITH("\"decoder\":{\"type\":\"Sequence\",\"decoders\":[" TENFOLD "," TENFOLD
+                       "," TENFOLD "]}"),
+                  LS_EDATA, "the decoder of the tokenizer makes a text more than 100 times");
     check_refused(WITH("\"pre_tokenizer\":{\"type\":\"Whitespace\"}"), LS_EDATA, "\"Whitespace\"");
     check_refused(WITH("\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"x\"},"
                        "\"behavior\":\"Removed\"}"),

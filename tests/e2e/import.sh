@@ -146,6 +146,12 @@ run 2 "$LINESHAFT" train tune.yaml --set model.width=64 --set out=x
 says "model.width is 64 but the imported model has 32 (hf/config.json)"
 run 2 "$LINESHAFT" train tune.yaml --set model.import=runs/lora --set out=x
 says "It is a run: write its model with lineshaft export"
+# Sizes that only config.json has are not believed before memory is planned for them.
+mkdir wide
+cp hf/* wide
+sed -i 's/"intermediate_size": *[0-9]*/"intermediate_size": 1048576/' wide/config.json
+run 4 "$LINESHAFT" train tune.yaml --set model.import=wide --set out=runs/wide
+says "but the model needs [1048576, "
 mkdir bin
 cp hf/config.json bin
 echo x >bin/pytorch_model.bin

@@ -1,25 +1,35 @@
 /* chat.c -- where the answers are in the text that a template writes.
  *
- * A template says nothing about that (unless it has {% generation %} blocks, which are believed),
- * so it is asked twice for each message i of the assistant. The text `before` has the messages 0 to
- * i-1 and the prompt that asks the model to speak; the text `after` has the messages 0 to i. What
- * `after` has beyond `before` is the answer, and the whole text usually begins with `after`.
- * Example in ChatML, with two messages: before
- * <|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n after
- * <|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello<|im_end|>\n answer  Hello<|im_end|>
- * white space behind the end of the turn is not part of it
+ * A template says nothing about that, unless it has {% generation %} blocks, which are believed. So
+ * three things are asked:
+ *   turns    what the template's loop over the messages writes for each of them in the whole
+ *            conversation (ls_jinja_args.item_spans)
+ *   prompt   what the template adds to ask the model to speak: the text of the messages before the
+ *            first answer, with and without it
+ *   shape    the whole once more with another content in all answers, to tell what a turn has
+ *            before its content
+ * An answer is its turn behind the prompt, without the white space at its end. Example in ChatML:
+ *   turn     <|im_start|>assistant\nHello<|im_end|>\n
+ *   prompt   <|im_start|>assistant\n
+ *   shape    <|im_start|>assistant\n?<|im_end|>\n
+ *   answer   Hello<|im_end|>
+ * Where a turn has only the front of the prompt (which opens a thought that this turn has not), the
+ * answer begins behind what turn, shape and prompt share. All this is done on the whole text, so it
+ * does not matter that some templates write a message in another way when more messages follow it,
+ * as those do that drop earlier thoughts. The work is that of four renders.
  *
- * Some templates rewrite history: they drop the thoughts of all answers but the last. Then the
- * whole text does not begin with `after`, and the answer is found by changing it: the conversation
- * is written again with another content in message i; where both texts part and meet again lies
- * what is left of the content. What ends the turn is found in `after` in the same way. */
+ * A template that does not loop over the messages themselves is asked message by message. The text
+ * `before` has the messages 0 to i-1 and the prompt, `after` the messages 0 to i. What `after` has
+ * beyond `before` is the answer, where the whole begins with it; otherwise the answer lies where the
+ * whole changes with its content. The work grows with the square of the messages and is limited. */
 #include "data/chat/chat.h"
 
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 
-enum { VERSION = 2 }; /* raise it when other answers are found in the same text */
+enum { VERSION = 3 };          /* raise it when other answers are found in the same text */
+enum { SLOW_MESSAGES = 1000 }; /* of a conversation that is asked message by message */
 static const int64_t longest_template = LS_JINJA_TEXT;
 /* Characters for private use: no text has them, no template looks for them. */
 static const char other_content[] = "\xee\x80\x81\xee\x80\x82\xee\x80\x83";
@@ -160,8 +170,9 @@ typedef struct job {
     const ls_chat *chat;
     const char *where;
     int64_t now;
-    json_t *context;  /* owned; its messages are replaced for each text */
-    json_t *messages; /* owned */
+    json_t *context;           /* owned; its messages are replaced for each text */
+    json_t *messages;          /* owned */
+    ls_jinja_item_spans turns; /* what each message wrote in the whole text; owned */
 } job;
 
 static ls_status no_json(void)
@@ -326,13 +337,14 @@ out:
 /* --- the text ---------------------------------------------------------------------------------
  */
 
-/* Write out the first n messages. */
-static ls_status render(const job *j, size_t n, bool prompt, ls_jinja_spans *spans, ls_str *out)
+/* Write out the first n of some messages; args: what to note. */
+static ls_status render_list(const job *j, json_t *messages, size_t n, bool prompt,
+                             ls_jinja_args args, ls_str *out)
 {
     json_t *some = json_array();
 
     for (size_t i = 0; some && i < n; i++)
-        if (json_array_append(some, json_array_get(j->messages, i)) != 0) {
+        if (json_array_append(some, json_array_get(messages, i)) != 0) {
             json_decref(some);
             return no_json();
         }
@@ -340,8 +352,15 @@ static ls_status render(const job *j, size_t n, bool prompt, ls_jinja_spans *spa
         json_object_set_new(j->context, "add_generation_prompt", json_boolean(prompt)) != 0)
         return no_json();
     ls_str_clear(out);
-    return ls_jinja_render(
-        j->chat->tpl, &(ls_jinja_args){.context = j->context, .now = j->now, .spans = spans}, out);
+    args.context = j->context;
+    args.now = j->now;
+    args.list = "messages";
+    return ls_jinja_render(j->chat->tpl, &args, out);
+}
+
+static ls_status render(const job *j, size_t n, bool prompt, ls_str *out)
+{
+    return render_list(j, j->messages, n, prompt, (ls_jinja_args){.spans = NULL}, out);
 }
 
 /* The same with another content in message i. */
@@ -354,7 +373,7 @@ static ls_status render_other(const job *j, size_t n, size_t i, ls_str *out)
     if (json_object_set_new(message, "content", json_string(other_content)) != 0)
         st = no_json();
     if (st == LS_OK)
-        st = render(j, n, false, NULL, out);
+        st = render(j, n, false, out);
     if (json_object_set_new(message, "content", content) != 0 && st == LS_OK)
         st = no_json();
     return st;
@@ -449,16 +468,22 @@ out:
     return st;
 }
 
-static ls_status find_answer(const job *j, size_t i, const ls_str *whole, ls_jinja_span *span_out)
+/* The answer of message i, asked for by itself. */
+static ls_status find_alone(const job *j, size_t i, const ls_str *whole, ls_jinja_span *span_out)
 {
     ls_status st = LS_OK;
     ls_str before, after;
 
+    if (json_array_size(j->messages) > SLOW_MESSAGES)
+        return ls_fail(LS_EDATA,
+                       "%s: the conversation has %zu messages; with a template that does not loop "
+                       "over the messages at most %d are possible",
+                       j->where, json_array_size(j->messages), SLOW_MESSAGES);
     ls_str_init(&before);
     ls_str_init(&after);
-    LS_TRY(st, render(j, i + 1, false, NULL, &after), out);
+    LS_TRY(st, render(j, i + 1, false, &after), out);
     /* A template may refuse a conversation that ends in the middle: then the other way is left. */
-    st = render(j, i, true, NULL, &before);
+    st = render(j, i, true, &before);
     if (st != LS_OK && st != LS_EDATA)
         goto out;
     bool asked = st == LS_OK && is_prefix(before.p, before.len, &after);
@@ -475,22 +500,146 @@ out:
     return st;
 }
 
+static bool is_answer(const job *j, size_t i)
+{
+    const json_t *role = json_object_get(json_array_get(j->messages, i), "role");
+
+    return strcmp(json_string_value(role), "assistant") == 0;
+}
+
+/* What is needed to find answers in their turns. */
+typedef struct shape {
+    bool known;
+    ls_str prompt; /* what asks the model to speak */
+    ls_str text;   /* the whole with another content in all answers */
+    ls_jinja_item_spans turns;
+} shape;
+
+static ls_status find_prompt(const job *j, ls_str *prompt_out, bool *found_out)
+{
+    size_t n = json_array_size(j->messages), first = 0;
+    ls_status st = LS_OK;
+    ls_str without;
+
+    while (first < n && (first == 0 || !is_answer(j, first)))
+        first++;
+    ls_str_init(&without);
+    LS_TRY(st, render(j, first, false, &without), out);
+    LS_TRY(st, render(j, first, true, prompt_out), out);
+    *found_out = is_prefix(without.p, without.len, prompt_out);
+    if (*found_out) {
+        prompt_out->len -= without.len;
+        memmove(prompt_out->p, prompt_out->p + without.len, prompt_out->len + 1);
+    }
+out:
+    ls_str_release(&without);
+    return st;
+}
+
+static ls_status render_shape(const job *j, shape *s)
+{
+    size_t n = json_array_size(j->messages);
+    json_t *others = json_array();
+    ls_status st = others ? LS_OK : no_json();
+
+    for (size_t i = 0; i < n && st == LS_OK; i++) {
+        json_t *message = json_copy(json_array_get(j->messages, i));
+        bool failed = message && is_answer(j, i) &&
+                      json_object_set_new(message, "content", json_string(other_content)) != 0;
+        if (failed)
+            json_decref(message);
+        if (failed || json_array_append_new(others, message) != 0)
+            st = no_json();
+    }
+    if (st == LS_OK)
+        st = render_list(j, others, n, false, (ls_jinja_args){.item_spans = &s->turns}, &s->text);
+    json_decref(others);
+    return st;
+}
+
+/* A template may refuse a conversation that ends early or has another content: then it is asked
+ * message by message. */
+static ls_status find_shape(const job *j, shape *s)
+{
+    ls_status st = find_prompt(j, &s->prompt, &s->known);
+
+    if (st == LS_OK && s->known)
+        st = render_shape(j, s);
+    if (st != LS_EDATA)
+        return st;
+    s->known = false;
+    ls_err_clear();
+    return LS_OK;
+}
+
+/* The turns of n messages, each by its number: empty for one that wrote nothing, or in pieces. */
+static ls_status index_turns(const ls_jinja_item_spans *spans, size_t n, ls_jinja_span **turns_out)
+{
+    ls_jinja_span *turns = ls_mem_array(n, sizeof *turns);
+
+    if (!turns)
+        return LS_ENOMEM;
+    for (int i = 0; i < spans->count; i++) {
+        ls_jinja_span *turn = &turns[spans->items[i].item];
+        *turn = turn->begin || turn->end ? (ls_jinja_span){1, 0} : spans->items[i].span;
+    }
+    *turns_out = turns;
+    return LS_OK;
+}
+
+/* The answer of message i in its turn; an empty one where nothing is behind the prompt. False: the
+ * turn does not show the content. */
+static bool find_in_turn(const job *j, size_t i, const ls_str *whole, ls_jinja_span turn,
+                         const shape *s, ls_jinja_span other, ls_jinja_span *span_out)
+{
+    const char *p = whole->p + turn.begin, *o = s->text.p + other.begin, *asked = s->prompt.p;
+    size_t len = turn.end - turn.begin, front = 0;
+    const char *content = memmem(o, other.end - other.begin, other_content, strlen(other_content));
+
+    if (!content && !json_object_get(json_array_get(j->messages, i), "tool_calls"))
+        return false;
+    size_t most = (content ? (size_t)(content - o) : other.end - other.begin);
+    const char *hit = s->prompt.len ? memmem(o, most, asked, s->prompt.len) : NULL;
+    if (hit) {
+        most = (size_t)(hit - o) + s->prompt.len;
+        asked = o;
+    } else {
+        most = most < s->prompt.len ? most : s->prompt.len;
+    }
+    while (front < most && front < len && p[front] == o[front] && asked[front] == o[front])
+        front++;
+    while (front && front < len && ((unsigned char)p[front] & 0xc0) == 0x80)
+        front--;
+    *span_out = (ls_jinja_span){turn.begin + front,
+                                end_of_turn(j, i, whole->p, turn.begin + front, turn.end)};
+    return true;
+}
+
 static ls_status find_answers(const job *j, const ls_str *whole, ls_jinja_spans *answers)
 {
+    ls_jinja_span *turns = NULL, *others = NULL;
+    size_t n = json_array_size(j->messages), last = 0;
+    shape s = {.known = false};
     ls_status st = LS_OK;
-    size_t last = 0;
 
     answers->count = 0;
-    for (size_t i = 0; i < json_array_size(j->messages); i++) {
-        const json_t *role = json_object_get(json_array_get(j->messages, i), "role");
+    ls_str_init(&s.prompt);
+    ls_str_init(&s.text);
+    LS_TRY(st, find_shape(j, &s), out);
+    LS_TRY(st, index_turns(&j->turns, n, &turns), out);
+    LS_TRY(st, index_turns(&s.turns, n, &others), out);
+    for (size_t i = 0; i < n; i++) {
         ls_jinja_span span = {0, 0};
-        if (strcmp(json_string_value(role), "assistant") != 0)
+        if (!is_answer(j, i))
             continue;
-        LS_TRY(st, find_answer(j, i, whole, &span), out);
-        if (span.begin < last) {
+        if (!s.known || turns[i].end <= turns[i].begin || others[i].end <= others[i].begin)
+            LS_TRY(st, find_alone(j, i, whole, &span), out);
+        else if (!find_in_turn(j, i, whole, turns[i], &s, others[i], &span))
             st = refuse_answer(j, i);
+        if (st == LS_OK && span.begin < last)
+            st = refuse_answer(j, i);
+        if (st != LS_OK)
             goto out;
-        }
         last = span.end;
         LS_TRY(st, ls_jinja_spans_add(answers, span), out);
     }
@@ -499,6 +648,11 @@ static ls_status find_answers(const job *j, const ls_str *whole, ls_jinja_spans 
         ls_err_hint("Loss is only on what the assistant says: leave such lines out.");
     }
 out:
+    ls_mem_free(turns);
+    ls_mem_free(others);
+    ls_mem_free(s.turns.items);
+    ls_str_release(&s.prompt);
+    ls_str_release(&s.text);
     return st;
 }
 
@@ -537,6 +691,7 @@ static ls_status end_job(job *j, ls_status st)
 {
     json_decref(j->context);
     json_decref(j->messages);
+    ls_mem_free(j->turns.items);
     return name_place(j, st);
 }
 
@@ -548,9 +703,12 @@ ls_status ls_chat_render(const ls_chat *chat, const json_t *object, const char *
     bool marks = ls_jinja_marks(chat->tpl);
 
     LS_TRY(st, begin_job(&j, chat, object, where, now), out);
-    LS_TRY(st,
-           render(&j, json_array_size(j.messages), false, marks ? &out->answers : NULL, &out->text),
-           out);
+    LS_TRY(
+        st,
+        render_list(&j, j.messages, json_array_size(j.messages), false,
+                    (ls_jinja_args){.spans = marks ? &out->answers : NULL, .item_spans = &j.turns},
+                    &out->text),
+        out);
     if (!marks)
         st = find_answers(&j, &out->text, &out->answers);
     else if (out->answers.count == 0)
@@ -566,7 +724,7 @@ ls_status ls_chat_prompt(const ls_chat *chat, const json_t *object, const char *
     ls_status st = begin_job(&j, chat, object, where, now);
 
     if (st == LS_OK)
-        st = render(&j, json_array_size(j.messages), true, NULL, out);
+        st = render(&j, json_array_size(j.messages), true, out);
     return end_job(&j, st);
 }
 

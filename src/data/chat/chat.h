@@ -61,6 +61,7 @@ typedef struct ls_chat_build_args {
     int n_files;
     const char *name; /* what the shard says it was made of */
     ls_utf8_policy utf8;
+    bool skip_bad;  /* warn of a line that cannot be used, and go on */
     int64_t window; /* tokens */
     ls_hash key;    /* see ls_token_shard.key */
     void (*progress)(void *context, const char *file,
@@ -69,7 +70,8 @@ typedef struct ls_chat_build_args {
 } ls_chat_build_args;
 
 typedef struct ls_chat_built {
-    int64_t conversations; /* read */
+    int64_t conversations; /* read and not skipped */
+    int64_t skipped;       /* lines that could not be used */
     int64_t cut;           /* longer than a window; of these: */
     int64_t lost;          /* left out, because no answer was left */
     int64_t tokens;        /* of conversations, without filling */
@@ -77,7 +79,7 @@ typedef struct ls_chat_built {
     int64_t windows;
 } ls_chat_built;
 
-/* A warning says what was cut. built_out may be NULL. Nothing is written on failure. */
+/* A warning says what was cut and what was skipped. built_out may be NULL. Nothing is written on failure. */
 ls_status ls_chat_build(const ls_chat *chat, const ls_chat_build_args *args,
                         ls_chat_built *built_out);
 

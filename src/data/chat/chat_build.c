@@ -75,7 +75,10 @@ static ls_status copy_file(builder *b, const char *file, const ls_tokenizer *tok
     ls_str where;
 
     ls_str_init(&where);
-    LS_TRY(st, ls_source_open(&source, &(ls_source_args){.path = file, .utf8 = b->args->utf8}),
+    LS_TRY(st,
+           ls_source_open(&source, &(ls_source_args){.path = file,
+                                                     .utf8 = b->args->utf8,
+                                                     .skip_bad = b->args->skip_bad}),
            out);
     /* A template's today is the day the file was changed: the same file gives the same text. */
     int64_t now = stat(file, &info) == 0 ? info.st_mtime : 0;
@@ -86,7 +89,13 @@ static ls_status copy_file(builder *b, const char *file, const ls_tokenizer *tok
         ls_str_clear(&where);
         ls_str_printf(&where, "%s:%lld", file, (long long)ls_source_line(source));
         LS_TRY(st, ls_str_status(&where), out);
-        LS_TRY(st, ls_chat_render(b->chat, object, where.p, now, &b->text), out);
+        st = ls_chat_render(b->chat, object, where.p, now, &b->text);
+        if (st == LS_EDATA && b->args->skip_bad) {
+            st = ls_source_skip(source, st);
+            continue;
+        }
+        if (st != LS_OK)
+            goto out;
         LS_TRY(st, ls_chat_encode(b->chat, &b->text, &b->ids, &b->marks), out);
         ls_token_shard_note_text(b->writer, b->text.text.p, b->text.text.len);
         LS_TRY(st, lay_down(b, ls_tokenizer_separator(tok)), out);
@@ -94,6 +103,7 @@ static ls_status copy_file(builder *b, const char *file, const ls_tokenizer *tok
         if (b->args->progress)
             b->args->progress(b->args->context, file, b->bytes);
     }
+    b->built.skipped += ls_source_skipped(source);
 out:
     ls_source_close(source);
     ls_str_release(&where);
@@ -104,6 +114,9 @@ static void tell(const builder *b)
 {
     const ls_chat_built *n = &b->built;
 
+    if (n->skipped)
+        ls_log(LS_LOG_WARN, "%lld lines of \"%s\" were skipped", (long long)n->skipped,
+               b->args->name);
     if (n->cut)
         ls_log(LS_LOG_WARN,
                "%lld of %lld conversations were longer than %lld tokens and were cut%s",

@@ -144,6 +144,7 @@ static ls_status cache_key(const ls_corpus *corpus, const ls_corpus_build_args *
     ls_hash_hex(ls_tokenizer_hash(corpus->tok), hex);
     ls_str_printf(&text, "shard %d tokenizer %s field %s utf8 %d\n", LS_TOKEN_SHARD_VERSION, hex,
                   args->field ? args->field : "text", (int)args->utf8);
+    ls_str_append(&text, args->skip_bad ? "bad lines are skipped\n" : "");
     ls_str_append(&text, settings);
     for (int i = 0; i < args->n_files; i++)
         LS_TRY(st, ls_source_identify(args->files[i], &text), out);
@@ -201,6 +202,7 @@ static ls_status make_chat(ls_corpus *corpus, const ls_corpus_build_args *args, 
                                 .n_files = args->n_files,
                                 .name = args->name,
                                 .utf8 = args->utf8,
+                                .skip_bad = args->skip_bad,
                                 .window = corpus->T};
 
     ls_str_init(&settings);
@@ -244,6 +246,7 @@ static ls_status open_text(ls_corpus *corpus, source_row *row, const ls_run *run
                                  .name = entry,
                                  .field = run->data.field,
                                  .utf8 = run->data.utf8,
+                                 .skip_bad = run->data.skip_bad,
                                  .tok = corpus->tok};
     LS_TRY(st,
            ls_chat_is_meant(run->data.chat_template) ? make_chat(corpus, &args, run, cache_dir)

@@ -82,6 +82,7 @@ typedef struct ls_corpus_build_args {
     const char *name;  /* what the shard says it was made of */
     const char *field; /* NULL: "text" */
     ls_utf8_policy utf8;
+    bool skip_bad; /* warn of a line that cannot be used, and go on */
     const ls_tokenizer *tok;
     ls_hash key; /* see ls_token_shard.key */
     /* Called now and then with the bytes of text read so far; NULL: no progress is reported. */

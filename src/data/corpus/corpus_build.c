@@ -7,6 +7,7 @@
  * document without a place to cut is not searched over and over. */
 #include "data/corpus/corpus.h"
 
+#include "base/log.h"
 #include "base/mem.h"
 
 typedef struct builder {
@@ -91,7 +92,11 @@ static ls_status copy_file(builder *b, const char *file)
     ls_source *source = NULL;
     ls_source_piece piece;
 
-    LS_TRY(st, ls_source_open(&source, &(ls_source_args){file, b->args->field, b->args->utf8}),
+    LS_TRY(st,
+           ls_source_open(&source, &(ls_source_args){.path = file,
+                                                     .field = b->args->field,
+                                                     .utf8 = b->args->utf8,
+                                                     .skip_bad = b->args->skip_bad}),
            out);
     for (;;) {
         LS_TRY(st, ls_source_next(source, &piece), out);
@@ -107,6 +112,9 @@ static ls_status copy_file(builder *b, const char *file)
         if (b->args->progress)
             b->args->progress(b->args->context, file, b->bytes);
     }
+    if (ls_source_skipped(source))
+        ls_log(LS_LOG_WARN, "%lld lines of \"%s\" were skipped",
+               (long long)ls_source_skipped(source), file);
     st = put_rest(b);
 out:
     ls_source_close(source);
@@ -120,12 +128,6 @@ ls_status ls_corpus_build(const ls_corpus_build_args *args)
 
     ls_tokens_init(&b.tokens);
     ls_str_init(&b.held);
-    if (ls_tokenizer_separator(args->tok) < 0) {
-        st = ls_fail(LS_EDATA, "the tokenizer \"%s\" has no token that ends a text",
-                     ls_tokenizer_name(args->tok));
-        ls_err_hint("Name one as \"eos_token\" in its tokenizer_config.json.");
-        goto out;
-    }
     LS_TRY(st,
            ls_token_shard_create(&b.writer, &(ls_token_shard_args){.path = args->out,
                                                                    .tok = args->tok,

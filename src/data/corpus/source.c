@@ -10,15 +10,17 @@
 #include <errno.h>
 #include <jansson.h>
 #include <sys/stat.h>
+#include "data/corpus/json_line.h"
 #include "data/corpus/reader_impl.h"
 #include "data/corpus/synthetic_text.h"
 #include "base/hash.h"
+#include "base/log.h"
 #include "base/mem.h"
 
 enum { BLOCK = 1 << 16 };
 static const int64_t longest_line = 256 * LS_MIB;
 static const int64_t stories_default = 2 * LS_MIB;
-enum { STORIES_SEED = 1 };
+enum { STORIES_SEED = 1, WARNINGS = 5 }; /* warnings of skipped lines of a file */
 
 typedef enum kind { TEXT, LINES, STORIES } kind;
 
@@ -34,6 +36,7 @@ struct ls_source {
     bool begun;        /* a piece was given out */
     ls_str clean;      /* a piece after replacement */
     json_t *object;    /* owns the text of the last line */
+    int64_t skipped;
     int64_t story, stories_left;
 };
 
@@ -277,10 +280,27 @@ static ls_status refuse_field(const ls_source *s)
     return st;
 }
 
+/* What Python's JSON has and ours has not, in a field that is used. */
+static ls_status check_found(const ls_source *s, ls_json_line_found found)
+{
+    if (found.number)
+        return ls_fail(LS_EDATA, "%s:%lld: a number is not finite or has more than 64 bits",
+                       s->args.path, (long long)s->line);
+    if (!found.surrogate || s->args.utf8 != LS_UTF8_STRICT)
+        return LS_OK;
+    ls_status st = ls_fail(LS_EDATA,
+                           "%s:%lld: the text has half of a surrogate pair (\\ud800 to "
+                           "\\udfff), which is no character",
+                           s->args.path, (long long)s->line);
+    ls_err_hint("Set data.utf8 (data build: --utf8) to replace, which puts U+FFFD there.");
+    return st;
+}
+
 /* The object of one line into s->object; NULL there for a blank line. */
-static ls_status parse_object(ls_source *s, const char *line, size_t len)
+static ls_status parse_object(ls_source *s, const char *line, size_t len, const char *const *used)
 {
     json_error_t e;
+    ls_json_line_found found;
     ls_status st = LS_OK;
     size_t blank = 0;
 
@@ -291,7 +311,7 @@ static ls_status parse_object(ls_source *s, const char *line, size_t len)
     if (blank == len)
         return LS_OK;
     LS_TRY(st, apply_policy(s, &line, &len), out);
-    s->object = json_loadb(line, len, JSON_ALLOW_NUL, &e);
+    s->object = ls_json_line_parse(line, len, used, &found, &e);
     if (!s->object) {
         st =
             ls_fail(LS_EDATA, "%s:%lld:%d: %s", s->args.path, (long long)s->line, e.column, e.text);
@@ -303,6 +323,7 @@ static ls_status parse_object(ls_source *s, const char *line, size_t len)
     if (!json_is_object(s->object))
         return ls_fail(LS_EDATA, "%s:%lld: the line is not a JSON object", s->args.path,
                        (long long)s->line);
+    st = check_found(s, found);
 out:
     return st;
 }
@@ -350,8 +371,26 @@ out:
     return st;
 }
 
-/* One line more, its object into s->object; *ended_out when there is none. */
-static ls_status read_line(ls_source *s, bool *ended_out)
+ls_status ls_source_skip(ls_source *s, ls_status st)
+{
+    if (st != LS_EDATA || !s->args.skip_bad)
+        return st;
+    if (s->skipped++ < WARNINGS)
+        ls_log(LS_LOG_WARN, "skipped: %s", ls_err_last()->text);
+    if (s->skipped == WARNINGS)
+        ls_log(LS_LOG_WARN, "\"%s\": further lines are skipped without a warning", s->args.path);
+    ls_err_clear();
+    return LS_OK;
+}
+
+int64_t ls_source_skipped(const ls_source *source)
+{
+    return source->skipped;
+}
+
+/* One line more, its object into s->object, NULL there for one that is blank or skipped;
+ * *ended_out when there is none. */
+static ls_status read_line(ls_source *s, const char *const *used, bool *ended_out)
 {
     ls_status st = LS_OK;
     size_t len = 0;
@@ -363,22 +402,28 @@ static ls_status read_line(ls_source *s, bool *ended_out)
     const char *line = s->held.p + s->used;
     s->used += len + (s->used + len < s->held.len);
     s->line++;
-    st = parse_object(s, line, len);
+    st = parse_object(s, line, len, used);
+    if (st == LS_EDATA && s->args.skip_bad) {
+        st = ls_source_skip(s, st);
+        json_decref(s->object);
+        s->object = NULL;
+    }
 out:
     return st;
 }
 
 static ls_status next_line(ls_source *s, ls_source_piece *piece)
 {
+    const char *const used[] = {s->args.field, NULL};
     ls_status st = LS_OK;
     bool ended = false;
 
     *piece = (ls_source_piece){.bytes = NULL};
     while (!piece->bytes) {
-        LS_TRY(st, read_line(s, &ended), out);
+        LS_TRY(st, read_line(s, used, &ended), out);
         if (ended)
             break;
-        LS_TRY(st, take_text(s, &piece->bytes, &piece->len), out);
+        LS_TRY(st, ls_source_skip(s, take_text(s, &piece->bytes, &piece->len)), out);
     }
     piece->begins = true;
 out:
@@ -387,6 +432,8 @@ out:
 
 ls_status ls_source_next_object(ls_source *source, const json_t **object_out)
 {
+    static const char *const used[] = {"messages", "conversations", "tools", "chat_template_kwargs",
+                                       NULL};
     ls_status st = LS_OK;
     bool ended = false;
 
@@ -398,7 +445,7 @@ ls_status ls_source_next_object(ls_source *source, const json_t **object_out)
         return st;
     }
     do
-        LS_TRY(st, read_line(source, &ended), out);
+        LS_TRY(st, read_line(source, used, &ended), out);
     while (!ended && !source->object);
     *object_out = ended ? NULL : source->object;
 out:

@@ -24,6 +24,7 @@ typedef struct ls_source_args {
     const char *path;  /* borrowed until close */
     const char *field; /* of a JSON line; NULL: "text"; borrowed until close */
     ls_utf8_policy utf8;
+    bool skip_bad; /* warn of a JSON line that cannot be used, and go on */
 } ls_source_args;
 
 typedef struct ls_source_piece {
@@ -45,6 +46,11 @@ ls_status ls_source_next(ls_source *source, ls_source_piece *piece_out);
 ls_status ls_source_next_object(ls_source *source, const json_t **object_out);
 /* Number of the line that came last, from 1. */
 int64_t ls_source_line(const ls_source *source);
+/* What to do with the failure of a caller who cannot use that line: LS_OK, after a warning and with
+ * the line counted, where bad lines are skipped and st is LS_EDATA; else st. */
+ls_status ls_source_skip(ls_source *source, ls_status st);
+/* Lines skipped so far. */
+int64_t ls_source_skipped(const ls_source *source);
 
 /* What a name stands for, mixed into hash: size and time of change of a file, version and size of
  * built-in text. Changes when the text may have changed. */

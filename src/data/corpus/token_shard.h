@@ -92,6 +92,7 @@ typedef struct ls_token_shard_args {
     int64_t window;
 } ls_token_shard_args;
 
+/* LS_EDATA: the tokenizer has no token to put between documents. */
 ls_status ls_token_shard_create(ls_token_shard_writer **writer_out,
                                 const ls_token_shard_args *args);
 

@@ -126,8 +126,14 @@ ls_status ls_token_shard_create(ls_token_shard_writer **writer_out, const ls_tok
 {
     static const unsigned char room[LS_TOKEN_SHARD_HEADER];
     ls_status st = LS_OK;
-    ls_token_shard_writer *w = ls_mem_alloc(sizeof *w);
 
+    if (ls_tokenizer_separator(args->tok) < 0) {
+        st = ls_fail(LS_EDATA, "the tokenizer \"%s\" has no token that ends a text",
+                     ls_tokenizer_name(args->tok));
+        ls_err_hint("Name one as \"eos_token\" in its tokenizer_config.json.");
+        return st;
+    }
+    ls_token_shard_writer *w = ls_mem_alloc(sizeof *w);
     if (!w)
         return LS_ENOMEM;
     w->fd = w->starts_fd = w->marks_fd = -1;

@@ -240,7 +240,10 @@ static ls_status count_file(counter *c, const char *path)
     ls_source *source = NULL;
     ls_source_piece piece;
 
-    LS_TRY(st, ls_source_open(&source, &(ls_source_args){path, c->args->field, c->args->utf8}),
+    LS_TRY(st,
+           ls_source_open(
+               &source,
+               &(ls_source_args){.path = path, .field = c->args->field, .utf8 = c->args->utf8}),
            out);
     do {
         LS_TRY(st, ls_source_next(source, &piece), out);

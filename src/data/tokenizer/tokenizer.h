@@ -31,7 +31,8 @@ void ls_tokenizer_free(ls_tokenizer *tok); /* NULL is allowed */
 const char *ls_tokenizer_name(const ls_tokenizer *tok);
 int32_t ls_tokenizer_vocab(const ls_tokenizer *tok); /* ids are 0 .. vocab-1 */
 ls_hash ls_tokenizer_hash(const ls_tokenizer *tok);
-int32_t ls_tokenizer_separator(const ls_tokenizer *tok); /* the id put between documents */
+int32_t ls_tokenizer_separator(
+    const ls_tokenizer *tok); /* the id put between documents; -1: there is none */
 /* The token that a text begins with, or the one that a model ends with; -1: none. */
 int32_t ls_tokenizer_bos(const ls_tokenizer *tok);
 int32_t ls_tokenizer_eos(const ls_tokenizer *tok);

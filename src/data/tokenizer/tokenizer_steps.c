@@ -4,12 +4,16 @@
  * name: a tokenizer that leaves out a step gives ids that are nearly right, which is worse. */
 #include "data/tokenizer/tokenizer_json_impl.h"
 
-enum { DEPTH = 8 }; /* sequences in sequences */
+enum {
+    DEPTH = 8,   /* sequences in sequences */
+    GROWTH = 100 /* how many times as long the steps may make a text: Llama-2's is 12 */
+};
 
 typedef struct reader {
     ls_tokenizer *tok;
     ls_json_rules *rules;
     const char *part; /* "normalizer" */
+    double *growth;   /* of a text by the steps so far, at most */
 } reader;
 
 static ls_status refuse(const reader *r, const char *what, const char *name)
@@ -22,6 +26,17 @@ static ls_status refuse(const reader *r, const char *what, const char *name)
 static ls_status wrong(const reader *r, const char *what)
 {
     return ls_fail(LS_EDATA, "the %s of the tokenizer is not as it should be: %s", r->part, what);
+}
+
+/* A step that may write `to` bytes for each `from` bytes of a text. */
+static ls_status note_growth(const reader *r, size_t from, size_t to)
+{
+    if (to > from)
+        *r->growth *= (double)to / (double)from;
+    if (*r->growth <= GROWTH)
+        return LS_OK;
+    return ls_fail(LS_EDATA, "the %s of the tokenizer makes a text more than %d times as long",
+                   r->part, GROWTH);
 }
 
 static const char *text_of(const json_t *object, const char *key)
@@ -99,10 +114,12 @@ static ls_status read_norm(const reader *r, const json_t *step, const char *type
     } else if (strcmp(type, "Prepend") == 0) {
         s.kind = LS_NORM_PREPEND;
         LS_TRY(st, keep_text(r, text_of(step, "prepend"), &s.to), out);
+        LS_TRY(st, note_growth(r, 1, 1 + strlen(s.to)), out);
     } else if (strcmp(type, "Replace") == 0) {
         s.kind = LS_NORM_REPLACE;
         LS_TRY(st, literal_of(r, step, &s.from), out);
         LS_TRY(st, keep_text(r, text_of(step, "content"), &s.to), out);
+        LS_TRY(st, note_growth(r, strlen(s.from), strlen(s.to)), out);
     } else {
         return refuse(r, "a step", type);
     }
@@ -129,8 +146,10 @@ static ls_status read_byte_level(const reader *r, const json_t *step)
     ls_pretok *pretok = NULL;
 
     r->rules->by_byte = true;
-    if (flag_of(step, "add_prefix_space", true))
+    if (flag_of(step, "add_prefix_space", true)) {
+        LS_TRY(st, note_growth(r, 1, 2), out);
         LS_TRY(st, add_cut(r, (ls_cut_step){.kind = LS_CUT_BLANK}), out);
+    }
     if (flag_of(step, "use_regex", true)) {
         LS_TRY(st, ls_pretok_open(&pretok, LS_PRETOK_GPT2), out);
         st = add_cut(r, (ls_cut_step){.kind = LS_CUT_PATTERN, .pretok = pretok});
@@ -201,6 +220,7 @@ static ls_status read_cut(const reader *r, const json_t *step, const char *type)
         return refuse(r, "a step", type);
     LS_TRY(st, scheme_of(r, step, &s.scheme), out);
     LS_TRY(st, mark_of(r, step, &s.literal), out);
+    LS_TRY(st, note_growth(r, 1, 1 + strlen(s.literal)), out);
     st = add_cut(r, s);
 out:
     return st;
@@ -318,6 +338,7 @@ static ls_status read_undo(const reader *r, const json_t *step, const char *type
         s.kind = LS_TOKENIZER_DECODE_REPLACE;
         LS_TRY(st, literal_of(r, step, &s.from), out);
         LS_TRY(st, keep_text(r, text_of(step, "content"), &s.to), out);
+        LS_TRY(st, note_growth(r, strlen(s.from), strlen(s.to)), out);
     } else if (strcmp(type, "Metaspace") == 0) {
         s.kind = LS_TOKENIZER_DECODE_MARK;
         LS_TRY(st, mark_of(r, step, &s.from), out);
@@ -340,9 +361,11 @@ ls_status ls_json_read_steps(ls_tokenizer *tok, ls_json_rules *rules, json_t *ro
                  {"pre_tokenizer", "pretokenizers", read_cut},
                  {"post_processor", "processors", read_post},
                  {"decoder", "decoders", read_undo}};
+    double growth = 1;
 
     for (size_t i = 0; i < LS_COUNT(parts); i++) {
-        reader r = {tok, rules, parts[i].part};
+        growth = i < 3 ? growth : 1; /* a decoder begins with tokens */
+        reader r = {tok, rules, parts[i].part, &growth};
         ls_status st =
             each_step(&r, json_object_get(root, parts[i].part), parts[i].list, parts[i].read, 0);
         if (st != LS_OK)

@@ -71,6 +71,10 @@ const char *ls_session_collectives(const ls_session *session);
 
 /* --- session_weights.c --- */
 
+/* Of a run that has no checkpoints: whether the folder it imports holds this model. Sizes come from
+ * its config.json, so this is to be asked before any memory is taken for them. */
+ls_status ls_session_check_import(const ls_session *session);
+
 /* The first weights: of the imported model, and fresh ones for what it lacks. No second copy of
  * them ever exists. */
 ls_status ls_session_start_weights(ls_session *session);

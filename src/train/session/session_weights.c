@@ -12,6 +12,8 @@
  * tensor, so ranks and threads make the same model however they divide it. */
 #include "train/session/session_impl.h"
 
+#include <limits.h>
+#include "base/file.h"
 #include "base/mem.h"
 #include "base/pool.h"
 #include "hf/hf_folder.h"
@@ -87,6 +89,29 @@ static ls_status start_pool(const ls_session *s, ls_pool **own_out, ls_pool **po
     return st;
 }
 
+static ls_status open_import(const ls_session *s, ls_hf_folder **folder_out)
+{
+    ls_status st = ls_hf_folder_open(folder_out, s->run->model.import, -1);
+
+    return st == LS_OK ? ls_hf_folder_check(*folder_out, ls_model_groups_whole(s)) : st;
+}
+
+ls_status ls_session_check_import(const ls_session *s)
+{
+    char store[PATH_MAX];
+    ls_hf_folder *from = NULL;
+
+    if (!*s->run->model.import ||
+        (size_t)snprintf(store, sizeof store, "%s/checkpoints", s->run->out) >= sizeof store ||
+        ls_file_exists(store))
+        return LS_OK;
+    ls_err_doing("importing \"%s\"", s->run->model.import);
+    ls_status st = open_import(s, &from);
+    ls_err_done();
+    ls_hf_folder_close(from);
+    return st;
+}
+
 ls_status ls_session_start_weights(ls_session *s)
 {
     starter t = {.seed = (uint64_t)s->run->train.seed};
@@ -99,9 +124,7 @@ ls_status ls_session_start_weights(ls_session *s)
     LS_TRY(st, t.piece ? LS_OK : LS_ENOMEM, out);
     if (*s->run->model.import) {
         ls_err_doing("importing \"%s\"", s->run->model.import);
-        st = ls_hf_folder_open(&from, s->run->model.import, -1);
-        if (st == LS_OK)
-            st = ls_hf_folder_check(from, ls_model_groups_whole(s));
+        st = open_import(s, &from);
     }
     t.from = from;
     for (int i = 0; i < s->model.n_params && st == LS_OK; i++) {

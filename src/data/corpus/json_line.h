@@ -1,0 +1,23 @@
+/* json_line.h -- a line of JSON as Python's json module writes and reads it.
+ *
+ * Python has whole numbers of any length, NaN and Infinity, and texts with half of a surrogate
+ * pair. The reader that lineshaft uses has none of them and would refuse the whole line. Where they
+ * stand in a field that nobody asked for they do not matter. */
+#pragma once
+#include "base/str.h"
+#include <jansson.h>
+
+LS_C_BEGIN
+
+/* What a line has in the fields that are used and JSON has no form for. */
+typedef struct ls_json_line_found {
+    bool surrogate; /* half of a pair, read as U+FFFD */
+    bool number;    /* beyond 64 bits or not finite, read as 0 or null */
+} ls_json_line_found;
+
+/* Parse len bytes, valid UTF-8. used: names of fields of the outermost object, ended by NULL.
+ * NULL: not JSON, as *error_out says, or no memory. The caller owns the value. */
+json_t *ls_json_line_parse(const char *line, size_t len, const char *const *used,
+                           ls_json_line_found *found_out, json_error_t *error_out);
+
+LS_C_END
