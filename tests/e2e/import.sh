@@ -83,6 +83,10 @@ grep -q im_start chat/chat_template.jinja || fail "the template stayed behind"
 run 2 "$LINESHAFT" generate runs/tune --chat --prompt "Hi"
 says "needs a chat template"
 
+# The tokenizer "bytes" as others load it has no token that ends a text.
+run 2 "$LINESHAFT" generate hf --prompt ""
+says "so nothing can be generated without a prompt"
+
 # A tokenizer with more tokens than the model is told at once.
 mkdir words
 run 0 "$LINESHAFT" data tokenizer --train builtin:stories:64K --vocab 300 -o words/tokenizer

@@ -78,6 +78,14 @@ ls_status ls_generate_encode(const ls_generate_model *m, const ls_generate_setti
                        (long long)context, (long long)T);
     LS_TRY(st, encode_text(m, s, prompt, ids_out), out);
     if (ids_out->count == 0) { /* no prompt: begin as after the end of a document */
+        if (ls_tokenizer_separator(m->tokenizer) < 0) {
+            st = ls_fail(LS_EUSAGE,
+                         "the tokenizer \"%s\" has no token that ends a text, so nothing "
+                         "can be generated without a prompt",
+                         ls_tokenizer_name(m->tokenizer));
+            ls_err_hint("Give a text with --prompt.");
+            goto out;
+        }
         LS_TRY(st, ls_tokens_reserve(ids_out, 1), out);
         ids_out->ids[ids_out->count++] = ls_tokenizer_separator(m->tokenizer);
     }
