@@ -64,6 +64,14 @@ LS_TEST(data_build_makes_a_shard_of_conversations)
     LS_CHECK_EQ(c.code, 2);
     LS_CHECK(strstr(c.err.p, "--context is missing"));
     ls_capture_release(&c);
+    put("some.jsonl",
+        "{\"text\":\"x\"}\n{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\"}]}\n");
+    LS_EXPECT_LOG(2); /* the line, and how many there were */
+    LS_CAPTURE(&c, "data", "build", "--template", "chatml", "--context", "99", "--out", "s.lst",
+               "some.jsonl", "--skip-bad", "--json");
+    LS_CHECK_EQ(c.code, 0);
+    LS_CHECK(strstr(c.out.p, "\"conversations\":1") && strstr(c.out.p, "\"skipped\":1"));
+    ls_capture_release(&c);
     put("bad.jsonl", "{\"text\":\"x\"}\n");
     LS_CAPTURE(&c, "data", "build", "--template", "chatml", "--context", "9", "--out", "d.lst",
                "bad.jsonl");
