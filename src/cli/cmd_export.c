@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include "cli/ckpt/cmd_ckpt.h"
 #include "cli/cmd_data.h"
+#include "cli/cmd_export.h"
 #include "cli/cmds.h"
 #include "cli/term.h"
-#include "hf/hf_export.h"
 
 static bool is_gguf(const char *path)
 {
@@ -114,46 +114,49 @@ static void say_proof(const ls_hf_export_args *job, const ls_hf_export_report *r
     }
 }
 
-static ls_status run_export(const ls_args *args, ls_str *out)
+ls_status ls_cmd_export_run(const ls_args *args, ls_hf_export_args *job, ls_str *out)
 {
     static const char *const types[] = {"F32", "BF16", "F16"};
-    ls_hf_export_args job = {.from = args->rest[0],
-                             .to = args->rest[1],
-                             .step = -1,
-                             .key = ls_args_value(args, "key"),
-                             .adapter = ls_args_has(args, "adapter"),
-                             .base = ls_args_value(args, "base")};
     ls_hf_export_report r;
     ls_status st;
 
-    LS_TRY(st, parse_type(args, &job), out);
-    LS_TRY(st, parse_shard(args, &job.shard), out);
-    LS_TRY(st, ls_hf_export(&job, &r), out);
-    ls_str_printf(out, "exported %s to %s in %.1f s\n", job.from, job.to, r.seconds);
-    ls_str_append(out, job.adapter ? "adapter      " : "weights      ");
+    job->step = -1;
+    job->key = ls_args_value(args, "key");
+    LS_TRY(st, parse_type(args, job), out);
+    LS_TRY(st, parse_shard(args, &job->shard), out);
+    LS_TRY(st, ls_hf_export(job, &r), out);
+    ls_str_printf(out, "%s %s to %s in %.1f s\n", job->merge ? "merged" : "exported",
+                  job->merge ? job->merge : job->from, job->to, r.seconds);
+    if (job->merge)
+        ls_str_printf(out, "base         %s\n", job->from);
+    ls_str_append(out, job->adapter ? "adapter      " : "weights      ");
     ls_cmd_data_put_count(out, r.parameters);
     ls_str_printf(out, " parameters as %s, ",
-                  job.gguf ? ls_gguf_type_name(job.gguf_type) : types[r.type]);
+                  job->gguf ? ls_gguf_type_name(job->gguf_type) : types[r.type]);
     ls_cmd_data_put_count(out, r.bytes);
     ls_str_printf(out, " bytes in %d file%s\n", r.files, r.files == 1 ? "" : "s");
     if (r.merged)
         ls_str_append(out, "LoRA         merged into the weights\n");
-    if (!job.adapter) {
+    if (!job->adapter) {
         ls_str_printf(out, "tokenizer    %s\n", r.tokenizer ? "copied" : "none known");
-        say_proof(&job, &r, out);
+        say_proof(job, &r, out);
     }
 out:
     return st;
 }
 
+static ls_status run_export(const ls_args *args, ls_str *out)
+{
+    return ls_cmd_export_run(args,
+                             &(ls_hf_export_args){.from = args->rest[0],
+                                                  .to = args->rest[1],
+                                                  .adapter = ls_args_has(args, "adapter"),
+                                                  .base = ls_args_value(args, "base")},
+                             out);
+}
+
 static const ls_flag flags[] = {
-    {.name = "dtype",
-     .value = "TYPE",
-     .doc = "Type of the numbers in the files: f32, bf16 or f16; unless given, the type that the "
-            "model came with, or f32. Of a GGUF file: f16 unless given, also q8_0 or q4_0."},
-    {.name = "max-shard",
-     .value = "SIZE",
-     .doc = "Largest size of one file, such as 500M; 5G unless given."},
+    LS_CMD_EXPORT_FLAGS,
     {.name = "adapter",
      .doc = "Write only what LoRA trained, as a PEFT adapter, instead of merging it."},
     {.name = "base",

@@ -36,17 +36,21 @@ typedef struct arch {
 } arch;
 
 static const arch archs[LS_FAMILIES] = {
-    [LS_FAMILY_GPT2] = {"gpt2", .bias_qkv = true, .bias_proj = true, .bias_mlp = true},
-    [LS_FAMILY_LLAMA] = {"llama", .paired = true, .llama3 = true, .bias_qkv = true,
-                         .bias_proj = true, .bias_mlp = true},
-    [LS_FAMILY_MISTRAL] = {"llama", .paired = true, .llama3 = true},
-    [LS_FAMILY_QWEN2] = {"qwen2", .fill = true, .bias_qkv = true},
-    [LS_FAMILY_QWEN3] = {"qwen3"},
-    [LS_FAMILY_MIXTRAL] = {"llama", .paired = true, .llama3 = true, .normalized = true},
-    [LS_FAMILY_QWEN3_MOE] = {"qwen3moe", .normalized = true},
-    [LS_FAMILY_OLMOE] = {"olmoe", .fill = true, .whole_keys = true, .head = true},
-    [LS_FAMILY_OLMO2] = {"olmo2", .fill = true, .head = true},
-    [LS_FAMILY_PHI3] = {"phi3", .fused = true, .fill = true},
+    [LS_FAMILY_GPT2] = {.name = "gpt2", .bias_qkv = true, .bias_proj = true, .bias_mlp = true},
+    [LS_FAMILY_LLAMA] = {.name = "llama",
+                         .paired = true,
+                         .llama3 = true,
+                         .bias_qkv = true,
+                         .bias_proj = true,
+                         .bias_mlp = true},
+    [LS_FAMILY_MISTRAL] = {.name = "llama", .paired = true, .llama3 = true},
+    [LS_FAMILY_QWEN2] = {.name = "qwen2", .fill = true, .bias_qkv = true},
+    [LS_FAMILY_QWEN3] = {.name = "qwen3"},
+    [LS_FAMILY_MIXTRAL] = {.name = "llama", .paired = true, .llama3 = true, .normalized = true},
+    [LS_FAMILY_QWEN3_MOE] = {.name = "qwen3moe", .normalized = true},
+    [LS_FAMILY_OLMOE] = {.name = "olmoe", .fill = true, .whole_keys = true, .head = true},
+    [LS_FAMILY_OLMO2] = {.name = "olmo2", .fill = true, .head = true},
+    [LS_FAMILY_PHI3] = {.name = "phi3", .fused = true, .fill = true},
 };
 
 /* A tensor and where its rows come from. */

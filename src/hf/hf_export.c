@@ -24,6 +24,7 @@
 #include "hf/gguf_model.h"
 #include "hf/hf_copy.h"
 #include "hf/hf_fused.h"
+#include "hf/peft.h"
 
 #define GGUF_FILE "model.gguf" /* while it is made */
 
@@ -618,15 +619,21 @@ static ls_status check_adapter(const job *j)
 
 static ls_status write_model(job *j)
 {
+    int modules;
     ls_status st;
 
+    if (j->args->merge) {
+        LS_TRY(st, ls_peft_merge(j->args->merge, &j->r, &modules), out);
+        j->report.merged = true;
+    }
     LS_TRY(st, ls_hf_config_writable(&j->r.run.model), out);
     if (j->args->gguf)
         LS_TRY(st, ls_gguf_model_check(&j->r.model), out);
     LS_TRY(st, ls_fingerprint_make(&j->r, &j->print), out);
-    j->report.merged = j->r.model.shape.lora_rank > 0;
-    if (j->report.merged)
+    if (j->r.model.shape.lora_rank > 0) {
         ls_loaded_model_merge(&j->r);
+        j->report.merged = true;
+    }
     LS_TRY(st, write_config(j), out);
     LS_TRY(st, write_generation(j), out);
     LS_TRY(st, write_tokenizer(j), out);

@@ -6,15 +6,16 @@
 LS_C_BEGIN
 
 typedef struct ls_hf_export_args {
-    const char *from; /* any model folder */
-    int64_t step;     /* of one of our stores; -1: the newest */
-    const char *key;  /* that it must be signed with; NULL: any */
-    const char *to;   /* must be free */
-    ls_dtype type;    /* LS_F32, LS_BF16 or LS_F16 */
-    bool same_type;   /* the type that the model came with, F32 when it is not known */
-    int64_t shard;    /* most bytes of one file; 0: one file */
-    bool adapter;     /* only the small matrices of LoRA */
-    const char *base; /* what an adapter calls its base model; NULL: model.import of the run */
+    const char *from;  /* any model folder */
+    int64_t step;      /* of one of our stores; -1: the newest */
+    const char *key;   /* that it must be signed with; NULL: any */
+    const char *to;    /* must be free */
+    ls_dtype type;     /* LS_F32, LS_BF16 or LS_F16 */
+    bool same_type;    /* the type that the model came with, F32 when it is not known */
+    int64_t shard;     /* most bytes of one file; 0: one file */
+    bool adapter;      /* only the small matrices of LoRA */
+    const char *base;  /* what an adapter calls its base model; NULL: model.import of the run */
+    const char *merge; /* an adapter of PEFT that is merged into the model first; NULL: none */
     bool gguf; /* one file for llama.cpp instead of a folder; its matrices are of gguf_type */
     ls_gguf_type gguf_type;
 } ls_hf_export_args;

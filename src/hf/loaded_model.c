@@ -58,33 +58,44 @@ void ls_loaded_model_close(ls_loaded_model *r)
     *r = (ls_loaded_model){.w = NULL};
 }
 
-/* W += scale B A for a pair beside W, which is [N, K], or [K, N] for gpt2. Sums are made in double,
- * a piece of a row at a time so that rows of A are read in order, and rounded once. */
-static void merge_pair(ls_loaded_model *r, const ls_adapter *pair, ls_place weight)
+/* W += scale B A, where W is [N, K], or [K, N] for gpt2. Sums are made in double, a piece of a row at
+ * a time so that rows of A are read in order, and rounded once. */
+void ls_loaded_model_add(ls_loaded_model *r, int64_t first_w, const ls_low_rank *p)
 {
     enum { PIECE = 256 };
-    const ls_model_shape *s = &r->model.shape;
-    const float *a = r->w + pair->a.w;
-    float *b = r->w + pair->b.w, *w = r->w + weight.w;
-    int64_t step_n = s->layout == LS_LAYOUT_NK ? pair->K : 1;
-    int64_t step_k = s->layout == LS_LAYOUT_NK ? 1 : pair->N;
+    bool rows = r->model.shape.layout == LS_LAYOUT_NK;
+    int64_t step_n = rows ? p->K : 1, step_k = rows ? 1 : p->N;
     double sums[PIECE];
 
-    for (int64_t n = 0; n < pair->N; n++) {
-        for (int64_t first = 0; first < pair->K; first += PIECE) {
-            int64_t count = ls_min_i64(PIECE, pair->K - first);
+    for (int64_t n = 0; n < p->N; n++) {
+        for (int64_t first = 0; first < p->K; first += PIECE) {
+            int64_t count = ls_min_i64(PIECE, p->K - first);
             memset(sums, 0, sizeof sums);
-            for (int64_t i = 0; i < s->lora_rank; i++) {
-                const float *row = a + i * pair->K + first;
-                double factor = (double)b[n * s->lora_rank + i];
+            for (int64_t i = 0; i < p->rank; i++) {
+                const float *row = p->a + i * p->K + first;
+                double factor = (double)p->b[n * p->rank + i];
                 for (int64_t k = 0; k < count; k++)
                     sums[k] += factor * (double)row[k];
             }
-            float *to = w + n * step_n + first * step_k;
+            float *to = r->w + first_w + n * step_n + first * step_k;
             for (int64_t k = 0; k < count; k++, to += step_k)
-                *to = (float)((double)*to + (double)s->lora_scale * sums[k]);
+                *to = (float)((double)*to + p->scale * sums[k]);
         }
     }
+}
+
+static void merge_pair(ls_loaded_model *r, const ls_adapter *pair, ls_place weight)
+{
+    const ls_model_shape *s = &r->model.shape;
+    float *b = r->w + pair->b.w;
+
+    ls_loaded_model_add(r, weight.w,
+                        &(ls_low_rank){.a = r->w + pair->a.w,
+                                       .b = b,
+                                       .N = pair->N,
+                                       .K = pair->K,
+                                       .rank = s->lora_rank,
+                                       .scale = (double)s->lora_scale});
     memset(b, 0, (size_t)(pair->N * s->lora_rank) * sizeof *b);
 }
 

@@ -20,6 +20,16 @@ typedef struct ls_loaded_model {
 ls_status ls_loaded_model_open(ls_loaded_model *model, const ls_hf_folder *folder);
 void ls_loaded_model_close(ls_loaded_model *model); /* safe on a half-opened one */
 
+/* A product of two small matrices, beside a weight of N outputs and K inputs. */
+typedef struct ls_low_rank {
+    const float *a, *b; /* [rank, K], [N, rank] */
+    int64_t N, K, rank;
+    double scale; /* of the product */
+} ls_low_rank;
+
+/* Add a product to the weight that begins with element first of the model's weights. */
+void ls_loaded_model_add(ls_loaded_model *model, int64_t first, const ls_low_rank *product);
+
 /* Add the product of each pair of small matrices to the weight beside it, and make the product
  * zero. Afterwards the parameters that are not of LoRA are the whole model. */
 void ls_loaded_model_merge(ls_loaded_model *model);
