@@ -590,7 +590,7 @@ static ls_status write_gguf(job *j)
     LS_TRY(st, ls_gguf_model_write(&args, &notes, &j->report.bytes), out);
     j->report.files = 1;
     snprintf(j->report.notes, sizeof j->report.notes, "%s", notes.p);
-    st = ls_fingerprint_verify(&j->r, &j->print, INFINITY, j->args->to, &j->report.worst);
+    st = ls_fingerprint_verify(&j->r, &j->print, HUGE_VAL, j->args->to, &j->report.worst);
 out:
     ls_str_release(&notes);
     return st;
