@@ -24,7 +24,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors files are
 static const ls_safetensors_dtype dtypes[] = {
     {"F32", 32, LS_F32}, {"BF16", 16, LS_BF16},  {"F16", 16, LS_F16},    {"F64", 64, LS_F64},
     {"I32", 32, LS_I32}, {"I64", 64, LS_I64},    {"U8", 8, LS_U8},       {"BOOL", 8, -1},
-    {"I8", 8, -1},       {"U16", 16, -1},        {"I16", 16, -1},        {"U32", 32, -1},
+    {"I8", 8, LS_I8},    {"U16", 16, -1},        {"I16", 16, -1},        {"U32", 32, -1},
     {"U64", 64, -1},     {"C64", 64, -1},        {"F8_E4M3", 8, -1},     {"F8_E5M2", 8, -1},
     {"F8_E8M0", 8, -1},  {"F8_E4M3FNUZ", 8, -1}, {"F8_E5M2FNUZ", 8, -1}, {"F4", 4, -1},
     {"F6_E2M3", 6, -1},  {"F6_E3M2", 6, -1},

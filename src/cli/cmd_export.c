@@ -97,7 +97,7 @@ static ls_status parse_shard(const ls_args *args, int64_t *bytes_out)
 /* The last lines: what the program found out about what it wrote. */
 static void say_proof(const ls_hf_export_args *job, const ls_hf_export_report *r, ls_str *out)
 {
-    if (job->gguf)
+    if (job->gguf || job->bits)
         ls_str_printf(out,
                       "logits       of the file reread: largest difference to the model %.1e of "
                       "their mean size\n",
@@ -123,12 +123,19 @@ ls_status ls_cmd_export_run(const ls_args *args, ls_hf_export_args *job, ls_str 
     job->step = -1;
     job->key = ls_args_value(args, "key");
     LS_TRY(st, parse_type(args, job), out);
-    LS_TRY(st, parse_shard(args, &job->shard), out);
+    if (!job->bits)
+        LS_TRY(st, parse_shard(args, &job->shard), out);
     LS_TRY(st, ls_hf_export(job, &r), out);
-    ls_str_printf(out, "%s %s to %s in %.1f s\n", job->merge ? "merged" : "exported",
+    ls_str_printf(out, "%s %s to %s in %.1f s\n",
+                  job->merge  ? "merged"
+                  : job->bits ? "quantized"
+                              : "exported",
                   job->merge ? job->merge : job->from, job->to, r.seconds);
     if (job->merge)
         ls_str_printf(out, "base         %s\n", job->from);
+    if (job->bits)
+        ls_str_printf(out, "matrices     %d bits, a scale for %lld numbers\n", job->bits,
+                      (long long)job->group);
     ls_str_append(out, job->adapter ? "adapter      " : "weights      ");
     ls_cmd_data_put_count(out, r.parameters);
     ls_str_printf(out, " parameters as %s, ",

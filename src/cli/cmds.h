@@ -7,6 +7,7 @@ extern const ls_command ls_cmd_generate;
 extern const ls_command ls_cmd_import;
 extern const ls_command ls_cmd_export;
 extern const ls_command ls_cmd_merge;
+extern const ls_command ls_cmd_quantize;
 extern const ls_command ls_cmd_eval;
 extern const ls_command ls_cmd_data;
 extern const ls_command ls_cmd_ckpt;

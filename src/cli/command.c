@@ -7,6 +7,7 @@ const ls_command *const ls_commands[] = {
     &ls_cmd_import,     /* models of others in */
     &ls_cmd_export,     /* and ours out */
     &ls_cmd_merge,      /* an adapter and its base into one */
+    &ls_cmd_quantize,   /* the same in fewer bits */
     &ls_cmd_eval,       /* how good it is */
     &ls_cmd_data,       /* text and tokens */
     &ls_cmd_ckpt,       /* what was saved */

@@ -207,8 +207,8 @@ static ls_status refuse_variants(const reader *r)
         return st;
     if (!causal)
         return refuse(r, "is_causal", "a model that looks at later tokens cannot continue text");
-    if (q && !json_is_null(q)) {
-        const char *method = json_string_value(json_object_get(q, "quant_method"));
+    const char *method = json_string_value(json_object_get(q, "quant_method"));
+    if (q && !json_is_null(q) && (!method || strcmp(method, "lineshaft") != 0)) {
         clean(method ? method : "an unnamed method", quoted, sizeof quoted);
         snprintf(text, sizeof text, "weights that were quantized by %s: not built yet", quoted);
         return refuse(r, "quantization_config", text);

@@ -24,6 +24,7 @@
 #include "hf/gguf_model.h"
 #include "hf/hf_copy.h"
 #include "hf/hf_fused.h"
+#include "hf/hf_quant.h"
 #include "hf/peft.h"
 
 #define GGUF_FILE "model.gguf" /* while it is made */
@@ -551,7 +552,8 @@ static ls_status verify(job *j)
     LS_TRY(st, ls_hf_folder_open(&f, j->stage.path, -1), out);
     LS_TRY(st, ls_loaded_model_open(&j->r, f), out);
     LS_TRY(st,
-           ls_fingerprint_verify(&j->r, &j->print, tolerance(j->report.type), j->args->to,
+           ls_fingerprint_verify(&j->r, &j->print,
+                                 j->args->bits ? HUGE_VAL : tolerance(j->report.type), j->args->to,
                                  &j->report.worst),
            out);
     LS_TRY(st, ls_fingerprint_make(&j->r, &print), out);
@@ -594,6 +596,17 @@ static ls_status write_gguf(job *j)
 out:
     ls_str_release(&notes);
     return st;
+}
+
+static ls_status write_quantized(job *j)
+{
+    j->report.files = 1;
+    return ls_hf_quant_write(&(ls_hf_quant_args){.model = &j->r,
+                                                 .folder = j->stage.path,
+                                                 .bits = j->args->bits,
+                                                 .group = j->args->group,
+                                                 .type = j->report.type},
+                             &j->report.bytes);
 }
 
 static void pick_type(job *j)
@@ -639,7 +652,7 @@ static ls_status write_model(job *j)
     LS_TRY(st, write_tokenizer(j), out);
     if (j->args->gguf)
         return write_gguf(j);
-    LS_TRY(st, write_weights(j), out);
+    LS_TRY(st, j->args->bits ? write_quantized(j) : write_weights(j), out);
     LS_TRY(st, verify(j), out);
 out:
     return st;

@@ -16,6 +16,8 @@ typedef struct ls_hf_export_args {
     bool adapter;      /* only the small matrices of LoRA */
     const char *base;  /* what an adapter calls its base model; NULL: model.import of the run */
     const char *merge; /* an adapter of PEFT that is merged into the model first; NULL: none */
+    int bits;          /* 8 or 4: a folder with quantized matrices, in groups of `group`; 0: none */
+    int64_t group;
     bool gguf; /* one file for llama.cpp instead of a folder; its matrices are of gguf_type */
     ls_gguf_type gguf_type;
 } ls_hf_export_args;

@@ -226,6 +226,7 @@ void ls_hf_folder_close(ls_hf_folder *f)
     ls_mem_free(f->files);
     ls_mem_free(f->tensors);
     ls_mem_free(f->parts);
+    ls_mem_free(f->quants);
     ls_ckpt_free(f->ckpt);
     ls_ckpt_close(f->store);
     if (f->has_run)
@@ -380,9 +381,10 @@ static void check_param(const ls_hf_folder *f, const ls_param *p, offences *o)
             offend(o, "the tensor \"%s\" is not stored as F32", p->name);
         return;
     }
-    const ls_safetensors_entry *e = ls_hf_folder_find(f, p->name)->entry;
+    const ls_hf_folder_tensor *t = ls_hf_folder_find(f, p->name);
+    const ls_safetensors_entry *e = t->entry;
     check_shape(o, p, e->shape, e->ndim);
-    if (!ls_hf_convert_reads(e->dtype))
+    if (!t->quant && !ls_hf_convert_reads(e->dtype))
         offend(o, "the tensor \"%s\" has the type %s, which is not a weight's", p->name,
                e->dtype->name);
 }

@@ -7,6 +7,7 @@
 typedef struct ls_hf_folder_tensor {
     const ls_safetensors_entry *entry; /* borrowed from its file */
     int file;
+    const struct ls_hf_quant_tensor *quant; /* small integers with scales; NULL: plain numbers */
 } ls_hf_folder_tensor;
 
 struct ls_hf_folder {
@@ -24,7 +25,8 @@ struct ls_hf_folder {
     int n_files;
     ls_hf_folder_tensor *tensors; /* owned; sorted by name */
     int n_tensors;
-    struct ls_hf_folder_part *parts; /* owned: of fused tensors (hf_fused.c); NULL: none */
+    struct ls_hf_folder_part *parts;   /* owned: of fused tensors (hf_fused.c); NULL: none */
+    struct ls_hf_quant_tensor *quants; /* owned: of quantized tensors (hf_quant.c); NULL: none */
     bool bare; /* names lack the prefix of the family: "h.0..." for "transformer.h.0..." */
 
     /* ours */

@@ -153,7 +153,8 @@ ls_status ls_hf_fused_split(ls_hf_folder *f)
         }
         st = cut(f, t, of, at, f->parts + made);
         for (int k = 0; k < of->n && st == LS_OK; k++)
-            tensors[kept++] = (ls_hf_folder_tensor){&f->parts[made++].entry, t->file};
+            tensors[kept++] =
+                (ls_hf_folder_tensor){.entry = &f->parts[made++].entry, .file = t->file};
     }
     if (st == LS_OK) {
         ls_mem_free(f->tensors);

@@ -16,6 +16,7 @@
 #include "config/families.h"
 #include "hf/hf_convert.h"
 #include "hf/hf_fused.h"
+#include "hf/hf_quant.h"
 
 enum { INDEX_BYTES = 1 << 26, FILES_MOST = 4096 };
 
@@ -184,7 +185,7 @@ static void note_dtypes(ls_hf_folder *f)
 
     for (int i = 0; i < f->n_tensors && n < 3; i++) {
         const ls_safetensors_dtype *d = f->tensors[i].entry->dtype;
-        bool known = !ls_hf_convert_reads(d);
+        bool known = !f->tensors[i].quant && !ls_hf_convert_reads(d);
         for (int k = 0; k < n; k++)
             known |= kinds[k] == d;
         if (!known)
@@ -205,8 +206,11 @@ static ls_status list_tensors(ls_hf_folder *f)
         return LS_ENOMEM;
     for (int k = 0; k < f->n_files; k++)
         for (int i = 0; i < f->files[k].count; i++)
-            f->tensors[f->n_tensors++] = (ls_hf_folder_tensor){&f->files[k].entries[i], k};
-    ls_status st = ls_hf_fused_split(f);
+            f->tensors[f->n_tensors++] =
+                (ls_hf_folder_tensor){.entry = &f->files[k].entries[i], .file = k};
+    ls_status st = ls_hf_quant_join(f);
+    if (st == LS_OK)
+        st = ls_hf_fused_split(f);
     if (st != LS_OK)
         return st;
     n = f->n_tensors;
@@ -312,6 +316,11 @@ void ls_hf_folder_widen(const ls_hf_folder *f, const ls_hf_folder_tensor *t, int
                         int64_t count, float *values_out)
 {
     const ls_safetensors *file = &f->files[t->file];
+
+    if (t->quant) {
+        ls_hf_quant_widen(t->quant, file->bytes, first, count, values_out);
+        return;
+    }
     int64_t width = t->entry->dtype->bits / 8;
     int64_t begin = t->entry->begin + first * width;
 
