@@ -7,6 +7,8 @@
 #include <math.h>
 #include <string.h>
 #include "base/mem.h"
+#include "data/corpus/json_line.h"
+#include "data/tokenizer/utf8.h"
 #include "eval/text_measure.h"
 
 #include <jansson.h>
@@ -201,6 +203,23 @@ out:
     return st;
 }
 
+static ls_status read_line(job *j, int64_t line, const char *at, size_t n)
+{
+    static const char *const used[] = {"query", "question", "context", "choices",
+                                       "gold",  "answer",   "label",   NULL};
+    ls_json_line_found found;
+    json_error_t error;
+
+    if (ls_utf8_valid(at, n) != n)
+        return wrong(j, line, "it is not UTF-8");
+    json_t *object = ls_json_line_parse(at, n, used, &found, &error);
+    ls_status st = json_is_object(object) ? add_question(j, line, object)
+                   : object               ? wrong(j, line, "it is not a JSON object")
+                                          : wrong(j, line, "it is not JSON: %s", error.text);
+    json_decref(object);
+    return st;
+}
+
 static ls_status read_lines(job *j, const char *text, size_t len)
 {
     const char *end = text + len;
@@ -211,12 +230,7 @@ static ls_status read_lines(job *j, const char *text, size_t len)
         const char *stop = memchr(at, '\n', (size_t)(end - at));
         size_t n = (size_t)((stop ? stop : end) - at);
         if (ls_text_measure_trimmed(at, n) > 0) {
-            json_error_t error;
-            json_t *object = json_loadb(at, n, 0, &error);
-            st = json_is_object(object) ? add_question(j, line, object)
-                 : object               ? wrong(j, line, "it is not a JSON object")
-                                        : wrong(j, line, "it is not JSON: %s", error.text);
-            json_decref(object);
+            st = read_line(j, line, at, n);
         }
         at += n + 1;
     }

@@ -93,7 +93,7 @@ static const json_t *step_of(const json_t *steps, const char *list, size_t i)
 
 static ls_status put_token(job *j, const char *text, json_int_t id, token_kind kind)
 {
-    if (id >= j->vocab)
+    if (id < 0 || id >= j->vocab)
         return refuse("the token \"%s\" has id %lld, and the model has %lld rows", text,
                       (long long)id, (long long)j->vocab);
     j->tokens[id] = (token){.text = text, .kind = kind};

@@ -147,7 +147,7 @@ LS_TEST(eval_choices_takes_the_most_likely_one)
     for (int gold = 0; gold < 3; gold++) {
         int len = snprintf(text, sizeof text,
                            "\n{\"question\":\"sky is\",\"choices\":[\"%s\",\"%s\",\"%s\"],"
-                           "\"label\":\"%s\",\"id\":[1]}\n  \n",
+                           "\"label\":\"%s\",\"id\":18446744073709551616,\"x\":NaN}\n  \n",
                            choices[0], choices[1], choices[2], choices[gold]);
         LS_CHECK_OK(ls_eval_choices_run(scorer, text, (size_t)len, " ", "q.jsonl", &r));
         LS_CHECK_EQ(r.questions, 1);
@@ -166,6 +166,7 @@ LS_TEST(eval_choices_says_which_line_is_wrong)
     } rows[] = {
         {"", "has no question"},
         {"\n[1]", "line 2: it is not a JSON object"},
+        {"{\"query\":\"a\xff\"}", "line 1: it is not UTF-8"},
         {"{\"query\":\"a\"", "line 1: it is not JSON"},
         {"{\"choices\":[\"a\",\"b\"],\"gold\":0}", "has no \"query\""},
         {"{\"query\":\"a\",\"choices\":[\"a\"],\"gold\":0}", "has no \"choices\" with two"},
