@@ -45,7 +45,7 @@ static void one_moment_case(ls_gpu *g, const void *shape)
     const ls_norm_result *result = s->bad ? &bad : &good;
     int64_t half = ls_round_up(s->n / 2, 4);
     const ls_adamw_span spans[2] = {
-        {.count = s->n - half, .w_first = s->gap, .decay = 1, .rate = 1},
+        {.count = half, .w_first = s->gap, .decay = 1, .rate = 1},
         {.first = half, .w_first = half + s->gap, .count = s->n - half, .rate = 0.5f}};
     ls_gpu_tensor w = ls_gpu_floats(g, "w", s->n + s->gap, 1);
     ls_gpu_tensor m = ls_gpu_floats(g, "m", s->n, 0.1f), grad = ls_gpu_floats(g, "grad", s->n, 1);
