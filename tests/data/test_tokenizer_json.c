@@ -433,7 +433,8 @@ LS_TEST(the_files_next_to_it_name_the_ends_and_the_chat_template)
     LS_CHECK(!ls_hash_equal(before, ls_tokenizer_hash(tok)));
     ls_tokenizer_free(tok);
     put_file("tok/tokenizer_config.json",
-             "{\"eos_token\":{\"content\":\"<|end|>\"},\"bos_token\":null,\"chat_template\":["
+             "{\"eos_token\":{\"content\":\"<|end|>\"},\"bos_token\":null,"
+             "\"model_max_length\":1000000000000000019884624838656,\"chat_template\":["
              "{\"name\":\"tools\",\"template\":\"t\"},{\"name\":\"default\",\"template\":\"d\"}]}");
     LS_CHECK_OK(ls_tokenizer_open(&tok, "tok"));
     LS_CHECK_EQ(ls_tokenizer_eos(tok), 270);

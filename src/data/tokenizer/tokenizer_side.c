@@ -6,6 +6,7 @@
 #include "data/tokenizer/tokenizer_json_impl.h"
 
 #include "base/file.h"
+#include "data/corpus/json_line.h"
 
 enum { SIDE_BYTES = 16 << 20 };
 
@@ -14,6 +15,7 @@ static ls_status load(const char *folder, const char *name, json_t **out)
     ls_status st = LS_OK;
     ls_str path, text;
     json_error_t error;
+    ls_json_line_found unread; /* transformers writes a whole number of 31 digits: model_max_length */
 
     *out = NULL;
     ls_str_init(&path);
@@ -23,7 +25,7 @@ static ls_status load(const char *folder, const char *name, json_t **out)
     if (!ls_file_exists(path.p))
         goto out;
     LS_TRY(st, ls_file_read(path.p, SIDE_BYTES, &text), out);
-    *out = json_loadb(text.p, text.len, 0, &error);
+    *out = ls_json_line_parse(text.p, text.len, (const char *const[]){NULL}, &unread, &error);
     if (!*out)
         st = ls_fail(LS_EDATA, "\"%s\" is not JSON: %s (line %d, column %d)", path.p, error.text,
                      error.line, error.column);
