@@ -15,7 +15,7 @@ static ls_status load(const char *folder, const char *name, json_t **out)
     ls_status st = LS_OK;
     ls_str path, text;
     json_error_t error;
-    ls_json_line_found unread; /* transformers writes a whole number of 31 digits: model_max_length */
+    ls_json_line_found unread; /* transformers writes 31 digits: model_max_length */
 
     *out = NULL;
     ls_str_init(&path);
