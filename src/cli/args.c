@@ -164,10 +164,12 @@ ls_status ls_args_unknown_command(const ls_command *const *list, const ls_comman
     return LS_EUSAGE;
 }
 
+/* The beginning of a flag, such as --temp, is nearer than any slip. */
 static void near_flag(const ls_flag *list, const char *name, int *least, const char **best)
 {
     for (; list && list->name; list++) {
-        int d = ls_str_distance(list->name, name);
+        bool begins = strlen(name) > 1 && strncmp(list->name, name, strlen(name)) == 0;
+        int d = begins ? 0 : ls_str_distance(list->name, name);
         if (d < *least) {
             *least = d;
             *best = list->name;

@@ -227,6 +227,24 @@ static ls_status refuse(const ls_option *row, const char *where, const char *got
     return st;
 }
 
+/* The value that is meant by what other programs say, or by a slip of at most two letters. */
+static const char *near_value(const ls_option *row, const char *text)
+{
+    static const char *const others[][2] = {
+        {"gpu", "cuda"},      {"nvidia", "cuda"},  {"float32", "fp32"}, {"float", "fp32"},
+        {"bfloat16", "bf16"}, {"float16", "fp16"}, {"half", "fp16"}};
+    const char *near = NULL;
+
+    for (int i = 0; row->names[i] && row->names[1]; i++)
+        for (size_t k = 0; k < LS_COUNT(others); k++)
+            if (strcmp(row->names[i], others[k][1]) == 0 && strcasecmp(text, others[k][0]) == 0)
+                return row->names[i];
+    for (int i = 0; row->names[i] && row->names[1]; i++)
+        if (ls_str_distance(row->names[i], text) <= 2)
+            near = row->names[i];
+    return near;
+}
+
 static ls_status refuse_item(const ls_option *row, const ls_value_item *item)
 {
     char quoted[64];
@@ -237,10 +255,7 @@ static ls_status refuse_item(const ls_option *row, const ls_value_item *item)
     ls_status st = refuse(row, item->where, quoted);
     if (item->quoted && row->type <= LS_OPTION_BOOL)
         ls_err_hint("Remove the quotes if a number or a truth value is meant.");
-    const char *near = NULL;
-    for (int i = 0; row->names[i] && row->names[1]; i++)
-        if (ls_str_distance(row->names[i], item->text) <= 2)
-            near = row->names[i];
+    const char *near = near_value(row, item->text);
     if (near)
         ls_err_hint("Did you mean \"%s\"?", near);
     return st;

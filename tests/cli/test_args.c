@@ -74,6 +74,8 @@ LS_TEST(args_refuse_what_the_table_does_not_list)
     LS_CHECK_FAILS(PARSE(&args, "group", "x"), LS_EUSAGE, "has no command \"x\"");
     LS_CHECK_FAILS(PARSE(&args, "leaf", "--jsn"), LS_EUSAGE, "has no flag \"--jsn\"");
     LS_CHECK_STR(ls_err_last()->hint, "Did you mean \"--json\"?");
+    LS_CHECK_FAILS(PARSE(&args, "leaf", "--mo"), LS_EUSAGE, "has no flag \"--mo\"");
+    LS_CHECK_STR(ls_err_last()->hint, "Did you mean \"--mode\"?"); /* as --temp begins a word */
     LS_CHECK_FAILS(PARSE(&args, "leaf", "-jx"), LS_EUSAGE, "has no flag \"-x\"");
     LS_CHECK_FAILS(PARSE(&args, "--json", "leaf", "x"), LS_EUSAGE, "has no flag \"--json\"");
     LS_CHECK_FAILS(PARSE(&args, "leaf", "--json=1"), LS_EUSAGE, "--json takes no value");

@@ -102,6 +102,10 @@ LS_TEST(value_says_what_this_version_lacks)
     LS_CHECK_FAILS(set(&run, "ps.staleness", "-2", false), LS_EUSAGE, "from -1 to 1000000");
     LS_CHECK_FAILS(set(&run, "train.reduce", "orderd", false), LS_EUSAGE, "ordered or fast");
     LS_CHECK_STR(ls_err_last()->hint, "Did you mean \"ordered\"?");
+    LS_CHECK_FAILS(set(&run, "device.kind", "gpu", false), LS_EUSAGE, "auto, cpu or cuda");
+    LS_CHECK_STR(ls_err_last()->hint, "Did you mean \"cuda\"?");
+    LS_CHECK_FAILS(set(&run, "precision", "BFloat16", false), LS_EUSAGE, "not \"BFloat16\"");
+    LS_CHECK_STR(ls_err_last()->hint, "Did you mean \"bf16\"?");
 }
 
 LS_TEST(value_prints_what_reads_back)
