@@ -1,5 +1,6 @@
 #!/bin/sh
 # links.sh [--paths] -- every relative link in *.md leads to a file that exists, and every #anchor to a heading of it.
+# Every file that a comment of src/ names by folder and name (layout/mesh.h: below src/, the comment's room, or the root) exists.
 # --paths: every source file that a page names (src/..., tests/..., bench/..., tools/..., examples/...) exists, too.
 #
 # Anchors are made as GitHub makes them: the heading in lower case without punctuation, blanks as hyphens, -1, -2 ... behind
@@ -78,6 +79,22 @@ if [ "${1:-}" = --paths ]; then
         bad=$((bad + 1))
     done <"$work/paths"
 fi
+# A room is found from the folder of the comment upwards; what stands behind a % is a format, not a name.
+grep -rnoE --include='*.[ch]' --include='*.cu' --include='*.cuh' \
+    '^[ \t]*#.*|[%A-Za-z0-9_.-]*[a-z0-9_]+/[a-z0-9_/]+\.(c|h|cu|cuh)\b' src | grep -vE '^[^:]*:[0-9]*:[ \t]*#|%' >"$work/named" || true
+while IFS=: read -r file number path; do
+    count=$((count + 1))
+    folder=${file%/*}
+    while [ ! -e "$folder/$path" ] && [ "$folder" != . ]; do
+        case $folder in
+        */*) folder=${folder%/*} ;;
+        *) folder=. ;;
+        esac
+    done
+    [ -e "$folder/$path" ] && continue
+    echo "$file:$number: there is no \"$path\""
+    bad=$((bad + 1))
+done <"$work/named"
 if [ "$bad" -gt 0 ]; then
     echo "links: $bad of $count are dead"
     exit 1

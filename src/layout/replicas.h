@@ -29,7 +29,7 @@
  *
  *     moments of rank 0             own pieces | room for those of the owner whose copy it holds
  *
- * Pipelines put them at their indices of the whole model (plan/stage_plan.h). Pure arithmetic. */
+ * Pipelines put them at their indices of the whole model (layout/stage_plan.h). Pure arithmetic. */
 #pragma once
 #include "model/model.h"
 #include "layout/mesh.h"

@@ -7,7 +7,7 @@
  *
  * Large files are compared by length and by their first and last MiB: reading terabytes of text before
  * a node may join would cost more than the mistake. The ranks compare a hash of all tokens again when
- * they read them (train/session/session.c). */
+ * they read them (train/session/session_data.c). */
 #include "cluster/member/config_digest.h"
 
 #include "base/file.h"

@@ -64,8 +64,9 @@ static void lock_path(const ls_session *s, char path_out[PATH_MAX])
     snprintf(path_out, PATH_MAX, "%s/run.lock", s->run->out);
 }
 
-/* In a view that follows a loss the former first rank may still have to let go of it, or be on a machine that was cut off and needs a while to see that it is over (cluster/elect/failover.c:
- * twice heal.dead). */
+/* In a view that follows a loss the former first rank may still have to let go of the file, or its
+ * machine was cut off and needs a while to see that the run is over for it (twice heal.dead,
+ * cluster/recover/failover.c). */
 static int64_t lock_patience_ns(const ls_session *s)
 {
     int64_t cut_ns = (int64_t)(4 * s->run->heal.dead * LS_NS_PER_S);

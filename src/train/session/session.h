@@ -89,7 +89,8 @@ typedef struct ls_session_auto_mesh {
 } ls_session_auto_mesh;
 
 /* Ranks that hold one model between them (mesh.tp, mesh.ep, mesh.cp) and ranks that hold the same
- * part of it (model_groups.c, cp_group.c). Owned; NULL: there is no such group, or it has one rank. */
+ * part of it (model_groups_open.c, cp_group.c). Owned; NULL: there is no such group, or it has one
+ * rank. */
 typedef struct ls_session_groups {
     ls_mesh tp_slice;          /* the mesh whose ranks are the tensor-parallel groups */
     ls_mesh replicas;          /* the mesh of ranks that have the same part of the model */

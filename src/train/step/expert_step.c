@@ -12,7 +12,7 @@
  *
  * The exchange then sums gradients over the ranks that hold the same experts (replicas). Experts
  * are complete with that, since all tokens of this group of ranks have reached them. Of everything
- * else each rank of the group still has a share; these are added before the norm (model_groups.c).
+ * else each rank of the group still has a share; these are added before the norm (group_step.c).
  *
  * With ZeRO replicas divide the sum. The ranks that divide experts sum the same elements then, and
  * divide the update of what is no expert once more (layout/expert_zero.h). With ZeRO 2 and 3 every
@@ -267,7 +267,7 @@ static bool fits_zero(const ls_step_args *args)
     return args->batch_dp && args->dp && ls_dp_args_of(args->dp)->mesh.zero >= 2;
 }
 
-/* The norm is that of model_groups.c, since the ranks that divide experts share a model. */
+/* The norm is that of group_step.c, since the ranks that divide experts share a model. */
 const ls_step_mode ls_step_mode_expert = {.fits = fits,
                                           .plan = plan,
                                           .parts = parts,

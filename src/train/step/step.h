@@ -13,7 +13,7 @@
  * (mesh.pp) it has some of the layers, and its calls go from rank to rank (pipeline.c). README.md
  * names the files in reading order.
  *
- * Where several ranks compute one model (mesh.tp, mesh.ep: session/model_groups.c), dp is among the
+ * Where several ranks compute one model (mesh.tp, mesh.ep: group_step.c), dp is among the
  * ranks that hold the same slice of it, and ZeRO divides among these; weights, moments and
  * gradients are those of the slice. Where ranks share sequences (mesh.cp), a step computes its
  * chunks of each sequence. */

@@ -107,7 +107,7 @@ typedef struct ls_step_replay {
     int64_t checked_ns; /* when the last step ended */
 } ls_step_replay;
 
-/* session/model_groups.c: what the ranks of one model (mesh.tp, mesh.ep) sum before the norm. */
+/* group_step.c: what the ranks of one model (mesh.tp, mesh.ep) sum before the norm. */
 typedef struct ls_step_mp_sums {
     ls_collectives_span *spans; /* owned: elements that several ranks have a part of the sum of */
     int n;
@@ -120,7 +120,7 @@ typedef struct ls_step_mp_sums {
     int64_t waited_ns; /* in moves of tensors, as far as the clock has counted it */
 } ls_step_mp_sums;
 
-/* expert_step.c, session/model_groups.c: ranks that divide experts (mesh.ep). */
+/* expert_step.c, group_step.c: ranks that divide experts (mesh.ep). */
 typedef struct ls_step_experts {
     int64_t rounds;             /* calls of the rank that has most */
     ls_collectives_span *spans; /* owned: elements that all these ranks have a part of the sum of,
@@ -447,7 +447,7 @@ ls_status ls_step_expert_split(ls_step *step, const ls_ordered_run *runs);
 ls_status ls_step_expert_spread(ls_step *step);
 ls_status ls_step_expert_carry(ls_step *step, float *moments, float *mesh_slice, bool back);
 
-/* --- session/model_groups.c ------------------------------------------------------------------- */
+/* --- group_step.c ----------------------------------------------------------------------------- */
 
 /* Of the ranks of one model: the norm of the gradient of the whole, after adding up what several of
  * them have a part of; a barrier; and an array of the whole model on the first rank, of parts on
@@ -488,7 +488,7 @@ void ls_step_host_zero_bring(ls_step *step);
 /* Forward of a call through all layers: with call->made as in a step, otherwise losses only. */
 ls_status ls_step_forward_only(ls_step *step, const ls_pass_call *call);
 
-/* The row's collect and deal: of the ranks with the same slice of the model; and its complete. */
+/* The row's collect and scatter: of the ranks with the same slice of the model; and its complete. */
 ls_status ls_step_slice_collect(ls_step *step, const float *part, float *whole);
 ls_status ls_step_slice_scatter(ls_step *step, const float *whole, float *part);
 ls_status ls_step_complete(ls_step *step);

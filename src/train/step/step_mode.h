@@ -25,8 +25,8 @@
  * A function of a mode that is NULL does what a rank with the whole model does, or nothing; one of
  * an exchange calls parallel/dp.h with the memory itself, or does nothing.
  *
- * Tensor-parallel and expert-parallel groups (session/model_groups.c) are one more axis: they put
- * their norm, collect and deal around those of the row. */
+ * Tensor-parallel and expert-parallel groups (group_step.c) are one more axis: they put
+ * their norm, collect and scatter around those of the row. */
 #pragma once
 #include "layout/zero_units.h"
 #include "train/step/step.h"
@@ -68,7 +68,7 @@ typedef struct ls_step_mode {
     void (*empty_round)(ls_step *step, const ls_pass_call *call, ls_step_clock *clock);
 
     /* The state from outside. changed: weights were written; complete: each rank has written the
-     * weights that it updates, now all ranks get all that they read; collect and deal: of the ranks
+     * weights that it updates, now all ranks get all that they read; collect and scatter: of the ranks
      * with the same slice of the model; keep: ls_step_keep(). */
     void (*changed)(ls_step *step);
     ls_status (*complete)(ls_step *step);
