@@ -262,7 +262,7 @@ out:
     return st;
 }
 
-/* ls_step_ask(LS_STEP_SUMMED), on all ranks. */
+/* ls_step_add_hook(LS_STEP_SUMMED), on all ranks. */
 static ls_status check(void *context)
 {
     ls_session *s = context;
@@ -312,7 +312,7 @@ ls_status ls_sdc_replay_begin(ls_session *s)
         return LS_OK;
     if (a->drawn.owner == s->mesh.rank)
         ls_step_hash_leaf(s->step, a->drawn.first);
-    ls_step_ask(s->step, LS_STEP_SUMMED, check, s);
+    ls_step_add_hook(s->step, LS_STEP_SUMMED, check, s);
     return LS_OK;
 }
 

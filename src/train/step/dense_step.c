@@ -87,7 +87,7 @@ static void all_calls(ls_step *s, ls_step_state *host_state, ls_step_clock *cloc
     s->last.on = s->last.begun = false;
     if (s->exchange->begin)
         s->exchange->begin(s, all);
-    if (ls_step_replay_launch(s, host_state, clock)) {
+    if (ls_step_graph_launch(s, host_state, clock)) {
         ls_step_clock_lap(clock, LS_TIME_BACKWARD);
         return;
     }
@@ -150,11 +150,11 @@ static ls_status add_residual(ls_step *s)
 /* A recording that fails is queued again: nothing of it has left this process yet. */
 ls_status ls_step_dense_gradients(ls_step *s, ls_step_state *host_state, ls_step_clock *clock)
 {
-    bool recorded = ls_step_replay_begin(s, clock);
+    bool recorded = ls_step_graph_begin(s, clock);
     ls_status st;
 
     all_calls(s, host_state, clock);
-    if (recorded && !ls_step_replay_end(s))
+    if (recorded && !ls_step_graph_end(s))
         all_calls(s, host_state, clock);
     LS_TRY(st, ls_fault_pass(LS_FAULT_AT_REDUCE), out);
     LS_TRY(st, s->exchange->sum(s, clock), out);
@@ -178,7 +178,7 @@ static bool fits(const ls_step_args *args)
 }
 
 const ls_step_mode ls_step_mode_dense = {.fits = fits,
-                                         .replays = true,
+                                         .graphs = true,
                                          .gradients = ls_step_dense_gradients,
                                          .ready = ls_step_dense_ready,
                                          .norm = norm};

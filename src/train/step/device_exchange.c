@@ -104,13 +104,13 @@ static void leave(ls_step *s, int64_t from, int buffers)
 
     if (s->status != LS_OK || !ls_dp_device_has(x->sums, from))
         return;
-    bool recording = ls_step_replay_cut(s, from, buffers);
+    bool recording = ls_step_graph_cut(s, from, buffers);
     for (int i = 0; i < s->now.buffers; i++)
         roots[i] = s->grads[i];
     to_side(s);
     ls_step_record(s, ls_dp_device_sum_from(x->sums, roots, from));
     if (recording)
-        ls_step_replay_resume(s);
+        ls_step_graph_resume(s);
 }
 
 static ls_status ready(ls_step *s, int64_t from)

@@ -81,7 +81,7 @@ void ls_step_host_stage_from(ls_step *s, int64_t from, int buffers)
 
     if (buckets == s->host_stage.buckets)
         return; /* it goes with what completes the next bucket */
-    bool recording = ls_step_replay_cut(s, from, buffers);
+    bool recording = ls_step_graph_cut(s, from, buffers);
     ls_event_record(s->host_stage.complete, s->args.stream);
     ls_stream_wait(s->args.side, s->host_stage.complete);
     for (int i = 0; i < buffers; i++)
@@ -93,7 +93,7 @@ void ls_step_host_stage_from(ls_step *s, int64_t from, int buffers)
     s->host_stage.buckets = buckets;
     s->host_stage.end = from;
     if (recording)
-        ls_step_replay_resume(s);
+        ls_step_graph_resume(s);
 }
 
 /* The roots of the last call are not merged: the copy takes them. */

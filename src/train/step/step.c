@@ -2,7 +2,7 @@
  *
  *   batch          this rank's sequences to the device
  *   gradients      forward and backward of all calls, summed over ranks: the mode's row
- *   questions      of others, now that nothing of the step is in the weights (ls_step_ask)
+ *   questions      of others, now that nothing of the step is in the weights (ls_step_add_hook)
  *   norm           tree over fixed blocks -> norm, clip factor, first bad block, in device memory
  *   losses         one wait: the host reads the losses of all ranks and the norm; a step in which
  *                  one of them is not finite ends here
@@ -62,7 +62,7 @@ static void take_pieces(const ls_step *s, const int32_t *from, int64_t count, in
 
 /* Sequences first .. first+count-1 of a batch to the beginning of the device's buffers. Nothing is
  * queued that still reads the staging memory. */
-static void copy_windows(ls_step *s, const ls_step_batch *batch, int64_t first, int64_t count)
+static void copy_sequences(ls_step *s, const ls_step_batch *batch, int64_t first, int64_t count)
 {
     int64_t whole = s->args.model->shape.T, T = ls_step_tokens(s), all = ls_step_held(s) * T;
     int64_t bytes = count * T * (int64_t)sizeof(int32_t);
@@ -223,9 +223,8 @@ static double tree_sum(double *values, int64_t n)
     return values[0];
 }
 
-/* Losses of the own leaves, and those of the others: host_sums, by number of leaf; behind them how
- * long each rank has worked. They come before the update, so that a rank that has made a step knows
- * its loss. */
+/* host_sums holds the loss of every leaf of the batch, in leaf order, followed by each rank's compute
+ * time. The exchange comes before the update, so that a rank that has made a step knows its loss. */
 static ls_status losses(ls_step *s, ls_step_clock *clock)
 {
     const ls_calls *calls = &s->now;
@@ -276,34 +275,35 @@ out:
     return st;
 }
 
-void ls_step_ask(ls_step *step, ls_step_point point, ls_status (*ask)(void *context), void *context)
+void ls_step_add_hook(ls_step *step, ls_step_point point, ls_status (*hook)(void *context),
+                      void *context)
 {
-    step->hooks[point] = (ls_step_hook){.ask = ask, .context = context};
+    step->hooks[point] = (ls_step_hook){.run = hook, .context = context};
 }
 
-/* before: what the time until now was for; during: what the question's time is for. */
-static ls_status ask(ls_step *s, ls_step_point point, ls_step_clock *clock, ls_step_time before,
-                     ls_step_time during)
+/* `before`: the clock part charged up to now; `during`: the part charged for the hook. */
+static ls_status run_hook(ls_step *s, ls_step_point point, ls_step_clock *clock,
+                          ls_step_time before, ls_step_time during)
 {
     ls_step_hook hook = s->hooks[point];
     ls_status st = LS_OK;
 
-    s->hooks[point] = (ls_step_hook){.ask = NULL};
-    if (hook.ask) {
+    s->hooks[point] = (ls_step_hook){.run = NULL};
+    if (hook.run) {
         ls_step_clock_lap(clock, before);
-        st = hook.ask(hook.context);
+        st = hook.run(hook.context);
         ls_step_clock_lap(clock, during);
     }
     return st;
 }
 
-/* A rank that fails in the middle of it has no whole state. */
+/* A rank that fails in the middle of an update has no consistent state. */
 static ls_status update(ls_step *s, ls_step_clock *clock)
 {
     int64_t number = s->done;
     ls_status st;
 
-    LS_TRY(st, ask(s, LS_STEP_UPDATES, clock, LS_TIME_OPTIMIZER, LS_TIME_CHECKPOINT), out);
+    LS_TRY(st, run_hook(s, LS_STEP_UPDATES, clock, LS_TIME_OPTIMIZER, LS_TIME_CHECKPOINT), out);
     s->done = LS_STEP_PARTIAL;
     LS_TRY(st, ls_step_update(s, clock), out);
     LS_TRY(st, ls_step_fault(s, LS_FAULT_AT_UPDATE), out);
@@ -320,7 +320,7 @@ static void begin(ls_step *s, const ls_step_batch *batch, int64_t number, ls_ste
     s->spoiled = LS_FAULT("train.nonfinite");
     if (s->spoiled || LS_FAULT("train.nonfinite.once"))
         host_state->grad_scale = NAN;
-    copy_windows(s, batch, 0, calls->own * calls->leaf);
+    copy_sequences(s, batch, 0, calls->own * calls->leaf);
     if (calls->own == 0) { /* the update reads it */
         s->host_states[0] = *host_state;
         ls_step_send_numbers(s, 0);
@@ -356,13 +356,13 @@ ls_status ls_step_run(ls_step *s, const ls_step_batch *batch, int64_t number, do
     ls_step_clock_lap(clock, LS_TIME_DATA);
     LS_TRY(st, ls_fault_pass(LS_FAULT_AT_FORWARD), out);
     LS_TRY(st, gradients(s, &host_state, clock), out);
-    LS_TRY(st, ask(s, LS_STEP_SUMMED, clock, LS_TIME_OTHER, LS_TIME_OTHER), out);
+    LS_TRY(st, run_hook(s, LS_STEP_SUMMED, clock, LS_TIME_OTHER, LS_TIME_OTHER), out);
     LS_TRY(st, ls_replica_send_start(s), out);
     LS_TRY(st, ls_step_fault(s, LS_FAULT_AT_VOTE), out);
     LS_TRY(st, ls_step_norm(s), out);
     LS_TRY(st, ls_replica_send_wait(s), out);
     LS_TRY(st, share_losses(s, number, clock), out);
-    ls_step_replay_judge(s);
+    ls_step_graph_compare(s);
     result = judge(s, number, lr);
     if (result.finite)
         LS_TRY(st, update(s, clock), out);
@@ -406,7 +406,7 @@ ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequ
                                    .losses = step->losses,
                                    .need = ls_step_divides(step) ? ls_step_need : NULL,
                                    .context = step};
-        copy_windows(step, windows, done, B);
+        copy_sequences(step, windows, done, B);
         LS_TRY(st, ls_step_forward_only(step, &call), out);
         LS_TRY(st, ls_step_recorded(step), out);
         if (!ls_step_has_losses(step)) {

@@ -54,9 +54,9 @@ typedef struct ls_step_hasher {
     ls_hash hash;
 } ls_step_hasher;
 
-/* step.c: a question to be asked once (ls_step_ask). */
+/* step.c: a function that runs once, at its point of the next step (ls_step_add_hook). */
 typedef struct ls_step_hook {
-    ls_status (*ask)(void *context);
+    ls_status (*run)(void *context);
     void *context;
 } ls_step_hook;
 
@@ -81,15 +81,15 @@ typedef struct ls_step_host_stage {
     int64_t end;    /* elements from here on are in transfers */
 } ls_step_host_stage;
 
-/* graph_replay.c: forward and backward as recorded graphs. */
-typedef enum ls_step_replay_state {
-    LS_REPLAY_OFF,
-    LS_REPLAY_WANTED,
-    LS_REPLAY_READY
-} ls_step_replay_state;
+/* step_graph.c: forward and backward as recorded graphs. */
+typedef enum ls_step_graphs_state {
+    LS_STEP_GRAPHS_OFF,
+    LS_STEP_GRAPHS_WANTED,
+    LS_STEP_GRAPHS_READY
+} ls_step_graphs_state;
 
-typedef struct ls_step_replay {
-    ls_step_replay_state state;
+typedef struct ls_step_graphs {
+    ls_step_graphs_state state;
     struct {
         ls_graph *graph; /* owned */
         int64_t from;    /* then elements from here on of `buffers` leave; -1: none */
@@ -103,9 +103,9 @@ typedef struct ls_step_replay {
     ls_status status;   /* of recording */
     bool launched;      /* in this step */
     int trials;         /* auto: steps that are still compared */
-    int64_t best_ns[2]; /* the least time of a queued step, and of a replayed one */
+    int64_t best_ns[2]; /* the least time of a queued step, and of a launched one */
     int64_t checked_ns; /* when the last step ended */
-} ls_step_replay;
+} ls_step_graphs;
 
 /* group_step.c: what the ranks of one model (mesh.tp, mesh.ep) sum before the norm. */
 typedef struct ls_step_mp_sums {
@@ -182,7 +182,7 @@ struct ls_step {
     ls_step_host_stage host_stage;
     struct ls_step_host_zero *host_zero;             /* owned; NULL: not this exchange */
     struct ls_step_device_exchange *device_exchange; /* likewise */
-    ls_step_replay replay;
+    ls_step_graphs graphs;
     ls_step_mp_sums mp_group;
     ls_step_experts ep_group;
     ls_step_progress progress;
@@ -493,22 +493,22 @@ ls_status ls_step_slice_collect(ls_step *step, const float *part, float *whole);
 ls_status ls_step_slice_scatter(ls_step *step, const float *whole, float *part);
 ls_status ls_step_complete(ls_step *step);
 
-/* --- graph_replay.c --------------------------------------------------------------------------- */
+/* --- step_graph.c ----------------------------------------------------------------------------- */
 
 /* Before the calls of a step are queued: whether they are being recorded; after it: whether that
  * went well, or they must be queued again. Or all of it from what was recorded; false: queue it.
  * After the wait of a step: how long it took. */
-void ls_step_open_replay(ls_step *step);
-void ls_step_close_replay(ls_step *step);
-bool ls_step_replay_begin(ls_step *step, const ls_step_clock *clock);
-bool ls_step_replay_end(ls_step *step);
-bool ls_step_replay_launch(ls_step *step, ls_step_state *host_state, const ls_step_clock *clock);
-void ls_step_replay_judge(ls_step *step);
+void ls_step_open_graphs(ls_step *step);
+void ls_step_close_graphs(ls_step *step);
+bool ls_step_graph_begin(ls_step *step, const ls_step_clock *clock);
+bool ls_step_graph_end(ls_step *step);
+bool ls_step_graph_launch(ls_step *step, ls_step_state *host_state, const ls_step_clock *clock);
+void ls_step_graph_compare(ls_step *step);
 
 /* While recording: what was queued is done now, and elements `from` and above of the first
  * `buffers` gradients leave next. true: it was recording, and goes on with resume. */
-bool ls_step_replay_cut(ls_step *step, int64_t from, int buffers);
-void ls_step_replay_resume(ls_step *step);
+bool ls_step_graph_cut(ls_step *step, int64_t from, int buffers);
+void ls_step_graph_resume(ls_step *step);
 
 /* --- sdc_hash.c ------------------------------------------------------------------------------- */
 

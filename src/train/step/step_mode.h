@@ -45,7 +45,7 @@ typedef struct ls_step_mode {
     int (*parts)(const ls_step *step, ls_mesh_part *parts_out);
     int (*weights)(const ls_step *step, ls_mesh_part *parts_out);
     const ls_step_exchange *exchange; /* where ranks reach each other's memory; NULL: direct */
-    bool replays; /* calls may be recorded (graph_replay.c): passes exchange nothing */
+    bool graphs; /* calls may be recorded (step_graph.c): passes exchange nothing */
     ls_status (*memory)(ls_step *step);
 
     /* A step. split: the leaves of all ranks change; gradients: the sum over all calls of all
@@ -88,7 +88,7 @@ struct ls_step_exchange {
     ls_status (*open_parts)(ls_step *step, int64_t elements);
 
     /* A sum. begin: before the calls of a step; ready: elements `from` and above of the buffers are
-     * complete; leave: the same of so many buffers, also of calls that are replayed; sum: wait for
+     * complete; leave: the same of so many buffers, also of calls in a graph; sum: wait for
      * the end. With ZeRO 2 and 3 all of it once a round: round before it,
      * end_round after it, and at last bring: the sums to the device. */
     void (*begin)(ls_step *step, int64_t elements);

@@ -329,7 +329,7 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
     if (!args->pushes)
         LS_TRY(st, ls_step_open_optimizer(s), out);
     LS_TRY(st, ls_step_open_group(s), out);
-    ls_step_open_replay(s);
+    ls_step_open_graphs(s);
     LS_TRY(st, take_kept(s), out);
     *step_out = s;
 out:
@@ -377,7 +377,7 @@ void ls_step_close(ls_step *step)
     ls_mem_free(step->first_span);
     for (int i = 0; i < step->args.calls.buffers && !ls_step_divides_grads(step); i++)
         free_shared(step, step->args.dp, step->grads[i]);
-    ls_step_close_replay(step);
+    ls_step_close_graphs(step);
     ls_step_close_host_zero(step);
     ls_step_close_host_stage(step);
     ls_window_close(&step->grad_window);

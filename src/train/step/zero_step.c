@@ -151,7 +151,7 @@ ls_status ls_step_zero_complete(ls_step *s)
 
 const ls_step_mode ls_step_mode_zero_update = {.fits = fits_update,
                                                .parts = ls_step_zero_parts,
-                                               .replays = true,
+                                               .graphs = true,
                                                .gradients = ls_step_dense_gradients,
                                                .ready = ls_step_dense_ready,
                                                .norm = norm,
