@@ -2,10 +2,13 @@
  *
  *   batch          this rank's sequences to the device
  *   gradients      forward and backward of all calls, summed over ranks: the mode's row
- *   questions      of others, now that nothing of the step is in the weights (ls_step_add_hook)
+ *   hook           LS_STEP_SUMMED: nothing of the step is in the weights yet (ls_step_add_hook)
+ *   copies         summed gradients leave for the ranks that hold copies (ls_replica_send_start)
  *   norm           tree over fixed blocks -> norm, clip factor, first bad block, in device memory
+ *   copies         have arrived (ls_replica_send_wait)
  *   losses         one wait: the host reads the losses of all ranks and the norm; a step in which
  *                  one of them is not finite ends here
+ *   hook           LS_STEP_UPDATES: the first weight or moment is about to change
  *   update         the optimizer reads the clip factor on the device
  *   spread         new weights to the ranks that read them: the mode's row
  *
