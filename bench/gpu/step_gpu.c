@@ -42,7 +42,7 @@ typedef struct bench {
     uint16_t *copy; /* bf16 weights */
     void *in0, *branch, *yf, *dstream, *dy, *dqkv, *datt, *dz, *scratch;
     int32_t *tokens, *targets;
-    ls_adamw_span *spans;
+    ls_optimizer_span *spans;
     int64_t n_spans;
     ls_step_state *state;
     ls_norm_result *result;
@@ -77,17 +77,17 @@ static void *take(bench *b, int64_t bytes, const char *what)
 
 /* --- the model ------------------------------------------------------------------------------ */
 
-static int64_t param(bench *b, ls_adamw_span *spans, int64_t n, bool matrix)
+static int64_t param(bench *b, ls_optimizer_span *spans, int64_t n, bool matrix)
 {
     int64_t first = b->flat;
 
-    spans[b->n_spans++] = (ls_adamw_span){
+    spans[b->n_spans++] = (ls_optimizer_span){
         .first = first, .w_first = first, .count = n, .decay = matrix ? 1.0f : 0.0f, .rate = 1};
     b->flat = ls_round_up(first + n, 64);
     return first;
 }
 
-static void lay_out(bench *b, ls_adamw_span *spans)
+static void lay_out(bench *b, ls_optimizer_span *spans)
 {
     const shape *s = &b->s;
     int64_t C = s->C, F = s->F;
@@ -113,7 +113,7 @@ static void lay_out(bench *b, ls_adamw_span *spans)
     b->lnf_b = param(b, spans, C, false);
 }
 
-static void start_weights(bench *b, const ls_adamw_span *spans)
+static void start_weights(bench *b, const ls_optimizer_span *spans)
 {
     float *host = calloc((size_t)b->flat, sizeof *host);
 
@@ -357,7 +357,7 @@ static void backward(bench *b)
 static void update(bench *b)
 {
     ls_norm2 n = {b->grad, b->partials, b->result, b->state, b->flat};
-    ls_adamw a = {.w = b->w, .m = b->m, .v = b->v, .grad = b->grad, .spans = b->spans};
+    ls_optimizer_update a = {.w = b->w, .m = b->m, .v = b->v, .grad = b->grad, .spans = b->spans};
 
     a.n_spans = b->n_spans, a.copy = b->copy, a.copy_type = LS_BF16, a.state = b->state;
     a.result = b->result;
@@ -477,7 +477,7 @@ int main(int argc, char **argv)
 {
     static bench b;
     int64_t v[7] = {64, 1024, 12, 768, 12, 50304, 20};
-    static ls_adamw_span spans[MOST_TENSORS];
+    static ls_optimizer_span spans[MOST_TENSORS];
     int64_t began = ls_time_now_ns();
     ls_graph *graph = NULL;
     float gnorm;

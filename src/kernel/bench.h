@@ -60,7 +60,7 @@ typedef struct ls_bench {
         ls_cast cast;
         ls_fill fill;
         ls_norm2 norm2;
-        ls_adamw adamw;
+        ls_optimizer_update optimizer_update;
         ls_lamb lamb;
         ls_momentum momentum;
         ls_muon muon;

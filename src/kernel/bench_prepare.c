@@ -301,20 +301,20 @@ static const ls_norm_result *good_norm(ls_bench *b)
 }
 
 /* One span over everything. */
-static const ls_adamw_span *one_span(ls_bench *b)
+static const ls_optimizer_span *one_span(ls_bench *b)
 {
-    const ls_adamw_span span = {.count = b->d->n, .decay = 1, .rate = 1};
+    const ls_optimizer_span span = {.count = b->d->n, .decay = 1, .rate = 1};
     void *there = bytes_of(b, sizeof span);
 
     copy_in(b, there, &span, sizeof span);
     return there;
 }
 
-static void prepare_adamw(ls_bench *b)
+static void prepare_optimizer_update(ls_bench *b)
 {
-    ARGS(adamw, .w = floats(b, b->d->n), .m = floats(b, b->d->n), .v = floats(b, b->d->n),
-         .grad = floats(b, b->d->n), .spans = one_span(b), .n_spans = 1, .state = state(b),
-         .result = good_norm(b));
+    ARGS(optimizer_update, .w = floats(b, b->d->n), .m = floats(b, b->d->n),
+         .v = floats(b, b->d->n), .grad = floats(b, b->d->n), .spans = one_span(b), .n_spans = 1,
+         .state = state(b), .result = good_norm(b));
 }
 
 /* The first part, which has most of the work, on one tensor. */
@@ -401,9 +401,9 @@ static void prepare_pack(ls_bench *b)
     X(LS_ROW_CAST, cast, cast)                            \
     X(LS_ROW_FILL, fill, fill)                            \
     X(LS_ROW_NORM2, norm2, norm2)                         \
-    X(LS_ROW_ADAMW, adamw, adamw)                         \
-    X(LS_ROW_LION, lion, adamw)                           \
-    X(LS_ROW_SGD, sgd, adamw)                             \
+    X(LS_ROW_ADAMW, adamw, optimizer_update)              \
+    X(LS_ROW_LION, lion, optimizer_update)                \
+    X(LS_ROW_SGD, sgd, optimizer_update)                  \
     X(LS_ROW_LAMB, lamb, lamb)                            \
     X(LS_ROW_MOMENTUM, momentum, momentum)                \
     X(LS_ROW_MUON, muon, muon)                            \

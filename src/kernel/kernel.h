@@ -478,18 +478,19 @@ typedef struct ls_norm2 {
 } ls_norm2;
 
 /* adamw: for each span, with g = grad * result->factor: m, v, then w -= lr (m^ / (sqrt(v^) + eps) +
- * decay w). Does nothing at all when result->bad_block >= 0 (the host decides what to do). */
-typedef struct ls_adamw_span {
+ * decay w). Does nothing at all when result->bad_block >= 0 (the host decides what to do). lion and
+ * sgd have the same arguments. */
+typedef struct ls_optimizer_span {
     int64_t first, count; /* elements of m, v and grad */
     int64_t w_first; /* the same in w: parameters that are not trained have a place only there */
     float decay;     /* multiplies state->weight_decay: 0 or 1 */
     float rate;      /* multiplies state->lr */
     int64_t v_gap;   /* elements before `first` that have no place in v */
-} ls_adamw_span;
-typedef struct ls_adamw {
+} ls_optimizer_span;
+typedef struct ls_optimizer_update {
     float *w, *m, *v;
     const float *grad;
-    const ls_adamw_span *spans; /* device memory */
+    const ls_optimizer_span *spans; /* device memory */
     int64_t n_spans;
     void *copy; /* the new weights once more, rounded to copy_type, at the places they have
                    in w: what rows of a smaller type read; or NULL */
@@ -497,7 +498,7 @@ typedef struct ls_adamw {
     ls_rounding rounding; /* of the copy */
     const ls_step_state *state;
     const ls_norm_result *result;
-} ls_adamw;
+} ls_optimizer_update;
 
 /* lion: the same arguments, without v: w -= lr (sign(beta1 m + (1 - beta1) g) + decay w), then m =
  * beta2 m + (1 - beta2) g (Chen et al., 2023). */
@@ -547,8 +548,8 @@ typedef struct ls_lamb {
  * 0. */
 typedef struct ls_momentum {
     float *m, *grad;
-    const ls_adamw_span *spans; /* device memory; first is of m, w_first of grad; with count, that
-                                 * is all that is read */
+    const ls_optimizer_span *spans; /* device memory; first is of m, w_first of grad; with count,
+                                     * that is all that is read */
     int64_t n_spans;
     int64_t n; /* elements of all spans together */
     const ls_step_state *state;
@@ -602,9 +603,9 @@ typedef struct ls_muon {
     X(CAST, cast, ls_cast)                            \
     X(FILL, fill, ls_fill)                            \
     X(NORM2, norm2, ls_norm2)                         \
-    X(ADAMW, adamw, ls_adamw)                         \
-    X(LION, lion, ls_adamw)                           \
-    X(SGD, sgd, ls_adamw)                             \
+    X(ADAMW, adamw, ls_optimizer_update)              \
+    X(LION, lion, ls_optimizer_update)                \
+    X(SGD, sgd, ls_optimizer_update)                  \
     X(LAMB, lamb, ls_lamb)                            \
     X(MOMENTUM, momentum, ls_momentum)                \
     X(MUON, muon, ls_muon)
@@ -662,15 +663,18 @@ ls_status ls_kernel_for(const ls_device *device, const char *name, const ls_kern
 /* A number made of the sizes of all arguments: a plugin built against other ones is refused. */
 static inline uint64_t ls_kernel_stamp(void)
 {
-    const size_t sizes[] = {
-        sizeof(ls_kernels),       sizeof(ls_step_state),    sizeof(ls_linear_fwd),
-        sizeof(ls_linear_bwd_x),  sizeof(ls_linear_bwd_w),  sizeof(ls_qkv),
-        sizeof(ls_attention_fwd), sizeof(ls_attention_bwd), sizeof(ls_norm_fwd),
-        sizeof(ls_norm_bwd),      sizeof(ls_act_args),      sizeof(ls_embed_fwd),
-        sizeof(ls_embed_bwd),     sizeof(ls_head),          sizeof(ls_norm_result),
-        sizeof(ls_adamw_span),    sizeof(ls_adamw),         sizeof(ls_lamb_piece),
-        sizeof(ls_lamb_tensor),   sizeof(ls_lamb),          sizeof(ls_momentum),
-        sizeof(ls_muon),          sizeof(ls_pack),          LS_ROWS + 256 * sizeof(ls_groups)};
+    const size_t sizes[] = {sizeof(ls_kernels),        sizeof(ls_step_state),
+                            sizeof(ls_linear_fwd),     sizeof(ls_linear_bwd_x),
+                            sizeof(ls_linear_bwd_w),   sizeof(ls_qkv),
+                            sizeof(ls_attention_fwd),  sizeof(ls_attention_bwd),
+                            sizeof(ls_norm_fwd),       sizeof(ls_norm_bwd),
+                            sizeof(ls_act_args),       sizeof(ls_embed_fwd),
+                            sizeof(ls_embed_bwd),      sizeof(ls_head),
+                            sizeof(ls_norm_result),    sizeof(ls_lamb_piece),
+                            sizeof(ls_lamb_tensor),    sizeof(ls_lamb),
+                            sizeof(ls_optimizer_span), sizeof(ls_optimizer_update),
+                            sizeof(ls_momentum),       sizeof(ls_muon),
+                            sizeof(ls_pack),           LS_ROWS + 256 * sizeof(ls_groups)};
     uint64_t stamp = 0;
 
     for (size_t i = 0; i < LS_COUNT(sizes); i++)

@@ -158,7 +158,7 @@ static ls_cost cast(const ls_cast *a)
 }
 
 /* grad, w and each moment; they again, but for grad; the copy. */
-static ls_cost elements(const ls_adamw *a, int moments, int64_t n)
+static ls_cost elements(const ls_optimizer_update *a, int moments, int64_t n)
 {
     return flat((3 + 2 * moments) * 4 + (a->copy ? (double)ls_dtype_bytes(a->copy_type) : 0), n);
 }

@@ -7,7 +7,7 @@
  * chunks of moments that lie on a disk and copies at a peer are spans like any other. */
 #include "optim/optim_impl.h"
 
-static void elements(const ls_kernels *kernels, ls_stream *stream, const ls_adamw *spans)
+static void elements(const ls_kernels *kernels, ls_stream *stream, const ls_optimizer_update *spans)
 {
     kernels->adamw(stream, spans);
 }

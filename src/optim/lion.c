@@ -7,7 +7,7 @@
  * numbers alone. */
 #include "optim/optim_impl.h"
 
-static void elements(const ls_kernels *kernels, ls_stream *stream, const ls_adamw *spans)
+static void elements(const ls_kernels *kernels, ls_stream *stream, const ls_optimizer_update *spans)
 {
     kernels->lion(stream, spans);
 }

@@ -43,7 +43,7 @@ typedef struct matrix {
 } matrix;
 
 typedef struct muon {
-    ls_adamw_span *spans; /* matrices, or the parts of them that this rank has */
+    ls_optimizer_span *spans; /* matrices, or the parts of them that this rank has */
     int64_t n_spans, n;
     float *x[2], *square[2]; /* of the matrix in hand */
     ls_norm_result *norm;
@@ -71,7 +71,7 @@ static ls_optim_work work_of(const ls_run *run, const ls_model *model)
         w.matrix = ls_max_i64(w.matrix, p->shape[0] * cols);
         w.square = ls_max_i64(w.square, side * side);
     }
-    w.list_bytes = ls_round_up(most_spans(model) * (int64_t)sizeof(ls_adamw_span), 256);
+    w.list_bytes = ls_round_up(most_spans(model) * (int64_t)sizeof(ls_optimizer_span), 256);
     w.bytes = w.list_bytes + 2 * ls_round_up(w.matrix * (int64_t)sizeof(float), 256) +
               2 * ls_round_up(w.square * (int64_t)sizeof(float), 256) +
               ls_round_up(sizeof(ls_norm_result), 256);
@@ -118,7 +118,7 @@ static void deal(muon *u, int ranks)
 }
 
 /* A matrix, and the pieces of it that this rank updates the moments of. */
-static void add_matrix(const ls_optim_args *a, const ls_param *p, muon *u, ls_adamw_span *spans)
+static void add_matrix(const ls_optim_args *a, const ls_param *p, muon *u, ls_optimizer_span *spans)
 {
     int64_t end = p->trained + p->count;
     ls_optim_piece piece;
@@ -131,9 +131,9 @@ static void add_matrix(const ls_optim_args *a, const ls_param *p, muon *u, ls_ad
                                             .parts = p->parts};
     for (int64_t at = p->trained; a->ranks.piece(a->ranks.context, at, end, &piece);
          at = piece.first + piece.count) {
-        spans[u->n_spans++] = (ls_adamw_span){.first = piece.packed,
-                                              .w_first = a->redoes ? piece.packed : piece.first,
-                                              .count = piece.count};
+        spans[u->n_spans++] = (ls_optimizer_span){.first = piece.packed,
+                                                  .w_first = a->redoes ? piece.packed : piece.first,
+                                                  .count = piece.count};
         u->n += piece.count;
     }
 }
@@ -141,7 +141,7 @@ static void add_matrix(const ls_optim_args *a, const ls_param *p, muon *u, ls_ad
 static ls_status open_muon(ls_optim *o)
 {
     const ls_model *model = o->args.model;
-    ls_adamw_span *spans = ls_mem_array((size_t)most_spans(model), sizeof *spans);
+    ls_optimizer_span *spans = ls_mem_array((size_t)most_spans(model), sizeof *spans);
     muon *u = o->own = ls_mem_alloc(sizeof *u);
     ls_status st = LS_ENOMEM;
 
@@ -304,7 +304,7 @@ out:
     return st;
 }
 
-static void elements(const ls_kernels *kernels, ls_stream *stream, const ls_adamw *spans)
+static void elements(const ls_kernels *kernels, ls_stream *stream, const ls_optimizer_update *spans)
 {
     kernels->adamw(stream, spans);
 }

@@ -119,7 +119,7 @@ ls_step_state ls_optim_numbers(const ls_run *run, double steps, double share, do
 
 /* Weight decay differs between matrices and vectors. */
 int64_t ls_optim_spans(const ls_run *run, const ls_model *model, ls_mesh_part own, bool packed,
-                       bool whole, ls_adamw_span *spans_out)
+                       bool whole, ls_optimizer_span *spans_out)
 {
     double rate = run->train.adamw_lr > 0 ? run->train.adamw_lr / run->train.lr : 1;
     int64_t n = 0;
@@ -131,7 +131,7 @@ int64_t ls_optim_spans(const ls_run *run, const ls_model *model, ls_mesh_part ow
         if (p->trained < 0 || first >= end || ls_optim_is_matrix(run, p))
             continue;
         bool gap = whole && ls_optim_keeps(run, 2);
-        spans_out[n++] = (ls_adamw_span){
+        spans_out[n++] = (ls_optimizer_span){
             .first = first - own.first,
             .w_first = packed ? own.packed + first - own.first : p->first + first - p->trained,
             .count = end - first,
@@ -143,7 +143,7 @@ int64_t ls_optim_spans(const ls_run *run, const ls_model *model, ls_mesh_part ow
 }
 
 void ls_optim_elements(const ls_run *run, const ls_kernels *kernels, ls_stream *stream,
-                       const ls_adamw *spans)
+                       const ls_optimizer_update *spans)
 {
     row_of(run)->elements(kernels, stream, spans);
 }

@@ -60,11 +60,11 @@ ls_step_state ls_optim_numbers(const ls_run *run, double steps, double share, do
  * do, otherwise in their own places. whole: this is all there is, and moments that a parameter
  * lacks leave no gap. Returns how many: a parameter or the end of the part ends each. */
 int64_t ls_optim_spans(const ls_run *run, const ls_model *model, ls_mesh_part own, bool packed,
-                       bool whole, ls_adamw_span *spans_out);
+                       bool whole, ls_optimizer_span *spans_out);
 
 /* The update of these spans. v is NULL where the run keeps one moment. */
 void ls_optim_elements(const ls_run *run, const ls_kernels *kernels, ls_stream *stream,
-                       const ls_adamw *spans);
+                       const ls_optimizer_update *spans);
 
 /* --- a whole update ----------------------------------------------------------------------------- */
 

@@ -8,7 +8,8 @@ LS_C_BEGIN
 /* One optimizer. What it does not need is NULL; AdamW needs `elements` alone. */
 typedef struct ls_optim_row {
     /* A list of spans, element by element: everything, or what is no matrix. */
-    void (*elements)(const ls_kernels *kernels, ls_stream *stream, const ls_adamw *spans);
+    void (*elements)(const ls_kernels *kernels, ls_stream *stream,
+                     const ls_optimizer_update *spans);
 
     /* Work memory beside the moments. */
     ls_optim_work (*work)(const ls_run *run, const ls_model *model);

@@ -11,7 +11,7 @@
  * stays the same the sum is then the same after shares as after the whole. */
 #include "optim/optim_impl.h"
 
-static void elements(const ls_kernels *kernels, ls_stream *stream, const ls_adamw *spans)
+static void elements(const ls_kernels *kernels, ls_stream *stream, const ls_optimizer_update *spans)
 {
     kernels->sgd(stream, spans);
 }

@@ -44,7 +44,7 @@ int64_t ls_memory_step_bytes(const ls_model *model, const ls_calls *calls)
            ls_round_up(tokens * (int64_t)sizeof(float), 256) +
            ls_round_up(ls_calls_held(calls) * (int64_t)sizeof(double), 256) +
            ls_round_up(blocks * (int64_t)sizeof(float), 256) +
-           ls_round_up(ls_memory_spans(model) * (int64_t)sizeof(ls_adamw_span), 256) +
+           ls_round_up(ls_memory_spans(model) * (int64_t)sizeof(ls_optimizer_span), 256) +
            ls_round_up(sizeof(ls_norm_result), 256) + ls_round_up(sizeof(ls_step_state), 256);
 }
 

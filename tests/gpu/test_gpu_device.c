@@ -134,11 +134,12 @@ LS_TEST(gpu_tells_a_bad_token)
     ls_gpu_tensor m = ls_gpu_floats(&g, "m", 4, 1);
     ls_step_state state = {.lr = 1, .bias1 = 1, .bias2 = 1};
     ls_norm_result result = {.norm = 1, .factor = 1, .bad_block = -1};
-    ls_adamw_span span = {.count = 4, .rate = 1};
+    ls_optimizer_span span = {.count = 4, .rate = 1};
     tokens.ints[5] = 77;
     tokens.ints[6] = -3;
     ls_gpu_send(&g, &tokens);
-    ls_adamw step = {.w = w.device, .m = m.device, .v = m.device, .grad = m.device, .n_spans = 1};
+    ls_optimizer_update step = {
+        .w = w.device, .m = m.device, .v = m.device, .grad = m.device, .n_spans = 1};
     step.spans = ls_gpu_bytes(&g, "spans", &span, sizeof span).device;
     step.state = ls_gpu_bytes(&g, "state", &state, sizeof state).device;
     step.result = ls_gpu_bytes(&g, "result", &result, sizeof result).device;

@@ -20,14 +20,14 @@ static const ls_norm_result bad = {.norm = 3, .bad_block = 2};
 /* --- optimizers with one moment ---------------------------------------------------------------
  */
 
-typedef void one_moment_row(const ls_kernels *k, ls_stream *stream, const ls_adamw *a);
+typedef void one_moment_row(const ls_kernels *k, ls_stream *stream, const ls_optimizer_update *a);
 
-static void run_lion(const ls_kernels *k, ls_stream *stream, const ls_adamw *a)
+static void run_lion(const ls_kernels *k, ls_stream *stream, const ls_optimizer_update *a)
 {
     k->lion(stream, a);
 }
 
-static void run_sgd(const ls_kernels *k, ls_stream *stream, const ls_adamw *a)
+static void run_sgd(const ls_kernels *k, ls_stream *stream, const ls_optimizer_update *a)
 {
     k->sgd(stream, a);
 }
@@ -44,13 +44,13 @@ static void one_moment_case(ls_gpu *g, const void *shape)
     const one_moment_shape *s = shape;
     const ls_norm_result *result = s->bad ? &bad : &good;
     int64_t half = ls_round_up(s->n / 2, 4);
-    const ls_adamw_span spans[2] = {
+    const ls_optimizer_span spans[2] = {
         {.count = half, .w_first = s->gap, .decay = 1, .rate = 1},
         {.first = half, .w_first = half + s->gap, .count = s->n - half, .rate = 0.5f}};
     ls_gpu_tensor w = ls_gpu_floats(g, "w", s->n + s->gap, 1);
     ls_gpu_tensor m = ls_gpu_floats(g, "m", s->n, 0.1f), grad = ls_gpu_floats(g, "grad", s->n, 1);
     ls_gpu_tensor copy = ls_gpu_values(g, "copy", s->n + s->gap, 0);
-    ls_adamw a = {.n_spans = 2}, r = a;
+    ls_optimizer_update a = {.n_spans = 2}, r = a;
 
     a.spans = ls_gpu_bytes(g, "spans", spans, sizeof spans).device;
     a.state = ls_gpu_bytes(g, "state", &step_state, sizeof step_state).device;
@@ -176,7 +176,7 @@ LS_TEST_SECONDS(gpu_lamb_replicas_reference, 60)
 static void momentum_case(ls_gpu *g, const void *shape)
 {
     const int64_t n = *(const int64_t *)shape;
-    const ls_adamw_span spans[2] = {
+    const ls_optimizer_span spans[2] = {
         {.first = 0, .w_first = 0, .count = n / 2},
         {.first = n / 2 + 1, .w_first = n / 2 + 1, .count = n - n / 2 - 1}};
     ls_gpu_tensor m = ls_gpu_floats(g, "m", n, 1), grad = ls_gpu_floats(g, "grad", n, 1);

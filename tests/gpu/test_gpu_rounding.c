@@ -41,7 +41,7 @@ static void rounding_case(ls_gpu *g, const void *shape)
     ls_gpu_tensor w = ls_gpu_floats(g, "w", n, 1), m = ls_gpu_floats(g, "m", n, 0.1f);
     ls_gpu_tensor v = ls_gpu_floats(g, "v", n, 0.1f), grad = ls_gpu_floats(g, "grad", n, 1);
     ls_gpu_tensor copy = ls_gpu_values(g, "copy", n, 0);
-    const ls_adamw_span span = {.count = n, .decay = 1, .rate = 1};
+    const ls_optimizer_span span = {.count = n, .decay = 1, .rate = 1};
     const void *numbers = ls_gpu_bytes(g, "state", &state, sizeof state).device;
     const void *result = ls_gpu_bytes(g, "result", &good, sizeof good).device;
 
@@ -55,7 +55,8 @@ static void rounding_case(ls_gpu *g, const void *shape)
                                      .n = n,
                                      .rounding = rule});
     check_copy(g, &w, &copy);
-    g->k->adamw(g->stream, &(ls_adamw){.w = w.device,
+    g->k->adamw(g->stream,
+                &(ls_optimizer_update){.w = w.device,
                                        .m = m.device,
                                        .v = v.device,
                                        .grad = grad.device,

@@ -402,7 +402,7 @@ static void step_case(ls_gpu *g, const void *shape)
     int64_t n = s->n, blocks = (n + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
     ls_step_state state = step_state;
     ls_norm_result want, got;
-    ls_adamw_span spans[8];
+    ls_optimizer_span spans[8];
     void *state_device = ls_gpu_bytes(g, "state", &state, sizeof state).device;
     void *result = ls_gpu_bytes(g, "result", &want, sizeof want).device;
     ls_gpu_tensor grad = ls_gpu_floats(g, "grad", n, 1),
@@ -438,18 +438,18 @@ static void step_case(ls_gpu *g, const void *shape)
     /* w has n elements more in front, for parameters that are not trained; gaps between spans. */
     for (int64_t i = 0; i < s->spans; i++) {
         int64_t first = i * n / s->spans;
-        spans[i] = (ls_adamw_span){.first = first,
-                                   .w_first = first + 4 * 16,
-                                   .count = (i + 1) * n / s->spans - first - (i + 1 < s->spans),
-                                   .decay = (float)(i % 2),
-                                   .rate = i % 3 ? 1 : 0.5f};
+        spans[i] = (ls_optimizer_span){.first = first,
+                                       .w_first = first + 4 * 16,
+                                       .count = (i + 1) * n / s->spans - first - (i + 1 < s->spans),
+                                       .decay = (float)(i % 2),
+                                       .rate = i % 3 ? 1 : 0.5f};
     }
     ls_gpu_tensor w = ls_gpu_floats(g, "w", n + 64, 1), m = ls_gpu_floats(g, "m", n, 0.1f);
     ls_gpu_tensor v = ls_gpu_floats(g, "v", n, 0.1f), copy = ls_gpu_values(g, "copy", n + 64, 0);
     for (int64_t i = 0; i < n; i++)
         v.host[i] = fabsf(v.host[i]);
     ls_gpu_send(g, &v);
-    ls_adamw a = {.n_spans = s->spans}, r = a;
+    ls_optimizer_update a = {.n_spans = s->spans}, r = a;
     a.spans = ls_gpu_bytes(g, "spans", spans, s->spans * (int64_t)sizeof *spans).device;
     a.w = w.device, a.m = m.device, a.v = v.device, a.grad = grad.device, a.state = state_device;
     a.result = result, a.copy = copy.device, a.copy_type = g->type;

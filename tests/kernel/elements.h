@@ -14,42 +14,43 @@ enum { ELEMENTS_STEPS = 5 };
 /* Numbers of an update, and the rule: w and m of one element, for a gradient that is scaled. */
 typedef struct elements_case {
     ls_row row;
-    void (*run)(const ls_kernels *k, ls_stream *stream, const ls_adamw *a);
+    void (*run)(const ls_kernels *k, ls_stream *stream, const ls_optimizer_update *a);
     void (*rule)(const ls_step_state *s, double lr, double decay, double g, double *w, double *m);
     ls_step_state state;
 } elements_case;
 
 /* An update without second moments. */
-static inline ls_adamw elements_make(ls_check *c, const elements_case *e, int64_t n, int64_t spans)
+static inline ls_optimizer_update elements_make(ls_check *c, const elements_case *e, int64_t n,
+                                                int64_t spans)
 {
     ls_step_state *state = ls_check_bytes(c, "state", sizeof *state);
     ls_norm_result *result = ls_check_bytes(c, "result", sizeof *result);
-    ls_adamw_span *list = ls_check_bytes(c, "spans", spans * (int64_t)sizeof *list);
+    ls_optimizer_span *list = ls_check_bytes(c, "spans", spans * (int64_t)sizeof *list);
 
     *state = e->state;
     *result = (ls_norm_result){.norm = 2, .factor = 0.5f, .bad_block = -1};
     /* Spans with a gap of one element between them, alternating decay and rate. */
     for (int64_t i = 0; i < spans; i++) {
         int64_t first = i * n / spans;
-        list[i] = (ls_adamw_span){.first = first,
-                                  .w_first = first,
-                                  .count = (i + 1) * n / spans - first - (i + 1 < spans),
-                                  .decay = (float)(i % 2),
-                                  .rate = i % 3 ? 1 : 0.5f};
+        list[i] = (ls_optimizer_span){.first = first,
+                                      .w_first = first,
+                                      .count = (i + 1) * n / spans - first - (i + 1 < spans),
+                                      .decay = (float)(i % 2),
+                                      .rate = i % 3 ? 1 : 0.5f};
     }
-    ls_adamw a = {.w = ls_check_floats(c, "w", n, 1),
-                  .m = ls_check_floats(c, "m", n, 0),
-                  .grad = ls_check_floats(c, "grad", n, 1),
-                  .spans = list,
-                  .n_spans = spans,
-                  .state = state,
-                  .result = result};
+    ls_optimizer_update a = {.w = ls_check_floats(c, "w", n, 1),
+                             .m = ls_check_floats(c, "m", n, 0),
+                             .grad = ls_check_floats(c, "grad", n, 1),
+                             .spans = list,
+                             .n_spans = spans,
+                             .state = state,
+                             .result = result};
     memset(a.m, 0, (size_t)n * sizeof *a.m);
     return a;
 }
 
 /* Gradients that change from step to step (1 is the first). */
-static inline void elements_prepare(const ls_adamw *a, int64_t n, int t)
+static inline void elements_prepare(const ls_optimizer_update *a, int64_t n, int t)
 {
     for (int64_t i = 0; i < n && t > 1; i++)
         ((float *)(uintptr_t)a->grad)[i] *= i % 2 ? -0.7f : 1.1f;
@@ -64,7 +65,7 @@ static inline void elements_run_shape(ls_check *c, const ls_kernels *k, const vo
                                       float *out)
 {
     const elements_shape *s = shape;
-    ls_adamw a = elements_make(c, s->of, s->n, s->spans);
+    ls_optimizer_update a = elements_make(c, s->of, s->n, s->spans);
 
     for (int t = 1; t <= ELEMENTS_STEPS; t++) {
         elements_prepare(&a, s->n, t);
@@ -95,7 +96,7 @@ static inline void elements_follow_the_formula(const elements_case *e)
         double w[N], m[N] = {0};
         ls_check c;
         ls_check_begin(&c, 2);
-        ls_adamw a = elements_make(&c, e, N, 2);
+        ls_optimizer_update a = elements_make(&c, e, N, 2);
         for (int i = 0; i < N; i++)
             w[i] = (double)a.w[i];
         for (int t = 1; t <= ELEMENTS_STEPS; t++) {
@@ -126,7 +127,7 @@ static inline void elements_touch_nothing_when_they_must_not(const elements_case
     for (int k = 0; k < count; k++) {
         ls_check c;
         ls_check_begin(&c, 2);
-        ls_adamw a = elements_make(&c, e, N, 2);
+        ls_optimizer_update a = elements_make(&c, e, N, 2);
         ls_norm_result *result = (ls_norm_result *)(uintptr_t)a.result;
         float *w = ls_check_copy(&c, "w before", a.w, N), *zero = ls_check_copy(&c, "0", a.m, N);
         result->bad_block = 0;
@@ -160,8 +161,8 @@ static inline void elements_copy_the_weights(const elements_case *e, bool stocha
     for (int k = 0; k < count; k++) {
         ls_check c;
         ls_check_begin(&c, 3);
-        ls_adamw plain = elements_make(&c, e, N, 3), a = plain;
-        ls_adamw_span *spans = ls_check_bytes(&c, "spans of the copy", 3 * sizeof *spans);
+        ls_optimizer_update plain = elements_make(&c, e, N, 3), a = plain;
+        ls_optimizer_span *spans = ls_check_bytes(&c, "spans of the copy", 3 * sizeof *spans);
         uint16_t *copy = ls_check_bytes(&c, "copy", (N + GAP) * 2);
         memset(copy, 0xff, (N + GAP) * sizeof *copy);
         memcpy(spans, plain.spans, 3 * sizeof *spans);
@@ -204,7 +205,7 @@ static inline void elements_leave_no_denormal_moment(const elements_case *e)
     for (int k = 0; k < count; k++) {
         ls_check c;
         ls_check_begin(&c, 1);
-        ls_adamw a = elements_make(&c, e, N, 1);
+        ls_optimizer_update a = elements_make(&c, e, N, 1);
         memset((float *)(uintptr_t)a.grad, 0, N * sizeof *a.grad);
         for (int i = 0; i < N; i++)
             a.m[i] = i % 2 ? -1e-41f : 1e-36f;

@@ -6,12 +6,12 @@
 
 enum { STEPS = 5 };
 
-static ls_adamw make(ls_check *c, int64_t n, int64_t spans)
+static ls_optimizer_update make(ls_check *c, int64_t n, int64_t spans)
 {
-    ls_adamw a = {.n_spans = spans};
+    ls_optimizer_update a = {.n_spans = spans};
     ls_step_state *state = ls_check_bytes(c, "state", sizeof *state);
     ls_norm_result *result = ls_check_bytes(c, "result", sizeof *result);
-    ls_adamw_span *list = ls_check_bytes(c, "spans", spans * (int64_t)sizeof *list);
+    ls_optimizer_span *list = ls_check_bytes(c, "spans", spans * (int64_t)sizeof *list);
 
     *state = (ls_step_state){.lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f};
     state->weight_decay = 0.1f;
@@ -19,11 +19,11 @@ static ls_adamw make(ls_check *c, int64_t n, int64_t spans)
     /* Spans with a gap of one element between them, alternating decay and rate. */
     for (int64_t i = 0; i < spans; i++) {
         int64_t first = i * n / spans;
-        list[i] = (ls_adamw_span){.first = first,
-                                  .w_first = first,
-                                  .count = (i + 1) * n / spans - first - (i + 1 < spans),
-                                  .decay = (float)(i % 2),
-                                  .rate = i % 3 ? 1 : 0.5f};
+        list[i] = (ls_optimizer_span){.first = first,
+                                      .w_first = first,
+                                      .count = (i + 1) * n / spans - first - (i + 1 < spans),
+                                      .decay = (float)(i % 2),
+                                      .rate = i % 3 ? 1 : 0.5f};
     }
     a.w = ls_check_floats(c, "w", n, 1);
     a.m = ls_check_floats(c, "m", n, 0);
@@ -38,7 +38,7 @@ static ls_adamw make(ls_check *c, int64_t n, int64_t spans)
 }
 
 /* Gradients that change from step to step, and the state of step t (1 is the first). */
-static void prepare(ls_adamw *a, int64_t n, int t)
+static void prepare(ls_optimizer_update *a, int64_t n, int t)
 {
     ls_step_state *s = (ls_step_state *)(uintptr_t)a->state;
 
@@ -55,7 +55,7 @@ typedef struct shape {
 static void run(ls_check *c, const ls_kernels *k, const void *shape_, float *out)
 {
     const shape *s = shape_;
-    ls_adamw a = make(c, s->n, s->spans);
+    ls_optimizer_update a = make(c, s->n, s->spans);
 
     for (int t = 1; t <= STEPS; t++) {
         prepare(&a, s->n, t);
@@ -85,7 +85,7 @@ LS_TEST(adamw_follows_the_formula_over_five_steps)
         double w[N], m[N] = {0}, v[N] = {0};
         ls_check c;
         ls_check_begin(&c, 2);
-        ls_adamw a = make(&c, N, 2);
+        ls_optimizer_update a = make(&c, N, 2);
         for (int i = 0; i < N; i++)
             w[i] = (double)a.w[i];
         for (int t = 1; t <= STEPS; t++) {
@@ -118,7 +118,7 @@ LS_TEST(adamw_touches_nothing_when_it_must_not)
     for (int k = 0; k < count; k++) {
         ls_check c;
         ls_check_begin(&c, 2);
-        ls_adamw a = make(&c, N, 2);
+        ls_optimizer_update a = make(&c, N, 2);
         ls_norm_result *result = (ls_norm_result *)(uintptr_t)a.result;
         float *w = ls_check_copy(&c, "w before", a.w, N), *zero = ls_check_copy(&c, "0", a.m, N);
         prepare(&a, N, 1);
@@ -153,7 +153,7 @@ LS_TEST(adamw_leaves_no_denormal_first_moment)
     for (int k = 0; k < count; k++) {
         ls_check c;
         ls_check_begin(&c, 1);
-        ls_adamw a = make(&c, N, 1);
+        ls_optimizer_update a = make(&c, N, 1);
         prepare(&a, N, 1);
         memset((float *)(uintptr_t)a.grad, 0, N * sizeof *a.grad);
         for (int i = 0; i < N; i++) {
@@ -176,7 +176,7 @@ LS_TEST(adamw_leaves_no_denormal_first_moment)
 LS_TEST(adamw_passes_over_what_is_not_trained)
 {
     enum { N = 400, TRAINED = 17 + 16 + 5 };
-    const ls_adamw_span spans[3] = {
+    const ls_optimizer_span spans[3] = {
         {0, 17, 3, 1, 1, 0}, {17, 16, 150, 0, 0.5f, 0}, {33, 5, N - 5, 1, 1, 0}};
     const ls_kernels *list[8];
     int count = ls_kernel_list(list, 8);
@@ -184,9 +184,9 @@ LS_TEST(adamw_passes_over_what_is_not_trained)
     for (int k = 0; k < count; k++) {
         ls_check c;
         ls_check_begin(&c, 3);
-        ls_adamw dense = make(&c, TRAINED, 3), a = dense;
-        ls_adamw_span *same = ls_check_bytes(&c, "dense spans", sizeof spans);
-        ls_adamw_span *gaps = ls_check_bytes(&c, "spans with gaps", sizeof spans);
+        ls_optimizer_update dense = make(&c, TRAINED, 3), a = dense;
+        ls_optimizer_span *same = ls_check_bytes(&c, "dense spans", sizeof spans);
+        ls_optimizer_span *gaps = ls_check_bytes(&c, "spans with gaps", sizeof spans);
         float *w = ls_check_floats(&c, "w with gaps", N, 1);
         for (int i = 0; i < 3; i++) {
             gaps[i] = same[i] = spans[i];
@@ -229,8 +229,8 @@ LS_TEST(adamw_copies_the_weights_in_bf16)
     for (int k = 0; k < count; k++) {
         ls_check c;
         ls_check_begin(&c, 3);
-        ls_adamw plain = make(&c, N, 3), a = plain;
-        ls_adamw_span *spans = (ls_adamw_span *)(uintptr_t)a.spans;
+        ls_optimizer_update plain = make(&c, N, 3), a = plain;
+        ls_optimizer_span *spans = (ls_optimizer_span *)(uintptr_t)a.spans;
         a.w = ls_check_floats(&c, "w of the copy", N + GAP, 0);
         memcpy(a.w + GAP, plain.w, N * sizeof *a.w);
         a.m = ls_check_copy(&c, "m", plain.m, N);
@@ -273,11 +273,12 @@ LS_TEST(adamw_finds_second_moments_that_lie_close_together)
     for (int k = 0; k < count; k++) {
         ls_check c;
         ls_check_begin(&c, 2);
-        ls_adamw far = make(&c, N, 2), near = far;
-        ls_adamw_span *spans = (ls_adamw_span *)(uintptr_t)far.spans;
-        ls_adamw_span *gaps = ls_check_bytes(&c, "spans with gaps", 2 * sizeof *gaps);
-        spans[0] = (ls_adamw_span){.first = FIRST, .w_first = FIRST, .count = COUNT, .rate = 1};
-        spans[1] = (ls_adamw_span){.first = SECOND, .w_first = SECOND, .count = COUNT, .rate = 1};
+        ls_optimizer_update far = make(&c, N, 2), near = far;
+        ls_optimizer_span *spans = (ls_optimizer_span *)(uintptr_t)far.spans;
+        ls_optimizer_span *gaps = ls_check_bytes(&c, "spans with gaps", 2 * sizeof *gaps);
+        spans[0] = (ls_optimizer_span){.first = FIRST, .w_first = FIRST, .count = COUNT, .rate = 1};
+        spans[1] =
+            (ls_optimizer_span){.first = SECOND, .w_first = SECOND, .count = COUNT, .rate = 1};
         gaps[0] = spans[0], gaps[1] = spans[1];
         gaps[0].v_gap = FIRST;
         gaps[1].v_gap = SECOND - COUNT;

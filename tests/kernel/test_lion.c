@@ -1,7 +1,7 @@
 /* test_lion.c -- the row of Lion: reference, formula, copies, what it must not touch. */
 #include "kernel/elements.h"
 
-static void run(const ls_kernels *k, ls_stream *stream, const ls_adamw *a)
+static void run(const ls_kernels *k, ls_stream *stream, const ls_optimizer_update *a)
 {
     k->lion(stream, a);
 }
@@ -57,10 +57,10 @@ LS_TEST(lion_knows_the_sign_of_what_is_hardly_there)
     for (int k = 0; k < count; k++) {
         ls_check c;
         ls_check_begin(&c, 1);
-        ls_adamw a = elements_make(&c, &lion, N, 1);
+        ls_optimizer_update a = elements_make(&c, &lion, N, 1);
         ((ls_step_state *)(uintptr_t)a.state)->beta1 = 0;
         ((ls_norm_result *)(uintptr_t)a.result)->factor = 1;
-        ((ls_adamw_span *)(uintptr_t)a.spans)->rate = 1;
+        ((ls_optimizer_span *)(uintptr_t)a.spans)->rate = 1;
         for (int i = 0; i < N; i++) {
             a.w[i] = 1;
             ((float *)(uintptr_t)a.grad)[i] = i % 3 == 0 ? 0 : i % 3 == 1 ? 1e-45f : -3e38f;

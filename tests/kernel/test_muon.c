@@ -16,11 +16,11 @@ typedef struct flat_shape {
 static ls_momentum make_momentum(ls_check *c, const flat_shape *s)
 {
     ls_momentum a = {.n = s->n, .n_spans = s->spans, .state = &state, .result = &good};
-    ls_adamw_span *spans = ls_check_bytes(c, "spans", s->spans * (int64_t)sizeof *spans);
+    ls_optimizer_span *spans = ls_check_bytes(c, "spans", s->spans * (int64_t)sizeof *spans);
 
     for (int64_t i = 0; i < s->spans; i++) { /* a gap of an element between them */
         int64_t first = i * s->n / s->spans, end = (i + 1) * s->n / s->spans;
-        spans[i] = (ls_adamw_span){
+        spans[i] = (ls_optimizer_span){
             .first = first, .w_first = first + 3, .count = end - first - (i + 1 < s->spans)};
     }
     a.m = ls_check_floats(c, "m", s->n, 1);

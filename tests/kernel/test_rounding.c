@@ -106,7 +106,7 @@ static void check_rows(ls_check *c, const ls_kernels *k)
     float *w = ls_check_floats(c, "w", N + GAP, 1), *m = ls_check_floats(c, "m", N, 0.1f);
     float *v = ls_check_floats(c, "v", N, 0.1f), *grad = ls_check_floats(c, "grad", N, 1);
     uint16_t *copy = ls_check_bytes(c, "copy", (N + GAP) * 2);
-    ls_adamw_span span = {.count = N, .w_first = GAP, .decay = 1, .rate = 1};
+    ls_optimizer_span span = {.count = N, .w_first = GAP, .decay = 1, .rate = 1};
     ls_lamb_piece piece = {.count = N, .w_first = GAP, .decay = 1};
     ls_lamb_tensor tensor = {.count = 1};
     float squares[2] = {1, 1}, ratio;
@@ -120,17 +120,17 @@ static void check_rows(ls_check *c, const ls_kernels *k)
                                   .n = N + GAP,
                                   .rounding = rule});
     check_copy("cast", w, copy, 0, N + GAP);
-    k->adamw(c->stream, &(ls_adamw){.w = w,
-                                    .m = m,
-                                    .v = v,
-                                    .grad = grad,
-                                    .spans = &span,
-                                    .n_spans = 1,
-                                    .copy = copy,
-                                    .copy_type = LS_BF16,
-                                    .rounding = rule,
-                                    .state = &state,
-                                    .result = &good});
+    k->adamw(c->stream, &(ls_optimizer_update){.w = w,
+                                               .m = m,
+                                               .v = v,
+                                               .grad = grad,
+                                               .spans = &span,
+                                               .n_spans = 1,
+                                               .copy = copy,
+                                               .copy_type = LS_BF16,
+                                               .rounding = rule,
+                                               .state = &state,
+                                               .result = &good});
     check_copy("adamw", w, copy, GAP, N);
     k->lamb(c->stream, &(ls_lamb){.part = LS_LAMB_STEP,
                                   .w = w,

@@ -90,10 +90,12 @@ LS_TEST(cost_of_flat_rows)
     check(LS_ROW_CAST, &(ls_cast){.n = 7, .from_type = LS_BF16, .to_type = LS_F32}, 0, 42);
     check(LS_ROW_FILL, &(ls_fill){.n = 7}, 0, 28);
     check(LS_ROW_NORM2, &(ls_norm2){.n = 7}, 0, 28);
-    check(LS_ROW_ADAMW, &(ls_adamw){.n_spans = 2}, 0, 28 * 11); /* elements: told beside args */
-    check(LS_ROW_LION, &(ls_adamw){.n_spans = 2}, 0, 20 * 11);
-    check(LS_ROW_SGD, &(ls_adamw){.n_spans = 2}, 0, 20 * 11);
-    check(LS_ROW_ADAMW, &(ls_adamw){.n_spans = 2, .copy = there, .copy_type = LS_BF16}, 0, 30 * 11);
+    check(LS_ROW_ADAMW, &(ls_optimizer_update){.n_spans = 2}, 0,
+          28 * 11); /* elements: told beside args */
+    check(LS_ROW_LION, &(ls_optimizer_update){.n_spans = 2}, 0, 20 * 11);
+    check(LS_ROW_SGD, &(ls_optimizer_update){.n_spans = 2}, 0, 20 * 11);
+    check(LS_ROW_ADAMW, &(ls_optimizer_update){.n_spans = 2, .copy = there, .copy_type = LS_BF16},
+          0, 30 * 11);
     check(LS_ROW_PACK, &(ls_pack){.N = 5, .K = 7}, 0, 2 * 4 * 35);
     check(LS_ROW_LAMB, &(ls_lamb){.n = 7}, 0, 28 * 7);
     check(LS_ROW_LAMB,
@@ -116,7 +118,7 @@ LS_TEST(cost_dims_are_named)
     LS_CHECK_STR(ls_cost_dims[LS_ROW_ATTENTION_FWD][3], "D");
     cost = ls_cost_of(LS_ROW_HEAD, &(ls_head){.M = 2, .C = 3, .V = 4}, 0);
     LS_CHECK(cost.dims[0] == 2 && cost.dims[1] == 3 && cost.dims[2] == 4 && cost.dims[3] == 0);
-    cost = ls_cost_of(LS_ROW_ADAMW, &(ls_adamw){0}, 99);
+    cost = ls_cost_of(LS_ROW_ADAMW, &(ls_optimizer_update){0}, 99);
     LS_CHECK_EQ(cost.dims[0], 99);
     for (int row = 0; row < LS_ROWS; row++)
         LS_CHECK(ls_cost_dims[row][0]);

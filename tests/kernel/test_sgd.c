@@ -1,7 +1,7 @@
 /* test_sgd.c -- the row of SGD: reference, formula, copies, what it must not touch. */
 #include "kernel/elements.h"
 
-static void run(const ls_kernels *k, ls_stream *stream, const ls_adamw *a)
+static void run(const ls_kernels *k, ls_stream *stream, const ls_optimizer_update *a)
 {
     k->sgd(stream, a);
 }

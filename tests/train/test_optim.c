@@ -293,19 +293,19 @@ static const float grad[NUMBERS] = {0.5F, -2, 0.1F};
 
 static void move(const trainer *t, state *s, double steps, double share)
 {
-    const ls_adamw_span span = {.count = NUMBERS, .decay = 1, .rate = 1};
+    const ls_optimizer_span span = {.count = NUMBERS, .decay = 1, .rate = 1};
     const ls_norm_result norm = {.factor = 1, .bad_block = -1};
     const ls_step_state numbers = ls_optim_numbers(&t->run, steps, share, 0.01);
 
     ls_optim_elements(&t->run, t->args.kernels, t->args.stream,
-                      &(ls_adamw){.w = s->w,
-                                  .m = s->m,
-                                  .v = s->v,
-                                  .grad = grad,
-                                  .spans = &span,
-                                  .n_spans = 1,
-                                  .state = &numbers,
-                                  .result = &norm});
+                      &(ls_optimizer_update){.w = s->w,
+                                             .m = s->m,
+                                             .v = s->v,
+                                             .grad = grad,
+                                             .spans = &span,
+                                             .n_spans = 1,
+                                             .state = &numbers,
+                                             .result = &norm});
 }
 
 /* Pushes that make a step together move as far as the step, and leave the moments that it leaves.

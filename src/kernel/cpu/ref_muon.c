@@ -10,7 +10,7 @@ void ls_ref_momentum(ls_stream *stream, const ls_momentum *a)
 
     if (a->result->bad_block >= 0 || ls_stream_failed(stream))
         return;
-    for (const ls_adamw_span *s = a->spans; s < a->spans + a->n_spans; s++)
+    for (const ls_optimizer_span *s = a->spans; s < a->spans + a->n_spans; s++)
         for (int64_t i = 0; i < s->count; i++) {
             float *there = &a->m[s->first + i], *grad = &a->grad[s->w_first + i];
             double g = (double)*grad * (double)a->result->factor;

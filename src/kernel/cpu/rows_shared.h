@@ -110,11 +110,11 @@ static inline int64_t ls_embed_bwd_scratch(const ls_embed_bwd *a)
     return (a->V + 1 + a->M) * (int64_t)sizeof(int32_t);
 }
 
-/* What norm2 does after its partials: the sum over the tree over blocks in double, its root, the
+/* grad_clip.c. What norm2 does after its partials: the sum over the tree over blocks in double, its root, the
  * clip factor (0 when a block is bad) and the first bad block. */
 void ls_norm2_finish(const ls_norm2 *a);
 
-/* What lamb does before its step: the ratios, from the squares of all pieces. */
+/* grad_clip.c. What lamb does before its step: the ratios, from the squares of all pieces. */
 void ls_lamb_ratios(const ls_lamb *a);
 
 /* Stops the program where the parts of muon are asked for what they cannot do. */

@@ -335,6 +335,16 @@ template <typename V> struct ls_tree {
     }
 };
 
+/* Leaves first .. first + size of such a tree, size a power of two; those from n on are missing. */
+__device__ inline double ls_subtree(const float *x, int64_t first, int64_t size, int64_t n)
+{
+    ls_tree<double> tree = {};
+
+    for (int64_t i = first; i < min(first + size, n); i++)
+        tree.push((double)x[i]);
+    return tree.total();
+}
+
 /* A rejected value: the smallest place of each row is kept. */
 __device__ inline void ls_fault(ls_cuda_fault *faults, ls_row row, int64_t place, int32_t value)
 {

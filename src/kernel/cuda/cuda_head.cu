@@ -15,7 +15,7 @@
  * Where ranks have parts of the vocabulary, the row is called twice for rows whose logits are all
  * in scratch: first maximum, sum of exp and the target's logit of the own tokens, then the rest,
  * out of those of all ranks. */
-#include "kernel/cuda/product.cuh"
+#include "kernel/cuda/cuda_gemm.cuh"
 
 #include <cuda_pipeline.h>
 #include <math_constants.h>

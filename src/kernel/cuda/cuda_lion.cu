@@ -1,5 +1,5 @@
 /* cuda_lion.cu -- the row of Lion: w -= lr (sign(b1 m + (1 - b1) g) + decay w), m = b2 m + (1 - b2) g. */
-#include "kernel/cuda/elements.cuh"
+#include "kernel/cuda/optimizer_update.cuh"
 
 namespace
 {
@@ -23,7 +23,7 @@ struct lion_rule {
 };
 } // namespace
 
-void ls_cuda_lion(ls_stream *stream, const ls_adamw *a)
+void ls_cuda_lion(ls_stream *stream, const ls_optimizer_update *a)
 {
     ls_cuda_elements<lion_rule>(stream, LS_ROW_LION, a);
 }

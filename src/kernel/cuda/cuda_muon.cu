@@ -6,7 +6,7 @@ enum { THREADS = 256, SPAN_BLOCKS = 264 };
 
 __global__ void momentum_kernel(ls_momentum a, const ls_cuda_fault *faults)
 {
-    ls_adamw_span span = a.spans[blockIdx.y];
+    ls_optimizer_span span = a.spans[blockIdx.y];
     int64_t step = (int64_t)gridDim.x * blockDim.x;
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     float keep = a.state->momentum, factor = a.result->factor;

@@ -1,6 +1,6 @@
 /* cuda_sgd.cu -- the row of SGD: m = momentum m + g, w -= lr m, or lr (g + momentum m) with Nesterov's
  * look ahead; g has the weight decay in it. */
-#include "kernel/cuda/elements.cuh"
+#include "kernel/cuda/optimizer_update.cuh"
 
 namespace
 {
@@ -25,7 +25,7 @@ struct sgd_rule {
 };
 } // namespace
 
-void ls_cuda_sgd(ls_stream *stream, const ls_adamw *a)
+void ls_cuda_sgd(ls_stream *stream, const ls_optimizer_update *a)
 {
     ls_cuda_elements<sgd_rule>(stream, LS_ROW_SGD, a);
 }

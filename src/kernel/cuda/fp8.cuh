@@ -1,6 +1,6 @@
 /* fp8.cuh -- tensors of bf16 as 8-bit ones with a scale, in the layouts that fp8 products want. */
 #pragma once
-#include "kernel/cuda/product.cuh"
+#include "kernel/cuda/cuda_gemm.cuh"
 
 /* Where a rounded tensor goes: rows [R, C] as it lies, columns [C, R] transposed; either may be
  * NULL. scale: what its elements are to be multiplied by. */

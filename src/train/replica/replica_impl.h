@@ -24,8 +24,8 @@ enum { LS_REPLICA_OWN, LS_REPLICA_COPY, LS_REPLICA_HELD };
 typedef struct ls_replica_pieces {
     ls_mesh_part *at; /* owned; packed: where the moments lie */
     int n;
-    ls_adamw_span *spans; /* owned: what the optimizer reads, piece by piece, */
-    int64_t *end_span;    /* owned: up to here */
+    ls_optimizer_span *spans; /* owned: what the optimizer reads, piece by piece, */
+    int64_t *end_span;        /* owned: up to here */
 } ls_replica_pieces;
 
 /* The spans of these pieces. Weights of a piece of whole arrays lie at their own place, packed ones where its moments lie. */

@@ -57,16 +57,17 @@ void ls_replica_update_piece(const ls_replica_update *update, int i, const float
     int64_t from = i == 0 ? 0 : p->end_span[i - 1], n = p->end_span[i] - from;
 
     if (n > 0)
-        ls_optim_elements(update->run, update->kernels, update->stream,
-                          &(ls_adamw){.w = update->w,
-                                      .m = update->m + p->at[i].packed,
-                                      .v = update->v ? update->v + p->at[i].packed : NULL,
-                                      .grad = gradient,
-                                      .spans = p->spans + from,
-                                      .n_spans = n,
-                                      .copy_type = LS_F32,
-                                      .state = &update->numbers->state,
-                                      .result = &update->numbers->norm});
+        ls_optim_elements(
+            update->run, update->kernels, update->stream,
+            &(ls_optimizer_update){.w = update->w,
+                                   .m = update->m + p->at[i].packed,
+                                   .v = update->v ? update->v + p->at[i].packed : NULL,
+                                   .grad = gradient,
+                                   .spans = p->spans + from,
+                                   .n_spans = n,
+                                   .copy_type = LS_F32,
+                                   .state = &update->numbers->state,
+                                   .result = &update->numbers->norm});
 }
 
 /* --- opening ---------------------------------------------------------------------------------- */

@@ -207,7 +207,7 @@ struct ls_step {
     float *losses;
     double *sums; /* of losses: one a leaf in a step, one a sequence in validation */
     float *partials;
-    ls_adamw_span *spans;
+    ls_optimizer_span *spans;
     int64_t *first_span; /* owned, host: of each chunk that is updated at a time */
     ls_norm_result *norm;
     ls_step_state *state;

@@ -68,7 +68,7 @@ static void lay_out(ls_step *s)
     s->losses = ls_step_cut(&at, tokens * (int64_t)sizeof(float));
     s->sums = ls_step_cut(&at, ls_step_held(s) * (int64_t)sizeof(double));
     s->partials = ls_step_cut(&at, blocks * (int64_t)sizeof(float));
-    s->spans = ls_step_cut(&at, ls_memory_spans(model) * (int64_t)sizeof(ls_adamw_span));
+    s->spans = ls_step_cut(&at, ls_memory_spans(model) * (int64_t)sizeof(ls_optimizer_span));
     s->norm = ls_step_cut(&at, sizeof(ls_norm_result));
     s->state = ls_step_cut(&at, sizeof(ls_step_state));
 }

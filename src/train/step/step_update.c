@@ -42,7 +42,7 @@ static ls_mesh_part chunk_of(const ls_step *s, ls_mesh_part own, int64_t at)
 static ls_status open_elements(ls_step *s)
 {
     int64_t most = ls_memory_spans(s->args.model), n = 0;
-    ls_adamw_span *spans = ls_mem_array((size_t)most, sizeof *spans);
+    ls_optimizer_span *spans = ls_mem_array((size_t)most, sizeof *spans);
     ls_status st;
 
     if (!spans)
@@ -103,17 +103,17 @@ static void optimize(ls_step *s, ls_mesh_part part, const int64_t *first)
     for (int i = 1; i < ls_optim_kinds(run); i++)
         moments[i] = lift(s, i, part);
     ls_optim_elements(run, s->args.kernels, s->args.stream,
-                      &(ls_adamw){.w = s->state_memory[0],
-                                  .m = moments[1],
-                                  .v = moments[2],
-                                  .grad = ls_step_own_gradient(s, part),
-                                  .spans = s->spans + first[0],
-                                  .n_spans = first[1] - first[0],
-                                  .copy = whole ? NULL : s->copy,
-                                  .copy_type = s->type,
-                                  .rounding = ls_step_rounding(run, gap),
-                                  .state = s->state,
-                                  .result = s->norm});
+                      &(ls_optimizer_update){.w = s->state_memory[0],
+                                             .m = moments[1],
+                                             .v = moments[2],
+                                             .grad = ls_step_own_gradient(s, part),
+                                             .spans = s->spans + first[0],
+                                             .n_spans = first[1] - first[0],
+                                             .copy = whole ? NULL : s->copy,
+                                             .copy_type = s->type,
+                                             .rounding = ls_step_rounding(run, gap),
+                                             .state = s->state,
+                                             .result = s->norm});
     for (int i = 1; i < ls_optim_kinds(run); i++)
         put_back(s, i, part, moments[i]);
 }

@@ -35,7 +35,7 @@ typedef struct ls_param_server_session {
     ls_device *device; /* of the server's thread: one thread */
     ls_stream *stream;
     float *moments[2]; /* owned, as all of these */
-    ls_adamw_span *spans;
+    ls_optimizer_span *spans;
     int64_t n_spans;
     float *partials;   /* squares of all norm blocks */
     double steps;      /* that the own part has learned from */
@@ -95,14 +95,14 @@ static ls_status update(void *context, const ls_param_server_update *u,
         LS_TRY(st, find_norm(s, u, &state, &norm), out);
     if (c->n_spans > 0)
         ls_optim_elements(s->run, s->kernels, c->stream,
-                          &(ls_adamw){.w = u->w,
-                                      .m = c->moments[0],
-                                      .v = c->moments[1],
-                                      .grad = u->grad,
-                                      .spans = c->spans,
-                                      .n_spans = c->n_spans,
-                                      .state = &state,
-                                      .result = &norm});
+                          &(ls_optimizer_update){.w = u->w,
+                                                 .m = c->moments[0],
+                                                 .v = c->moments[1],
+                                                 .grad = u->grad,
+                                                 .spans = c->spans,
+                                                 .n_spans = c->n_spans,
+                                                 .state = &state,
+                                                 .result = &norm});
     result_out->norm = (double)norm.norm;
     result_out->finite = norm.bad_block < 0;
 out:

@@ -1,10 +1,10 @@
 /* simd_adamw.c -- one pass over weights, moments and gradients, at the speed of memory: w = w - lr step,
- * with the step of moments.h, over the spans of elements.h. */
+ * with the step of moments.h, over the spans of optimizer_update.h. */
 #include "kernel/cpu/rows_shared.h"
-#include "kernel/cpu/simd/elements.h"
+#include "kernel/cpu/simd/optimizer_update.h"
 
-LS_INLINE void adamw_piece(const ls_adamw *a, const ls_adamw_span *span, int64_t from, int64_t n,
-                           uint16_t *copy)
+LS_INLINE void adamw_piece(const ls_optimizer_update *a, const ls_optimizer_span *span,
+                           int64_t from, int64_t n, uint16_t *copy)
 {
     moments_rule r = moments_make(a->state, a->result, span->decay);
     ls_v16 minus_lr = v_set(-(a->state->lr * span->rate));

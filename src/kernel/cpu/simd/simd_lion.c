@@ -5,7 +5,7 @@
  * The sign of x is x times 2^200, cut at -1 and 1: 0 stays 0, and even the smallest denormal number
  * has its sign. */
 #include "kernel/cpu/rows_shared.h"
-#include "kernel/cpu/simd/elements.h"
+#include "kernel/cpu/simd/optimizer_update.h"
 
 typedef struct lion_rule {
     ls_v16 beta1, rest1, beta2, rest2, decay;
@@ -27,8 +27,8 @@ LS_INLINE ls_v16 lion_step(const void *rule, ls_v16 w, ls_v16 g, ls_v16 *m)
     return v_fma(r->decay, w, step);
 }
 
-LS_INLINE void lion_piece(const ls_adamw *a, const ls_adamw_span *span, int64_t from, int64_t n,
-                          uint16_t *copy)
+LS_INLINE void lion_piece(const ls_optimizer_update *a, const ls_optimizer_span *span, int64_t from,
+                          int64_t n, uint16_t *copy)
 {
     const ls_step_state *s = a->state;
     const lion_rule rule = {.beta1 = v_set(s->beta1),

@@ -1,7 +1,7 @@
 /* simd_muon.c -- the momentum of matrices, and what stands between the products that make them
  * orthogonal. Element by element: a task is a piece of a span, or some rows of a matrix. */
 #include "kernel/cpu/rows_shared.h"
-#include "kernel/cpu/simd/elements.h"
+#include "kernel/cpu/simd/optimizer_update.h"
 
 /* --- momentum --------------------------------------------------------------------------------- */
 
@@ -9,7 +9,7 @@ static void momentum_task(void *context, int64_t index, int worker)
 {
     const ls_momentum *a = context;
     int64_t from;
-    const ls_adamw_span *span = elements_span(a->spans, index, &from);
+    const ls_optimizer_span *span = elements_span(a->spans, index, &from);
     ls_v16 factor = v_set(a->result->factor), keep = v_set(a->state->momentum);
     ls_v16 rest = v_set(1.0f - a->state->momentum);
 

@@ -3,7 +3,7 @@
  * With g = gain (grad * factor + decay w):
  *     m = momentum m + g,   w = w - lr m,   or with Nesterov's look ahead   w - lr (g + momentum m) */
 #include "kernel/cpu/rows_shared.h"
-#include "kernel/cpu/simd/elements.h"
+#include "kernel/cpu/simd/optimizer_update.h"
 
 typedef struct sgd_rule {
     ls_v16 momentum, gain, decay;
@@ -19,8 +19,8 @@ LS_INLINE ls_v16 sgd_step(const void *rule, ls_v16 w, ls_v16 grad, ls_v16 *m)
     return r->nesterov ? v_fma(r->momentum, *m, g) : *m;
 }
 
-LS_INLINE void sgd_piece(const ls_adamw *a, const ls_adamw_span *span, int64_t from, int64_t n,
-                         uint16_t *copy)
+LS_INLINE void sgd_piece(const ls_optimizer_update *a, const ls_optimizer_span *span, int64_t from,
+                         int64_t n, uint16_t *copy)
 {
     const ls_step_state *s = a->state;
     const sgd_rule rule = {.momentum = v_set(s->momentum),

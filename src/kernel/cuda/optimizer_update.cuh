@@ -1,4 +1,4 @@
-/* elements.cuh -- updates element by element: a row of an optimizer is a rule,
+/* optimizer_update.cuh -- updates element by element: a row of an optimizer is a rule,
  *
  *     struct rule { static constexpr bool two = ...; // it has a second moment, v
  *                   __device__ rule(const ls_step_state *, float decay);
@@ -20,8 +20,8 @@ __device__ inline float ls_dust(float x)
 }
 
 template <typename RULE, int VEC, typename COPY>
-__device__ inline void ls_element_step(const ls_adamw &a, const RULE &r, float lr, int64_t i,
-                                       int64_t vi, int64_t wi)
+__device__ inline void ls_element_step(const ls_optimizer_update &a, const RULE &r, float lr,
+                                       int64_t i, int64_t vi, int64_t wi)
 {
     float w[VEC], g[VEC], m[VEC], v[VEC];
     float factor = a.result->factor;
@@ -50,9 +50,9 @@ __device__ inline void ls_element_step(const ls_adamw &a, const RULE &r, float l
 }
 
 template <typename RULE, typename COPY>
-__global__ void ls_element_kernel(ls_adamw a, const ls_cuda_fault *faults)
+__global__ void ls_element_kernel(ls_optimizer_update a, const ls_cuda_fault *faults)
 {
-    ls_adamw_span span = a.spans[blockIdx.y];
+    ls_optimizer_span span = a.spans[blockIdx.y];
     int64_t step = (int64_t)gridDim.x * blockDim.x, v_first = span.first - span.v_gap;
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
 
@@ -72,7 +72,8 @@ __global__ void ls_element_kernel(ls_adamw a, const ls_cuda_fault *faults)
         ls_element_step<RULE, 1, COPY>(a, r, lr, span.first + k, v_first + k, span.w_first + k);
 }
 
-template <typename RULE> void ls_cuda_elements(ls_stream *stream, ls_row which, const ls_adamw *a)
+template <typename RULE>
+void ls_cuda_elements(ls_stream *stream, ls_row which, const ls_optimizer_update *a)
 {
     ls_cuda_row row(stream, which);
     dim3 grid(ELEMENT_BLOCKS, (unsigned)a->n_spans);

@@ -1,4 +1,4 @@
-/* product.cuh -- matrix products through cuBLASLt, with the algorithm of each shape found once.
+/* cuda_gemm.cuh -- matrix products through cuBLASLt, with the algorithm of each shape found once.
  *
  * D = A B (+ C or D), column-major as cuBLAS counts: D is m x n, the sum runs over k. A row-major
  * matrix of ours is the transpose of one there. fp32 is full fp32 unless tf32 is allowed; 16 bits

@@ -1,4 +1,4 @@
-/* ref_elements.c -- the optimizers that update element by element, by their formulas, in double: one
+/* ref_optimizers.c -- the optimizers that update element by element, by their formulas, in double: one
  * walk over the spans, and a rule each (kernel.h). */
 #include "kernel/cpu/ref_impl.h"
 #include "kernel/cpu/rows_shared.h"
@@ -40,7 +40,8 @@ static double sgd(const ls_step_state *s, element *e)
 }
 
 /* Element k of a span; v NULL: the rule has one moment. */
-static void update(const ls_adamw *a, const ls_adamw_span *span, int64_t k, rule *step, float *v)
+static void update(const ls_optimizer_update *a, const ls_optimizer_span *span, int64_t k,
+                   rule *step, float *v)
 {
     float *m = &a->m[span->first + k], *w = &a->w[span->w_first + k];
     const ls_step_state *s = a->state;
@@ -58,28 +59,28 @@ static void update(const ls_adamw *a, const ls_adamw_span *span, int64_t k, rule
         ls_ref_copy(a->copy, a->copy_type, &a->rounding, span->w_first + k, *w);
 }
 
-static void run(ls_stream *stream, const ls_adamw *a, rule *step, bool two_moments)
+static void run(ls_stream *stream, const ls_optimizer_update *a, rule *step, bool two_moments)
 {
     LS_BUG_IF(a->copy && !ls_ref_takes(a->copy_type), "an update with a copy of type %d",
               (int)a->copy_type);
     if (a->result->bad_block >= 0 || ls_stream_failed(stream))
         return;
-    for (const ls_adamw_span *span = a->spans; span < a->spans + a->n_spans; span++)
+    for (const ls_optimizer_span *span = a->spans; span < a->spans + a->n_spans; span++)
         for (int64_t k = 0; k < span->count; k++)
             update(a, span, k, step, two_moments ? &a->v[span->first - span->v_gap + k] : NULL);
 }
 
-void ls_ref_adamw(ls_stream *stream, const ls_adamw *a)
+void ls_ref_adamw(ls_stream *stream, const ls_optimizer_update *a)
 {
     run(stream, a, adamw, true);
 }
 
-void ls_ref_lion(ls_stream *stream, const ls_adamw *a)
+void ls_ref_lion(ls_stream *stream, const ls_optimizer_update *a)
 {
     run(stream, a, lion, false);
 }
 
-void ls_ref_sgd(ls_stream *stream, const ls_adamw *a)
+void ls_ref_sgd(ls_stream *stream, const ls_optimizer_update *a)
 {
     run(stream, a, sgd, false);
 }

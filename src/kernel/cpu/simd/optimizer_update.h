@@ -1,4 +1,4 @@
-/* elements.h -- the walk over the spans of an update that goes element by element.
+/* optimizer_update.h -- the walk over the spans of an update that goes element by element.
  *
  * A task is ELEMENTS_PIECE elements of one span; it finds its span by walking the list, which is
  * short beside the piece. A copy of the weights in bf16, for rows that read them so, is written on
@@ -10,16 +10,16 @@
 enum { ELEMENTS_PIECE = 16384 };
 
 /* n elements of a span, from its element `from` on; copy: NULL, or where their copies begin. */
-typedef void elements_update(const ls_adamw *a, const ls_adamw_span *span, int64_t from, int64_t n,
-                             uint16_t *copy);
+typedef void elements_update(const ls_optimizer_update *a, const ls_optimizer_span *span,
+                             int64_t from, int64_t n, uint16_t *copy);
 
-LS_INLINE int64_t elements_pieces(const ls_adamw_span *span)
+LS_INLINE int64_t elements_pieces(const ls_optimizer_span *span)
 {
     return (span->count + ELEMENTS_PIECE - 1) / ELEMENTS_PIECE;
 }
 
 /* Pieces of all spans. */
-LS_INLINE int64_t elements_tasks(const ls_adamw_span *spans, int64_t n)
+LS_INLINE int64_t elements_tasks(const ls_optimizer_span *spans, int64_t n)
 {
     int64_t tasks = 0;
 
@@ -29,8 +29,8 @@ LS_INLINE int64_t elements_tasks(const ls_adamw_span *spans, int64_t n)
 }
 
 /* The span of a task, and the first of its elements. */
-LS_INLINE const ls_adamw_span *elements_span(const ls_adamw_span *span, int64_t index,
-                                             int64_t *from_out)
+LS_INLINE const ls_optimizer_span *elements_span(const ls_optimizer_span *span, int64_t index,
+                                                 int64_t *from_out)
 {
     while (index >= elements_pieces(span))
         index -= elements_pieces(span++);
@@ -38,10 +38,10 @@ LS_INLINE const ls_adamw_span *elements_span(const ls_adamw_span *span, int64_t 
     return span;
 }
 
-LS_INLINE void elements_task(const ls_adamw *a, int64_t index, elements_update *update)
+LS_INLINE void elements_task(const ls_optimizer_update *a, int64_t index, elements_update *update)
 {
     int64_t from;
-    const ls_adamw_span *span = elements_span(a->spans, index, &from);
+    const ls_optimizer_span *span = elements_span(a->spans, index, &from);
     int64_t n = ls_min_i64(ELEMENTS_PIECE, span->count - from), place = span->w_first + from;
     uint16_t *copy = a->copy ? (uint16_t *)a->copy + place : NULL;
     if (copy && !a->rounding.stochastic) {
@@ -53,9 +53,9 @@ LS_INLINE void elements_task(const ls_adamw *a, int64_t index, elements_update *
         ls_rounding_piece(&a->rounding, a->w + place, copy, place, n);
 }
 
-LS_INLINE void elements_run(ls_stream *stream, const ls_adamw *a, ls_pool_task task)
+LS_INLINE void elements_run(ls_stream *stream, const ls_optimizer_update *a, ls_pool_task task)
 {
-    ls_adamw args = *a;
+    ls_optimizer_update args = *a;
 
     LS_BUG_IF(a->copy && a->copy_type != LS_BF16, "an update with a copy of type %d",
               (int)a->copy_type);
@@ -65,23 +65,24 @@ LS_INLINE void elements_run(ls_stream *stream, const ls_adamw *a, ls_pool_task t
 }
 
 /* The row of an optimizer whose update of a piece is name_piece(). */
-#define ELEMENTS_ROW(name)                                                   \
-    static void name##_task(void *context, int64_t index, int worker)        \
-    {                                                                        \
-        (void)worker;                                                        \
-        elements_task(context, index, name##_piece);                         \
-    }                                                                        \
-    void LS_ISA_NAME(ls_##name##_row)(ls_stream * stream, const ls_adamw *a) \
-    {                                                                        \
-        elements_run(stream, a, name##_task);                                \
+#define ELEMENTS_ROW(name)                                                              \
+    static void name##_task(void *context, int64_t index, int worker)                   \
+    {                                                                                   \
+        (void)worker;                                                                   \
+        elements_task(context, index, name##_piece);                                    \
+    }                                                                                   \
+    void LS_ISA_NAME(ls_##name##_row)(ls_stream * stream, const ls_optimizer_update *a) \
+    {                                                                                   \
+        elements_run(stream, a, name##_task);                                           \
     }
 
 /* Sixteen elements of an optimizer with one moment, which is updated in place; the step is
  * multiplied by the learning rate and taken off the weights. */
 typedef ls_v16 elements_step(const void *rule, ls_v16 w, ls_v16 g, ls_v16 *m);
 
-LS_INLINE void elements_one_moment(const ls_adamw *a, const ls_adamw_span *span, int64_t from,
-                                   int64_t n, uint16_t *copy, elements_step *step, const void *rule)
+LS_INLINE void elements_one_moment(const ls_optimizer_update *a, const ls_optimizer_span *span,
+                                   int64_t from, int64_t n, uint16_t *copy, elements_step *step,
+                                   const void *rule)
 {
     ls_v16 minus_lr = v_set(-(a->state->lr * span->rate)), factor = v_set(a->result->factor);
     float *w = a->w + span->w_first + from, *m = a->m + span->first + from;

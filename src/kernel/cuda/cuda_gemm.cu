@@ -1,4 +1,4 @@
-/* product.cu -- see product.cuh. Which algorithm is fastest is not known beforehand: the first
+/* cuda_gemm.cu -- see cuda_gemm.cuh. Which algorithm is fastest is not known beforehand: the first
  * answer of cuBLASLt's heuristics is up to a quarter slower than the best of eight. So each new
  * shape races them once, on its real inputs but into memory of its own (the race must not add to
  * gradients), keeps the winner with the descriptors, and writes it down (base/disk_cache.h) for the
@@ -10,7 +10,7 @@
  *
  * Plans are found by comparing keys of plain numbers in an open hash table. Nothing is ever
  * removed; a model has a few dozen shapes. */
-#include "kernel/cuda/product.cuh"
+#include "kernel/cuda/cuda_gemm.cuh"
 
 #include <cublasLt.h>
 #include "base/disk_cache.h"
