@@ -98,12 +98,12 @@ static void order_zero_bubble(const ls_pp_schedule *p, order *o, int rank)
     for (int i = 0; i < m; i++) {
         if (i + warm < m)
             put(o, rank, LS_PP_SCHEDULE_FORWARD, i + warm, 0);
-        put(o, rank, LS_PP_SCHEDULE_INPUT, i, 0);
+        put(o, rank, LS_PP_SCHEDULE_BACKWARD_INPUT, i, 0);
         if (i >= lag)
-            put(o, rank, LS_PP_SCHEDULE_WEIGHT, i - lag, 0);
+            put(o, rank, LS_PP_SCHEDULE_BACKWARD_WEIGHT, i - lag, 0);
     }
     for (int i = m - lag; i < m; i++)
-        put(o, rank, LS_PP_SCHEDULE_WEIGHT, i, 0);
+        put(o, rank, LS_PP_SCHEDULE_BACKWARD_WEIGHT, i, 0);
 }
 
 static void order_rank(const ls_pp_schedule *p, order *o, int rank)
@@ -142,7 +142,7 @@ static int start_of(const ls_pp_schedule *p, const clock *c, int rank, const ls_
 
     if (op->what == LS_PP_SCHEDULE_FORWARD && stage > 0)
         needs = c->there[0][cell(p, stage - 1, op->micro)];
-    else if ((op->what == LS_PP_SCHEDULE_BACKWARD || op->what == LS_PP_SCHEDULE_INPUT) &&
+    else if ((op->what == LS_PP_SCHEDULE_BACKWARD || op->what == LS_PP_SCHEDULE_BACKWARD_INPUT) &&
              stage < last)
         needs = c->there[1][cell(p, stage + 1, op->micro)];
     return needs < 0 ? -1 : needs > c->free[rank] ? needs : c->free[rank];
@@ -197,7 +197,7 @@ static void compute(ls_pp_schedule *p, clock *c, int rank, const ls_pp_schedule_
     keep(p, c, rank, *op);
     c->free[rank] = end;
     c->next[rank]++;
-    if (op->what == LS_PP_SCHEDULE_WEIGHT)
+    if (op->what == LS_PP_SCHEDULE_BACKWARD_WEIGHT)
         return;
     c->there[back][cell(p, stage, op->micro)] = end;
     if (p->ranks > 1 && (back ? stage > 0 : stage < last))

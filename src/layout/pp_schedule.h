@@ -28,9 +28,9 @@ extern const char *const ls_pp_schedule_names[LS_PP_SCHEDULE_KINDS];
 
 typedef enum ls_pp_schedule_what {
     LS_PP_SCHEDULE_FORWARD,
-    LS_PP_SCHEDULE_BACKWARD, /* gradients of inputs and of weights */
-    LS_PP_SCHEDULE_INPUT,    /* of inputs only: the stage before can go on */
-    LS_PP_SCHEDULE_WEIGHT,   /* of weights only: no other rank waits for it */
+    LS_PP_SCHEDULE_BACKWARD,        /* gradients of inputs and of weights */
+    LS_PP_SCHEDULE_BACKWARD_INPUT,  /* of inputs only: the stage before can go on */
+    LS_PP_SCHEDULE_BACKWARD_WEIGHT, /* of weights only: no other rank waits for it */
     LS_PP_SCHEDULE_SEND,
     LS_PP_SCHEDULE_RECV
 } ls_pp_schedule_what;
@@ -91,10 +91,10 @@ typedef struct ls_pp_schedule_times {
     double bubble;       /* share of all ranks' time in which they compute nothing */
 } ls_pp_schedule_times;
 
-/* Run a proven table by the clock: ranks compute in table order, messages go beside that, by the
+/* Simulate a proven table: ranks compute in table order, messages go beside that, by the
  * model of comm/cost.h, each port in table order. */
-ls_status ls_pp_schedule_run(const ls_pp_schedule *pipeline, const ls_pp_schedule_costs *costs,
-                             ls_pp_schedule_times *times_out);
+ls_status ls_pp_schedule_simulate(const ls_pp_schedule *pipeline, const ls_pp_schedule_costs *costs,
+                                  ls_pp_schedule_times *times_out);
 void ls_pp_schedule_times_release(ls_pp_schedule_times *times);
 
 /* --- formulas ---------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ static double cost_of(const walker *w, const ls_pp_schedule_op *op, int stage)
         return c->forward[stage];
     case LS_PP_SCHEDULE_BACKWARD:
         return c->backward[stage];
-    case LS_PP_SCHEDULE_INPUT:
+    case LS_PP_SCHEDULE_BACKWARD_INPUT:
         return c->backward[stage] - c->weight[stage];
     default:
         return c->weight[stage];
@@ -50,7 +50,7 @@ static double needs(const walker *w, const ls_pp_schedule_op *op, int stage)
 {
     bool back = op->what != LS_PP_SCHEDULE_FORWARD, end;
 
-    if (op->what == LS_PP_SCHEDULE_WEIGHT)
+    if (op->what == LS_PP_SCHEDULE_BACKWARD_WEIGHT)
         return 0;
     end = back ? stage == ls_pp_schedule_stages(w->p) - 1 : stage == 0;
     if (end)
@@ -77,7 +77,7 @@ static void compute(walker *w, int rank)
         w->times->start[i] = later(from, w->free[rank]);
         w->times->end[i] = w->free[rank] = w->times->start[i] + takes;
         w->times->busy[rank] += takes;
-        if (op->what != LS_PP_SCHEDULE_WEIGHT)
+        if (op->what != LS_PP_SCHEDULE_BACKWARD_WEIGHT)
             w->made[op->what != LS_PP_SCHEDULE_FORWARD][cell(w, stage, op->micro)] = w->free[rank];
     }
 }
@@ -170,8 +170,8 @@ static ls_status take(walker *w, ls_pp_schedule_times *t)
     return LS_OK;
 }
 
-ls_status ls_pp_schedule_run(const ls_pp_schedule *pipeline, const ls_pp_schedule_costs *costs,
-                             ls_pp_schedule_times *times_out)
+ls_status ls_pp_schedule_simulate(const ls_pp_schedule *pipeline, const ls_pp_schedule_costs *costs,
+                                  ls_pp_schedule_times *times_out)
 {
     ls_pp_schedule_times t = {.step = 0};
     walker w = {.p = pipeline, .costs = costs, .times = &t};

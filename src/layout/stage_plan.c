@@ -42,17 +42,19 @@ static held count_held(const ls_stage_plan *p)
     for (int i = p->table.first[p->pp_rank]; i < p->table.first[p->pp_rank + 1]; i++) {
         const ls_pp_schedule_op *op = &p->table.ops[i];
         int stage = op->chunk * p->pp_ranks + p->pp_rank;
-        bool back = op->what == LS_PP_SCHEDULE_BACKWARD || op->what == LS_PP_SCHEDULE_INPUT;
-        bool done = op->what == LS_PP_SCHEDULE_BACKWARD || op->what == LS_PP_SCHEDULE_WEIGHT;
+        bool back =
+            op->what == LS_PP_SCHEDULE_BACKWARD || op->what == LS_PP_SCHEDULE_BACKWARD_INPUT;
+        bool done =
+            op->what == LS_PP_SCHEDULE_BACKWARD || op->what == LS_PP_SCHEDULE_BACKWARD_WEIGHT;
         if (op->what == LS_PP_SCHEDULE_RECV && !op->back)
             take(&now.streams, &most.streams, 1);
         if (op->what == LS_PP_SCHEDULE_RECV ? op->back : back && stage == last)
             take(&now.gradients, &most.gradients, 1);
         if (op->what == LS_PP_SCHEDULE_FORWARD)
             take(&now.slots[op->chunk], &most.slots[op->chunk], 1);
-        if (op->what == LS_PP_SCHEDULE_INPUT)
+        if (op->what == LS_PP_SCHEDULE_BACKWARD_INPUT)
             take(&now.late[op->chunk], &most.late[op->chunk], 1);
-        now.late[op->chunk] -= op->what == LS_PP_SCHEDULE_WEIGHT;
+        now.late[op->chunk] -= op->what == LS_PP_SCHEDULE_BACKWARD_WEIGHT;
         if (done) {
             now.slots[op->chunk]--;
             now.streams -= stage > 0;

@@ -286,7 +286,7 @@ static ls_status run_table(const ls_mesh_choice_case *one, const ls_calls *calls
                                (int)ls_min_i64(ls_max_i64(1, calls->calls), LS_PP_SCHEDULE_MOST),
                                s->n / pp_ranks),
            out);
-    LS_TRY(st, ls_pp_schedule_run(&table, &costs, &times), out);
+    LS_TRY(st, ls_pp_schedule_simulate(&table, &costs, &times), out);
     double busiest = 0;
     for (int r = 0; r < pp_ranks; r++) {
         double waits = 0;

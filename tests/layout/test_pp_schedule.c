@@ -56,7 +56,8 @@ static int count_late(const ls_pp_schedule *p, int rank)
     int now = 0, most = 0;
 
     for (int i = p->first[rank]; i < p->first[rank + 1]; i++) {
-        now += (p->ops[i].what == LS_PP_SCHEDULE_INPUT) - (p->ops[i].what == LS_PP_SCHEDULE_WEIGHT);
+        now += (p->ops[i].what == LS_PP_SCHEDULE_BACKWARD_INPUT) -
+               (p->ops[i].what == LS_PP_SCHEDULE_BACKWARD_WEIGHT);
         most = now > most ? now : most;
     }
     return most;
@@ -70,8 +71,10 @@ static void check_order(const ls_pp_schedule *p, int rank)
 
     for (int i = p->first[rank]; i < p->first[rank + 1]; i++) {
         const ls_pp_schedule_op *op = &p->ops[i];
-        bool input = op->what == LS_PP_SCHEDULE_BACKWARD || op->what == LS_PP_SCHEDULE_INPUT;
-        bool weight = op->what == LS_PP_SCHEDULE_BACKWARD || op->what == LS_PP_SCHEDULE_WEIGHT;
+        bool input =
+            op->what == LS_PP_SCHEDULE_BACKWARD || op->what == LS_PP_SCHEDULE_BACKWARD_INPUT;
+        bool weight =
+            op->what == LS_PP_SCHEDULE_BACKWARD || op->what == LS_PP_SCHEDULE_BACKWARD_WEIGHT;
         if (input && op->micro != next[0][op->chunk]++)
             ls_test_fail(__FILE__, __LINE__, "%s: rank %d goes back out of order",
                          ls_pp_schedule_names[p->kind], rank);
@@ -102,7 +105,7 @@ static void check_table(const ls_pp_schedule_ask *ask)
         check_order(&table, r);
     }
     set_equal(&e, ask);
-    LS_CHECK_OK(ls_pp_schedule_run(&table, &e.costs, &times));
+    LS_CHECK_OK(ls_pp_schedule_simulate(&table, &e.costs, &times));
     if (ls_pp_schedule_is_known(ask)) {
         double idle = times.step - work, want = ls_pp_schedule_idle(ask);
         if (idle - want > 1e-9 * times.step || want - idle > 1e-9 * times.step)
@@ -201,7 +204,7 @@ static double step_of(ls_pp_schedule_kind kind, int ranks, int micros, ls_cost_l
     e.costs.link = link;
     e.costs.bytes = bytes;
     LS_CHECK_OK(ls_pp_schedule_init(&table, kind, ranks, micros, 1));
-    LS_CHECK_OK(ls_pp_schedule_run(&table, &e.costs, &times));
+    LS_CHECK_OK(ls_pp_schedule_simulate(&table, &e.costs, &times));
     step = times.step;
     ls_pp_schedule_times_release(&times);
     ls_pp_schedule_release(&table);
@@ -234,7 +237,7 @@ LS_TEST(pipeline_of_uneven_stages_waits_for_the_slowest)
         ls_pp_schedule table;
         ls_pp_schedule_times times;
         LS_CHECK_OK(ls_pp_schedule_init(&table, (ls_pp_schedule_kind)kind, 4, 32, 1));
-        LS_CHECK_OK(ls_pp_schedule_run(&table, &costs, &times));
+        LS_CHECK_OK(ls_pp_schedule_simulate(&table, &costs, &times));
         LS_CHECK_NEAR(times.busy[2], 32 * 9, 1e-9);
         LS_CHECK(times.step >= 32 * 9 + 2); /* the way to the slowest */
         LS_CHECK(times.step <= 32 * 9 + 3 * 9 + 3 + 6);
@@ -287,7 +290,8 @@ LS_TEST(pipeline_proof_finds_what_is_wrong)
     ls_pp_schedule_release(&p);
 
     LS_CHECK_OK(ls_pp_schedule_init(&p, LS_PP_SCHEDULE_ZERO_BUBBLE, 2, 3, 1));
-    p.ops[find(&p, 1, LS_PP_SCHEDULE_WEIGHT, 2)] = p.ops[find(&p, 1, LS_PP_SCHEDULE_WEIGHT, 1)];
+    p.ops[find(&p, 1, LS_PP_SCHEDULE_BACKWARD_WEIGHT, 2)] =
+        p.ops[find(&p, 1, LS_PP_SCHEDULE_BACKWARD_WEIGHT, 1)];
     LS_CHECK_FAILS(ls_pp_schedule_prove(&p, NULL), LS_EDATA, "a second time");
     p.first[2]--; /* leaves it out instead */
     LS_CHECK_FAILS(ls_pp_schedule_prove(&p, NULL), LS_EDATA, "leaves out a part of micro-batch 2");

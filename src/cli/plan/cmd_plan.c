@@ -253,7 +253,7 @@ static ls_status run_schedule(const ls_args *args, ls_str *out)
     }
     LS_TRY(st, ls_pp_schedule_prove(&v.table, v.peaks), out);
     LS_TRY(st, with_run ? costs_of_run(&r, &run, &c, &v) : costs_of_flags(&r, &c, &v), out);
-    LS_TRY(st, ls_pp_schedule_run(&v.table, &c.all, &v.times), out);
+    LS_TRY(st, ls_pp_schedule_simulate(&v.table, &c.all, &v.times), out);
     st = show(args, &r, &v, out);
 out:
     view_release(&v);

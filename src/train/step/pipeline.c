@@ -274,7 +274,7 @@ static ls_pass_call call_of(ls_step *s, const ls_pp_schedule_op *op)
 {
     ls_pipeline *x = s->pipeline;
     const ls_pipeline_item *item = item_of(x, op);
-    bool late = op->what == LS_PP_SCHEDULE_WEIGHT;
+    bool late = op->what == LS_PP_SCHEDULE_BACKWARD_WEIGHT;
     int buffer = !s->now.ordered ? 0 : late ? x->late_top[op->chunk] : x->top[op->chunk];
     ls_pass_call call = ls_step_call(s, &x->parts[op->micro], 0);
 
@@ -312,7 +312,7 @@ static int free_of(bool *used)
  * and in the first half of backward, or it takes part in their exchanges. */
 static void serve(ls_step *s, const ls_pp_schedule_op *op, const ls_pass_call *call)
 {
-    if (ls_step_is_ep(s) && op->what != LS_PP_SCHEDULE_WEIGHT)
+    if (ls_step_is_ep(s) && op->what != LS_PP_SCHEDULE_BACKWARD_WEIGHT)
         ls_pass_serve(s->pass, call, op->what != LS_PP_SCHEDULE_FORWARD);
     else
         ls_pipeline_walk(s, op->chunk, op->what);
@@ -359,7 +359,7 @@ static ls_status backward(ls_step *s, int i, ls_step_clock *clock)
     ls_pipeline *x = s->pipeline;
     const ls_pp_schedule_op *op = &x->plan.table.ops[i];
     ls_pipeline_item *item = item_of(x, op);
-    bool half = op->what == LS_PP_SCHEDULE_INPUT;
+    bool half = op->what == LS_PP_SCHEDULE_BACKWARD_INPUT;
     ls_status st = LS_OK;
 
     if (ls_pipeline_is_last_stage(x, op->chunk)) {
@@ -448,9 +448,9 @@ static ls_status operate(ls_step *s, int i, ls_step_state *host_state, ls_step_c
     case LS_PP_SCHEDULE_FORWARD:
         return forward(s, i, host_state, clock);
     case LS_PP_SCHEDULE_BACKWARD:
-    case LS_PP_SCHEDULE_INPUT:
+    case LS_PP_SCHEDULE_BACKWARD_INPUT:
         return backward(s, i, clock);
-    case LS_PP_SCHEDULE_WEIGHT:
+    case LS_PP_SCHEDULE_BACKWARD_WEIGHT:
         return backward_second(s, i, clock);
     case LS_PP_SCHEDULE_SEND:
         return send(s, op);

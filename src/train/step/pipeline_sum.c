@@ -82,7 +82,7 @@ void ls_pipeline_merge(ls_step *step, const ls_pp_schedule_op *op)
     ls_pipeline *x = step->pipeline;
     const ls_step_leaves *p = &x->parts[op->micro];
     ls_range own = x->plan.chunk[op->chunk].own;
-    bool late = op->what == LS_PP_SCHEDULE_WEIGHT;
+    bool late = op->what == LS_PP_SCHEDULE_BACKWARD_WEIGHT;
     int *top = late ? &x->late_top[op->chunk] : &x->top[op->chunk];
 
     if (!step->now.ordered || ls_pipeline_is_parted(x)) /* then the owners have the stacks */

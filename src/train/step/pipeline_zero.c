@@ -281,7 +281,7 @@ out:
 ls_status ls_pipeline_give_begin(ls_step *step, const ls_pp_schedule_op *op, int place)
 {
     ls_pipeline *x = step->pipeline;
-    bool second = op->what == LS_PP_SCHEDULE_WEIGHT;
+    bool second = op->what == LS_PP_SCHEDULE_BACKWARD_WEIGHT;
     ls_status st;
 
     if (!ls_pipeline_is_parted(x))
@@ -290,7 +290,7 @@ ls_status ls_pipeline_give_begin(ls_step *step, const ls_pp_schedule_op *op, int
     x->flow.chunk = op->chunk;
     x->flow.round = op->micro;
     x->flow.place = place;
-    x->flow.half = op->what == LS_PP_SCHEDULE_INPUT;
+    x->flow.half = op->what == LS_PP_SCHEDULE_BACKWARD_INPUT;
     x->flow.next = ls_stage_plan_buckets(&x->plan, x->plan.pp_rank, op->chunk) - 1;
     x->flow.tied = !second && has_tied_head(x, op->chunk);
     x->flow.empty = x->parts[op->micro].count == 0;
@@ -437,7 +437,7 @@ void ls_pipeline_fetch_begin(ls_step *step, int chunk, ls_pp_schedule_what what)
         return;
     x->fetch.chunk = chunk;
     x->fetch.back = what != LS_PP_SCHEDULE_FORWARD;
-    if (what == LS_PP_SCHEDULE_BACKWARD || what == LS_PP_SCHEDULE_INPUT)
+    if (what == LS_PP_SCHEDULE_BACKWARD || what == LS_PP_SCHEDULE_BACKWARD_INPUT)
         ls_pipeline_need(step, step->args.model->shape.L + 1); /* the head, where it is here */
 }
 
@@ -457,7 +457,7 @@ void ls_pipeline_walk(ls_step *step, int chunk, ls_pp_schedule_what what)
     const ls_model *model = step->args.model;
     const ls_pipeline *x = step->pipeline;
     int64_t first = x->plan.chunk[chunk].unit, end = first + x->plan.chunk[chunk].units;
-    bool sharded = x->plan.zero == 3, gives = what != LS_PP_SCHEDULE_WEIGHT;
+    bool sharded = x->plan.zero == 3, gives = what != LS_PP_SCHEDULE_BACKWARD_WEIGHT;
 
     for (int64_t unit = first; unit < end && what == LS_PP_SCHEDULE_FORWARD && sharded; unit++)
         ls_pipeline_need(step, unit);
