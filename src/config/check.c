@@ -8,7 +8,7 @@
 #include "config/check.h"
 
 #include "config/check_impl.h"
-#include "config/families.h"
+#include "config/model_families.h"
 #include "config/ramp.h"
 #include "config/value.h"
 #include <math.h>

@@ -11,7 +11,7 @@
  * only concern training by others (dropout of attention, caches, parallel plans) are passed over.
  * What a run takes of it is in hf_config_run.c, writing in hf_config_write.c. */
 #include "config/hf_config.h"
-#include "config/families.h"
+#include "config/model_families.h"
 
 #include <jansson.h>
 #include <limits.h>

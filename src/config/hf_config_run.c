@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "config/explain.h"
-#include "config/families.h"
+#include "config/model_families.h"
 #include "config/value.h"
 
 /* Keys that say how to train, not what the model is. */

@@ -6,7 +6,7 @@
 #include "config/hf_config.h"
 
 #include "base/json.h"
-#include "config/families.h"
+#include "config/model_families.h"
 
 static bool is_mixture(const ls_run_model *m)
 {

@@ -5,7 +5,7 @@
  * text and go through the same parser as a user's value, so a default cannot be out of range
  * without a test noticing. Sections follow each other as in the reference. */
 #include "config/option.h"
-#include "config/families.h"
+#include "config/model_families.h"
 
 #include <math.h>
 

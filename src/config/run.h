@@ -19,7 +19,7 @@ typedef struct ls_run_floats {
     int count;
 } ls_run_floats;
 
-/* Architectures; config/families.h has a row of facts for each. */
+/* Architectures; config/model_families.h has a row of facts for each. */
 typedef enum ls_family {
     LS_FAMILY_GPT2,
     LS_FAMILY_LLAMA,

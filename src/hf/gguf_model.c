@@ -19,7 +19,7 @@
 #include <string.h>
 #include "base/file.h"
 #include "base/mem.h"
-#include "config/families.h"
+#include "config/model_families.h"
 #include "hf/gguf_vocab.h"
 
 /* How llama.cpp computes a family. */

@@ -17,7 +17,7 @@
 #include "base/new_folder.h"
 #include "base/time.h"
 #include "checkpoint/safetensors.h"
-#include "config/families.h"
+#include "config/model_families.h"
 #include "hf/hf_convert.h"
 #include "data/chat/chat.h"
 #include "data/tokenizer/bpe_train.h"

@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "config/explain.h"
-#include "config/families.h"
+#include "config/model_families.h"
 #include "config/runfile.h"
 #include "hf/hf_convert.h"
 #include "hf/hf_folder_impl.h"

@@ -5,7 +5,7 @@
 #include "hf/hf_fused.h"
 
 #include "base/mem.h"
-#include "config/families.h"
+#include "config/model_families.h"
 #include "hf/hf_folder_impl.h"
 
 /* A fused tensor of a family: its module, name and parts, of which the first is adapted by

@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 #include "base/mem.h"
-#include "config/families.h"
+#include "config/model_families.h"
 #include "hf/hf_convert.h"
 #include "hf/hf_fused.h"
 #include "hf/hf_quant.h"

@@ -2,7 +2,7 @@
 #include "hf/loaded_model.h"
 
 #include "base/mem.h"
-#include "config/families.h"
+#include "config/model_families.h"
 #include "hf/hf_folder_impl.h"
 
 /* Rows of the embedding: a run of ours may have left model.vocab to the tokenizer. */

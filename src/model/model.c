@@ -5,7 +5,7 @@
  * weights and of what is trained. Matrices keep the memory order of the Hugging Face checkpoint
  * ([inputs, outputs] for GPT-2's Conv1D, [outputs, inputs] for the others), so import, export and
  * the hash of weights are plain copies. One list serves all families: their names, and what of it
- * they have, are facts of the family's row (config/families.h). */
+ * they have, are facts of the family's row (config/model_families.h). */
 #include "model/model.h"
 
 #include <fnmatch.h>
@@ -14,7 +14,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "config/explain.h"
-#include "config/families.h"
+#include "config/model_families.h"
 
 /* Most parameters: 16 of a block (qkv with biases, norms of q and k ...) and a pair per adapter. */
 enum { PER_BLOCK = 18 + 2 * LS_ADAPTERS, OUTSIDE = 5 };

@@ -37,7 +37,7 @@
 #include "model/pass_impl.h"
 
 #include <math.h>
-#include "config/families.h"
+#include "config/model_families.h"
 
 /* Tensors of a block that can be looked into. */
 enum { PER_BLOCK = 8 };

@@ -1,10 +1,10 @@
-/* families.c -- the rows.
+/* model_families.c -- the rows.
  *
  * Most families are Llama with a difference, so names and keys of Llama are macros, and a row says
  * what differs. Defaults are those of the family's class in transformers: a config.json without the
  * key means exactly that. What a run file leaves out is settled by config/check.c instead, alike for
  * all families of a kind. */
-#include "config/families.h"
+#include "config/model_families.h"
 
 #define LLAMA_SIZES                                                                        \
     .width = "hidden_size", .layers = "num_hidden_layers", .heads = "num_attention_heads", \
@@ -35,7 +35,7 @@ static const ls_family_refused olmoe_refused[] = {
     {.key = NULL}};
 
 /* A row: its value of ls_family, its name, its classes in transformers (with the head, and without),
- * and whatever families.h lists that is not zero. */
+ * and whatever model_families.h lists that is not zero. */
 #define FAMILY(id, name_, causal_, base_, ...) \
     [LS_FAMILY_##id] = {.name = name_, .causal = causal_, .base = base_, __VA_ARGS__}
 

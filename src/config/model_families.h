@@ -1,4 +1,4 @@
-/* families.h -- the model families: one row of facts each.
+/* model_families.h -- the model families: one row of facts each.
  *
  * A family is an architecture that transformers knows under a name (model_type). What sets one apart
  * from another is written down here once, and everybody reads it: the checks of a run file, the
