@@ -1,10 +1,10 @@
-/* test_view.c -- the rules of membership, played through without a process. */
+/* test_view.c -- the rules of membership and recovery, played through without a process. */
 #include "harness.h"
 #include <signal.h>
 #include <string.h>
 #include "base/mem.h"
 #include "base/rng.h"
-#include "cluster/member/view.h"
+#include "cluster/member/recovery_policy.h"
 
 static const ls_view_end killed = {.signal = SIGKILL};
 
@@ -46,7 +46,7 @@ static void begin(ls_view *v, int workers, ls_view_rules rules)
         report(v, i, -1, -1);
     }
     LS_CHECK(ls_view_complete(v));
-    LS_CHECK_OK(ls_view_next(v, &plan));
+    LS_CHECK_OK(ls_recovery_policy_next_view(v, &plan));
     LS_CHECK_EQ(plan.generation, 1);
     LS_CHECK_EQ(plan.ranks, workers);
     LS_CHECK_EQ(plan.base, -1);
@@ -62,13 +62,13 @@ LS_TEST(view_restarts_once_then_goes_on_without)
     ls_view v = {.workers = 0};
 
     begin(&v, 4, (ls_view_rules){.restarts = 1, .least = 1});
-    LS_CHECK_EQ(ls_view_loses(&v, 2, &killed), LS_VIEW_RESTART);
+    LS_CHECK_EQ(ls_recovery_policy_decide(&v, 2, &killed), LS_VIEW_RESTART);
     report(&v, 0, 7, 7);
     report(&v, 1, 8, 8);
     report(&v, 3, 7, 7);
     LS_CHECK(!ls_view_complete(&v)); /* the new one has not come */
     report(&v, 2, -1, -1);
-    LS_CHECK_OK(ls_view_next(&v, &plan));
+    LS_CHECK_OK(ls_recovery_policy_next_view(&v, &plan));
     LS_CHECK_EQ(plan.generation, 2);
     LS_CHECK_EQ(plan.base, 8); /* the highest, nobody rolls back */
     LS_CHECK_EQ(plan.source, 1);
@@ -78,11 +78,11 @@ LS_TEST(view_restarts_once_then_goes_on_without)
     LS_CHECK_EQ(plan.lost, 0);
     LS_CHECK(!plan.first_new);
 
-    LS_CHECK_EQ(ls_view_loses(&v, 2, &killed), LS_VIEW_DROP);
+    LS_CHECK_EQ(ls_recovery_policy_decide(&v, 2, &killed), LS_VIEW_DROP);
     for (int i = 0; i < 4; i++)
         if (i != 2)
             report(&v, i, 9, 9);
-    LS_CHECK_OK(ls_view_next(&v, &plan));
+    LS_CHECK_OK(ls_recovery_policy_next_view(&v, &plan));
     LS_CHECK_EQ(plan.ranks, 3);
     LS_CHECK_EQ(v.member[3].rank, 2); /* they are numbered anew */
     LS_CHECK_EQ(v.member[2].rank, -1);
@@ -97,10 +97,10 @@ LS_TEST(view_does_again_what_a_lost_first_rank_may_not_have_done)
     ls_view v = {.workers = 0};
 
     begin(&v, 3, (ls_view_rules){.restarts = 0, .least = 1});
-    LS_CHECK_EQ(ls_view_loses(&v, 0, &killed), LS_VIEW_DROP);
+    LS_CHECK_EQ(ls_recovery_policy_decide(&v, 0, &killed), LS_VIEW_DROP);
     report(&v, 1, 5, 5);
     report(&v, 2, 5, 5);
-    LS_CHECK_OK(ls_view_next(&v, &plan));
+    LS_CHECK_OK(ls_recovery_policy_next_view(&v, &plan));
     LS_CHECK(plan.first_new);
     LS_CHECK_EQ(plan.met, 4);
     LS_CHECK_EQ(v.member[1].rank, 0);
@@ -116,21 +116,21 @@ LS_TEST(view_remembers_a_lost_first_rank_until_another_is_ready)
 
     begin(&v, 3, (ls_view_rules){.restarts = 1, .least = 1});
     ls_view_readies(&v, 0);
-    LS_CHECK_EQ(ls_view_loses(&v, 0, &killed), LS_VIEW_RESTART);
+    LS_CHECK_EQ(ls_recovery_policy_decide(&v, 0, &killed), LS_VIEW_RESTART);
     for (int generation = 2; generation < 4; generation++) { /* 2 comes to nothing */
         if (generation == 3)
-            LS_CHECK_EQ(ls_view_loses(&v, 2, &killed), LS_VIEW_RESTART);
+            LS_CHECK_EQ(ls_recovery_policy_decide(&v, 2, &killed), LS_VIEW_RESTART);
         report(&v, 0, -1, -1);
         report(&v, 1, 5, 5);
         report(&v, 2, generation == 3 ? -1 : 5, generation == 3 ? -1 : 5);
-        LS_CHECK_OK(ls_view_next(&v, &plan));
+        LS_CHECK_OK(ls_recovery_policy_next_view(&v, &plan));
         LS_CHECK(plan.first_new);
         LS_CHECK_EQ(plan.met, 4);
     }
     ls_view_readies(&v, 0);
     for (int i = 0; i < 3; i++)
         report(&v, i, 6, 6);
-    LS_CHECK_OK(ls_view_next(&v, &plan));
+    LS_CHECK_OK(ls_recovery_policy_next_view(&v, &plan));
     LS_CHECK(!plan.first_new);
     LS_CHECK_EQ(plan.met, 6);
     ls_view_release(&v);
@@ -142,14 +142,15 @@ LS_TEST(view_survives_losses_while_it_is_made)
     ls_view v = {.workers = 0};
 
     begin(&v, 4, (ls_view_rules){.restarts = 1, .least = 1});
-    LS_CHECK_EQ(ls_view_loses(&v, 1, &killed), LS_VIEW_RESTART);
+    LS_CHECK_EQ(ls_recovery_policy_decide(&v, 1, &killed), LS_VIEW_RESTART);
     report(&v, 0, 3, 3);
-    LS_CHECK_EQ(ls_view_loses(&v, 0, &killed), LS_VIEW_RESTART); /* one that had reported */
-    LS_CHECK_EQ(ls_view_loses(&v, 1, &killed), LS_VIEW_DROP);    /* the new one */
+    LS_CHECK_EQ(ls_recovery_policy_decide(&v, 0, &killed),
+                LS_VIEW_RESTART); /* one that had reported */
+    LS_CHECK_EQ(ls_recovery_policy_decide(&v, 1, &killed), LS_VIEW_DROP); /* the new one */
     report(&v, 2, -1, 3);
     report(&v, 3, 2, 3);
     report(&v, 0, -1, -1);
-    LS_CHECK_OK(ls_view_next(&v, &plan));
+    LS_CHECK_OK(ls_recovery_policy_next_view(&v, &plan));
     LS_CHECK_EQ(plan.generation, 2);
     LS_CHECK_EQ(plan.ranks, 3);
     LS_CHECK_EQ(plan.base, 2); /* of those who are alive */
@@ -166,10 +167,10 @@ LS_TEST(view_stops_at_too_few_ranks)
     ls_view v = {.workers = 0};
 
     begin(&v, 3, (ls_view_rules){.restarts = 0, .least = 2});
-    LS_CHECK_EQ(ls_view_loses(&v, 0, &killed), LS_VIEW_DROP);
-    LS_CHECK_EQ(ls_view_loses(&v, 1, &killed), LS_VIEW_STOP);
+    LS_CHECK_EQ(ls_recovery_policy_decide(&v, 0, &killed), LS_VIEW_DROP);
+    LS_CHECK_EQ(ls_recovery_policy_decide(&v, 1, &killed), LS_VIEW_STOP);
     begin(&v, 1, (ls_view_rules){.restarts = 0, .least = 1});
-    LS_CHECK_EQ(ls_view_loses(&v, 0, &killed), LS_VIEW_STOP);
+    LS_CHECK_EQ(ls_recovery_policy_decide(&v, 0, &killed), LS_VIEW_STOP);
     ls_view_release(&v);
 }
 
@@ -189,13 +190,13 @@ LS_TEST(view_keeps_a_rank_of_each_part)
     ls_view v = {.workers = 0};
 
     begin(&v, 4, (ls_view_rules){.restarts = 0, .least = 1, .unit = 2});
-    LS_CHECK_EQ(ls_view_loses(&v, 2, &killed), LS_VIEW_DROP);
+    LS_CHECK_EQ(ls_recovery_policy_decide(&v, 2, &killed), LS_VIEW_DROP);
     report_part(&v, 0, 1);
     report_part(&v, 1, 1);
     LS_CHECK(!ls_view_complete(&v));
     report_part(&v, 3, 2);
     LS_CHECK(ls_view_complete(&v));
-    LS_CHECK_OK(ls_view_next(&v, &plan));
+    LS_CHECK_OK(ls_recovery_policy_next_view(&v, &plan));
     LS_CHECK_EQ(plan.ranks, 2);
     LS_CHECK_EQ(v.member[0].rank, 0);
     LS_CHECK_EQ(v.member[1].rank, -1); /* a spare */
@@ -203,15 +204,15 @@ LS_TEST(view_keeps_a_rank_of_each_part)
     LS_CHECK_EQ(v.member[3].rank, 1);
     LS_CHECK(!ls_view_complete(&v));
     /* The spare takes the place of the next one. */
-    LS_CHECK_EQ(ls_view_loses(&v, 0, &killed), LS_VIEW_DROP);
+    LS_CHECK_EQ(ls_recovery_policy_decide(&v, 0, &killed), LS_VIEW_DROP);
     report_part(&v, 3, 2);
     LS_CHECK(ls_view_complete(&v));
-    LS_CHECK_OK(ls_view_next(&v, &plan));
+    LS_CHECK_OK(ls_recovery_policy_next_view(&v, &plan));
     LS_CHECK_EQ(plan.ranks, 2);
     LS_CHECK_EQ(v.member[1].rank, 0);
     LS_CHECK_EQ(v.member[3].rank, 1);
     /* And there are not enough for a model then. */
-    LS_CHECK_EQ(ls_view_loses(&v, 1, &killed), LS_VIEW_STOP);
+    LS_CHECK_EQ(ls_recovery_policy_decide(&v, 1, &killed), LS_VIEW_STOP);
     ls_view_release(&v);
 }
 
@@ -222,13 +223,13 @@ LS_TEST(view_keeps_who_has_come_farthest)
     ls_view v = {.workers = 0};
 
     begin(&v, 4, (ls_view_rules){.restarts = 1, .least = 1, .unit = 2});
-    LS_CHECK_EQ(ls_view_loses(&v, 0, &killed), LS_VIEW_RESTART);
-    LS_CHECK_EQ(ls_view_loses(&v, 0, &killed), LS_VIEW_DROP);
-    LS_CHECK_EQ(ls_view_loses(&v, 1, &killed), LS_VIEW_RESTART);
+    LS_CHECK_EQ(ls_recovery_policy_decide(&v, 0, &killed), LS_VIEW_RESTART);
+    LS_CHECK_EQ(ls_recovery_policy_decide(&v, 0, &killed), LS_VIEW_DROP);
+    LS_CHECK_EQ(ls_recovery_policy_decide(&v, 1, &killed), LS_VIEW_RESTART);
     report(&v, 1, -1, -1);
     report(&v, 2, 7, 7);
     report(&v, 3, 8, 8);
-    LS_CHECK_OK(ls_view_next(&v, &plan));
+    LS_CHECK_OK(ls_recovery_policy_next_view(&v, &plan));
     LS_CHECK_EQ(plan.ranks, 2);
     LS_CHECK_EQ(plan.base, 8);
     LS_CHECK_EQ(plan.source, 1);
@@ -251,18 +252,19 @@ LS_TEST(view_hears_how_many_belong_together)
     ls_view v = {.workers = 0};
 
     begin(&v, 4, (ls_view_rules){.restarts = 0, .least = 1});
-    LS_CHECK_EQ(ls_view_loses(&v, 3, &killed), LS_VIEW_DROP);
+    LS_CHECK_EQ(ls_recovery_policy_decide(&v, 3, &killed), LS_VIEW_DROP);
     for (int i = 0; i < 3; i++)
         ls_view_reports(&v, i, &(ls_view_report){.have = 5, .reached = 5, .met = 5, .unit = 2});
-    LS_CHECK_OK(ls_view_next(&v, &plan));
+    LS_CHECK_OK(ls_recovery_policy_next_view(&v, &plan));
     LS_CHECK_EQ(plan.ranks, 2);
     LS_CHECK_EQ(ls_view_least(&v), 2);
     ls_view_release(&v);
 
     begin(&v, 2, (ls_view_rules){.restarts = 0, .least = 1});
-    LS_CHECK_EQ(ls_view_loses(&v, 1, &killed), LS_VIEW_DROP); /* nobody has said so yet */
+    LS_CHECK_EQ(ls_recovery_policy_decide(&v, 1, &killed),
+                LS_VIEW_DROP); /* nobody has said so yet */
     ls_view_reports(&v, 0, &(ls_view_report){.have = 5, .reached = 5, .met = 5, .unit = 2});
-    LS_CHECK_FAILS(ls_view_next(&v, &plan), LS_EFAIL, "1 of the 2 ranks");
+    LS_CHECK_FAILS(ls_recovery_policy_next_view(&v, &plan), LS_EFAIL, "1 of the 2 ranks");
     ls_view_release(&v);
 }
 
@@ -274,7 +276,7 @@ LS_TEST(view_lets_spares_be_when_the_work_is_done)
     begin(&v, 3, (ls_view_rules){.restarts = 0, .least = 1, .unit = 2}); /* refused by the ranks */
     for (int i = 0; i < 3; i++)
         report_part(&v, i, i < 2 ? i + 1 : 0);
-    LS_CHECK_OK(ls_view_next(&v, &plan));
+    LS_CHECK_OK(ls_recovery_policy_next_view(&v, &plan));
     LS_CHECK_EQ(plan.ranks, 2);
     ls_view_leaves(&v, 0);
     ls_view_leaves(&v, 1);
@@ -297,7 +299,7 @@ LS_TEST(view_takes_guests_in_by_whole_models)
     LS_CHECK(ls_view_has_guests(&v));
     report_part(&v, 0, 1);
     report_part(&v, 1, 2);
-    LS_CHECK_OK(ls_view_next(&v, &plan));
+    LS_CHECK_OK(ls_recovery_policy_next_view(&v, &plan));
     LS_CHECK_EQ(plan.ranks, 4);
     LS_CHECK_EQ(plan.joined, 2);
     ls_view_release(&v);
@@ -309,8 +311,9 @@ LS_TEST(view_does_not_restart_when_asked_to_stop)
     ls_view v = {.workers = 0};
 
     begin(&v, 2, (ls_view_rules){.restarts = 5, .least = 2});
-    LS_CHECK_EQ(ls_view_loses(&v, 1, &asked), LS_VIEW_DROP); /* the other one can still save */
-    LS_CHECK_EQ(ls_view_loses(&v, 0, &asked), LS_VIEW_STOP);
+    LS_CHECK_EQ(ls_recovery_policy_decide(&v, 1, &asked),
+                LS_VIEW_DROP); /* the other one can still save */
+    LS_CHECK_EQ(ls_recovery_policy_decide(&v, 0, &asked), LS_VIEW_STOP);
     ls_view_release(&v);
 }
 
@@ -335,17 +338,17 @@ LS_TEST(view_knows_what_cannot_heal)
         begin(&v, 2, (ls_view_rules){.restarts = 1, .least = 1});
         v.begun = cases[i].begun;
         ls_view_end how = error_of(cases[i].code, "it broke", &record);
-        LS_CHECK_EQ(ls_view_loses(&v, 1, &how), cases[i].verdict);
+        LS_CHECK_EQ(ls_recovery_policy_decide(&v, 1, &how), cases[i].verdict);
     }
     begin(&v, 2, (ls_view_rules){.restarts = 1, .least = 1});
-    LS_CHECK_EQ(ls_view_loses(&v, 0, &(ls_view_end){.signal = SIGPIPE}), LS_VIEW_STOP);
+    LS_CHECK_EQ(ls_recovery_policy_decide(&v, 0, &(ls_view_end){.signal = SIGPIPE}), LS_VIEW_STOP);
     begin(&v, 2, (ls_view_rules){.restarts = 1, .least = 1});
     ls_view_leaves(&v, 1);
-    LS_CHECK_EQ(ls_view_loses(&v, 0, &killed), LS_VIEW_DROP); /* the work was done */
+    LS_CHECK_EQ(ls_recovery_policy_decide(&v, 0, &killed), LS_VIEW_DROP); /* the work was done */
     begin(&v, 2, (ls_view_rules){.restarts = 1, .least = 1});
     ls_view_leaves(&v, 1);
     ls_view_end end = error_of(LS_EIO, "it broke", &record);
-    LS_CHECK_EQ(ls_view_loses(&v, 0, &end), LS_VIEW_STOP);
+    LS_CHECK_EQ(ls_recovery_policy_decide(&v, 0, &end), LS_VIEW_STOP);
     ls_view_release(&v);
 }
 
@@ -358,14 +361,14 @@ LS_TEST(view_gives_up_what_fails_twice_in_the_same_place)
 
     for (int progress = 0; progress < 2; progress++) {
         begin(&v, 2, (ls_view_rules){.restarts = 9, .least = 1});
-        LS_CHECK_EQ(ls_view_loses(&v, 0, &end), LS_VIEW_RESTART);
+        LS_CHECK_EQ(ls_recovery_policy_decide(&v, 0, &end), LS_VIEW_RESTART);
         report(&v, 0, -1, -1);
         report(&v, 1, 4, 4);
-        LS_CHECK_OK(ls_view_next(&v, &plan));
-        LS_CHECK_EQ(ls_view_loses(&v, 0, &end), LS_VIEW_RESTART);
+        LS_CHECK_OK(ls_recovery_policy_next_view(&v, &plan));
+        LS_CHECK_EQ(ls_recovery_policy_decide(&v, 0, &end), LS_VIEW_RESTART);
         report(&v, 0, -1, -1);
         report(&v, 1, 4 + progress, 4 + progress);
-        LS_CHECK_EQ(ls_view_next(&v, &plan), progress ? LS_OK : LS_ENORETRY);
+        LS_CHECK_EQ(ls_recovery_policy_next_view(&v, &plan), progress ? LS_OK : LS_ENORETRY);
         LS_CHECK(progress || strstr(ls_err_last()->text, "twice after step 4: the disk is full"));
     }
     ls_view_release(&v);
@@ -378,10 +381,10 @@ LS_TEST(view_gives_up_after_three_without_a_step)
 
     begin(&v, 2, (ls_view_rules){.restarts = 9, .least = 1});
     for (int i = 0; i < 4; i++) {
-        LS_CHECK_EQ(ls_view_loses(&v, 1, &killed), LS_VIEW_RESTART);
+        LS_CHECK_EQ(ls_recovery_policy_decide(&v, 1, &killed), LS_VIEW_RESTART);
         report(&v, 0, 6, 6);
         report(&v, 1, -1, -1);
-        LS_CHECK_EQ(ls_view_next(&v, &plan), i < 3 ? LS_OK : LS_ENORETRY);
+        LS_CHECK_EQ(ls_recovery_policy_next_view(&v, &plan), i < 3 ? LS_OK : LS_ENORETRY);
     }
     LS_CHECK(strstr(ls_err_last()->text, "step 7 was never done"));
     ls_view_release(&v);
@@ -409,7 +412,7 @@ LS_TEST(view_holds_its_promises_in_any_order)
             if (dice.v[1] % 8 && (state == LS_VIEW_AWAY || state == LS_VIEW_IN)) {
                 report(&v, w, state == LS_VIEW_AWAY ? -1 : step, step);
                 step++;
-            } else if (ls_view_loses(&v, w, &killed) == LS_VIEW_STOP) {
+            } else if (ls_recovery_policy_decide(&v, w, &killed) == LS_VIEW_STOP) {
                 break;
             }
             if (!ls_view_complete(&v))
@@ -417,7 +420,7 @@ LS_TEST(view_holds_its_promises_in_any_order)
             ls_view_plan plan;
             int64_t best = -1;
             int ranks = 0;
-            if (ls_view_next(&v, &plan) != LS_OK)
+            if (ls_recovery_policy_next_view(&v, &plan) != LS_OK)
                 break;
             LS_CHECK_EQ(plan.generation, ++generation);
             for (int i = 0; i < n; i++) {
@@ -461,7 +464,7 @@ LS_TEST(view_grows_and_loses_many_nodes)
         report(&v, i, 3, 3);
     check_counts(&v);
     LS_CHECK(ls_view_complete(&v));
-    LS_CHECK_OK(ls_view_next(&v, &plan));
+    LS_CHECK_OK(ls_recovery_policy_next_view(&v, &plan));
     check_counts(&v);
     LS_CHECK_EQ(plan.ranks, NODES / 2 * EACH);
     ls_mem_fail_nth(1);

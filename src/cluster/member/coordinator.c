@@ -23,6 +23,7 @@
 #include "base/log.h"
 #include "base/time.h"
 #include "cluster/member/growing_array.h"
+#include "cluster/member/recovery_policy.h"
 
 static const int64_t DAY_NS = 24 * 3600 * LS_NS_PER_S;
 
@@ -374,8 +375,8 @@ void ls_coordinator_loses(ls_coordinator *coordinator, int id, const char *why, 
         if (state == LS_VIEW_OUT || state == LS_VIEW_DONE)
             continue;
         was_in |= state == LS_VIEW_IN;
-        stops |=
-            ls_view_loses(&p->view, n->first + i, &(ls_view_end){.gone = true}) == LS_VIEW_STOP;
+        stops |= ls_recovery_policy_decide(&p->view, n->first + i, &(ls_view_end){.gone = true}) ==
+                 LS_VIEW_STOP;
     }
     forget(p, n);
     if (was_in)
@@ -474,7 +475,7 @@ static void take_end(ls_coordinator *p, node *n, const ls_messages *w, int64_t n
 
     if (excluded)
         call_needed(p, n);
-    ls_view_verdict verdict = ls_view_loses(&p->view, place, &end);
+    ls_view_verdict verdict = ls_recovery_policy_decide(&p->view, place, &end);
     p->learned = true;
     ls_messages answer = {.kind = LS_MESSAGES_VERDICT, .worker = w->worker, .verdict = verdict};
     p->args.tell(p->args.context, id, &answer);
@@ -643,7 +644,7 @@ static void announce(ls_coordinator *p, int64_t now)
     if (!all_alike(p, now) || !agreed(p))
         return;
     LS_TRY(st, ls_str_status(&p->roster.bytes), out);
-    LS_TRY(st, ls_view_next(&p->view, &message.view.plan), out);
+    LS_TRY(st, ls_recovery_policy_next_view(&p->view, &message.view.plan), out);
     pass_on(p, stepless);
     message.roster = &p->roster;
     LS_TRY(st, list_members(p, message.view.plan.generation, &message.members), out);

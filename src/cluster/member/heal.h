@@ -19,7 +19,7 @@
  * The coordinator (coordinator.h) decides. In a job of one node it is a part of this object and is
  * called directly:
  *
- *     agent.c -- a worker ended --> heal.c ----> coordinator.c ----> view.c
+ *     agent.c -- a worker ended --> heal.c ----> coordinator.c ----> recovery_policy.c
  *             <- restart or drop --        <----
  *
  * With several nodes its messages (messages.h) go out by say() and come in by ls_heal_hear()

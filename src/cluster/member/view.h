@@ -7,13 +7,15 @@
  * when one of its workers dies, or reports that it has lost the others.
  *
  *   state   of a worker                              leaves it
- *   NEW     its process begins, no view waits for it  reports -> WAITS; loses -> OUT
- *   AWAY    its process begins                       reports -> WAITS; loses -> AWAY or OUT
- *   WAITS   has reported, and waits for a view       next -> IN; loses -> AWAY or OUT
- *   IN      has been given the view                  reports -> WAITS; loses -> AWAY or OUT;
+ *   NEW     its process begins, no view waits for it  reports -> WAITS; ends -> OUT
+ *   AWAY    its process begins                       reports -> WAITS; ends -> AWAY or OUT
+ *   WAITS   has reported, and waits for a view       next -> IN; ends -> AWAY or OUT
+ *   IN      has been given the view                  reports -> WAITS; ends -> AWAY or OUT;
  *                                                    leaves -> DONE
  *   DONE    has ended well
  *   OUT     is dead and will not be started again
+ *
+ * recovery_policy.h decides what follows when a worker ends, and who is in the next view.
  *
  * A *guest* has come to a job that runs, and has not been ready to train in a view yet: whatever
  * goes wrong with it does not disturb the others.
@@ -99,6 +101,7 @@ typedef struct ls_view_end {
     bool gone;                  /* with its node: it cannot be started again */
 } ls_view_end;
 
+/* What follows for a worker that ended: recovery_policy.h decides it. */
 typedef enum ls_view_verdict {
     LS_VIEW_STOP,    /* the job must end */
     LS_VIEW_RESTART, /* start it again */
@@ -148,7 +151,6 @@ void ls_view_reports(ls_view *view, int worker, const ls_view_report *report);
 void ls_view_readies(ls_view *view, int worker); /* it is ready to train */
 /* It has ended well: then all have done their work, though some may not have ended yet. */
 void ls_view_leaves(ls_view *view, int worker);
-ls_view_verdict ls_view_loses(ls_view *view, int worker, const ls_view_end *end);
 
 /* Whether every living worker waits for a view, and at least one does. */
 bool ls_view_complete(const ls_view *view);
@@ -159,9 +161,5 @@ int ls_view_alive(const ls_view *view);
 int ls_view_least(const ls_view *view); /* the ranks that must be left */
 bool ls_view_is_short(const ls_view *view);
 bool ls_view_has_guests(const ls_view *view);
-
-/* Make the next view of the workers that wait. LS_ENORETRY: the job must not go on, and why:
- * three views without a new step, or an error that came twice at the same step. */
-ls_status ls_view_next(ls_view *view, ls_view_plan *plan_out);
 
 LS_C_END

@@ -11,8 +11,9 @@
  *        |  messages                       |  messages
  *     recover_cluster.c <== frames ==> recover_cluster.c
  *        |  frames
- *     coordinator_process.c -- ls-coordinator: coordinator.c, view.c
+ *     coordinator_process.c -- ls-coordinator: coordinator.c, recovery_policy.c
  *
+ * What happens after a rank's death is decided there, by recovery_policy.c; this room carries it out.
  * When the coordinator's node is lost, another one starts a coordinator, and the others join it
  * (failover.c). One thread. */
 #pragma once

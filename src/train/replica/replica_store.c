@@ -198,7 +198,7 @@ static void tell_view(ls_session *s, int ranks, const ls_replica_entry *best)
         view->met = ls_min_i64(view->met, k->records[i / 2].met);
     }
     if (view->first_new && view->met == view->base && view->base > 0)
-        view->met--; /* what it did last may not have been finished (cluster/member/view.c) */
+        view->met--; /* what it did last may not have been finished (recovery_policy.c) */
     for (int part = 0; part < best->cut.shard; part++)
         if (!is_empty(s, best, part) && !find_part(s, k->sources[part], LS_REPLICA_OWN, part, best))
             s->recovery.source = "buddy";
