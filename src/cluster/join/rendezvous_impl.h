@@ -1,5 +1,5 @@
-/* rendezvous_impl.h -- what rendezvous.c, first_join.c, late_join.c, rendezvous_failover.c and
- * probe_messages.c share. */
+/* rendezvous_impl.h -- what rendezvous.c, first_join.c, late_join.c, heartbeat_watch.c,
+ * rendezvous_failover.c and probe_messages.c share. */
 #pragma once
 #include "cluster/member/wire_codec.h"
 #include "cluster/join/probe.h"
@@ -177,16 +177,18 @@ ls_status ls_rendezvous_listen(const ls_rendezvous *rendezvous, uint16_t port, i
 void ls_rendezvous_take_back(ls_rendezvous *rendezvous, ls_rendezvous_peer *peer,
                              const ls_frame *frame);
 
-/* --- late_join.c ------------------------------------------------------------------------------ */
+/* --- heartbeat_watch.c ------------------------------------------------------------------------ */
 
 /* How often signs of life are given in a job of this many nodes. */
 void ls_rendezvous_pace(ls_rendezvous *rendezvous, int nodes);
 
-/* A peer went away, or was silent for so long: the thread's last record says why. */
-void ls_rendezvous_lose(ls_rendezvous *rendezvous, ls_rendezvous_peer *peer, int64_t silent_ns);
-
 /* Give signs of life, and look for those of others, when it is time. */
 void ls_rendezvous_beat(ls_rendezvous *rendezvous);
+
+/* --- late_join.c ------------------------------------------------------------------------------ */
+
+/* A peer went away, or was silent for so long: the thread's last record says why. */
+void ls_rendezvous_lose(ls_rendezvous *rendezvous, ls_rendezvous_peer *peer, int64_t silent_ns);
 
 /* A place for a node that comes while the job runs; NULL: there is none. The peers that came so. */
 ls_rendezvous_peer *ls_rendezvous_new_peer(ls_rendezvous *rendezvous);
