@@ -118,7 +118,7 @@ static void join(town *t, int node, int workers, bool begins)
 
     snprintf(host, sizeof host, "h%d", node);
     LS_CHECK_OK(ls_coordinator_joins(t->p, node, host, "10.0.0.1", workers, begins));
-    ls_coordinator_looks(t->p, t->now);
+    ls_coordinator_do_due(t->p, t->now);
 }
 
 static void report_as(town *t, int node, int worker, int64_t have,
@@ -135,8 +135,8 @@ static void report_as(town *t, int node, int worker, int64_t have,
 
     if (config_digest)
         w.config_digest = *config_digest;
-    ls_coordinator_takes(t->p, node, &w, t->now);
-    ls_coordinator_looks(t->p, t->now);
+    ls_coordinator_handle_message(t->p, node, &w, t->now);
+    ls_coordinator_do_due(t->p, t->now);
 }
 
 static void report(town *t, int node, int worker, int64_t have)
@@ -148,8 +148,8 @@ static void say(town *t, int node, int worker, ls_messages_kind kind)
 {
     const ls_messages w = {.kind = kind, .worker = worker};
 
-    ls_coordinator_takes(t->p, node, &w, t->now);
-    ls_coordinator_looks(t->p, t->now);
+    ls_coordinator_handle_message(t->p, node, &w, t->now);
+    ls_coordinator_do_due(t->p, t->now);
 }
 
 static void crash(town *t, int node, int worker)
@@ -161,14 +161,14 @@ static void crash(town *t, int node, int worker)
                            .why = "it was killed"};
 
     t->ears[node].verdict[worker] = LS_VIEW_LATER;
-    ls_coordinator_takes(t->p, node, &w, t->now);
-    ls_coordinator_looks(t->p, t->now);
+    ls_coordinator_handle_message(t->p, node, &w, t->now);
+    ls_coordinator_do_due(t->p, t->now);
 }
 
 static void lose(town *t, int node)
 {
     ls_coordinator_loses(t->p, node, "its connection ended", 2 * LS_NS_PER_S, t->now);
-    ls_coordinator_looks(t->p, t->now);
+    ls_coordinator_do_due(t->p, t->now);
 }
 
 /* Nodes 0 .. n-1 with so many workers each, in their first view. */
@@ -203,8 +203,8 @@ static void miss(town *t, int node, int64_t have, int unreached)
                                       .serial = ++t->serial,
                                       .unreached = unreached + 1}};
 
-    ls_coordinator_takes(t->p, node, &w, t->now);
-    ls_coordinator_looks(t->p, t->now);
+    ls_coordinator_handle_message(t->p, node, &w, t->now);
+    ls_coordinator_do_due(t->p, t->now);
 }
 
 LS_TEST(coordinator_parts_nodes_that_do_not_reach_each_other)
@@ -366,8 +366,8 @@ static void stand(town *t, int node, int worker, int rank, bool out)
                            .stood = rank,
                            .out = out};
 
-    ls_coordinator_takes(t->p, node, &w, t->now);
-    ls_coordinator_looks(t->p, t->now);
+    ls_coordinator_handle_message(t->p, node, &w, t->now);
+    ls_coordinator_do_due(t->p, t->now);
 }
 
 /* Nodes 0 to 2 of two workers each in generation 7; node 1 coordinates now, and node 0 is lost. */
@@ -382,7 +382,7 @@ static void take_over_after(town *t, ls_coordinator_args how, const ls_view_past
     ls_coordinator_restores(t->p, past, "it is lost", LS_NS_PER_S, t->now);
     lose(t, 0);
     LS_CHECK_EQ(t->ears[1].revokes, 1);
-    ls_coordinator_returns(t->p, 2); /* who came later hears it, too */
+    ls_coordinator_send_missed(t->p, 2); /* who came later hears it, too */
     LS_CHECK_EQ(t->ears[2].revokes, 2);
 }
 
@@ -487,7 +487,7 @@ LS_TEST(coordinator_makes_no_view_that_others_do_not_accept)
     report(&t, 1, 0, -1);
     LS_CHECK_EQ(t.ears[0].views, 0);
     t.serial = 100;
-    ls_coordinator_looks(t.p, t.now);
+    ls_coordinator_do_due(t.p, t.now);
     LS_CHECK(t.ears[0].generation == 2 && t.ears[1].generation == 2);
     close_town(&t);
 }
@@ -532,7 +532,7 @@ LS_TEST(coordinator_takes_newcomers_in_at_the_end_of_a_step)
     LS_CHECK_EQ(t.ears[2].called, 1);
     report(&t, 2, 0, -1);
     t.now += 100 * LS_NS_PER_S;
-    ls_coordinator_looks(t.p, t.now);
+    ls_coordinator_do_due(t.p, t.now);
     LS_CHECK_EQ(t.ears[0].regroups, 0); /* the other one is on its way */
     report(&t, 2, 1, -1);
     LS_CHECK_EQ(t.ears[0].regroups, 1);
@@ -549,10 +549,10 @@ LS_TEST(coordinator_takes_newcomers_in_at_the_end_of_a_step)
     report(&t, 3, 0, -1);
     LS_CHECK_EQ(t.ears[0].regroups, 1);
     t.now += 59 * LS_NS_PER_S;
-    ls_coordinator_looks(t.p, t.now);
+    ls_coordinator_do_due(t.p, t.now);
     LS_CHECK_EQ(t.ears[0].regroups, 1);
     t.now += 2 * LS_NS_PER_S;
-    ls_coordinator_looks(t.p, t.now);
+    ls_coordinator_do_due(t.p, t.now);
     LS_CHECK_EQ(t.ears[0].regroups, 2);
     close_town(&t);
 }
@@ -582,7 +582,7 @@ LS_TEST(coordinator_survives_guests_that_fail)
     begin(&t, (ls_coordinator_args){.max_nodes = 0}, 2, 1);
     join(&t, 2, 1, false);
     t.ears[2].verdict[0] = LS_VIEW_LATER;
-    ls_coordinator_takes(t.p, 2, &w, t.now);
+    ls_coordinator_handle_message(t.p, 2, &w, t.now);
     LS_CHECK_EQ(t.ears[2].verdict[0], LS_VIEW_DROP);
     join(&t, 3, 1, false);
     report(&t, 3, 0, -1);
@@ -592,7 +592,7 @@ LS_TEST(coordinator_survives_guests_that_fail)
     report(&t, 1, 0, 4);
     LS_CHECK_EQ(t.ears[0].ranks, 2);
     LS_CHECK(!t.stopped);
-    ls_coordinator_takes(t.p, 0, &w, t.now); /* of a member it is the user's mistake */
+    ls_coordinator_handle_message(t.p, 0, &w, t.now); /* of a member it is the user's mistake */
     LS_CHECK(t.stopped);
     LS_CHECK_EQ(t.code, 2);
     close_town(&t);

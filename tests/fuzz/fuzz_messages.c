@@ -94,13 +94,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             t.gone[node] = true;
             ls_coordinator_loses(p, node, "gone", 0, now);
         } else if (ls_messages_decode(&word, data + 2, len) == LS_OK) {
-            ls_coordinator_takes(p, node, &word, now);
+            ls_coordinator_handle_message(p, node, &word, now);
             ls_roster any = {.nodes = 0}; /* views of others than the coordinator's */
             (void)ls_messages_unpack(&word, &any);
             ls_roster_release(&any);
             ls_messages_release(&word);
         }
-        ls_coordinator_looks(p, now);
+        ls_coordinator_do_due(p, now);
         data += 2 + len;
         size -= 2 + len;
     }

@@ -400,7 +400,7 @@ void ls_coordinator_restores(ls_coordinator *coordinator, const ls_view_past *pa
     give_up(p, why, true, noticed_ns, now);
 }
 
-void ls_coordinator_returns(ls_coordinator *coordinator, int id)
+void ls_coordinator_send_missed(ls_coordinator *coordinator, int id)
 {
     ls_coordinator *p = coordinator;
     ls_messages message = {.kind = LS_MESSAGES_REVOKE};
@@ -501,8 +501,8 @@ static void take_end(ls_coordinator *p, node *n, const ls_messages *w, int64_t n
     }
 }
 
-void ls_coordinator_takes(ls_coordinator *coordinator, int id, const ls_messages *message,
-                          int64_t now)
+void ls_coordinator_handle_message(ls_coordinator *coordinator, int id, const ls_messages *message,
+                                   int64_t now)
 {
     ls_coordinator *p = coordinator;
     node *n = ls_coordinator_find(p, id);
@@ -793,7 +793,7 @@ int64_t ls_coordinator_due_in(const ls_coordinator *coordinator, bool asked, int
     return wants_guests(p) ? ls_max_i64(p->made_ns + p->args.grow_wait_ns - now, 0) : -1;
 }
 
-void ls_coordinator_looks(ls_coordinator *coordinator, int64_t now)
+void ls_coordinator_do_due(ls_coordinator *coordinator, int64_t now)
 {
     ls_coordinator *p = coordinator;
 

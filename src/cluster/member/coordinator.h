@@ -3,8 +3,8 @@
  * goes out by calls back.
  *
  *   state   of a node                               leaves it
- *   SPARE   has come, and waits to be called        looks -> CALLED; loses -> GONE
- *   CALLED  its workers run, in the view or on      loses -> GONE; takes (another crash) -> GONE
+ *   SPARE   has come, and waits to be called        do_due -> CALLED; loses -> GONE
+ *   CALLED  its workers run, in the view or on      loses, handle_message (another crash) -> GONE
  *           their way
  *   GONE    is lost, refused or in quarantine       (a host that comes back is a new node)
  *
@@ -60,9 +60,9 @@ void ls_coordinator_has_named(ls_coordinator *coordinator);
 bool ls_coordinator_excludes(const ls_coordinator *coordinator, const char *host, int64_t now,
                              char *why, size_t cap);
 
-/* A message of a node; one that does not fit its state is dropped. */
-void ls_coordinator_takes(ls_coordinator *coordinator, int node, const ls_messages *message,
-                          int64_t now);
+/* Do what a message of a node asks for; one that does not fit its state is dropped. */
+void ls_coordinator_handle_message(ls_coordinator *coordinator, int node,
+                                   const ls_messages *message, int64_t now);
 
 /* A node is gone. noticed_ns: for how long it had been gone then. */
 void ls_coordinator_loses(ls_coordinator *coordinator, int node, const char *why,
@@ -74,11 +74,11 @@ void ls_coordinator_loses(ls_coordinator *coordinator, int node, const char *why
 void ls_coordinator_restores(ls_coordinator *coordinator, const ls_view_past *past, const char *why,
                              int64_t noticed_ns, int64_t now);
 
-/* A node that has joined can be told things from now on: what it has missed. */
-void ls_coordinator_returns(ls_coordinator *coordinator, int node);
+/* A node that has joined can be reached from now on: send it what it has missed. */
+void ls_coordinator_send_missed(ls_coordinator *coordinator, int node);
 
 /* Do what is due: a view, a call, a meeting. After every other call, and every half second. */
-void ls_coordinator_looks(ls_coordinator *coordinator, int64_t now);
+void ls_coordinator_do_due(ls_coordinator *coordinator, int64_t now);
 
 /* How long until it must look at the clock: 0: now; -1: not before something else happens. asked:
  * whether a view is accepted is being asked. */

@@ -254,8 +254,8 @@ static void send_message(ls_heal *h, const ls_messages *message)
         h->args.say(h->args.say_context, message);
         return;
     }
-    ls_coordinator_takes(h->coordinator, 0, message, now);
-    ls_coordinator_looks(h->coordinator, now);
+    ls_coordinator_handle_message(h->coordinator, 0, message, now);
+    ls_coordinator_do_due(h->coordinator, now);
 }
 
 void ls_heal_set_run_lease(ls_heal *heal, const char *run_lease)

@@ -197,7 +197,7 @@ static ls_status take_message(ls_coordinator_log *c, const ls_coordinator_log_ev
     ls_status st = ls_messages_decode(&message, e->bytes, e->len);
 
     if (st == LS_OK)
-        ls_coordinator_takes(c->coordinator, e->node, &message, c->now);
+        ls_coordinator_handle_message(c->coordinator, e->node, &message, c->now);
     ls_messages_release(&message);
     return st;
 }
@@ -228,7 +228,7 @@ ls_status ls_coordinator_log_take(ls_coordinator_log *coordinator_log, const voi
         ls_coordinator_restores(c->coordinator, &e.past, e.why, e.noticed_ns, e.now);
         break;
     case LS_COORDINATOR_LOG_RETURNS:
-        ls_coordinator_returns(c->coordinator, e.node);
+        ls_coordinator_send_missed(c->coordinator, e.node);
         break;
     case LS_COORDINATOR_LOG_RECALLS:
         st = ls_coordinator_recall(c->coordinator, e.bytes, e.len, e.now);
@@ -243,7 +243,7 @@ ls_status ls_coordinator_log_take(ls_coordinator_log *coordinator_log, const voi
     }
     if (st != LS_OK)
         return st;
-    ls_coordinator_looks(c->coordinator, e.now);
+    ls_coordinator_do_due(c->coordinator, e.now);
     if (!c->over && ls_coordinator_is_idle(c->coordinator, -1)) {
         c->over = true;
         put(c, (ls_coordinator_log_event){.kind = LS_COORDINATOR_LOG_OVER});
