@@ -7,13 +7,12 @@
  *         -> node/direct.h at once, without the lock: no other thread touches a communicator
  *            that has no request in flight
  *     ls_comm_run(), anything else
- *         -> a request in slot RUN_SLOT; wait_for() moves everything in flight until it is done
+ *         -> a request in slot RUN_SLOT; ls_watchdog_wait() (watchdog.c) moves everything in flight until it is done
  *     ls_comm_start() ... ls_comm_wait()
  *         -> a request in one of the other slots; any thread that waits moves it, else the
  *            progress thread does */
 #include "comm/comm_impl.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +26,6 @@
  * requests are: each rank would see that at another time. */
 enum { SLOT_BITS = 8, RUN_SLOT = LS_COMM_REQUESTS, SLOTS };
 enum { USED = 8 }; /* requests in flight that most callers need */
-enum { WAIT_SLEEP_NS = 1000000, EAGER_BYTES = 16 << 10, EAGER_TURNS = 200 };
 _Static_assert(LS_COMM_REQUESTS == 1 << SLOT_BITS, "a request names its place");
 
 /* --- members ----------------------------------------------------------------------------------*/
@@ -483,69 +481,12 @@ out:
     return st;
 }
 
-/* How many times a wait for a small message between nodes polls again at once. Sleeping and waking
- * takes longer than the network. Ranks that share cores yield to each other between polls;
- * otherwise the core is kept, because the next process would have it for a whole time slice. */
-static int eager_turns(const ls_request *f)
-{
-    int64_t bytes = f->coll.count * ls_dtype_bytes(f->coll.type);
-
-    return bytes <= EAGER_BYTES ? EAGER_TURNS : 0;
-}
-
-/* Until something may have happened. Under the lock, which is released meanwhile. */
-static void idle(ls_fabric *fabric, int64_t deadline_ns, int turns, int eager)
-{
-    bool by_network = fabric->transport && fabric->network && atomic_load(&fabric->wanted) == 0;
-
-    if (by_network && turns < eager) {
-        if (fabric->crowded)
-            sched_yield();
-    } else if (by_network)
-        fabric->transport->table->sleep(fabric->transport,
-                                        ls_min_i64(deadline_ns, ls_time_now_ns() + WAIT_SLEEP_NS));
-    else if (turns > 20) {
-        pthread_mutex_unlock(&fabric->lock);
-        if (turns > 200)
-            nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
-        else
-            sched_yield();
-        pthread_mutex_lock(&fabric->lock);
-    }
-}
-
-/* Under the lock. */
-static ls_status wait_for(ls_comm *c, ls_request *f, int64_t deadline_ns)
-{
-    ls_fabric *fabric = c->fabric;
-    int eager = eager_turns(f);
-    ls_status st = LS_OK;
-
-    for (int turns = 0; f->state != LS_REQUEST_DONE; turns++) {
-        bool moved = false;
-        LS_TRY(st, ls_fabric_check(fabric), out);
-        st = ls_request_move_all(fabric, &moved);
-        if (st == LS_OK && f->state != LS_REQUEST_DONE && ls_time_now_ns() >= deadline_ns)
-            st = ls_hang_report(c, f);
-        if (st != LS_OK) {
-            st = ls_fabric_fail(fabric);
-            goto out;
-        }
-        turns = moved ? 0 : turns;
-        if (!moved && f->state != LS_REQUEST_DONE)
-            idle(fabric, deadline_ns, turns, eager);
-        ls_fabric_let_in(fabric);
-    }
-out:
-    return st;
-}
-
 static ls_status wait_and_free(ls_comm *c, ls_request *f, int64_t deadline_ns)
 {
     ls_fabric *fabric = c->fabric;
 
     fabric->waiting++;
-    ls_status st = wait_for(c, f, deadline_ns);
+    ls_status st = ls_watchdog_wait(c, f, deadline_ns);
     fabric->waiting--;
     if (st == LS_OK)
         f->state = LS_REQUEST_FREE;

@@ -212,6 +212,10 @@ const char *ls_request_algo(ls_comm *comm, const ls_coll *coll); /* of exec; "no
 ls_status ls_request_explain(ls_fabric *fabric);
 void ls_request_note_failed(ls_comm *comm); /* in the flight recorder */
 
+/* watchdog.c: move everything in flight until f is done; a deadline that passes is a hang. Under the
+ * lock. */
+ls_status ls_watchdog_wait(ls_comm *comm, ls_request *f, int64_t deadline_ns);
+
 /* hang_report.c: the failure of a request that is not done in time. Under the lock. */
 ls_status ls_hang_report(ls_comm *comm, ls_request *f);
 
