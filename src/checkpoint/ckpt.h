@@ -31,14 +31,17 @@ typedef struct ls_ckpt ls_ckpt; /* one manifest, read and verified; read-only */
 
 /* A logical tensor in host memory, row major. */
 typedef struct ls_ckpt_tensor {
-    const char *name;  /* unique together with kind; valid UTF-8 */
-    const char *kind;  /* "param", "adam.m", "adam.v" ... */
-    const char *group; /* small tensors of one group and kind share an object; NULL: "" */
+    const char *name; /* unique together with kind; valid UTF-8 */
+    const char *kind; /* "param", "adam.m", "adam.v" ... */
+    const char
+        *group; /* small tensors of one group and kind share an object, except that frozen and
+                        * other ones do not; NULL: "" */
     ls_dtype type;
     int ndim; /* 0 to LS_CKPT_RANK */
     int64_t shape[LS_CKPT_RANK];
     void *bytes;  /* read by save, written by load; may be NULL when the tensor is empty */
     bool spilled; /* bytes lie in a spill (base/spill.h) and are given back after use */
+    bool frozen;  /* the same bytes in every save of a run: shares objects with such tensors only */
 } ls_ckpt_tensor;
 
 /* Whether its signature was checked (ls_ckpt_use_key). */

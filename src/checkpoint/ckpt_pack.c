@@ -17,8 +17,12 @@
  * The plan. A part of more than 64 MiB is cut along dimension 0 into slabs of at most that size (a
  * single row that is longer stays whole), each an object of its own. Smaller parts fill the object
  * of their group and kind up to 64 MiB. So a model of 6 layers with two moments per parameter makes
- * (6 + embeddings + final norm) x 3 = 24 objects, and a frozen layer costs nothing: its object has
- * the same content and so the same name.
+ * (6 + embeddings + final norm) x 3 = 24 objects. Frozen tensors have objects of their own, which have
+ * the same content in every save, and so the same name: with LoRA a save writes the small matrices
+ * alone.
+ *
+ *     layer 3, kind "param"    frozen    q k v o ...        4 MiB   found in the store
+ *                              trained   q.lora_A ...     0.1 MiB   written
  *
  * Worked example: w of shape [5, 3] in float32 and slabs of at most 24 bytes. A row has 12 bytes,
  * so a slab has 2 rows: boxes at offset [0,0] shape [2,3], [2,0] [2,3], [4,0] [1,3]. */
@@ -49,6 +53,7 @@ typedef struct slab {
 typedef struct plan {
     const char *group, *kind; /* borrowed from the first tensor */
     bool open;                /* small tensors may still join */
+    bool frozen;              /* only frozen ones */
     bool spilled;             /* its tensors are, as those of a kind are alike */
     bool digests;             /* it needs a SHA-256: the manifest will be signed */
     int64_t bytes;            /* of tensors */
@@ -169,6 +174,7 @@ static ls_status add_plan(work *s, const ls_ckpt_tensor *t, bool open)
         s->plans[s->n_plans] = (plan){.group = t->group ? t->group : "",
                                       .kind = t->kind,
                                       .open = open,
+                                      .frozen = t->frozen,
                                       .spilled = t->spilled,
                                       .digests = s->store && s->store->key};
         ls_str_init(&s->plans[s->n_plans].head);
@@ -177,7 +183,8 @@ static ls_status add_plan(work *s, const ls_ckpt_tensor *t, bool open)
     return st;
 }
 
-/* The object that a small tensor joins: the newest open one of its group and kind with room. A full one
+/* The object that a small tensor joins: the newest open one of its group and kind with room, which
+ * holds frozen tensors only or none. A full one
  * is not looked behind: the order of tensors alone decides which share an object, and so its name. */
 static ls_status find_plan(work *s, const ls_ckpt_tensor *t, int64_t bytes, int *index_out)
 {
@@ -186,7 +193,8 @@ static ls_status find_plan(work *s, const ls_ckpt_tensor *t, int64_t bytes, int 
 
     for (int i = s->n_plans - 1; i >= 0; i--) {
         const plan *p = &s->plans[i];
-        if (p->open && strcmp(p->group, group) == 0 && strcmp(p->kind, t->kind) == 0) {
+        if (p->open && p->frozen == t->frozen && strcmp(p->group, group) == 0 &&
+            strcmp(p->kind, t->kind) == 0) {
             if (p->bytes + bytes > LS_CKPT_SLAB)
                 break;
             *index_out = i;

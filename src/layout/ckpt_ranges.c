@@ -242,7 +242,8 @@ int64_t ls_ckpt_ranges_elements(const ls_run *run, const ls_model *model, const 
 int64_t ls_ckpt_ranges_flow(const ls_run *run, const ls_model *model, const ls_mesh *mesh_slice)
 {
     int64_t flow = 0, units = model->shape.L + 2, elements = 0;
-    int64_t *bytes = ls_mem_array((size_t)units + 1, sizeof *bytes); /* and what others have too */
+    /* Of each unit what is trained, then what is frozen; likewise of what others have too. */
+    int64_t *bytes = ls_mem_array(2 * ((size_t)units + 1), sizeof *bytes);
     int rank = mesh_slice ? mesh_slice->rank : 0;
     ls_ckpt_ranges x;
     ls_stage_plan pipe;
@@ -256,11 +257,11 @@ int64_t ls_ckpt_ranges_flow(const ls_run *run, const ls_model *model, const ls_m
         ls_ckpt_ranges_piece *pieces = ls_mem_array((size_t)n, sizeof *pieces);
         n = pieces ? list(&x, kind, rank, pieces, &elements) : 0;
         for (int i = 0; i < n; i++) {
-            bool shared = ls_ckpt_ranges_shared(model, pieces[i].param);
-            bytes[shared ? units : model->params[pieces[i].param].unit] +=
-                pieces[i].count * (int64_t)sizeof(float);
+            const ls_param *p = &model->params[pieces[i].param];
+            int64_t unit = ls_ckpt_ranges_shared(model, pieces[i].param) ? units : p->unit;
+            bytes[2 * unit + (p->trained < 0)] += pieces[i].count * (int64_t)sizeof(float);
         }
-        for (int64_t u = 0; u <= units; u++) {
+        for (int64_t u = 0; u < 2 * (units + 1); u++) {
             flow += bytes[u] >= LS_CKPT_RANGES_LARGE ? bytes[u] : 0;
             bytes[u] = 0;
         }

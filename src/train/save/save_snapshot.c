@@ -52,7 +52,10 @@ static bool on_disk(const ls_session *s, int kind)
 
 ls_ckpt_tensor ls_save_tensor(const ls_session *s, int kind, const ls_param *p)
 {
-    return row_of(p, ls_optim_kind_name(s->run, p, kind), NULL);
+    ls_ckpt_tensor row = row_of(p, ls_optim_kind_name(s->run, p, kind), NULL);
+
+    row.frozen = p->trained < 0;
+    return row;
 }
 
 int ls_save_fill_rows(const ls_session *s, ls_ckpt_tensor *rows, void *const arrays[KINDS])
