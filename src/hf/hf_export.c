@@ -13,6 +13,7 @@
 #include <string.h>
 #include "base/file.h"
 #include "base/json.h"
+#include "base/json_edit.h"
 #include "base/mem.h"
 #include "base/new_folder.h"
 #include "base/time.h"
@@ -26,6 +27,8 @@
 #include "hf/hf_fused.h"
 #include "hf/hf_quant.h"
 #include "hf/peft.h"
+#include "hf/special_ids.h"
+#include "model/decode.h"
 
 #define GGUF_FILE "model.gguf" /* while it is made */
 
@@ -36,6 +39,8 @@ typedef struct job {
     ls_new_folder stage;
     ls_fingerprint print; /* of the model before anything was rounded */
     ls_hf_config config;
+    ls_tokenizer *tok; /* NULL: the model has none that can be used */
+    ls_special_ids ids;
     ls_hf_export_report report;
 } job;
 
@@ -264,27 +269,38 @@ static const char *torch_name(ls_dtype type)
     return type == LS_BF16 ? "bfloat16" : type == LS_F16 ? "float16" : "float32";
 }
 
+/* What a model that was trained here begins and ends with, the same in every file that says it. One
+ * that was not keeps what its config.json said. */
+static void name_ids(job *j)
+{
+    const ls_special_ids *ids = &j->ids;
+    ls_hf_config *c = &j->config;
+
+    if (!ls_hf_folder_is_trained(j->folder))
+        return;
+    c->bos = ids->bos;
+    c->n_eos = 0;
+    for (int i = 0; i < ids->n_eos && c->n_eos < LS_HF_CONFIG_EOS; i++)
+        c->eos[c->n_eos++] = ids->eos[i];
+    c->bos_unsaid = c->eos_unsaid = false; /* else readers would take their own */
+    for (int i = 0; i < c->n_kept; i++)
+        if (strcmp(c->kept[i].key, "pad_token_id") == 0)
+            return;
+    if (c->n_kept < LS_HF_CONFIG_KEPT)
+        c->kept[c->n_kept++] = (ls_hf_config_kept){.key = "pad_token_id",
+                                                   .kind = ids->pad >= 0 ? LS_HF_CONFIG_KEPT_INT
+                                                                         : LS_HF_CONFIG_KEPT_NULL,
+                                                   .value = (double)ids->pad};
+}
+
 static ls_status write_config(job *j)
 {
-    const char *origin = ls_hf_folder_origin(j->folder);
-    ls_hf_config base;
     ls_str text;
     ls_status st;
 
     ls_str_init(&text);
     j->config = *ls_hf_folder_config(j->folder);
-    /* A fine-tuned model keeps the token ids of the one it came from, while that is still there. */
-    if (j->config.bos < 0 && j->config.n_eos == 0 && *origin && ls_file_is_dir(origin)) {
-        st = ls_hf_config_open(&base, origin);
-        if (st == LS_ENOMEM)
-            goto out;
-        if (st == LS_OK) {
-            j->config = base;
-            j->config.positions = base.model.context;
-        } else {
-            ls_err_clear(); /* gone or changed since: the ids stay unknown */
-        }
-    }
+    name_ids(j);
     j->config.model = j->r.run.model;
     snprintf(j->config.dtype, sizeof j->config.dtype, "%s", torch_name(j->report.type));
     ls_hf_config_write(&j->config, &text);
@@ -294,7 +310,44 @@ out:
     return st;
 }
 
-/* The one that came with the model, or the token ids alone. */
+static void print_ends(const ls_hf_config *c, ls_str *out)
+{
+    for (int i = 0; i < c->n_eos; i++)
+        ls_str_printf(out, "%s%lld", i ? ", " : "[", (long long)c->eos[i]);
+    ls_str_append(out, c->n_eos ? "]" : "null");
+}
+
+/* The file that came with the model; its ids become those of a model that was trained here. */
+static ls_status renew_generation(const job *j, const char *origin, bool *done_out)
+{
+    char path[PATH_MAX + 64];
+    ls_str text, value;
+    ls_status st;
+
+    ls_str_init(&text);
+    ls_str_init(&value);
+    LS_TRY(st, ls_hf_copy_file(origin, j->stage.path, "generation_config.json", done_out), out);
+    if (!*done_out || !ls_hf_folder_is_trained(j->folder))
+        goto out;
+    snprintf(path, sizeof path, "%s/generation_config.json", j->stage.path);
+    LS_TRY(st, ls_file_read(path, LS_MIB, &text), out);
+    print_ends(&j->config, &value);
+    LS_TRY(st, ls_str_status(&value), out);
+    LS_TRY(st, ls_json_edit_set(&text, "eos_token_id", value.p), out);
+    if (j->config.bos >= 0) {
+        ls_str_clear(&value);
+        ls_str_printf(&value, "%lld", (long long)j->config.bos);
+        LS_TRY(st, ls_str_status(&value), out);
+        LS_TRY(st, ls_json_edit_set(&text, "bos_token_id", value.p), out);
+    }
+    st = ls_file_write_atomic(path, text.p, text.len);
+out:
+    ls_str_release(&text);
+    ls_str_release(&value);
+    return st;
+}
+
+/* The one that came with the model, or the token ids and how `generate` chooses by default. */
 static ls_status write_generation(job *j)
 {
     const char *origin = ls_hf_folder_origin(j->folder);
@@ -305,7 +358,7 @@ static ls_status write_generation(job *j)
 
     ls_str_init(&text);
     if (*origin)
-        LS_TRY(st, ls_hf_copy_file(origin, j->stage.path, "generation_config.json", &done), out);
+        LS_TRY(st, renew_generation(j, origin, &done), out);
     if (done)
         goto out;
     ls_json_begin_lines(&json, &text, 2);
@@ -318,7 +371,11 @@ static ls_status write_generation(job *j)
             ls_json_int(&json, j->config.eos[i]);
         ls_json_close(&json);
     }
-    ls_json_put_bool(&json, "do_sample", false);
+    if (j->ids.pad >= 0)
+        ls_json_put_int(&json, "pad_token_id", j->ids.pad);
+    ls_json_put_bool(&json, "do_sample", true);
+    ls_json_put_num(&json, "temperature", LS_SAMPLING_TEMPERATURE);
+    ls_json_put_num(&json, "top_p", LS_SAMPLING_TOP_P);
     ls_json_close(&json);
     ls_str_append_char(&text, '\n');
     st = write_text(j, "generation_config.json", &text);
@@ -332,22 +389,108 @@ out:
 static ls_status write_template(job *j)
 {
     const char *name = ls_hf_folder_run(j->folder)->data.chat_template;
-    ls_tokenizer *tok = NULL;
     ls_chat *chat = NULL;
     ls_status st = LS_OK;
     ls_str text;
 
-    if (!ls_chat_is_meant(name) || strcmp(name, "auto") == 0)
+    if (!ls_chat_is_meant(name) || strcmp(name, "auto") == 0 || !j->tok)
         return LS_OK;
     ls_str_init(&text);
-    LS_TRY(st, ls_hf_folder_tokenizer(j->folder, &tok), out);
-    LS_TRY(st, ls_chat_open(&chat, name, tok), out);
+    LS_TRY(st, ls_chat_open(&chat, name, j->tok), out);
     ls_str_append(&text, ls_chat_template(chat));
     st = write_text(j, "chat_template.jinja", &text);
 out:
     ls_str_release(&text);
     ls_chat_close(chat);
-    ls_tokenizer_free(tok);
+    return st;
+}
+
+/* One of the tokenizer's files, where it is there, under whose key the token's text stands. */
+static ls_status set_token(const job *j, const char *file, const char *key, const ls_str *token)
+{
+    char path[PATH_MAX + 64];
+    ls_json json;
+    ls_str text, value;
+    ls_status st = LS_OK;
+
+    snprintf(path, sizeof path, "%s/%s", j->stage.path, file);
+    if (!ls_file_exists(path))
+        return LS_OK;
+    ls_str_init(&text);
+    ls_str_init(&value);
+    ls_json_begin(&json, &value);
+    ls_json_text(&json, token->p, token->len);
+    LS_TRY(st, ls_str_status(&value), out);
+    LS_TRY(st, ls_file_read(path, 64 * LS_MIB, &text), out);
+    LS_TRY(st, ls_json_edit_set(&text, key, value.p), out);
+    st = ls_file_write_atomic(path, text.p, text.len);
+out:
+    ls_str_release(&text);
+    ls_str_release(&value);
+    return st;
+}
+
+static bool is_end(const job *j, int32_t id)
+{
+    for (int i = 0; i < j->ids.n_eos; i++)
+        if (j->ids.eos[i] == id)
+            return true;
+    return false;
+}
+
+/* Where only a tokenizer.json is there, readers guess the rest by the family: it is said instead. */
+static ls_status write_missing(const job *j)
+{
+    static const char bare[] = "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\"\n}\n";
+    const struct {
+        const char *key;
+        int64_t id;
+    } rows[] = {{"bos_token", j->ids.bos},
+                {"eos_token", j->ids.n_eos ? j->ids.eos[0] : -1},
+                {"pad_token", j->ids.pad}};
+    char path[PATH_MAX + 64];
+    ls_str token;
+    ls_status st = LS_OK;
+
+    snprintf(path, sizeof path, "%s/tokenizer_config.json", j->stage.path);
+    if (!ls_hf_folder_is_trained(j->folder) || ls_file_exists(path))
+        return LS_OK;
+    ls_str_init(&token);
+    LS_TRY(st, ls_file_write_atomic(path, bare, sizeof bare - 1), out);
+    for (size_t i = 0; i < LS_COUNT(rows); i++) {
+        int32_t id = (int32_t)rows[i].id;
+        if (id < 0 || !ls_tokenizer_is_special(j->tok, id))
+            continue;
+        ls_str_clear(&token);
+        LS_TRY(st, ls_tokenizer_decode(j->tok, &id, 1, &token), out);
+        LS_TRY(st, set_token(j, "tokenizer_config.json", rows[i].key, &token), out);
+    }
+out:
+    ls_str_release(&token);
+    return st;
+}
+
+/* The token that other programs stop at is the tokenizer's eos_token. It becomes what ends a turn, unless
+ * the template writes eos_token in some place; and what the model ends with where it is something else
+ * or nothing. The tokenizer "bytes" has no special tokens and keeps none. */
+static ls_status name_end(const job *j)
+{
+    const char *template = ls_tokenizer_chat_template(j->tok);
+    int32_t now = ls_tokenizer_eos(j->tok), want = j->ids.n_eos ? (int32_t)j->ids.eos[0] : -1;
+    bool turn =
+        j->ids.turn >= 0 && j->ids.turn != now && !(template && strstr(template, "eos_token"));
+    ls_str token;
+    ls_status st = LS_OK;
+
+    if (!ls_hf_folder_is_trained(j->folder) || want < 0 || now == want ||
+        (!turn && is_end(j, now)) || !ls_tokenizer_is_special(j->tok, want))
+        return LS_OK;
+    ls_str_init(&token);
+    LS_TRY(st, ls_tokenizer_decode(j->tok, &want, 1, &token), out);
+    LS_TRY(st, set_token(j, "tokenizer_config.json", "eos_token", &token), out);
+    LS_TRY(st, set_token(j, "special_tokens_map.json", "eos_token", &token), out);
+out:
+    ls_str_release(&token);
     return st;
 }
 
@@ -370,7 +513,11 @@ static ls_status write_tokenizer(job *j)
         LS_TRY(st, ls_hf_copy_tokenizer(name, j->stage.path, &files), out);
     }
     j->report.tokenizer = files > 0;
-    st = write_template(j);
+    LS_TRY(st, write_template(j), out);
+    if (files == 0 || !j->tok)
+        goto out;
+    LS_TRY(st, write_missing(j), out);
+    st = name_end(j);
 out:
     return st;
 }
@@ -630,6 +777,18 @@ static ls_status check_adapter(const job *j)
     return st;
 }
 
+/* A model without a tokenizer goes out as well. */
+static ls_status open_tokenizer(job *j)
+{
+    ls_status st = ls_hf_folder_tokenizer(j->folder, &j->tok);
+
+    if (st == LS_EUSAGE || st == LS_EDATA)
+        ls_err_clear();
+    else if (st != LS_OK)
+        return st;
+    return ls_special_ids_find(j->folder, j->tok, false, &j->ids);
+}
+
 static ls_status write_model(job *j)
 {
     int modules;
@@ -647,6 +806,7 @@ static ls_status write_model(job *j)
         ls_loaded_model_merge(&j->r);
         j->report.merged = true;
     }
+    LS_TRY(st, open_tokenizer(j), out);
     LS_TRY(st, write_config(j), out);
     LS_TRY(st, write_generation(j), out);
     LS_TRY(st, write_tokenizer(j), out);
@@ -682,6 +842,7 @@ ls_status ls_hf_export(const ls_hf_export_args *args, ls_hf_export_report *repor
 out:
     ls_new_folder_drop(&j.stage);
     ls_loaded_model_close(&j.r);
+    ls_tokenizer_free(j.tok);
     ls_hf_folder_close(j.folder);
     ls_err_done();
     return st;

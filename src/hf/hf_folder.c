@@ -111,7 +111,8 @@ static ls_status config_of_ours(ls_hf_folder *f)
 {
     ls_hf_config kept;
 
-    f->config = (ls_hf_config){.model = f->run.model, .bos = -1};
+    f->config =
+        (ls_hf_config){.model = f->run.model, .bos = -1, .bos_unsaid = true, .eos_unsaid = true};
     if (!holds(f->home.p, "config.json") && !holds(f->home.p, LS_HF_CONFIG_COPIES "/config.json"))
         return LS_OK;
     ls_status st = ls_hf_config_open(&kept, ls_hf_folder_origin(f));
@@ -270,6 +271,11 @@ int ls_hf_folder_files(const ls_hf_folder *f)
 const char *ls_hf_folder_home(const ls_hf_folder *f)
 {
     return f->home.p;
+}
+
+bool ls_hf_folder_is_trained(const ls_hf_folder *f)
+{
+    return !f->hf && !holds(f->home.p, "config.json");
 }
 
 const char *ls_hf_folder_origin(const ls_hf_folder *f)

@@ -54,6 +54,9 @@ int ls_hf_folder_files(const ls_hf_folder *folder);
  * folder that a store belongs to. */
 const char *ls_hf_folder_home(const ls_hf_folder *folder);
 
+/* Whether a run of ours trained the weights; false for Hugging Face folders and imports of them. */
+bool ls_hf_folder_is_trained(const ls_hf_folder *folder);
+
 /* Where config.json and generation_config.json of the model that this one was made from lie: its
  * home, what the run kept, or the folder that it imported, which may be gone; "": trained from
  * nothing. */

@@ -28,6 +28,10 @@ typedef struct ls_sampling {
     uint64_t seed;
 } ls_sampling;
 
+/* What `generate` does unless told otherwise, and what an export tells others to do. */
+#define LS_SAMPLING_TEMPERATURE 0.8
+#define LS_SAMPLING_TOP_P 0.95
+
 typedef struct ls_decode ls_decode;
 
 /* Bytes of device memory that a decoder takes. */

@@ -17,7 +17,7 @@ static ls_status run_generate(const ls_args *args, ls_str *out)
     ls_tokens_init(&ids);
     ls_str_init(&prompt);
     LS_TRY(st, ls_generate_read_flags(&s, args), out);
-    LS_TRY(st, ls_generate_find(&m, args->rest[0], ls_args_value(args, "key")), out);
+    LS_TRY(st, ls_generate_find(&m, args->rest[0], ls_args_value(args, "key"), s.chat), out);
     LS_TRY(st, ls_generate_read_defaults(&s, args, &m), out);
     LS_TRY(st, ls_generate_read_prompt(args, &prompt), out);
     LS_TRY(st, ls_generate_encode(&m, &s, &prompt, &ids), out);

@@ -5,18 +5,15 @@
 #pragma once
 #include "cli/command.h"
 #include "data/tokenizer/tokenizer.h"
-#include "hf/hf_folder.h"
+#include "hf/special_ids.h"
 #include "model/decode.h"
-
-enum { LS_GENERATE_EOS = 32 };
 
 /* A model and what it needs to talk. */
 typedef struct ls_generate_model {
     ls_hf_folder *folder;
     ls_tokenizer *tokenizer;
     ls_model model;
-    int32_t eos[LS_GENERATE_EOS]; /* tokens with which the model ends its text */
-    int n_eos;
+    ls_special_ids ids; /* tokens with which the model ends its text */
     ls_device *device;
     ls_stream *stream;
     const ls_kernels *kernels;
@@ -31,14 +28,14 @@ typedef struct ls_generate_settings {
     int64_t count;   /* most tokens to add */
     int64_t context; /* most positions to keep; 0: as many as the model has */
     bool ignore_eos, json, quiet, chat;
-    const char *stops[64]; /* borrowed from argv */
+    const char *stops[65]; /* borrowed from argv, and with chat what ends a turn */
     int n_stops;
 } ls_generate_settings;
 
 /* --- cmd_generate_model.c --------------------------------------------------------------------- */
 
-/* Find the model and describe it; key: of a signed checkpoint, or NULL. */
-ls_status ls_generate_find(ls_generate_model *m, const char *path, const char *key);
+/* Find the model and describe it; key: of a signed checkpoint, or NULL; chat: it answers a user. */
+ls_status ls_generate_find(ls_generate_model *m, const char *path, const char *key, bool chat);
 /* Prepare to generate with a cache of this many positions; with -v memory use goes to standard
  * error. */
 ls_status ls_generate_load(ls_generate_model *m, int64_t cache, bool tell_memory);
@@ -49,9 +46,9 @@ void ls_generate_release(ls_generate_model *m);
 /* LS_EUSAGE: a flag that cannot be meant. LS_EDATA: a generation_config.json that cannot be. */
 ls_status ls_generate_read_flags(ls_generate_settings *s, const ls_args *args);
 /* The defaults of a folder's generation_config.json for what no flag sets; a folder without one is
- * fine. Its end tokens are added to those of the model. */
+ * fine. With chat a text that ends a turn and is no token of its own becomes a stop text. */
 ls_status ls_generate_read_defaults(ls_generate_settings *s, const ls_args *args,
-                                    ls_generate_model *m);
+                                    const ls_generate_model *m);
 
 /* --- cmd_generate_prompt.c -------------------------------------------------------------------- */
 

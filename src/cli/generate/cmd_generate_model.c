@@ -24,20 +24,7 @@ void ls_generate_release(ls_generate_model *m)
     ls_hf_folder_close(m->folder);
 }
 
-/* The end tokens that config.json names, else the tokenizer's; a document of plain bytes ends with
- * its separator. */
-static void find_eos(ls_generate_model *m)
-{
-    const ls_hf_config *config = ls_hf_folder_config(m->folder);
-    int32_t eos = ls_tokenizer_eos(m->tokenizer);
-
-    for (int i = 0; i < config->n_eos; i++)
-        m->eos[m->n_eos++] = (int32_t)config->eos[i];
-    if (m->n_eos == 0)
-        m->eos[m->n_eos++] = eos >= 0 ? eos : ls_tokenizer_separator(m->tokenizer);
-}
-
-ls_status ls_generate_find(ls_generate_model *m, const char *path, const char *key)
+ls_status ls_generate_find(ls_generate_model *m, const char *path, const char *key, bool chat)
 {
     ls_status st;
 
@@ -48,7 +35,7 @@ ls_status ls_generate_find(ls_generate_model *m, const char *path, const char *k
            ls_model_init(&m->model, ls_hf_folder_run(m->folder), ls_tokenizer_vocab(m->tokenizer)),
            out);
     LS_TRY(st, ls_hf_folder_check(m->folder, &m->model), out);
-    find_eos(m);
+    LS_TRY(st, ls_special_ids_find(m->folder, m->tokenizer, chat, &m->ids), out);
 out:
     return st;
 }

@@ -116,7 +116,11 @@ static ls_status read_stops(ls_generate_settings *s, const ls_args *args)
 
 ls_status ls_generate_read_flags(ls_generate_settings *s, const ls_args *args)
 {
-    numbers v = {.tokens = 200, .temperature = 0.8, .top_p = 0.95, .repetition = 1, .seed = 1};
+    numbers v = {.tokens = 200,
+                 .temperature = LS_SAMPLING_TEMPERATURE,
+                 .top_p = LS_SAMPLING_TOP_P,
+                 .repetition = 1,
+                 .seed = 1};
     number rows[NUMBERS];
     ls_status st = LS_OK;
 
@@ -137,26 +141,11 @@ out:
 
 /* --- generation_config.json ------------------------------------------------------------------- */
 
-static void add_eos(ls_generate_model *m, const json_t *id)
+static ls_status use_config(ls_generate_settings *s, const ls_args *args, const json_t *config,
+                            const char *path)
 {
-    json_int_t value = json_integer_value(id);
-
-    if (!json_is_integer(id) || value < 0 || value >= m->model.shape.V)
-        return; /* an id that the model cannot choose ends nothing */
-    for (int i = 0; i < m->n_eos; i++)
-        if (m->eos[i] == (int32_t)value)
-            return;
-    if (m->n_eos < LS_GENERATE_EOS)
-        m->eos[m->n_eos++] = (int32_t)value;
-}
-
-static ls_status use_config(ls_generate_settings *s, const ls_args *args, ls_generate_model *m,
-                            const json_t *config, const char *path)
-{
-    const json_t *eos = json_object_get(config, "eos_token_id"), *id;
     numbers v = numbers_of(s);
     number rows[NUMBERS];
-    size_t k;
 
     describe(&v, rows);
     if (json_is_false(json_object_get(config, "do_sample")) && !ls_args_has(args, "temperature"))
@@ -177,19 +166,19 @@ static ls_status use_config(ls_generate_settings *s, const ls_args *args, ls_gen
         *rows[i].value = json_number_value(x);
     }
     settings_of(&v, s);
-    add_eos(m, eos);
-    json_array_foreach(eos, k, id) add_eos(m, id);
     return LS_OK;
 }
 
 ls_status ls_generate_read_defaults(ls_generate_settings *s, const ls_args *args,
-                                    ls_generate_model *m)
+                                    const ls_generate_model *m)
 {
     json_t *config = NULL;
     json_error_t where;
     ls_str path, text;
     ls_status st = LS_OK;
 
+    if (s->chat && m->ids.turn < 0 && m->ids.turn_text[0])
+        s->stops[s->n_stops++] = m->ids.turn_text;
     ls_str_init(&path);
     ls_str_init(&text);
     const char *origin = ls_hf_folder_origin(m->folder);
@@ -205,7 +194,7 @@ ls_status ls_generate_read_defaults(ls_generate_settings *s, const ls_args *args
                      config ? 1 : where.line, config ? "another value" : where.text);
         goto out;
     }
-    st = use_config(s, args, m, config, path.p);
+    st = use_config(s, args, config, path.p);
 out:
     json_decref(config);
     ls_str_release(&path);

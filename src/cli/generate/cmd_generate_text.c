@@ -139,8 +139,8 @@ static void print_summary(const speech *sp)
 
 static bool ends(const speech *sp, int32_t token)
 {
-    for (int i = 0; i < sp->m->n_eos && !sp->s->ignore_eos; i++)
-        if (sp->m->eos[i] == token)
+    for (int i = 0; i < sp->m->ids.n_eos && !sp->s->ignore_eos; i++)
+        if (sp->m->ids.eos[i] == token)
             return true;
     return false;
 }

@@ -728,6 +728,62 @@ ls_status ls_chat_prompt(const ls_chat *chat, const json_t *object, const char *
     return end_job(&j, st);
 }
 
+/* --- the end of a turn ------------------------------------------------------------------------
+ */
+
+/* What stands behind the answer in a conversation that has one. */
+static ls_status find_end(const ls_chat *chat, const ls_chat_text *text, const char *content,
+                          ls_str *end, int32_t *id_out)
+{
+    size_t n = strlen(content), at = text->answers.items[text->answers.count - 1].begin;
+    size_t last = text->answers.items[text->answers.count - 1].end;
+    const char *p = memmem(text->text.p + at, text->text.len - at, content, n);
+    ls_status st = LS_OK;
+    ls_tokens ids;
+
+    if (!p)
+        return LS_OK;
+    p += n;
+    size_t rest = text->text.p + last > p ? (size_t)(text->text.p + last - p) : 0;
+    if (rest == 0) /* a {% generation %} block that closes before the end of the turn */
+        rest = text->text.len - (size_t)(p - text->text.p);
+    rest = without_space(p, rest);
+    for (; rest && is_space(*p); p++)
+        rest--;
+    ls_tokens_init(&ids);
+    ls_str_append_bytes(end, p, rest);
+    LS_TRY(st, ls_str_status(end), out);
+    LS_TRY(st, ls_tokenizer_encode(chat->tok, p, rest, LS_ENCODE_SPECIAL, &ids), out);
+    int32_t id = ids.count ? ids.ids[ids.count - 1] : -1;
+    if (ids.count == 1 || (id >= 0 && ls_tokenizer_is_special(chat->tok, id)))
+        *id_out = id;
+out:
+    ls_tokens_release(&ids);
+    return st;
+}
+
+ls_status ls_chat_turn_end(const ls_chat *chat, ls_str *text, int32_t *id_out)
+{
+    static const char content[] = "Hello";
+    json_t *object = json_pack("{s:[{s:s,s:s},{s:s,s:s}]}", "messages", "role", "user", "content",
+                               "Hi", "role", "assistant", "content", content);
+    ls_chat_text written;
+    ls_status st;
+
+    *id_out = -1;
+    ls_chat_text_init(&written);
+    st = object ? ls_chat_render(chat, object, "the chat template", 0, &written) : no_json();
+    if (st == LS_OK)
+        st = find_end(chat, &written, content, text, id_out);
+    else if (st != LS_ENOMEM) { /* it wants other messages: nothing is known */
+        ls_err_clear();
+        st = LS_OK;
+    }
+    ls_chat_text_release(&written);
+    json_decref(object);
+    return st;
+}
+
 /* --- tokens -----------------------------------------------------------------------------------
  */
 

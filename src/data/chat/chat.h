@@ -42,6 +42,11 @@ void ls_chat_text_release(ls_chat_text *text);
 ls_status ls_chat_render(const ls_chat *chat, const json_t *object, const char *where, int64_t now,
                          ls_chat_text *out);
 
+/* What ends an answer: the text that the template writes behind it, without white space, appended
+ * to text ("" where it writes none), and in *id_out the token that this text ends with; -1: it is
+ * spelled in pieces, or the template does not take a user's message and an answer. */
+ls_status ls_chat_turn_end(const ls_chat *chat, ls_str *text, int32_t *id_out);
+
 /* Write out a conversation that waits for an answer: up to where the assistant begins to speak. */
 ls_status ls_chat_prompt(const ls_chat *chat, const json_t *object, const char *where, int64_t now,
                          ls_str *out);

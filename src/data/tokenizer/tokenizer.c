@@ -59,7 +59,7 @@ ls_status ls_tokenizer_open(ls_tokenizer **out, const char *name)
     if (!tok)
         return LS_ENOMEM;
     tok->kind = kind;
-    tok->bos = tok->eos = -1;
+    tok->bos = tok->eos = tok->pad = -1;
     LS_TRY(st, kind->open(tok, name), out);
     *out = tok;
 out:
@@ -105,6 +105,11 @@ int32_t ls_tokenizer_bos(const ls_tokenizer *tok)
 int32_t ls_tokenizer_eos(const ls_tokenizer *tok)
 {
     return tok->eos;
+}
+
+int32_t ls_tokenizer_pad(const ls_tokenizer *tok)
+{
+    return tok->pad;
 }
 
 int32_t ls_tokenizer_find(const ls_tokenizer *tok, const char *token)

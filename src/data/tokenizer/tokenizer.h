@@ -33,9 +33,11 @@ int32_t ls_tokenizer_vocab(const ls_tokenizer *tok); /* ids are 0 .. vocab-1 */
 ls_hash ls_tokenizer_hash(const ls_tokenizer *tok);
 int32_t ls_tokenizer_separator(
     const ls_tokenizer *tok); /* the id put between documents; -1: there is none */
-/* The token that a text begins with, or the one that a model ends with; -1: none. */
+/* The token that a text begins with, the one that a model ends with, the one that fills up rows of a
+ * batch; -1: none. */
 int32_t ls_tokenizer_bos(const ls_tokenizer *tok);
 int32_t ls_tokenizer_eos(const ls_tokenizer *tok);
+int32_t ls_tokenizer_pad(const ls_tokenizer *tok);
 /* The id of a token by its text ("<|im_end|>"), added tokens included; -1: none. */
 int32_t ls_tokenizer_find(const ls_tokenizer *tok, const char *token);
 /* Whether an id is a special token: control, not text. */

@@ -21,11 +21,11 @@ typedef struct ls_tokenizer_kind {
 struct ls_tokenizer {
     const ls_tokenizer_kind *kind;
     char name[64];
-    int32_t vocab, separator, bos, eos; /* bos, eos: -1 when there is none */
-    const char *chat_template;          /* in state, or NULL */
-    int strip;                          /* this many times strip_byte is left out ... */
-    unsigned char strip_byte;           /* ... at the beginning of a decoded text */
-    bool join_blank;                    /* a blank stands between decoded tokens */
+    int32_t vocab, separator, bos, eos, pad; /* bos, eos, pad: -1 when there is none */
+    const char *chat_template;               /* in state, or NULL */
+    int strip;                               /* this many times strip_byte is left out ... */
+    unsigned char strip_byte;                /* ... at the beginning of a decoded text */
+    bool join_blank;                         /* a blank stands between decoded tokens */
     ls_hash hash;
     void *state; /* the kind's own, owned */
 };

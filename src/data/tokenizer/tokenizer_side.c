@@ -115,6 +115,7 @@ ls_status ls_json_read_side(ls_tokenizer *tok, ls_json_rules *rules, const char 
     LS_TRY(st, load(folder, "special_tokens_map.json", &files[1]), out);
     tok->bos = choose(tok, files, "bos_token", bos);
     tok->eos = choose(tok, files, "eos_token", eos);
+    tok->pad = choose(tok, files, "pad_token", (const char *const[]){NULL});
     tok->separator = tok->eos >= 0 ? tok->eos : ls_json_find(tok, "<|endoftext|>");
     LS_TRY(st, read_template(tok, rules, folder, files[0]), out);
     /* The separator decides ids in a shard, so it belongs to what the hash names. */
