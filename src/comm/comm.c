@@ -179,7 +179,7 @@ ls_status ls_comm_open(ls_comm **comm_out, const ls_comm_args *args, int64_t dea
         LS_TRY(st, ls_tune_open(c, deadline_ns), out);
         c->seen_count = 0; /* that was no use */
         ls_fabric_lock(c->fabric);
-        st = ls_inter_node_inject_faults(c->fabric);
+        st = ls_transport_choice_inject_faults(c->fabric);
         if (st != LS_OK)
             st = ls_fabric_fail(c->fabric);
         pthread_mutex_unlock(&c->fabric->lock);

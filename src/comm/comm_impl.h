@@ -189,16 +189,17 @@ ls_status ls_fabric_check(ls_fabric *fabric);
 /* Start the progress thread unless it runs. Under the lock. */
 ls_status ls_fabric_start_progress(ls_fabric *fabric);
 
-/* inter_node.c: whether there is a transport of this name; NULL is "auto". */
-bool ls_inter_node_knows(const char *transport);
+/* transport_choice.c: whether there is a transport of this name; NULL is "auto". */
+bool ls_transport_choice_knows(const char *transport);
 
-/* inter_node.c: with TCP open to all other nodes, agree on the transport of the data, and open
+/* transport_choice.c: with TCP open to all other nodes, agree on the transport of the data, and open
  * it. */
-ls_status ls_inter_node_open(ls_fabric *fabric, const ls_comm_args *args, int64_t deadline_ns);
+ls_status ls_transport_choice_open(ls_fabric *fabric, const ls_comm_args *args,
+                                   int64_t deadline_ns);
 
-/* inter_node.c: from now on, put what a drill's plan (or, in test builds, LINESHAFT_WRAP) asks for
+/* transport_choice.c: from now on, put what a drill's plan (or, in test builds, LINESHAFT_WRAP) asks for
  * around the transport of the data. Under the lock. */
-ls_status ls_inter_node_inject_faults(ls_fabric *fabric);
+ls_status ls_transport_choice_inject_faults(ls_fabric *fabric);
 
 /* request.c: under the lock. */
 ls_way ls_request_way(const ls_comm *comm, const ls_coll *coll);

@@ -10,7 +10,7 @@
  *         segment, death watch      join the node's segment, wait until all of its ranks are there
  *         flight recorder           in the segment; a rank alone on its node makes one for it
  *         TCP to other nodes        every rank to every other one (large worlds: tcp.h)
- *         inter_node.c              all ranks agree: TCP or UCX
+ *         transport_choice.c              all ranks agree: TCP or UCX
  *         hybrid.h                  segment and network as one transport
  *
  * The progress thread moves requests in flight while no other thread waits. The first request that
@@ -369,14 +369,14 @@ out:
 }
 
 /* One transport to all members: over the segment to ranks of this node, over TCP to the others, and
- * then what inter_node.c agrees on for the data. */
+ * then what transport_choice.c agrees on for the data. */
 static ls_status open_transport(ls_fabric *f, const ls_comm_args *a, int64_t deadline_ns)
 {
     ls_transport *node = NULL;
     int *place = NULL;
     ls_status st = LS_OK;
 
-    if (!ls_inter_node_knows(a->transport))
+    if (!ls_transport_choice_knows(a->transport))
         return ls_fail(LS_EUSAGE, "there is no transport \"%.40s\" (auto, tcp, ucx)", a->transport);
     snprintf(f->between, sizeof f->between, "none: all ranks are on one node");
     if (f->ranks == 1)
@@ -403,7 +403,7 @@ static ls_status open_transport(ls_fabric *f, const ls_comm_args *a, int64_t dea
     node = NULL;
     LS_TRY(st, ls_hybrid_open(&f->transport, &parts), out);
     if (f->nodes > 1)
-        LS_TRY(st, ls_inter_node_open(f, a, deadline_ns), out);
+        LS_TRY(st, ls_transport_choice_open(f, a, deadline_ns), out);
 out:
     ls_transport_close(node);
     if (st != LS_OK && f->network && !f->transport)

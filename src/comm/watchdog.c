@@ -5,7 +5,7 @@
  * Three places detect that something hangs:
  *
  *     a call of a communicator   this file, and node/wait.c           by the deadline of the call
- *     a worker that is stopped   cluster/member/heal.h                by the patience of its agent
+ *     a worker that is stopped   cluster/member/worker_channel.h                by the patience of its agent
  *     a silent machine           cluster/join/heartbeat_watch.c       by the timeout of heartbeats */
 #include "comm/comm_impl.h"
 

@@ -31,7 +31,8 @@
 
 /* `launch` may start more ranks of any program than comm can join; commands of ours may not. */
 _Static_assert((int)LS_COMM_RANKS <= (int)LS_MEMBERS_RANKS, "a job may have more than it can list");
-_Static_assert((int)LS_NODE_MEMORY_RANKS <= (int)LS_MESSAGES_WORKERS, "more than a view can tell");
+_Static_assert((int)LS_NODE_MEMORY_RANKS <= (int)LS_MEMBER_MESSAGE_WORKERS,
+               "more than a view can tell");
 
 enum { WORDS = 256, LAB_PORT = 7077, REJOIN_S = 20 };
 
@@ -46,7 +47,7 @@ typedef struct job {
     uint16_t *ports;
     ls_launch_nodes *nodes;      /* where there are several */
     ls_task_rendezvous meet;     /* of tasks that another launcher started */
-    ls_heal *heal;               /* ranks are replaced; NULL: they are not */
+    ls_worker_channel *heal;     /* ranks are replaced; NULL: they are not */
     ls_recover_cluster_args how; /* an agent's: as the first node says */
     char address[LS_MEMBERS_TEXT + 32];
     const char *settings[2];
@@ -195,12 +196,12 @@ static ls_status open_heal(job *j, const ls_members *members, int node, const ui
                            ls_agent_args *agent)
 {
     const ls_recover_cluster_args *how = secret ? j->nodes->heal : &j->how;
-    ls_heal_args args = {.workers = j->ranks,
-                         .patience_ns = how->patience_ns,
-                         .make = make_segment,
-                         .revoke = break_segment,
-                         .context = j,
-                         .rules = how->rules};
+    ls_worker_channel_args args = {.workers = j->ranks,
+                                   .patience_ns = how->patience_ns,
+                                   .make = make_segment,
+                                   .revoke = break_segment,
+                                   .context = j,
+                                   .rules = how->rules};
     int n = 0;
     ls_status st;
 
@@ -213,11 +214,11 @@ static ls_status open_heal(job *j, const ls_members *members, int node, const ui
         agent->settings = j->settings;
         j->fds[n++] = (ls_agent_fd){.name = "SECRET", .fd = j->secret_fd};
     }
-    LS_TRY(st, ls_heal_open(&j->heal, &args), out);
+    LS_TRY(st, ls_worker_channel_open(&j->heal, &args), out);
     LS_TRY(st, ls_members_to_fd(members, &j->members_fd), out);
     j->fds[n++] = (ls_agent_fd){.name = "MEMBERS", .fd = j->members_fd};
     j->fds[n++] = (ls_agent_fd){.name = "OUT", .fd = j->out_fd};
-    j->fds[n++] = (ls_agent_fd){.name = "HEAL", .each = ls_heal_ends(j->heal)};
+    j->fds[n++] = (ls_agent_fd){.name = "HEAL", .each = ls_worker_channel_ends(j->heal)};
     agent->fds = j->fds;
     agent->n_fds = n;
     agent->heal = j->heal;
@@ -350,7 +351,7 @@ static void release(job *j)
     ls_sock_close(&j->secret_fd);
     ls_sock_close(&j->out_fd);
     ls_task_rendezvous_close(&j->meet);
-    ls_heal_close(j->heal);
+    ls_worker_channel_close(j->heal);
     ls_mem_free(j->sockets);
     ls_mem_free(j->ports);
     ls_mem_free(j);

@@ -175,10 +175,10 @@ out:
 }
 
 ls_status ls_job_rank_rejoin(ls_job_rank *rank, const ls_view_report *report,
-                             ls_heal_view *view_out, ls_comm **comm)
+                             ls_worker_channel_view *view_out, ls_comm **comm)
 {
     ls_view_report now = *report;
-    ls_heal_fds fds;
+    ls_worker_channel_fds fds;
     ls_status st;
 
     do { /* another rank may be lost on the way */
@@ -187,7 +187,7 @@ ls_status ls_job_rank_rejoin(ls_job_rank *rank, const ls_view_report *report,
         *comm = NULL;
         LS_TRY(st, listen_anew(rank, &now.port), out);
         ls_err_adopt(&why);
-        LS_TRY(st, ls_heal_ask(&now, &rank->config_digest, view_out, &fds), out);
+        LS_TRY(st, ls_worker_channel_ask(&now, &rank->config_digest, view_out, &fds), out);
         if (view_out->dismissed)
             goto out;
         ls_fault_reach(view_out->plan.base, view_out->plan.generation);

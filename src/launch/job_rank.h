@@ -5,7 +5,7 @@
  * LINESHAFT_ZEROCOPY (auto, on, off) whether TCP sends large messages without a copy. */
 #pragma once
 #include "cluster/member/config_digest.h"
-#include "cluster/member/heal.h"
+#include "cluster/member/worker_channel.h"
 #include "comm/comm.h"
 
 LS_C_BEGIN
@@ -34,9 +34,9 @@ typedef struct ls_job_rank {
     ls_config_digest config_digest; /* no rows: nothing is compared */
 } ls_job_rank;
 
-/* In a job that heals (ls_heal_has_agent()), at the start and whenever the others are lost: close
+/* In a job that heals (ls_worker_channel_has_agent()), at the start and whenever the others are lost: close
  * comm, unless it is NULL, report to the agent, wait for a view, and meet its ranks. */
 ls_status ls_job_rank_rejoin(ls_job_rank *rank, const ls_view_report *report,
-                             ls_heal_view *view_out, ls_comm **comm);
+                             ls_worker_channel_view *view_out, ls_comm **comm);
 
 LS_C_END

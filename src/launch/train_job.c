@@ -85,7 +85,7 @@ out:
     return st;
 }
 
-static ls_status rejoin(void *context, const ls_view_report *report, ls_heal_view *view,
+static ls_status rejoin(void *context, const ls_view_report *report, ls_worker_channel_view *view,
                         ls_comm **comm)
 {
     ls_train_job_rank *at = context;
@@ -104,7 +104,7 @@ ls_status ls_train_job_join(ls_train_job_rank *at, ls_session_args *session)
     at->rank.listen_fd = -1;
     if (!ls_job_rank_here())
         return LS_OK;
-    if (ls_heal_has_agent()) {
+    if (ls_worker_channel_has_agent()) {
         session->rejoin = rejoin;
         session->rejoin_context = at;
         ls_run_digest(session->run, &at->rank.config_digest);

@@ -323,7 +323,7 @@ static ls_status assemble(ls_session *s)
     LS_TRY(st, ls_session_report(s), out);
     ls_run_folder_remember(s);
     LS_TRY(st, ls_fault_pass(LS_FAULT_AT_READY), out);
-    ls_heal_ready();
+    ls_worker_channel_ready();
 out:
     return st;
 }

@@ -72,12 +72,12 @@ static void must(const player *p, ls_status st, const char *what)
         give_up(p->segment, what);
 }
 
-static void say(agent *a, const ls_messages *word)
+static void say(agent *a, const ls_member_message *word)
 {
     ls_str bytes;
 
     ls_str_init(&bytes);
-    ls_messages_encode(word, &bytes);
+    ls_member_message_encode(word, &bytes);
     must(a->player, ls_str_status(&bytes), "an agent's word");
     ls_rendezvous_tell(a->r, 0, bytes.p, bytes.len);
     ls_str_release(&bytes);
@@ -87,12 +87,12 @@ static void say(agent *a, const ls_messages *word)
 static void report(agent *a)
 {
     int64_t steps = (int64_t)a->generation;
-    ls_messages word = {.kind = LS_MESSAGES_REPORT,
-                        .report = {.have = steps,
-                                   .reached = steps,
-                                   .met = steps,
-                                   .port = (int32_t)(20000 + (a->serial * 7919) % 40000),
-                                   .serial = ++a->serial}};
+    ls_member_message word = {.kind = LS_MEMBER_MESSAGE_REPORT,
+                              .report = {.have = steps,
+                                         .reached = steps,
+                                         .met = steps,
+                                         .port = (int32_t)(20000 + (a->serial * 7919) % 40000),
+                                         .serial = ++a->serial}};
 
     ls_config_digest_add(&word.config_digest, "program", "same", 4);
     say(a, &word);
@@ -100,16 +100,16 @@ static void report(agent *a)
 
 static void on_heard(void *context, int node, const uint8_t *bytes, size_t len)
 {
-    const ls_messages ready = {.kind = LS_MESSAGES_READY};
+    const ls_member_message ready = {.kind = LS_MEMBER_MESSAGE_READY};
     agent *a = context;
     segment *b = a->player->segment;
-    ls_messages word;
+    ls_member_message word;
 
     (void)node;
-    must(a->player, ls_messages_decode(&word, bytes, len), "a word to an agent");
-    if (word.kind == LS_MESSAGES_REVOKE)
+    must(a->player, ls_member_message_decode(&word, bytes, len), "a word to an agent");
+    if (word.kind == LS_MEMBER_MESSAGE_REVOKE)
         report(a);
-    if (word.kind == LS_MESSAGES_VIEW) {
+    if (word.kind == LS_MEMBER_MESSAGE_VIEW) {
         uint64_t g = word.view.plan.generation;
         if (word.names.left > 0)
             must(a->player, ls_roster_learn(&a->roster, word.known, word.names.at, word.names.left),
@@ -121,7 +121,7 @@ static void on_heard(void *context, int node, const uint8_t *bytes, size_t len)
         say(a, &ready);
         count(&b->viewed[g], &b->viewed_ns[g]);
     }
-    ls_messages_release(&word);
+    ls_member_message_release(&word);
 }
 
 static void open_agent(player *p, int i)
@@ -218,7 +218,7 @@ typedef struct coordinator {
     segment *segment;
     ls_rendezvous *r;
     ls_recover_cluster *recover_cluster;
-    ls_heal *heal;
+    ls_worker_channel *heal;
     int revoked[2], memory_fd; /* a pipe to the worker; what stands for its shared memory */
     pid_t worker, players[PROCESSES];
     int n_players;
@@ -245,18 +245,18 @@ static _Noreturn void work(coordinator *c)
     int64_t steps = 0;
 
     close(c->revoked[1]);
-    snprintf(text, sizeof text, "%d", ls_heal_ends(c->heal)[0]);
+    snprintf(text, sizeof text, "%d", ls_worker_channel_ends(c->heal)[0]);
     setenv("LINESHAFT_FD_HEAL", text, 1);
     for (;; steps++) {
-        ls_heal_view view;
-        ls_heal_fds fds;
+        ls_worker_channel_view view;
+        ls_worker_channel_fds fds;
         ls_err_clear();
-        if (ls_heal_ask(&(ls_view_report){.have = steps, .reached = steps, .met = steps}, NULL,
-                        &view, &fds) != LS_OK)
+        if (ls_worker_channel_ask(&(ls_view_report){.have = steps, .reached = steps, .met = steps},
+                                  NULL, &view, &fds) != LS_OK)
             _exit(0);
         close(fds.segment);
         close(fds.members);
-        ls_heal_ready();
+        ls_worker_channel_ready();
         if (read(c->revoked[0], &byte, 1) != 1)
             _exit(0);
     }
@@ -270,13 +270,14 @@ static ls_status open_worker(coordinator *c)
     if (c->memory_fd < 0 || pipe(c->revoked) != 0)
         return ls_fail_sys(LS_EIO, "cannot make a worker");
     LS_TRY(st,
-           ls_heal_open(&c->heal, &(ls_heal_args){.workers = 1,
-                                                  .patience_ns = c->args->wait_ns,
-                                                  .make = on_make,
-                                                  .revoke = on_revoke,
-                                                  .context = c,
-                                                  .say = ls_recover_cluster_say,
-                                                  .say_context = c->recover_cluster}),
+           ls_worker_channel_open(&c->heal,
+                                  &(ls_worker_channel_args){.workers = 1,
+                                                            .patience_ns = c->args->wait_ns,
+                                                            .make = on_make,
+                                                            .revoke = on_revoke,
+                                                            .context = c,
+                                                            .say = ls_recover_cluster_say,
+                                                            .say_context = c->recover_cluster}),
            out);
     ls_recover_cluster_bind(c->recover_cluster, c->heal);
 out:
@@ -343,7 +344,7 @@ static ls_status start(coordinator *c)
         else
             c->players[c->n_players++] = pid;
     }
-    ls_heal_started(c->heal, 0, c->worker);
+    ls_worker_channel_started(c->heal, 0, c->worker);
     return LS_OK;
 }
 
@@ -361,13 +362,13 @@ static ls_status check_time(const coordinator *c, int64_t deadline_ns, const cha
 static ls_status await_view(coordinator *c, int generation, int agents, int64_t deadline_ns)
 {
     struct pollfd fds[2] = {{.fd = ls_rendezvous_fd(c->r), .events = POLLIN},
-                            {.fd = ls_heal_fd(c->heal), .events = POLLIN}};
+                            {.fd = ls_worker_channel_fd(c->heal), .events = POLLIN}};
     ls_status st = LS_OK;
 
     while (atomic_load(&c->segment->viewed[generation]) < agents) {
         poll(fds, 2, 5);
         LS_TRY(st, ls_rendezvous_attend(c->r), out);
-        if (ls_heal_attend(c->heal).task == LS_HEAL_STOP)
+        if (ls_worker_channel_attend(c->heal).task == LS_WORKER_CHANNEL_STOP)
             return LS_EFAIL;
         LS_TRY(st, check_time(c, deadline_ns, "a view"), out);
     }
@@ -459,7 +460,7 @@ static void end(coordinator *c)
         waitpid(c->worker, NULL, 0);
     if (c->recover_cluster)
         ls_recover_cluster_bind(c->recover_cluster, NULL);
-    ls_heal_close(c->heal);
+    ls_worker_channel_close(c->heal);
     ls_recover_cluster_close(c->recover_cluster);
     ls_rendezvous_close(c->r);
     for (int i = 0; i < 2; i++)

@@ -19,7 +19,7 @@ typedef struct ear {
     int32_t rank[WORKERS];
     uint64_t generation;
     int64_t base, lost_ns, noticed_ns;
-    char cause[LS_MESSAGES_TEXT], why[LS_MESSAGES_TEXT];
+    char cause[LS_MEMBER_MESSAGE_TEXT], why[LS_MEMBER_MESSAGE_TEXT];
     ls_roster roster;
 } ear;
 
@@ -34,23 +34,23 @@ typedef struct town {
     int remembered;
 } town;
 
-static void hear(void *context, int node, const ls_messages *word)
+static void hear(void *context, int node, const ls_member_message *word)
 {
     ear *e = &((town *)context)->ears[node];
     ls_str bytes;
-    ls_messages got;
+    ls_member_message got;
 
     ls_str_init(&bytes);
-    ls_messages_encode(word, &bytes); /* as it would travel */
-    LS_CHECK_OK(ls_messages_decode(&got, bytes.p, bytes.len));
-    LS_CHECK_OK(ls_messages_unpack(&got, &e->roster));
+    ls_member_message_encode(word, &bytes); /* as it would travel */
+    LS_CHECK_OK(ls_member_message_decode(&got, bytes.p, bytes.len));
+    LS_CHECK_OK(ls_member_message_unpack(&got, &e->roster));
     ls_str_release(&bytes);
     LS_CHECK_EQ(got.kind, word->kind);
-    e->revokes += got.kind == LS_MESSAGES_REVOKE;
-    e->regroups += got.kind == LS_MESSAGES_REGROUP;
-    if (got.kind == LS_MESSAGES_VERDICT)
+    e->revokes += got.kind == LS_MEMBER_MESSAGE_REVOKE;
+    e->regroups += got.kind == LS_MEMBER_MESSAGE_REGROUP;
+    if (got.kind == LS_MEMBER_MESSAGE_VERDICT)
         e->verdict[got.worker] = got.verdict;
-    if (got.kind == LS_MESSAGES_VIEW) {
+    if (got.kind == LS_MEMBER_MESSAGE_VIEW) {
         e->views++;
         LS_CHECK(got.view.plan.generation > e->generation);
         e->generation = got.view.plan.generation;
@@ -66,7 +66,7 @@ static void hear(void *context, int node, const ls_messages *word)
         memcpy(e->rank, got.rank, sizeof e->rank);
         memcpy(e->cause, got.view.cause, sizeof e->cause);
     }
-    ls_messages_release(&got);
+    ls_member_message_release(&got);
 }
 
 static void call(void *context, int node)
@@ -124,14 +124,14 @@ static void join(town *t, int node, int workers, bool begins)
 static void report_as(town *t, int node, int worker, int64_t have,
                       const ls_config_digest *config_digest)
 {
-    ls_messages w = {.kind = LS_MESSAGES_REPORT,
-                     .worker = worker,
-                     .why = "a connection ended",
-                     .report = {.have = have,
-                                .reached = have,
-                                .met = have,
-                                .port = 4000 + node,
-                                .serial = ++t->serial}};
+    ls_member_message w = {.kind = LS_MEMBER_MESSAGE_REPORT,
+                           .worker = worker,
+                           .why = "a connection ended",
+                           .report = {.have = have,
+                                      .reached = have,
+                                      .met = have,
+                                      .port = 4000 + node,
+                                      .serial = ++t->serial}};
 
     if (config_digest)
         w.config_digest = *config_digest;
@@ -144,9 +144,9 @@ static void report(town *t, int node, int worker, int64_t have)
     report_as(t, node, worker, have, NULL);
 }
 
-static void say(town *t, int node, int worker, ls_messages_kind kind)
+static void say(town *t, int node, int worker, ls_member_message_kind kind)
 {
-    const ls_messages w = {.kind = kind, .worker = worker};
+    const ls_member_message w = {.kind = kind, .worker = worker};
 
     ls_coordinator_handle_message(t->p, node, &w, t->now);
     ls_coordinator_do_due(t->p, t->now);
@@ -154,11 +154,11 @@ static void say(town *t, int node, int worker, ls_messages_kind kind)
 
 static void crash(town *t, int node, int worker)
 {
-    const ls_messages w = {.kind = LS_MESSAGES_ENDED,
-                           .worker = worker,
-                           .signal = SIGKILL,
-                           .code = 137,
-                           .why = "it was killed"};
+    const ls_member_message w = {.kind = LS_MEMBER_MESSAGE_ENDED,
+                                 .worker = worker,
+                                 .signal = SIGKILL,
+                                 .code = 137,
+                                 .why = "it was killed"};
 
     t->ears[node].verdict[worker] = LS_VIEW_LATER;
     ls_coordinator_handle_message(t->p, node, &w, t->now);
@@ -167,7 +167,7 @@ static void crash(town *t, int node, int worker)
 
 static void lose(town *t, int node)
 {
-    ls_coordinator_loses(t->p, node, "its connection ended", 2 * LS_NS_PER_S, t->now);
+    ls_coordinator_lose_node(t->p, node, "its connection ended", 2 * LS_NS_PER_S, t->now);
     ls_coordinator_do_due(t->p, t->now);
 }
 
@@ -186,7 +186,7 @@ static void begin(town *t, ls_coordinator_args how, int n, int workers)
         LS_CHECK_EQ(t->ears[i].nodes, n);
         for (int k = 0; k < workers; k++) {
             LS_CHECK_EQ(t->ears[i].rank[k], i * workers + k);
-            say(t, i, k, LS_MESSAGES_READY);
+            say(t, i, k, LS_MEMBER_MESSAGE_READY);
         }
     }
 }
@@ -194,14 +194,14 @@ static void begin(town *t, ls_coordinator_args how, int n, int workers)
 /* It has waited in vain for a connection to this rank. */
 static void miss(town *t, int node, int64_t have, int unreached)
 {
-    const ls_messages w = {.kind = LS_MESSAGES_REPORT,
-                           .why = "1 rank did not connect in time",
-                           .report = {.have = have,
-                                      .reached = have,
-                                      .met = have,
-                                      .port = 4000 + node,
-                                      .serial = ++t->serial,
-                                      .unreached = unreached + 1}};
+    const ls_member_message w = {.kind = LS_MEMBER_MESSAGE_REPORT,
+                                 .why = "1 rank did not connect in time",
+                                 .report = {.have = have,
+                                            .reached = have,
+                                            .met = have,
+                                            .port = 4000 + node,
+                                            .serial = ++t->serial,
+                                            .unreached = unreached + 1}};
 
     ls_coordinator_handle_message(t->p, node, &w, t->now);
     ls_coordinator_do_due(t->p, t->now);
@@ -254,7 +254,7 @@ LS_TEST(coordinator_counts_from_the_first_loss_until_ranks_train)
     LS_CHECK(t.ears[2].expelled);
     LS_CHECK_EQ(t.ears[0].lost_ns, 60 * LS_NS_PER_S);
     LS_CHECK_EQ(t.ears[0].noticed_ns, 60 * LS_NS_PER_S);
-    say(&t, 0, 0, LS_MESSAGES_READY);
+    say(&t, 0, 0, LS_MEMBER_MESSAGE_READY);
     t.now += 60 * LS_NS_PER_S; /* of training */
     crash(&t, 1, 0);
     for (int i = 0; i < 4; i++)
@@ -360,11 +360,11 @@ LS_TEST(coordinator_goes_on_without_a_node)
 
 static void stand(town *t, int node, int worker, int rank, bool out)
 {
-    const ls_messages w = {.kind = LS_MESSAGES_STANDS,
-                           .worker = worker,
-                           .past = {.generation = 7, .begun = true, .reached = 20},
-                           .stood = rank,
-                           .out = out};
+    const ls_member_message w = {.kind = LS_MEMBER_MESSAGE_RESUME,
+                                 .worker = worker,
+                                 .past = {.generation = 7, .begun = true, .reached = 20},
+                                 .stood = rank,
+                                 .out = out};
 
     ls_coordinator_handle_message(t->p, node, &w, t->now);
     ls_coordinator_do_due(t->p, t->now);
@@ -379,7 +379,7 @@ static void take_over_after(town *t, ls_coordinator_args how, const ls_view_past
         for (int k = 0; k < 5; k++) /* names of the one before */
             LS_CHECK_OK(ls_roster_add(&t->ears[i].roster, "former", "10.9.9.9"));
     }
-    ls_coordinator_restores(t->p, past, "it is lost", LS_NS_PER_S, t->now);
+    ls_coordinator_resume(t->p, past, "it is lost", LS_NS_PER_S, t->now);
     lose(t, 0);
     LS_CHECK_EQ(t->ears[1].revokes, 1);
     ls_coordinator_send_missed(t->p, 2); /* who came later hears it, too */
@@ -413,7 +413,7 @@ LS_TEST(coordinator_takes_a_job_over)
     LS_CHECK_STR(t.ears[1].cause, "it is lost");
     LS_CHECK_EQ(t.ears[1].noticed_ns, LS_NS_PER_S);
     LS_CHECK(ls_coordinator_view(t.p)->begun && !t.stopped);
-    say(&t, 2, 0, LS_MESSAGES_READY);
+    say(&t, 2, 0, LS_MEMBER_MESSAGE_READY);
     crash(&t, 2, 0);
     LS_CHECK_EQ(t.ears[2].verdict[0], LS_VIEW_RESTART);
     close_town(&t);
@@ -459,8 +459,8 @@ LS_TEST(coordinator_that_takes_over_ends_with_too_few)
     open_town(&t, (ls_coordinator_args){.min_nodes = 2, .self = 1});
     join(&t, 0, 1, true);
     join(&t, 1, 1, true);
-    ls_coordinator_restores(t.p, &(ls_view_past){.generation = 3, .begun = true}, "it is lost", 0,
-                            t.now);
+    ls_coordinator_resume(t.p, &(ls_view_past){.generation = 3, .begun = true}, "it is lost", 0,
+                          t.now);
     lose(&t, 0);
     LS_CHECK(t.stopped && strstr(t.why, "the run needs 1 on 2"));
     close_town(&t);
@@ -574,8 +574,8 @@ LS_TEST(coordinator_takes_newcomers_in_when_others_are_lost)
 
 LS_TEST(coordinator_survives_guests_that_fail)
 {
-    ls_messages w = {
-        .kind = LS_MESSAGES_ENDED, .code = 2, .error = true, .why = "rank 9: no such file"};
+    ls_member_message w = {
+        .kind = LS_MEMBER_MESSAGE_ENDED, .code = 2, .error = true, .why = "rank 9: no such file"};
     town t;
 
     w.record = (ls_err_record){.code = LS_EUSAGE, .text = "no such file"};
@@ -612,7 +612,7 @@ LS_TEST(coordinator_keeps_spares)
     report(&t, 0, 0, 4); /* it is not waited for */
     LS_CHECK_EQ(t.ears[0].ranks, 1);
     report(&t, 2, 0, -1);
-    say(&t, 0, 0, LS_MESSAGES_READY);
+    say(&t, 0, 0, LS_MEMBER_MESSAGE_READY);
     LS_CHECK_EQ(t.ears[0].regroups, 1);
     report(&t, 0, 0, 6);
     LS_CHECK_EQ(t.ears[0].ranks, 2);
@@ -637,7 +637,7 @@ LS_TEST(coordinator_sends_spares_home_when_the_work_is_done)
     begin(&t, (ls_coordinator_args){.max_nodes = 2}, 2, 1);
     join(&t, 2, 1, false);
     LS_CHECK(!ls_coordinator_is_idle(t.p, 2));
-    say(&t, 0, 0, LS_MESSAGES_LEFT);
+    say(&t, 0, 0, LS_MEMBER_MESSAGE_LEFT);
     LS_CHECK(ls_coordinator_is_idle(t.p, 2));
     LS_CHECK(!ls_coordinator_is_idle(t.p, 1));
     lose(&t, 1); /* nobody minds */
@@ -653,7 +653,7 @@ LS_TEST(coordinator_tells_nothing_to_a_node_that_left_when_its_work_was_done)
     town t;
 
     begin(&t, (ls_coordinator_args){.rules = {.restarts = 1}}, 3, 2);
-    say(&t, 1, 0, LS_MESSAGES_LEFT);
+    say(&t, 1, 0, LS_MEMBER_MESSAGE_LEFT);
     lose(&t, 1); /* its other worker was not done */
     LS_CHECK_EQ(t.ears[0].revokes, 1);
     LS_CHECK_EQ(t.ears[1].revokes, 0);
@@ -767,7 +767,7 @@ LS_TEST(coordinator_refuses_who_differs)
     report_as(&t, 1, 0, -1, &here);
     report_as(&t, 0, 0, -1, &here);
     LS_CHECK_EQ(t.ears[1].views, 1);
-    say(&t, 0, 0, LS_MESSAGES_READY);
+    say(&t, 0, 0, LS_MEMBER_MESSAGE_READY);
     join(&t, 2, 1, false);
     report_as(&t, 2, 0, -1, &there);
     LS_CHECK(t.ears[2].expelled);
@@ -846,7 +846,7 @@ static void act(town *t, life *lives, int *n, ls_rng_block dice, int64_t *step)
         crash(t, i, k);
     } else if (what == 3 && l->worker[k] == IN) {
         l->have[k] = *step + 1; /* it has made a step that others may not have */
-        say(t, i, k, LS_MESSAGES_READY);
+        say(t, i, k, LS_MEMBER_MESSAGE_READY);
     } else if (what > 4 && (l->worker[k] == BEGINS ||
                             (l->worker[k] == IN && t->ears[i].revokes + t->ears[i].regroups > 0))) {
         l->worker[k] = WAITS;
@@ -902,13 +902,13 @@ LS_TEST(coordinator_tells_names_once)
         report(&t, i, 0, -1);
     LS_CHECK_EQ(t.ears[2].roster.nodes, 3);
     size_t told = t.ears[2].roster.bytes.len;
-    say(&t, 0, 0, LS_MESSAGES_READY);
+    say(&t, 0, 0, LS_MEMBER_MESSAGE_READY);
     lose(&t, 1);
     for (int i = 0; i < 3; i += 2)
         report(&t, i, 0, 1);
     LS_CHECK(t.ears[2].generation == 2 && t.ears[2].nodes == 2);
     LS_CHECK_EQ(t.ears[2].roster.bytes.len, told); /* nobody is new */
-    say(&t, 0, 0, LS_MESSAGES_READY);
+    say(&t, 0, 0, LS_MEMBER_MESSAGE_READY);
     join(&t, 3, 1, false);
     report(&t, 3, 0, -1);
     for (int i = 0; i < 3; i += 2)

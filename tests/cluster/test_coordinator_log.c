@@ -64,12 +64,12 @@ static void listen(story *s)
     ls_str_clear(out);
 }
 
-static void give_word(story *s, int node, const ls_messages *word)
+static void give_word(story *s, int node, const ls_member_message *word)
 {
     ls_str bytes;
 
     ls_str_init(&bytes);
-    ls_messages_encode(word, &bytes);
+    ls_member_message_encode(word, &bytes);
     give(s,
          (ls_coordinator_log_event){
              .kind = LS_COORDINATOR_LOG_TAKES, .node = node, .bytes = bytes.p, .len = bytes.len});
@@ -113,17 +113,17 @@ static uint64_t draw(uint64_t *state)
 static void happen(story *s, uint64_t *random)
 {
     int what = (int)(draw(random) % 16), node = (int)(draw(random) % (uint64_t)s->nodes);
-    ls_messages word = {.worker = (int)(draw(random) % WORKERS)};
+    ls_member_message word = {.worker = (int)(draw(random) % WORKERS)};
     int64_t step = (int64_t)(draw(random) % 100);
 
     s->now += (int64_t)(draw(random) % 500) * LS_NS_PER_MS;
     if (what < 7) {
-        word.kind = LS_MESSAGES_REPORT;
+        word.kind = LS_MEMBER_MESSAGE_REPORT;
         word.report = (ls_view_report){
             .have = step, .reached = step, .met = step, .serial = ++s->serial, .port = 7};
         give_word(s, node, &word);
     } else if (what < 9) {
-        word.kind = what == 7 ? LS_MESSAGES_READY : LS_MESSAGES_ENDED;
+        word.kind = what == 7 ? LS_MEMBER_MESSAGE_READY : LS_MEMBER_MESSAGE_ENDED;
         word.signal = what == 8 ? SIGKILL : 0;
         word.code = what == 8 ? 128 + SIGKILL : 0;
         snprintf(word.why, sizeof word.why, "killed at %lld", (long long)step);

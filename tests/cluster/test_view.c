@@ -52,7 +52,7 @@ static void begin(ls_view *v, int workers, ls_view_rules rules)
     LS_CHECK_EQ(plan.base, -1);
     LS_CHECK_EQ(plan.source, -1);
     LS_CHECK(!plan.first_new);
-    ls_view_readies(v, 0);
+    ls_view_set_ready(v, 0);
     LS_CHECK(v->begun);
 }
 
@@ -115,7 +115,7 @@ LS_TEST(view_remembers_a_lost_first_rank_until_another_is_ready)
     ls_view v = {.workers = 0};
 
     begin(&v, 3, (ls_view_rules){.restarts = 1, .least = 1});
-    ls_view_readies(&v, 0);
+    ls_view_set_ready(&v, 0);
     LS_CHECK_EQ(ls_recovery_policy_decide(&v, 0, &killed), LS_VIEW_RESTART);
     for (int generation = 2; generation < 4; generation++) { /* 2 comes to nothing */
         if (generation == 3)
@@ -127,7 +127,7 @@ LS_TEST(view_remembers_a_lost_first_rank_until_another_is_ready)
         LS_CHECK(plan.first_new);
         LS_CHECK_EQ(plan.met, 4);
     }
-    ls_view_readies(&v, 0);
+    ls_view_set_ready(&v, 0);
     for (int i = 0; i < 3; i++)
         report(&v, i, 6, 6);
     LS_CHECK_OK(ls_recovery_policy_next_view(&v, &plan));
@@ -238,9 +238,9 @@ LS_TEST(view_keeps_who_has_come_farthest)
     LS_CHECK_EQ(v.member[3].rank, 1);
     /* Before the others train the spare's state is as good as ever; then it is behind. */
     LS_CHECK_EQ(v.member[2].report.have, 7);
-    ls_view_readies(&v, 3);
+    ls_view_set_ready(&v, 3);
     LS_CHECK_EQ(v.member[2].report.have, 7);
-    ls_view_readies(&v, 1);
+    ls_view_set_ready(&v, 1);
     LS_CHECK_EQ(v.member[2].report.have, -1);
     ls_view_release(&v);
 }
@@ -278,8 +278,8 @@ LS_TEST(view_lets_spares_be_when_the_work_is_done)
         report_part(&v, i, i < 2 ? i + 1 : 0);
     LS_CHECK_OK(ls_recovery_policy_next_view(&v, &plan));
     LS_CHECK_EQ(plan.ranks, 2);
-    ls_view_leaves(&v, 0);
-    ls_view_leaves(&v, 1);
+    ls_view_set_left(&v, 0);
+    ls_view_set_left(&v, 1);
     LS_CHECK(!ls_view_complete(&v));
     ls_view_release(&v);
 }
@@ -343,10 +343,10 @@ LS_TEST(view_knows_what_cannot_heal)
     begin(&v, 2, (ls_view_rules){.restarts = 1, .least = 1});
     LS_CHECK_EQ(ls_recovery_policy_decide(&v, 0, &(ls_view_end){.signal = SIGPIPE}), LS_VIEW_STOP);
     begin(&v, 2, (ls_view_rules){.restarts = 1, .least = 1});
-    ls_view_leaves(&v, 1);
+    ls_view_set_left(&v, 1);
     LS_CHECK_EQ(ls_recovery_policy_decide(&v, 0, &killed), LS_VIEW_DROP); /* the work was done */
     begin(&v, 2, (ls_view_rules){.restarts = 1, .least = 1});
-    ls_view_leaves(&v, 1);
+    ls_view_set_left(&v, 1);
     ls_view_end end = error_of(LS_EIO, "it broke", &record);
     LS_CHECK_EQ(ls_recovery_policy_decide(&v, 0, &end), LS_VIEW_STOP);
     ls_view_release(&v);

@@ -24,26 +24,26 @@ static void drop_line(ls_log_level level, const char *line, void *context)
     (void)context;
 }
 
-static void hear(void *context, int node, const ls_messages *word)
+static void hear(void *context, int node, const ls_member_message *word)
 {
     town *t = context;
-    ls_messages got;
+    ls_member_message got;
     ls_str bytes;
 
     if (t->gone[node])
         abort();
     ls_str_init(&bytes);
-    ls_messages_encode(word, &bytes); /* what is told can be read */
-    if (ls_messages_decode(&got, bytes.p, bytes.len) != LS_OK ||
-        ls_messages_unpack(&got, &t->roster[node]) != LS_OK)
+    ls_member_message_encode(word, &bytes); /* what is told can be read */
+    if (ls_member_message_decode(&got, bytes.p, bytes.len) != LS_OK ||
+        ls_member_message_unpack(&got, &t->roster[node]) != LS_OK)
         abort();
     ls_str_release(&bytes);
-    if (got.kind == LS_MESSAGES_VIEW) {
+    if (got.kind == LS_MEMBER_MESSAGE_VIEW) {
         if (got.view.plan.generation <= t->generation[node])
             abort();
         t->generation[node] = got.view.plan.generation;
     }
-    ls_messages_release(&got);
+    ls_member_message_release(&got);
 }
 
 static void call(void *context, int node)
@@ -88,17 +88,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     while (size >= 2) {
         int node = data[0] % NODES;
         size_t len = data[1] <= size - 2 ? data[1] : size - 2;
-        ls_messages word;
+        ls_member_message word;
         now += LS_NS_PER_S;
         if (len == 0 && node != 0) {
             t.gone[node] = true;
-            ls_coordinator_loses(p, node, "gone", 0, now);
-        } else if (ls_messages_decode(&word, data + 2, len) == LS_OK) {
+            ls_coordinator_lose_node(p, node, "gone", 0, now);
+        } else if (ls_member_message_decode(&word, data + 2, len) == LS_OK) {
             ls_coordinator_handle_message(p, node, &word, now);
             ls_roster any = {.nodes = 0}; /* views of others than the coordinator's */
-            (void)ls_messages_unpack(&word, &any);
+            (void)ls_member_message_unpack(&word, &any);
             ls_roster_release(&any);
-            ls_messages_release(&word);
+            ls_member_message_release(&word);
         }
         ls_coordinator_do_due(p, now);
         data += 2 + len;

@@ -112,7 +112,7 @@ out:
 
 /* --- a rank ----------------------------------------------------------------------------------- */
 
-static ls_status meet(void *context, const ls_view_report *report, ls_heal_view *view,
+static ls_status meet(void *context, const ls_view_report *report, ls_worker_channel_view *view,
                       ls_comm **comm)
 {
     ls_job_rank own = {.listen_fd = -1}; /* all on one machine */
@@ -146,7 +146,7 @@ out:
 
 typedef struct agent {
     story *s;
-    ls_heal *heal;
+    ls_worker_channel *heal;
     int segment_fd, pipe[2], ack[2], running;
     uint64_t generation;
     pid_t pids[MOST];
@@ -176,9 +176,9 @@ static void start(agent *a, int i)
     a->pids[i] = fork();
     LS_CHECK(a->pids[i] >= 0);
     if (a->pids[i] == 0)
-        rank(a->s, ls_heal_ends(a->heal)[i], a->pipe[1], a->ack[0]);
+        rank(a->s, ls_worker_channel_ends(a->heal)[i], a->pipe[1], a->ack[0]);
     a->running++;
-    ls_heal_started(a->heal, i, a->pids[i]);
+    ls_worker_channel_started(a->heal, i, a->pids[i]);
 }
 
 /* The teller waits, unless it is the one who dies. */
@@ -228,12 +228,12 @@ static void reap(agent *a)
         a->running--;
         if (WIFEXITED(status)) {
             LS_CHECK_EQ(WEXITSTATUS(status), 0);
-            ls_heal_left(a->heal, i);
+            ls_worker_channel_left(a->heal, i);
             continue;
         }
         const ls_view_end end = {.signal = WTERMSIG(status)};
         LS_CHECK_EQ(end.signal, SIGKILL);
-        ls_view_verdict verdict = ls_heal_ended(a->heal, i, &end, "a rank was killed");
+        ls_view_verdict verdict = ls_worker_channel_ended(a->heal, i, &end, "a rank was killed");
         LS_CHECK(verdict != LS_VIEW_STOP);
         if (verdict == LS_VIEW_RESTART)
             start(a, i);
@@ -249,17 +249,18 @@ static void play(story *s)
     LS_CHECK_EQ(pipe2(a.pipe, O_CLOEXEC | O_NONBLOCK), 0);
     LS_CHECK_EQ(pipe2(a.ack, O_CLOEXEC), 0);
     const ls_view_rules rules = {.restarts = s->restarts, .least = 1, .unit = s->unit};
-    LS_CHECK_OK(ls_heal_open(&a.heal, &(ls_heal_args){.workers = s->workers,
-                                                      .patience_ns = ls_test_ms(60000),
-                                                      .make = make_segment,
-                                                      .revoke = break_segment,
-                                                      .context = &a,
-                                                      .rules = rules}));
+    LS_CHECK_OK(
+        ls_worker_channel_open(&a.heal, &(ls_worker_channel_args){.workers = s->workers,
+                                                                  .patience_ns = ls_test_ms(60000),
+                                                                  .make = make_segment,
+                                                                  .revoke = break_segment,
+                                                                  .context = &a,
+                                                                  .rules = rules}));
     for (int i = 0; i < s->workers; i++)
         start(&a, i);
     while (a.running > 0) {
-        struct pollfd p = {.fd = ls_heal_fd(a.heal), .events = POLLIN};
-        LS_CHECK_EQ(ls_heal_attend(a.heal).task, LS_HEAL_NOTHING);
+        struct pollfd p = {.fd = ls_worker_channel_fd(a.heal), .events = POLLIN};
+        LS_CHECK_EQ(ls_worker_channel_attend(a.heal).task, LS_WORKER_CHANNEL_NOTHING);
         while (read(a.pipe[0], &w, sizeof w) == sizeof w)
             hear(s, &w, a.ack[1]);
         reap(&a);
@@ -268,7 +269,7 @@ static void play(story *s)
     }
     while (read(a.pipe[0], &w, sizeof w) == sizeof w)
         hear(s, &w, a.ack[1]);
-    ls_heal_close(a.heal);
+    ls_worker_channel_close(a.heal);
     close(a.segment_fd);
     for (int i = 0; i < 2; i++) {
         close(a.pipe[i]);

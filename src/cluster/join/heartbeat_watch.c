@@ -5,7 +5,7 @@
  *     ls_rendezvous_beat()   each time: send heartbeats; look_at_heartbeat() for each peer
  *     ls_rendezvous_lose()   (late_join.c) a peer is dead: the hooks of recover_cluster.c hear it
  *
- * A hang of a rank whose node is alive is found elsewhere: comm/watchdog.c, cluster/member/heal.h. */
+ * A hang of a rank whose node is alive is found elsewhere: comm/watchdog.c, cluster/member/worker_channel.h. */
 #include "cluster/join/rendezvous_impl.h"
 
 #include <sys/timerfd.h>

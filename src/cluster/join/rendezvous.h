@@ -29,7 +29,7 @@
  *      |  <- JOIN --------------- |     a newcomer of a job that runs
  *      |  -- HOLD --------------> |     wait, perhaps for long
  *      |  -- VIEW --------------> |     called: start the ranks
- *      |  <-> MESSAGE, HEARTBEAT --> |     messages.h, a sign of life
+ *      |  <-> MESSAGE, HEARTBEAT --> |     member_message.h, a sign of life
  *      |  -- PROBE: do you reach  |     a node is silent (witness.h)
  *      |     node 7? -----------> |
  *      |  <- PROBED: yes -------- |

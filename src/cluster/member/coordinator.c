@@ -3,7 +3,7 @@
  *
  *   ls_coordinator_joins           -> SPARE, or CALLED for a node that the job begins with
  *   SPARE  --call()----> CALLED    by call_spares() and call_needed()
- *   SPARE  --forget()--> GONE      by ls_coordinator_loses()
+ *   SPARE  --forget()--> GONE      by ls_coordinator_lose_node()
  *   CALLED --forget()--> GONE      the same; also expelled: refuse(), take_end(), part_cut()
  *
  * A view goes through
@@ -176,12 +176,12 @@ ls_status ls_coordinator_joins(ls_coordinator *coordinator, int id, const char *
     int most = p->args.rules.most > 0 ? p->args.rules.most : LS_VIEW_WORKERS;
 
     purge(p);
-    if (workers < 1 || workers > LS_MESSAGES_WORKERS || workers > most - before ||
+    if (workers < 1 || workers > LS_MEMBER_MESSAGE_WORKERS || workers > most - before ||
         p->n_nodes >= LS_MEMBERS_NODES)
         return ls_fail(
             LS_EUSAGE,
             "%d workers on \"%s\" are too many: %d on a node, %d in all, and there are %d", workers,
-            host_name, LS_MESSAGES_WORKERS, most, before);
+            host_name, LS_MEMBER_MESSAGE_WORKERS, most, before);
     if (!ls_growing_array_add((void **)&p->nodes, p->n_nodes, &p->room, sizeof *p->nodes))
         return LS_ENOMEM;
     LS_TRY(st, ls_view_reserve(&p->view, before + workers), out);
@@ -266,7 +266,7 @@ bool ls_coordinator_excludes(const ls_coordinator *coordinator, const char *host
 
 /* --- losing the view -------------------------------------------------------------------------- */
 
-static void tell_all(ls_coordinator *p, const ls_messages *message)
+static void tell_all(ls_coordinator *p, const ls_member_message *message)
 {
     for (int i = 0; i < p->n_nodes; i++)
         if (p->nodes[i].state == CALLED && is_here(&p->nodes[i]))
@@ -275,7 +275,7 @@ static void tell_all(ls_coordinator *p, const ls_messages *message)
 
 static void revoke(ls_coordinator *p)
 {
-    ls_messages message = {.kind = LS_MESSAGES_REVOKE};
+    ls_member_message message = {.kind = LS_MEMBER_MESSAGE_REVOKE};
 
     memcpy(message.why, p->cause, sizeof message.why);
     tell_all(p, &message);
@@ -359,8 +359,8 @@ static void call_needed(ls_coordinator *p, const node *lost)
  *     places   0 1 | 2 3             node 2 has the places 2 and 3 from now on
  *
  * A spare is called first, so that it counts when the rules ask whether enough are left. */
-void ls_coordinator_loses(ls_coordinator *coordinator, int id, const char *why, int64_t noticed_ns,
-                          int64_t now)
+void ls_coordinator_lose_node(ls_coordinator *coordinator, int id, const char *why,
+                              int64_t noticed_ns, int64_t now)
 {
     ls_coordinator *p = coordinator;
     node *n = ls_coordinator_find(p, id);
@@ -387,15 +387,15 @@ void ls_coordinator_loses(ls_coordinator *coordinator, int id, const char *why, 
 
 /* --- a new coordinator ------------------------------------------------------------------------ */
 
-void ls_coordinator_restores(ls_coordinator *coordinator, const ls_view_past *past, const char *why,
-                             int64_t noticed_ns, int64_t now)
+void ls_coordinator_resume(ls_coordinator *coordinator, const ls_view_past *past, const char *why,
+                           int64_t noticed_ns, int64_t now)
 {
     ls_coordinator *p = coordinator;
     ls_view_past known = *past;
 
     if (known.generation == 0)
         known.generation = 1; /* of a spare, which others have trained without */
-    ls_view_restores(&p->view, &known);
+    ls_view_resume(&p->view, &known);
     p->made_ns = now;
     give_up(p, why, true, noticed_ns, now);
 }
@@ -403,7 +403,7 @@ void ls_coordinator_restores(ls_coordinator *coordinator, const ls_view_past *pa
 void ls_coordinator_send_missed(ls_coordinator *coordinator, int id)
 {
     ls_coordinator *p = coordinator;
-    ls_messages message = {.kind = LS_MESSAGES_REVOKE};
+    ls_member_message message = {.kind = LS_MEMBER_MESSAGE_REVOKE};
 
     if (p->lost_ns == 0 || !ls_coordinator_find(p, id))
         return;
@@ -412,13 +412,13 @@ void ls_coordinator_send_missed(ls_coordinator *coordinator, int id)
 }
 
 /* A worker of the view that a coordinator before made. */
-static void take_standing(ls_coordinator *p, int place, const ls_messages *w)
+static void take_standing(ls_coordinator *p, int place, const ls_member_message *w)
 {
     if (p->lost_ns == 0 || p->view.member[place].state != LS_VIEW_AWAY)
         return;
-    ls_view_restores(&p->view, &w->past);
+    ls_view_resume(&p->view, &w->past);
     bool known = w->past.generation == p->view.generation;
-    ls_view_stood(&p->view, place, known ? w->stood : -1, w->out);
+    ls_view_set_resumed(&p->view, place, known ? w->stood : -1, w->out);
 }
 
 /* --- messages --------------------------------------------------------------------------------- */
@@ -427,7 +427,7 @@ static void take_standing(ls_coordinator *p, int place, const ls_messages *w)
  * only sent away. */
 static void refuse(ls_coordinator *p, node *n, const char *differs, int64_t now)
 {
-    char why[LS_MESSAGES_TEXT];
+    char why[LS_MEMBER_MESSAGE_TEXT];
 
     snprintf(why, sizeof why, "%s differs from the first node in: %.300s", n->host, differs);
     if (n->begins) {
@@ -437,12 +437,12 @@ static void refuse(ls_coordinator *p, node *n, const char *differs, int64_t now)
         return;
     }
     p->args.expel(p->args.context, n->id, why);
-    ls_coordinator_loses(p, n->id, why, 0, now);
+    ls_coordinator_lose_node(p, n->id, why, 0, now);
 }
 
 /* A report while the worker is IN says that it has lost others: a suspicion, which ends the view at
  * once, because its ranks wait for nothing else. */
-static void take_report(ls_coordinator *p, node *n, const ls_messages *w, int64_t now)
+static void take_report(ls_coordinator *p, node *n, const ls_member_message *w, int64_t now)
 {
     int place = n->first + w->worker;
     char differs[320];
@@ -462,7 +462,7 @@ static void take_report(ls_coordinator *p, node *n, const ls_messages *w, int64_
 /* The decision about a death, in order: has its host crashed too often; what do the rules of the view
  * say (again, without it, or stop); the verdict to its agent; then the view ends for the others. The
  * verdict comes before REVOKE, so that an agent that restarts its worker does so at once. */
-static void take_end(ls_coordinator *p, node *n, const ls_messages *w, int64_t now)
+static void take_end(ls_coordinator *p, node *n, const ls_member_message *w, int64_t now)
 {
     int place = n->first + w->worker, id = n->id;
     bool was_in = p->view.member[place].state == LS_VIEW_IN;
@@ -471,13 +471,14 @@ static void take_end(ls_coordinator *p, node *n, const ls_messages *w, int64_t n
                              .error = w->error ? &w->record : NULL,
                              .asked = w->asked,
                              .gone = excluded};
-    char why[LS_MESSAGES_TEXT];
+    char why[LS_MEMBER_MESSAGE_TEXT];
 
     if (excluded)
         call_needed(p, n);
     ls_view_verdict verdict = ls_recovery_policy_decide(&p->view, place, &end);
     p->learned = true;
-    ls_messages answer = {.kind = LS_MESSAGES_VERDICT, .worker = w->worker, .verdict = verdict};
+    ls_member_message answer = {
+        .kind = LS_MEMBER_MESSAGE_VERDICT, .worker = w->worker, .verdict = verdict};
     p->args.tell(p->args.context, id, &answer);
     if (verdict == LS_VIEW_STOP) {
         if (p->view.rules.unit > 1 && !w->error && ls_view_is_short(&p->view))
@@ -497,12 +498,12 @@ static void take_end(ls_coordinator *p, node *n, const ls_messages *w, int64_t n
         give_up(p, why, true, 0, now);
     if (excluded) {
         p->args.expel(p->args.context, id, why);
-        ls_coordinator_loses(p, id, why, 0, now);
+        ls_coordinator_lose_node(p, id, why, 0, now);
     }
 }
 
-void ls_coordinator_handle_message(ls_coordinator *coordinator, int id, const ls_messages *message,
-                                   int64_t now)
+void ls_coordinator_handle_message(ls_coordinator *coordinator, int id,
+                                   const ls_member_message *message, int64_t now)
 {
     ls_coordinator *p = coordinator;
     node *n = ls_coordinator_find(p, id);
@@ -513,29 +514,29 @@ void ls_coordinator_handle_message(ls_coordinator *coordinator, int id, const ls
     bool over =
         p->view.member[place].state == LS_VIEW_OUT || p->view.member[place].state == LS_VIEW_DONE;
     if (over || p->finished) {
-        const ls_messages answer = {.kind = LS_MESSAGES_VERDICT,
-                                    .worker = message->worker,
-                                    .verdict = p->finished ? LS_VIEW_STOP : LS_VIEW_DROP};
-        if (message->kind == LS_MESSAGES_ENDED)
+        const ls_member_message answer = {.kind = LS_MEMBER_MESSAGE_VERDICT,
+                                          .worker = message->worker,
+                                          .verdict = p->finished ? LS_VIEW_STOP : LS_VIEW_DROP};
+        if (message->kind == LS_MEMBER_MESSAGE_ENDED)
             p->args.tell(p->args.context, id, &answer);
         return;
     }
     switch (message->kind) {
-    case LS_MESSAGES_REPORT:
+    case LS_MEMBER_MESSAGE_REPORT:
         take_report(p, n, message, now);
         break;
-    case LS_MESSAGES_READY:
-        ls_view_readies(&p->view, place);
+    case LS_MEMBER_MESSAGE_READY:
+        ls_view_set_ready(&p->view, place);
         if (p->view.member[place].rank == 0)
             p->unhealed_ns = 0;
         break;
-    case LS_MESSAGES_LEFT:
-        ls_view_leaves(&p->view, place);
+    case LS_MEMBER_MESSAGE_LEFT:
+        ls_view_set_left(&p->view, place);
         break;
-    case LS_MESSAGES_ENDED:
+    case LS_MEMBER_MESSAGE_ENDED:
         take_end(p, n, message, now);
         break;
-    case LS_MESSAGES_STANDS:
+    case LS_MEMBER_MESSAGE_RESUME:
         take_standing(p, place, message);
         break;
     default:
@@ -571,7 +572,7 @@ static bool all_alike(ls_coordinator *p, int64_t now)
  * the view is not listed. */
 static ls_status list_members(const ls_coordinator *p, uint64_t generation, ls_members *members)
 {
-    uint16_t ports[LS_MESSAGES_WORKERS];
+    uint16_t ports[LS_MEMBER_MESSAGE_WORKERS];
     ls_status st = LS_OK;
 
     ls_members_init(members);
@@ -592,7 +593,7 @@ static ls_status list_members(const ls_coordinator *p, uint64_t generation, ls_m
 
 /* Each node hears its own ranks, and the end of the roster that it lacks: with 3 names of 40 bytes known
  * to it and 5 in the roster, only the last 2. */
-static void tell_view(ls_coordinator *p, node *n, ls_messages *message)
+static void tell_view(ls_coordinator *p, node *n, ls_member_message *message)
 {
     message->known = n->known;
     n->known = p->roster.bytes.len;
@@ -637,7 +638,7 @@ static void pass_on(ls_coordinator *p, int stepless)
 
 static void announce(ls_coordinator *p, int64_t now)
 {
-    ls_messages message = {.kind = LS_MESSAGES_VIEW};
+    ls_member_message message = {.kind = LS_MEMBER_MESSAGE_VIEW};
     int stepless = p->view.stepless;
     ls_status st;
 
@@ -662,7 +663,7 @@ static void announce(ls_coordinator *p, int64_t now)
         if (count_in(p, &p->nodes[i], LS_VIEW_IN) > 0)
             tell_view(p, &p->nodes[i], &message);
 out:
-    ls_messages_release(&message);
+    ls_member_message_release(&message);
     if (st != LS_OK)
         end_job(p, -1, ls_err_exit_code(st), ls_err_last());
 }
@@ -732,7 +733,7 @@ static bool find_cut(ls_coordinator *p, node **stays_out, node **goes_out)
 
 static void part_cut(ls_coordinator *p, int64_t now)
 {
-    char why[LS_MESSAGES_TEXT];
+    char why[LS_MEMBER_MESSAGE_TEXT];
     node *stays, *goes;
 
     while (!p->finished && find_cut(p, &stays, &goes)) {
@@ -750,7 +751,7 @@ static void part_cut(ls_coordinator *p, int64_t now)
             exclude(p, h, true, now);
         give_up(p, why, true, p->unhealed_ns ? now - p->made_ns : 0, now);
         p->args.expel(p->args.context, goes->id, why);
-        ls_coordinator_loses(p, goes->id, why, 0, now);
+        ls_coordinator_lose_node(p, goes->id, why, 0, now);
     }
 }
 
@@ -765,7 +766,7 @@ static void call_spares(ls_coordinator *p)
 /* Ask the ranks to meet the guests that wait. */
 static void regroup(ls_coordinator *p)
 {
-    const ls_messages message = {.kind = LS_MESSAGES_REGROUP};
+    const ls_member_message message = {.kind = LS_MEMBER_MESSAGE_REGROUP};
     size_t n = (size_t)snprintf(p->coming, sizeof p->coming, "joined:");
 
     for (int i = 0; i < p->n_nodes; i++)

@@ -3,8 +3,8 @@
  * goes out by calls back.
  *
  *   state   of a node                               leaves it
- *   SPARE   has come, and waits to be called        do_due -> CALLED; loses -> GONE
- *   CALLED  its workers run, in the view or on      loses, handle_message (another crash) -> GONE
+ *   SPARE   has come, and waits to be called        do_due -> CALLED; lose_node -> GONE
+ *   CALLED  its workers run, in the view or on      lose_node, handle_message (another crash) -> GONE
  *           their way
  *   GONE    is lost, refused or in quarantine       (a host that comes back is a new node)
  *
@@ -16,7 +16,7 @@
  * What it knows follows from the calls and their times alone: a coordinator whose log has them is
  * the same again after its death (coordinator_log.h). */
 #pragma once
-#include "cluster/member/messages.h"
+#include "cluster/member/member_message.h"
 
 LS_C_BEGIN
 
@@ -31,7 +31,7 @@ typedef struct ls_coordinator_args {
     /* Before a view is made: the generation of one of these nodes that all accept, above that of
      * the last; 0: not yet, ask again. NULL: no node needs to be asked. */
     uint64_t (*agree)(void *context, const int *nodes, int n, uint64_t above);
-    void (*tell)(void *context, int node, const ls_messages *message);
+    void (*tell)(void *context, int node, const ls_member_message *message);
     void (*call)(void *context, int node); /* a spare: start its workers */
     void (*expel)(void *context, int node, const char *why);
     /* The job must end. node: of the worker that failed, which its verdict tells; -1: none. */
@@ -62,17 +62,17 @@ bool ls_coordinator_excludes(const ls_coordinator *coordinator, const char *host
 
 /* Do what a message of a node asks for; one that does not fit its state is dropped. */
 void ls_coordinator_handle_message(ls_coordinator *coordinator, int node,
-                                   const ls_messages *message, int64_t now);
+                                   const ls_member_message *message, int64_t now);
 
 /* A node is gone. noticed_ns: for how long it had been gone then. */
-void ls_coordinator_loses(ls_coordinator *coordinator, int node, const char *why,
-                          int64_t noticed_ns, int64_t now);
+void ls_coordinator_lose_node(ls_coordinator *coordinator, int node, const char *why,
+                              int64_t noticed_ns, int64_t now);
 
 /* A new coordinator takes a job over, of which it knows the last view: after the nodes of that view
  * have joined (begins). The view is given up, and why; its ranks report once more. Each node says
- * how its workers stood (STANDS) when it has come back. */
-void ls_coordinator_restores(ls_coordinator *coordinator, const ls_view_past *past, const char *why,
-                             int64_t noticed_ns, int64_t now);
+ * how its workers stood (RESUME) when it has come back. */
+void ls_coordinator_resume(ls_coordinator *coordinator, const ls_view_past *past, const char *why,
+                           int64_t noticed_ns, int64_t now);
 
 /* A node that has joined can be reached from now on: send it what it has missed. */
 void ls_coordinator_send_missed(ls_coordinator *coordinator, int node);

@@ -42,10 +42,10 @@ struct ls_coordinator {
     int64_t unhealed_ns;            /* since when no rank trains, over failed views; 0: one does */
     int64_t noticed_ns;             /* how long it took to know why */
     bool sure;                      /* the cause is known */
-    char cause[LS_MESSAGES_TEXT];
+    char cause[LS_MEMBER_MESSAGE_TEXT];
     int64_t made_ns; /* when the last view was made */
     bool regroups;   /* the ranks were asked to meet anew, because of */
-    char coming[LS_MESSAGES_TEXT];
+    char coming[LS_MEMBER_MESSAGE_TEXT];
     bool finished; /* the job must end */
     bool learned;  /* something that another coordinator should know, too */
 };

@@ -1,7 +1,7 @@
 /* view.c -- the workers of a job and their states, which are drawn in view.h. What happens after a
  * death, and who is in the next view, is decided in recovery_policy.c.
  *
- *   NEW, AWAY --ls_view_reports--> WAITS --ls_recovery_policy_next_view--> IN --ls_view_leaves--> DONE
+ *   NEW, AWAY --ls_view_reports--> WAITS --ls_recovery_policy_next_view--> IN --ls_view_set_left--> DONE
  *        ^                           ^                                      |
  *        |                           +------------ls_view_reports-----------+
  *        +--ls_recovery_policy_decide: restart-- (WAITS, IN) --decide: drop--> OUT
@@ -86,7 +86,7 @@ void ls_view_remove(ls_view *view, int first, int workers)
 }
 
 /* Ranks are those of the newest view that somebody knows of. */
-void ls_view_restores(ls_view *view, const ls_view_past *past)
+void ls_view_resume(ls_view *view, const ls_view_past *past)
 {
     view->begun |= past->begun;
     view->reached = ls_max_i64(view->reached, past->reached);
@@ -98,7 +98,7 @@ void ls_view_restores(ls_view *view, const ls_view_past *past)
         view->member[i].rank = -1;
 }
 
-void ls_view_stood(ls_view *view, int worker, int rank, bool out)
+void ls_view_set_resumed(ls_view *view, int worker, int rank, bool out)
 {
     view->member[worker].rank = rank;
     if (out)
@@ -117,7 +117,7 @@ void ls_view_reports(ls_view *view, int worker, const ls_view_report *report)
 
 /* The first rank is ready when all are: it leads the collectives of the start. So from here on the job
  * has begun, and a spare's state is older than that of the ranks. */
-void ls_view_readies(ls_view *view, int worker)
+void ls_view_set_ready(ls_view *view, int worker)
 {
     if (view->member[worker].state != LS_VIEW_IN)
         return;
@@ -132,7 +132,7 @@ void ls_view_readies(ls_view *view, int worker)
             view->member[i].report.have = -1;
 }
 
-void ls_view_leaves(ls_view *view, int worker)
+void ls_view_set_left(ls_view *view, int worker)
 {
     ls_view_enter(view, worker, LS_VIEW_DONE);
 }

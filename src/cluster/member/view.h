@@ -143,14 +143,14 @@ int ls_view_add(ls_view *view, int workers, bool needed);
 void ls_view_remove(ls_view *view, int first, int workers);
 
 /* The last view is one that another coordinator made, of which this is known. */
-void ls_view_restores(ls_view *view, const ls_view_past *past);
+void ls_view_resume(ls_view *view, const ls_view_past *past);
 /* In it a worker that is away had this rank (-1: none), or was given up by then. */
-void ls_view_stood(ls_view *view, int worker, int rank, bool out);
+void ls_view_set_resumed(ls_view *view, int worker, int rank, bool out);
 
 void ls_view_reports(ls_view *view, int worker, const ls_view_report *report);
-void ls_view_readies(ls_view *view, int worker); /* it is ready to train */
+void ls_view_set_ready(ls_view *view, int worker); /* it is ready to train */
 /* It has ended well: then all have done their work, though some may not have ended yet. */
-void ls_view_leaves(ls_view *view, int worker);
+void ls_view_set_left(ls_view *view, int worker);
 
 /* Whether every living worker waits for a view, and at least one does. */
 bool ls_view_complete(const ls_view *view);

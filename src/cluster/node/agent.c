@@ -15,7 +15,7 @@
  *           what they left                      on_time(), after SWEEP_S -> DONE
  *   DONE    nothing of the job runs
  *
- * A death that heals (heal.h) changes no state: the worker is started again, or the others go on
+ * A death that heals (worker_channel.h) changes no state: the worker is started again, or the others go on
  * without it. Where a coordinator elsewhere decides, the worker is held until it has.
  * on_heal() -> STOP, when the job cannot heal any more.
  *
@@ -56,7 +56,7 @@ enum {
     RANK_FILES = 6,
     OWN_FILES = 64,
     MARK = 48,
-    OUTSIDE_MS = LS_HEAL_LOOK_MS
+    OUTSIDE_MS = LS_WORKER_CHANNEL_LOOK_MS
 };
 
 typedef enum state { RUN, SETTLE, ASKED, STOP, KILL, SWEEP, DONE } state;
@@ -368,7 +368,7 @@ static ls_status start(job *j)
     j->running = j->n;
     LS_TRY(st, ls_supervisor_open(&j->supervisor, j->spawns, j->n, j->args->heal), out);
     if (j->args->heal)
-        ls_heal_close_ends(j->args->heal);
+        ls_worker_channel_close_ends(j->args->heal);
     LS_TRY(st, ls_worker_logs_begin(j->logs), out);
     close(j->cause_fds[1]);
     j->cause_fds[1] = -1;
@@ -414,7 +414,7 @@ static void enter(job *j, state to)
     j->stopped |= to == STOP;
     j->killed |= to == KILL;
     if (j->args->heal && (to == STOP || to == KILL || to == SWEEP))
-        ls_heal_finish(j->args->heal);
+        ls_worker_channel_finish(j->args->heal);
     if (signal)
         ls_supervisor_signal(&j->supervisor, LS_SUPERVISOR_ALL, signal);
     if (to == STOP)
@@ -524,11 +524,11 @@ static bool heal(job *j, worker *w)
     if (!j->args->heal || !goes_on(j))
         return false;
     if (w->code == 0 || w->code == 128 + SIGINT || left(j, w)) { /* or stopped, as asked to */
-        ls_heal_left(j->args->heal, i);
+        ls_worker_channel_left(j->args->heal, i);
         return false;
     }
     why = describe(j, w);
-    return obey_verdict(j, w, ls_heal_ended(j->args->heal, i, &end, why.text));
+    return obey_verdict(j, w, ls_worker_channel_ended(j->args->heal, i, &end, why.text));
 }
 
 /* Whether a worker has ended of which nobody knows yet what becomes of it. */
@@ -617,7 +617,7 @@ static void on_news(job *j)
         case LS_SUPERVISOR_STARTED:
             w->pid = news.pid;
             if (j->args->heal)
-                ls_heal_started(j->args->heal, news.worker, news.pid);
+                ls_worker_channel_started(j->args->heal, news.worker, news.pid);
             tell(j, LS_AGENT_STARTED, w);
             break;
         case LS_SUPERVISOR_REFUSED:
@@ -688,25 +688,25 @@ static void on_outside(job *j)
 /* Healing may need a worker killed, settle one that ended, or give up. */
 static void on_heal(job *j)
 {
-    ls_heal_order order = {.task = LS_HEAL_NOTHING};
+    ls_worker_channel_order order = {.task = LS_WORKER_CHANNEL_NOTHING};
 
     do {
         if (!j->args->heal || !goes_on(j))
             break;
-        order = ls_heal_attend(j->args->heal);
+        order = ls_worker_channel_attend(j->args->heal);
         worker *w = &j->workers[order.worker];
-        if (order.task == LS_HEAL_KILL) {
+        if (order.task == LS_WORKER_CHANNEL_KILL) {
             ls_supervisor_signal(&j->supervisor, order.worker, SIGKILL);
-        } else if (order.task == LS_HEAL_VERDICT) {
+        } else if (order.task == LS_WORKER_CHANNEL_VERDICT) {
             w->held = false;
             if (!obey_verdict(j, w, order.verdict))
                 fail(j, w);
-        } else if (order.task == LS_HEAL_STOP) {
+        } else if (order.task == LS_WORKER_CHANNEL_STOP) {
             j->told = true;
             j->outside = *ls_err_last();
             enter(j, STOP);
         }
-    } while (order.task != LS_HEAL_NOTHING);
+    } while (order.task != LS_WORKER_CHANNEL_NOTHING);
     answer_failures(j);
     end_all(j); /* also a worker that was held when the job was ended */
 }
@@ -748,7 +748,7 @@ static void run(job *j)
             {.fd = j->cause_fds[0], .events = POLLIN},
             {.fd = j->signal_fd, .events = POLLIN},
             {.fd = j->args->attend ? j->args->watch_fd : -1, .events = POLLIN},
-            {.fd = j->args->heal ? ls_heal_fd(j->args->heal) : -1, .events = POLLIN}};
+            {.fd = j->args->heal ? ls_worker_channel_fd(j->args->heal) : -1, .events = POLLIN}};
         poll(p, LS_COUNT(p), poll_ms(j));
         j->round++;
         j->before = j->state;

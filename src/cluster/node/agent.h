@@ -21,7 +21,7 @@
 #include <sys/types.h>
 #include "base/err.h"
 #include "cluster/node/error_channel.h"
-#include "cluster/member/heal.h"
+#include "cluster/member/worker_channel.h"
 #include "cluster/node/worker_logs.h"
 
 LS_C_BEGIN
@@ -87,7 +87,8 @@ typedef struct ls_agent_args {
      * returns LS_OK or the reason to end the job; with LS_EINTR it is ended as by a signal. */
     int watch_fd;
     ls_status (*attend)(void *context); /* NULL: none */
-    ls_heal *heal; /* a worker that dies may be replaced (heal.h), borrowed; NULL: ends the job */
+    ls_worker_channel *
+        heal; /* a worker that dies may be replaced (worker_channel.h), borrowed; NULL: ends the job */
 } ls_agent_args;
 
 typedef struct ls_agent_result {

@@ -102,21 +102,22 @@ static void put_bytes(ls_coordinator_log *c, ls_coordinator_log_event event, con
 }
 
 /* The large part of a view is the same for all: it goes out once. */
-static void on_tell(void *context, int node, const ls_messages *message)
+static void on_tell(void *context, int node, const ls_member_message *message)
 {
     ls_coordinator_log *c = context;
-    ls_coordinator_log_event event = {
-        .kind = LS_COORDINATOR_LOG_TELL, .node = node, .shared = message->kind == LS_MESSAGES_VIEW};
+    ls_coordinator_log_event event = {.kind = LS_COORDINATOR_LOG_TELL,
+                                      .node = node,
+                                      .shared = message->kind == LS_MEMBER_MESSAGE_VIEW};
     ls_str bytes;
 
     ls_str_init(&bytes);
     if (event.shared && c->shared_of != message->view.plan.generation) {
         c->shared_of = message->view.plan.generation;
-        ls_messages_encode_shared(message, &bytes);
+        ls_member_message_encode_shared(message, &bytes);
         put_bytes(c, (ls_coordinator_log_event){.kind = LS_COORDINATOR_LOG_SHARED}, &bytes);
         ls_str_clear(&bytes);
     }
-    ls_messages_encode_own(message, &bytes);
+    ls_member_message_encode_own(message, &bytes);
     put_bytes(c, event, &bytes);
     ls_str_release(&bytes);
 }
@@ -193,12 +194,12 @@ static ls_status take_join(ls_coordinator_log *c, const ls_coordinator_log_event
 
 static ls_status take_message(ls_coordinator_log *c, const ls_coordinator_log_event *e)
 {
-    ls_messages message;
-    ls_status st = ls_messages_decode(&message, e->bytes, e->len);
+    ls_member_message message;
+    ls_status st = ls_member_message_decode(&message, e->bytes, e->len);
 
     if (st == LS_OK)
         ls_coordinator_handle_message(c->coordinator, e->node, &message, c->now);
-    ls_messages_release(&message);
+    ls_member_message_release(&message);
     return st;
 }
 
@@ -222,10 +223,10 @@ ls_status ls_coordinator_log_take(ls_coordinator_log *coordinator_log, const voi
         st = take_message(c, &e);
         break;
     case LS_COORDINATOR_LOG_LOSES:
-        ls_coordinator_loses(c->coordinator, e.node, e.why, e.noticed_ns, e.now);
+        ls_coordinator_lose_node(c->coordinator, e.node, e.why, e.noticed_ns, e.now);
         break;
     case LS_COORDINATOR_LOG_RESTORES:
-        ls_coordinator_restores(c->coordinator, &e.past, e.why, e.noticed_ns, e.now);
+        ls_coordinator_resume(c->coordinator, &e.past, e.why, e.noticed_ns, e.now);
         break;
     case LS_COORDINATOR_LOG_RETURNS:
         ls_coordinator_send_missed(c->coordinator, e.node);

@@ -60,7 +60,7 @@ static ls_status open_etcd_leader(ls_recover_cluster *l, bool first)
     l->etcd_args.first = first;
     LS_TRY(st, ls_etcd_leader_open(&l->etcd_leader, &l->etcd_args), out);
     if (l->heal)
-        ls_heal_set_run_lease(l->heal, l->etcd_args.run_lease);
+        ls_worker_channel_set_run_lease(l->heal, l->etcd_args.run_lease);
     st = ls_rendezvous_watch(l->rendezvous, ls_etcd_leader_fd(l->etcd_leader), OF_ELECTION);
 out:
     return st;
@@ -126,7 +126,7 @@ static ls_status add_node(ls_recover_cluster *l, int node, const ls_members_node
     return add_endpoint(l, &endpoint);
 }
 
-void ls_failover_loses(ls_recover_cluster *l, int node)
+void ls_failover_lose_node(ls_recover_cluster *l, int node)
 {
     ls_election_endpoint *endpoint = l->election ? endpoint_of(l, node) : NULL;
 
@@ -339,10 +339,10 @@ static void lose_coordinator(ls_recover_cluster *l, const ls_election_endpoint *
         ls_election_find(l->election, l->leader ? l->leader : v->member[0]);
     ls_view_past past = {.reached = -1};
     int64_t noticed_ns = l->orphan_ns ? now - l->orphan_ns + l->silent_ns : 0;
-    char why[LS_MESSAGES_TEXT];
+    char why[LS_MEMBER_MESSAGE_TEXT];
 
     if (l->heal)
-        past = ls_heal_recall(l->heal);
+        past = ls_worker_channel_recall(l->heal);
     snprintf(why, sizeof why,
              "node %d (%s), the coordinator, was lost: %.200s; node %d (%s) took over",
              lost ? lost->node : -1, lost ? lost->host : "?", *l->why ? l->why : "cut off",
@@ -354,7 +354,7 @@ static void lose_coordinator(ls_recover_cluster *l, const ls_election_endpoint *
                                                             .why = why,
                                                             .noticed_ns = noticed_ns});
     if (lost && lost->id != self->id)
-        ls_recover_cluster_loses(l, lost->node, why, noticed_ns);
+        ls_recover_cluster_lose_node(l, lost->node, why, noticed_ns);
 }
 
 /* The order matters: a coordinator must be there before nodes can come back to it, and it must know all
@@ -387,7 +387,7 @@ static ls_status take_over(ls_recover_cluster *l, int64_t now)
     if (l->etcd_leader)
         ls_etcd_leader_seek(l->etcd_leader, false);
     if (l->heal)
-        ls_heal_restate(l->heal);
+        ls_worker_channel_restate(l->heal);
 out:
     return st;
 }
@@ -414,7 +414,7 @@ static void follow(ls_recover_cluster *l, uint64_t leader, uint64_t term, int64_
     if (l->etcd_leader)
         ls_etcd_leader_seek(l->etcd_leader, false);
     if (l->heal)
-        ls_heal_restate(l->heal);
+        ls_worker_channel_restate(l->heal);
 }
 
 /* Without a coordinator: whether there may be one for this node yet. */
@@ -490,7 +490,7 @@ static void lose_absent(ls_recover_cluster *l, int64_t now)
         snprintf(why, sizeof why, "node %d (%s) was lost: it did not come to the new coordinator",
                  endpoint.node, endpoint.host);
         ls_log(LS_LOG_INFO, "%s", why);
-        ls_recover_cluster_loses(l, endpoint.node, why, l->args.dead_ns);
+        ls_recover_cluster_lose_node(l, endpoint.node, why, l->args.dead_ns);
         i = -1;
     }
 }

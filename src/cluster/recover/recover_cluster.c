@@ -17,14 +17,14 @@
 /* To the workers of this node. */
 static void take_message(ls_recover_cluster *l, const void *bytes, size_t len)
 {
-    ls_messages message;
+    ls_member_message message;
 
-    if (ls_messages_decode(&message, bytes, len) != LS_OK ||
-        ls_messages_unpack(&message, &l->roster) != LS_OK)
+    if (ls_member_message_decode(&message, bytes, len) != LS_OK ||
+        ls_member_message_unpack(&message, &l->roster) != LS_OK)
         ls_log(LS_LOG_WARN, "%s", ls_err_last()->text);
     else if (l->heal)
-        ls_heal_hear(l->heal, &message);
-    ls_messages_release(&message);
+        ls_worker_channel_hear(l->heal, &message);
+    ls_member_message_release(&message);
 }
 
 /* What the coordinator decides. Its own agent knows of its workers by their verdicts, so a STOP for
@@ -46,7 +46,7 @@ static void on_act(void *context, const ls_coordinator_log_event *event)
         break;
     case LS_COORDINATOR_LOG_EXPEL:
         ls_rendezvous_expel(l->rendezvous, e->node, e->why);
-        ls_failover_loses(l, e->node);
+        ls_failover_lose_node(l, e->node);
         break;
     case LS_COORDINATOR_LOG_STOP:
         ls_fail(e->status, "%s", e->why);
@@ -58,7 +58,7 @@ static void on_act(void *context, const ls_coordinator_log_event *event)
         break;
     case LS_COORDINATOR_LOG_DIED:
         if (l->heal)
-            ls_heal_tell(l->heal, e->why, e->noticed_ns);
+            ls_worker_channel_tell(l->heal, e->why, e->noticed_ns);
         break;
     default:
         break;
@@ -79,7 +79,7 @@ static bool on_join(void *context, int node, const ls_members_node *about, char 
     if (st == LS_OK)
         return true;
     snprintf(why, cap, "%.200s", ls_err_last()->text);
-    ls_failover_loses(l, node);
+    ls_failover_lose_node(l, node);
     return false;
 }
 
@@ -110,7 +110,7 @@ static void on_lost(void *context, int node, const char *why, int64_t silent_ns)
     ls_recover_cluster *l = context;
 
     ls_log(LS_LOG_INFO, "%s", why);
-    ls_recover_cluster_loses(l, node, why, silent_ns);
+    ls_recover_cluster_lose_node(l, node, why, silent_ns);
 }
 
 static void on_look(void *context)
@@ -163,9 +163,10 @@ ls_status ls_recover_cluster_joins(ls_recover_cluster *l, int node, const ls_mem
                                                             .ip = about->ip});
 }
 
-void ls_recover_cluster_loses(ls_recover_cluster *l, int node, const char *why, int64_t noticed_ns)
+void ls_recover_cluster_lose_node(ls_recover_cluster *l, int node, const char *why,
+                                  int64_t noticed_ns)
 {
-    ls_failover_loses(l, node);
+    ls_failover_lose_node(l, node);
     ls_coordinator_process_send(
         l->coordinator_process,
         &(ls_coordinator_log_event){
@@ -252,13 +253,13 @@ ls_status ls_recover_cluster_begin(ls_recover_cluster *recover_cluster)
                : ls_rendezvous_learn(recover_cluster->rendezvous, &recover_cluster->roster);
 }
 
-void ls_recover_cluster_say(void *recover_cluster, const ls_messages *message)
+void ls_recover_cluster_say(void *recover_cluster, const ls_member_message *message)
 {
     ls_recover_cluster *l = recover_cluster;
     ls_str bytes;
 
     ls_str_init(&bytes);
-    ls_messages_encode(message, &bytes);
+    ls_member_message_encode(message, &bytes);
     if (ls_str_status(&bytes) != LS_OK)
         ls_log(LS_LOG_ERROR, "a message to the coordinator is lost: %s", ls_err_last()->text);
     else if (l->coordinator_process)
@@ -268,9 +269,9 @@ void ls_recover_cluster_say(void *recover_cluster, const ls_messages *message)
     ls_str_release(&bytes);
 }
 
-void ls_recover_cluster_bind(ls_recover_cluster *recover_cluster, ls_heal *heal)
+void ls_recover_cluster_bind(ls_recover_cluster *recover_cluster, ls_worker_channel *heal)
 {
     recover_cluster->heal = heal;
     if (heal && recover_cluster->etcd_leader)
-        ls_heal_set_run_lease(heal, recover_cluster->etcd_args.run_lease);
+        ls_worker_channel_set_run_lease(heal, recover_cluster->etcd_args.run_lease);
 }

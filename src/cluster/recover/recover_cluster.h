@@ -2,12 +2,12 @@
  *
  * Puts three things together that know nothing of each other: the connections between agents
  * (rendezvous.h), the coordinator (coordinator_process.h; on one node only), and the workers of
- * this node (heal.h).
+ * this node (worker_channel.h).
  *
  *     the coordinator's node            any other node
  *     workers                           workers
  *        |  sockets                        |  sockets
- *     heal.c                            heal.c
+ *     worker_channel.c                            worker_channel.c
  *        |  messages                       |  messages
  *     recover_cluster.c <== frames ==> recover_cluster.c
  *        |  frames
@@ -17,7 +17,7 @@
  * When the coordinator's node is lost, another one starts a coordinator, and the others join it
  * (failover.c). One thread. */
 #pragma once
-#include "cluster/member/heal.h"
+#include "cluster/member/worker_channel.h"
 #include "cluster/join/rendezvous.h"
 
 LS_C_BEGIN
@@ -29,7 +29,7 @@ typedef struct ls_recover_cluster_args {
     int64_t grow_wait_ns;
     int quarantine;
     int64_t cool_ns;
-    int64_t patience_ns; /* see heal.h */
+    int64_t patience_ns; /* see worker_channel.h */
     int64_t heartbeat_ns, suspect_ns, dead_ns;
     bool failover; /* another node takes over when the coordinator is lost (election.h) */
     /* The first node's, where etcd decides which one coordinates (etcd_leader.h): "ID/RUN", and
@@ -50,8 +50,8 @@ void ls_recover_cluster_close(ls_recover_cluster *recover_cluster); /* NULL is a
 /* The nodes have met. */
 ls_status ls_recover_cluster_begin(ls_recover_cluster *recover_cluster);
 
-/* What the workers of this node say goes to the coordinator: `say` of ls_heal_args. */
-void ls_recover_cluster_say(void *recover_cluster, const ls_messages *message);
+/* What the workers of this node say goes to the coordinator: `say` of ls_worker_channel_args. */
+void ls_recover_cluster_say(void *recover_cluster, const ls_member_message *message);
 
 /* Where this node may look for the job when its coordinator is gone: "10.0.0.2:7000,10.0.0.3:7000",
  * as many as fit; "" when none is known. */
@@ -59,6 +59,6 @@ void ls_recover_cluster_join_list(const ls_recover_cluster *recover_cluster, cha
                                   size_t cap);
 
 /* And its messages go to them; NULL: they are gone. */
-void ls_recover_cluster_bind(ls_recover_cluster *recover_cluster, ls_heal *heal);
+void ls_recover_cluster_bind(ls_recover_cluster *recover_cluster, ls_worker_channel *heal);
 
 LS_C_END

@@ -14,7 +14,7 @@ struct ls_recover_cluster {
     ls_coordinator_process
         *coordinator_process; /* owned: the coordinator; NULL: it is on another node */
     ls_roster roster;         /* the names that it has told */
-    ls_heal *heal;            /* borrowed; NULL: no workers */
+    ls_worker_channel *heal;  /* borrowed; NULL: no workers */
     int self;                 /* the coordinator's own number */
 
     /* --- failover.c --- */
@@ -46,22 +46,22 @@ ls_status ls_recover_cluster_watch_coordinator_process(ls_recover_cluster *recov
 /* The coordinator here: a node has come; a node is lost, also to failover. */
 ls_status ls_recover_cluster_joins(ls_recover_cluster *recover_cluster, int node,
                                    const ls_members_node *about, bool begins);
-void ls_recover_cluster_loses(ls_recover_cluster *recover_cluster, int node, const char *why,
-                              int64_t noticed_ns);
+void ls_recover_cluster_lose_node(ls_recover_cluster *recover_cluster, int node, const char *why,
+                                  int64_t noticed_ns);
 
 /* All of these do nothing where no node can succeed the coordinator. */
 ls_status ls_failover_open(ls_recover_cluster *recover_cluster);
 void ls_failover_close(ls_recover_cluster *recover_cluster);
 ls_status ls_failover_begin(ls_recover_cluster *recover_cluster); /* the nodes have met */
 void ls_failover_looks(ls_recover_cluster *recover_cluster);      /* at messages and the clock */
-/* Bytes from another node; false: they are a word (messages.h). */
+/* Bytes from another node; false: they are a word (member_message.h). */
 bool ls_failover_hears(ls_recover_cluster *recover_cluster, int node, const uint8_t *bytes,
                        size_t len);
 /* The coordinator: a newcomer (LS_EUSAGE: there are too many), a node that is lost, and which must
  * agree to the next view (coordinator.h). */
 ls_status ls_failover_joins(ls_recover_cluster *recover_cluster, int node,
                             const ls_members_node *about);
-void ls_failover_loses(ls_recover_cluster *recover_cluster, int node);
+void ls_failover_lose_node(ls_recover_cluster *recover_cluster, int node);
 uint64_t ls_failover_agrees(void *recover_cluster, const int *nodes, int n, uint64_t above);
 /* The coordinator has learned something that a successor must know. */
 void ls_failover_remembers(ls_recover_cluster *recover_cluster, const void *bytes, size_t len);

@@ -1,7 +1,7 @@
 /* wrap.h -- a transport around another one that injects faults, for tests and drills.
  *
  * In builds with -DLS_FAULTS the plan in LINESHAFT_WRAP applies to what moves data between nodes
- * (inter_node.c). In every build, the point "link" of a drill's plan (base/fault.h) does: then what
+ * (transport_choice.c). In every build, the point "link" of a drill's plan (base/fault.h) does: then what
  * this rank sends is lost (cut), or leaves later (slow).
  *
  * The plan is a list, separated by commas. The n-th message is the n-th that this rank sends,

@@ -55,7 +55,7 @@ void ls_recover_close_view(ls_session *s)
 bool ls_recover_regroups(const ls_session *s, int64_t steps_in_view)
 {
     return s->args.rejoin && steps_in_view > 0 && steps_in_view >= s->run->heal.grow_steps &&
-           ls_replica_could(s) && ls_heal_regroups(s->args.view.plan.generation);
+           ls_replica_can_keep(s) && ls_worker_channel_regroups(s->args.view.plan.generation);
 }
 
 ls_status ls_recover_rejoin(ls_session *s, int64_t met)

@@ -2,7 +2,7 @@
  *
  *   a step fails because of a peer -> ls_recover_rejoin():
  *       weights and moments are kept (replica_store.h); all that was made for the old mesh is closed
- *       the rank reports the step that it has, and waits for a view (cluster/member/heal.h)
+ *       the rank reports the step that it has, and waits for a view (cluster/member/worker_channel.h)
  *       a new communicator
  *   ls_session_regroup(): mesh, exchange, step and loader for the new ranks
  *       ls_recover_spread(): a rank that is behind, or new, gets its state; where a part of it is

@@ -37,15 +37,15 @@ void ls_replica_pieces_close(ls_replica_pieces *pieces); /* safe on a zeroed one
 int64_t ls_replica_elements(const ls_replica_pieces *pieces);
 
 /* The numbers of an update. */
-typedef struct ls_replica_numbers {
+typedef struct ls_replica_scalars {
     ls_step_state state;
     ls_norm_result norm;
-} ls_replica_numbers;
+} ls_replica_scalars;
 
 /* Those that the step has on the device now. */
-static inline ls_replica_numbers ls_replica_numbers_of(const ls_step *step)
+static inline ls_replica_scalars ls_replica_scalars_of(const ls_step *step)
 {
-    return (ls_replica_numbers){.state = *step->state, .norm = *step->norm};
+    return (ls_replica_scalars){.state = *step->state, .norm = *step->norm};
 }
 
 /* What is updated element by element of piece i, whose gradient lies there. v: NULL where the
@@ -56,7 +56,7 @@ typedef struct ls_replica_update {
     ls_stream *stream;
     const ls_replica_pieces *pieces;
     float *w, *m, *v;
-    const ls_replica_numbers *numbers;
+    const ls_replica_scalars *numbers;
 } ls_replica_update;
 void ls_replica_update_piece(const ls_replica_update *update, int i, const float *gradient);
 
@@ -79,7 +79,7 @@ void ls_replica_repeat_close(ls_replica_repeat *repeat); /* safe on a zeroed one
 
 /* Weights, moments, gradient; only the moments are of use afterwards. */
 ls_status ls_replica_repeat_moments(ls_replica_repeat *repeat, float *const *arrays,
-                                    const ls_replica_numbers *numbers);
+                                    const ls_replica_scalars *numbers);
 
 /* --- a step that runs (replica_send.c) -------------------------------------------------------- */
 
@@ -104,7 +104,7 @@ struct ls_replica_send {
         bool pending;                  /* an update would have to be made again, from: */
         float *old[LS_REPLICA_ARRAYS]; /* owned: the own part before it, and its gradient */
         float *next;                   /* owned: the copy's gradient of the step that runs */
-        ls_replica_numbers numbers;    /* of the pending one */
+        ls_replica_scalars numbers;    /* of the pending one */
         ls_replica_repeat repeat;      /* of the copy */
     } again;
 };
@@ -127,14 +127,14 @@ typedef struct ls_replica_entry {
 typedef struct ls_replica_holding {
     ls_replica_entry entry;
     ls_replica_pieces pieces[LS_REPLICA_HELD];
-    ls_replica_numbers numbers; /* of the update that `ready` or `pending` is of */
+    ls_replica_scalars numbers; /* of the update that `ready` or `pending` is of */
     /* Packed parts of a whole model, owned; of others only the gradients, one piece behind the
      * other. */
     float *parts[LS_REPLICA_HELD][LS_REPLICA_ARRAYS];
     /* LAMB and Muon. ready: the parts one update later, owned; the copy's: weights, gradient. */
     bool repeats;
     float *later[LS_REPLICA_HELD][LS_REPLICA_ARRAYS];
-    ls_replica_numbers later_numbers;
+    ls_replica_scalars later_numbers;
     /* The arrays of the step as they were: owned, unless they are those of the next step. */
     void *arrays[3];
     bool reused;
@@ -167,12 +167,12 @@ struct ls_replica_store {
 struct ls_replica_store *ls_replica_store_of(ls_session *session); /* NULL: no memory */
 
 /* How the state passes from one view to the next. */
-typedef enum ls_replica_way {
-    LS_REPLICA_WHOLE,  /* every rank has all of it: one that is behind gets it from another */
-    LS_REPLICA_SLICES, /* slices of a model: a rank that lacks its part gets it from another */
-    LS_REPLICA_SHARES  /* a whole model, divided by ZeRO: parts are cut anew for any ranks */
-} ls_replica_way;
-ls_replica_way ls_replica_way_of(const ls_session *session);
+typedef enum ls_replica_layout {
+    LS_REPLICA_WHOLE_MODEL, /* every rank has all of it: one that is behind gets it from another */
+    LS_REPLICA_MODEL_PARTS, /* slices of a model: a rank that lacks its part gets it from another */
+    LS_REPLICA_ZERO_PARTS   /* a whole model, divided by ZeRO: parts are cut anew for any ranks */
+} ls_replica_layout;
+ls_replica_layout ls_replica_layout_of(const ls_session *session);
 
 /* Whether an entry can give the state that `best` describes, maybe after an update. */
 bool ls_replica_serves(const ls_session *session, const ls_replica_entry *entry,

@@ -55,12 +55,12 @@ static bool could_shares(const ls_session *s)
            s->offload == LS_OFFLOAD_NONE && s->step->done != LS_STEP_PARTIAL;
 }
 
-bool ls_replica_could(const ls_session *session)
+bool ls_replica_can_keep(const ls_session *session)
 {
-    switch (ls_replica_way_of(session)) {
-    case LS_REPLICA_SLICES:
+    switch (ls_replica_layout_of(session)) {
+    case LS_REPLICA_MODEL_PARTS:
         return could_slices(session) && session->mesh.zero == 0;
-    case LS_REPLICA_SHARES:
+    case LS_REPLICA_ZERO_PARTS:
         return could_shares(session);
     default:
         return could_whole(session);
@@ -115,7 +115,7 @@ static ls_status keep_now(ls_session *s, ls_replica_holding *h)
     const ls_replica_pieces *pieces = &h->pieces[LS_REPLICA_OWN];
     ls_status st = LS_OK;
 
-    h->numbers = ls_replica_numbers_of(s->step);
+    h->numbers = ls_replica_scalars_of(s->step);
     LS_TRY(st, copy_pieces(s, pieces, LS_REPLICA_W, true, &own[LS_REPLICA_W]), out);
     if (h->entry.ready)
         LS_TRY(st, copy_pieces(s, pieces, LS_REPLICA_G, true, &own[LS_REPLICA_G]), out);
@@ -144,7 +144,7 @@ static ls_status keep_before(ls_session *s, ls_replica_holding *h)
     memset(r->copy, 0, sizeof r->copy);
     if (!h->entry.ready)
         goto out;
-    h->later_numbers = ls_replica_numbers_of(step);
+    h->later_numbers = ls_replica_scalars_of(step);
     for (int p = LS_REPLICA_OWN; p < (r->sends ? LS_REPLICA_HELD : LS_REPLICA_COPY); p++)
         LS_TRY(st, copy_pieces(s, &h->pieces[p], LS_REPLICA_W, true, &h->later[p][LS_REPLICA_W]),
                out);
@@ -272,7 +272,7 @@ static ls_status describe_slice(ls_session *s, ls_replica_holding *h)
         .cut = {.shard = ls_replicas_parts(&s->mesh), .bucket = divided ? replicas->bucket : 0},
         .part = {ls_replicas_part(&s->mesh, s->mesh.rank), copied_part(s)}};
     note_progress(s, &h->entry);
-    h->numbers = ls_replica_numbers_of(step);
+    h->numbers = ls_replica_scalars_of(step);
     LS_TRY(st, ls_replica_list(step, true, &h->weights), out);
     LS_TRY(st, take_pieces(s, h, false), out);
     for (int p = 0; p < LS_REPLICA_HELD && h->entry.ready; p++)
@@ -340,10 +340,10 @@ static void make_room(ls_session *s, struct ls_replica_store *k)
 void ls_replica_keep(ls_session *s)
 {
     struct ls_replica_store *k = s->recovery.store;
-    ls_replica_way way = ls_replica_way_of(s);
+    ls_replica_layout way = ls_replica_layout_of(s);
     ls_status st = LS_OK;
 
-    if (k && way == LS_REPLICA_WHOLE && ls_replica_is_there(&k->holdings[0].entry))
+    if (k && way == LS_REPLICA_WHOLE_MODEL && ls_replica_is_there(&k->holdings[0].entry))
         return;
     if (s->sdc.distrusted)
         ls_replica_drop(s);
@@ -352,14 +352,14 @@ void ls_replica_keep(ls_session *s)
     k = ls_replica_store_of(s);
     if (!k) {
         st = LS_ENOMEM;
-    } else if (way == LS_REPLICA_SHARES && could_shares(s) && !is_partial(s->step)) {
+    } else if (way == LS_REPLICA_ZERO_PARTS && could_shares(s) && !is_partial(s->step)) {
         make_room(s, k);
         st = keep_shares(s, &k->holdings[0]);
         if (st != LS_OK)
             ls_replica_holding_close(s, &k->holdings[0]);
-    } else if ((way == LS_REPLICA_SLICES && could_slices(s)) ||
-               (way == LS_REPLICA_WHOLE && could_whole(s))) {
-        st = keep_arrays(s, &k->holdings[0], way == LS_REPLICA_SLICES);
+    } else if ((way == LS_REPLICA_MODEL_PARTS && could_slices(s)) ||
+               (way == LS_REPLICA_WHOLE_MODEL && could_whole(s))) {
+        st = keep_arrays(s, &k->holdings[0], way == LS_REPLICA_MODEL_PARTS);
     }
     if (st != LS_OK)
         ls_log(LS_LOG_WARN, "this rank cannot keep its state: %s", ls_err_last()->text);

@@ -76,7 +76,7 @@ void ls_replica_repeat_close(ls_replica_repeat *repeat)
 }
 
 ls_status ls_replica_repeat_moments(ls_replica_repeat *repeat, float *const *arrays,
-                                    const ls_replica_numbers *numbers)
+                                    const ls_replica_scalars *numbers)
 {
     ls_replica_update *u = &repeat->update;
 

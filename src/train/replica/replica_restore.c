@@ -1,7 +1,7 @@
 /* replica_restore.c -- each part of the state that a view goes on with, to the ranks that need it.
  *
  * First a rank that is one step behind makes its update, from the gradients that it kept. Then,
- * by how the state is divided (ls_replica_way):
+ * by how the state is divided (ls_replica_layout):
  *
  *   whole     a rank that is behind, or new, gets all of it from the view's source: a broadcast
  *   slices    a rank that lacks its part gets it from a replica of it, or from the holder of a copy
@@ -227,7 +227,7 @@ static ls_status make_again(ls_session *s, const float *const *gradients)
 {
     const ls_replica_holding *h = s->recovery.store->chosen;
     const ls_reshard_args args = reshard_of(s);
-    ls_replica_numbers numbers = {.norm = {.bad_block = -1}};
+    ls_replica_scalars numbers = {.norm = {.bad_block = -1}};
     int64_t sent;
     ls_step_clock clock;
     ls_status st = LS_OK;
@@ -278,6 +278,6 @@ ls_status ls_replica_restore(ls_session *session)
 
     if (!k || k->plan.part[LS_REPLICA_OWN] < 0)
         return spread(session);
-    return ls_replica_way_of(session) == LS_REPLICA_SLICES ? restore_slices(session)
-                                                           : restore_shares(session);
+    return ls_replica_layout_of(session) == LS_REPLICA_MODEL_PARTS ? restore_slices(session)
+                                                                   : restore_shares(session);
 }

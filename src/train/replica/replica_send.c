@@ -378,7 +378,7 @@ ls_status ls_replica_send_prepare(ls_step *step)
     if (r->sends)
         LS_TRY(st, prepare_copy(step), out);
     note_own(step, true);
-    r->again.numbers = ls_replica_numbers_of(step);
+    r->again.numbers = ls_replica_scalars_of(step);
     r->again.pending = r->again.prepared = true;
     (void)ls_step_test_point("recover.update", ls_comm_rank(r->comm), -1);
 out:
@@ -391,7 +391,7 @@ void ls_replica_send_update(ls_step *step)
 
     if (!r || !r->begun || !r->sends || r->again.on)
         return;
-    const ls_replica_numbers numbers = ls_replica_numbers_of(step);
+    const ls_replica_scalars numbers = ls_replica_scalars_of(step);
     const ls_replica_update update = {
         .run = step->args.run,
         .kernels = step->args.kernels,

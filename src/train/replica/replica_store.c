@@ -29,15 +29,15 @@
 
 _Static_assert(sizeof(ls_replica_record) % 16 == 0, "all-gathers cut at 16 bytes");
 
-ls_replica_way ls_replica_way_of(const ls_session *s)
+ls_replica_layout ls_replica_layout_of(const ls_session *s)
 {
     const ls_run *run = s->run;
 
     if (run && s->args.rejoin && ls_replicas_divides(run))
-        return LS_REPLICA_SLICES;
+        return LS_REPLICA_MODEL_PARTS;
     return run && run->mesh.zero > 0 && run->sync == LS_SYNC_ALLREDUCE && !ls_replicas_divides(run)
-               ? LS_REPLICA_SHARES
-               : LS_REPLICA_WHOLE;
+               ? LS_REPLICA_ZERO_PARTS
+               : LS_REPLICA_WHOLE_MODEL;
 }
 
 const ls_replica_entry ls_replica_nothing = {.part = {-1, -1}};
@@ -109,7 +109,7 @@ bool ls_replica_serves(const ls_session *session, const ls_replica_entry *e,
                        const ls_replica_entry *best)
 {
     bool same_view = e->view == best->view;
-    bool any_view = ls_replica_way_of(session) == LS_REPLICA_SLICES;
+    bool any_view = ls_replica_layout_of(session) == LS_REPLICA_MODEL_PARTS;
 
     return ls_replica_is_there(e) && e->cut.ranks == best->cut.ranks &&
            e->cut.shard == best->cut.shard && e->cut.bucket == best->cut.bucket &&
@@ -159,7 +159,7 @@ static bool is_empty(const ls_session *s, const ls_replica_entry *best, int part
 {
     int64_t trained = s->model.trained;
 
-    if (ls_replica_way_of(s) != LS_REPLICA_SHARES)
+    if (ls_replica_layout_of(s) != LS_REPLICA_ZERO_PARTS)
         return false;
     ls_mesh_part last =
         ls_reshard_part(&best->cut, trained, ls_reshard_buckets(&best->cut, trained) - 1, part);
@@ -212,7 +212,7 @@ static ls_status decide(ls_session *s, int ranks)
     int there, missing = 0;
 
     while (best = find_newest(k, ranks, &best), ls_replica_is_there(&best)) {
-        if (ls_replica_way_of(s) == LS_REPLICA_SLICES &&
+        if (ls_replica_layout_of(s) == LS_REPLICA_MODEL_PARTS &&
             best.cut.shard != ls_replicas_parts(&s->mesh))
             continue;
         ls_mem_free(k->sources);
@@ -242,18 +242,19 @@ static ls_status decide(ls_session *s, int ranks)
     tell_view(s, ranks, &best);
     if (k->chosen)
         return ls_replica_catch_up(s, k->chosen, &best);
-    if (ls_replica_way_of(s) == LS_REPLICA_SLICES)
+    if (ls_replica_layout_of(s) == LS_REPLICA_MODEL_PARTS)
         ls_replica_holding_close(s, &k->holdings[0]);
     return LS_OK;
 }
 
 ls_status ls_replica_choose(ls_session *s)
 {
-    ls_replica_way way = ls_replica_way_of(s);
+    ls_replica_layout way = ls_replica_layout_of(s);
     struct ls_replica_store *k;
     ls_status st = LS_OK;
 
-    if (way == LS_REPLICA_WHOLE || s->args.view.plan.generation < 2 || s->args.view.plan.base >= 0)
+    if (way == LS_REPLICA_WHOLE_MODEL || s->args.view.plan.generation < 2 ||
+        s->args.view.plan.base >= 0)
         return LS_OK;
     if (!(k = ls_replica_store_of(s)))
         return LS_ENOMEM;
@@ -263,7 +264,7 @@ ls_status ls_replica_choose(ls_session *s)
     ls_mem_free(k->records);
     k->records = ls_mem_array((size_t)ranks, sizeof *k->records);
     LS_TRY(st, k->records ? LS_OK : LS_ENOMEM, out);
-    if (way == LS_REPLICA_SHARES &&
+    if (way == LS_REPLICA_ZERO_PARTS &&
         ls_optimizer_of(s->run->train.optimizer)->reach == LS_REACH_MATRIX && ranks == 1)
         goto out; /* one rank has second moments in another order: from the checkpoint */
     k->records[me] = (ls_replica_record){.entry = {k->holdings[0].entry, k->holdings[1].entry},
@@ -285,7 +286,8 @@ int64_t ls_replica_bucket(const ls_session *session, int64_t proposed)
     const struct ls_replica_store *k = session->recovery.store;
 
     return k && ls_replica_is_there(&k->plan) && k->plan.cut.bucket > 0 &&
-                   ls_replica_way_of(session) == LS_REPLICA_SLICES && ls_recover_in_memory(session)
+                   ls_replica_layout_of(session) == LS_REPLICA_MODEL_PARTS &&
+                   ls_recover_in_memory(session)
                ? k->plan.cut.bucket
                : proposed;
 }
@@ -293,8 +295,8 @@ int64_t ls_replica_bucket(const ls_session *session, int64_t proposed)
 int64_t ls_replica_step(const ls_session *s)
 {
     const struct ls_replica_store *k = s->recovery.store;
-    bool whole =
-        k && ls_replica_way_of(s) == LS_REPLICA_WHOLE && ls_replica_is_there(&k->holdings[0].entry);
+    bool whole = k && ls_replica_layout_of(s) == LS_REPLICA_WHOLE_MODEL &&
+                 ls_replica_is_there(&k->holdings[0].entry);
 
     return whole ? k->holdings[0].entry.done : -1;
 }
@@ -303,7 +305,7 @@ int ls_replica_part(const ls_session *s)
 {
     const struct ls_replica_store *k = s->recovery.store;
 
-    return k && ls_replica_way_of(s) == LS_REPLICA_SLICES
+    return k && ls_replica_layout_of(s) == LS_REPLICA_MODEL_PARTS
                ? (int)k->holdings[0].entry.part[LS_REPLICA_OWN]
                : -1;
 }
@@ -314,9 +316,9 @@ void *const *ls_replica_reuse(const ls_session *s)
 
     if (!h || !ls_replica_is_there(&h->entry) || h->reused)
         return NULL;
-    if (ls_replica_way_of(s) == LS_REPLICA_WHOLE)
+    if (ls_replica_layout_of(s) == LS_REPLICA_WHOLE_MODEL)
         return h->arrays;
-    return ls_replica_way_of(s) == LS_REPLICA_SLICES && ls_recover_in_memory(s) &&
+    return ls_replica_layout_of(s) == LS_REPLICA_MODEL_PARTS && ls_recover_in_memory(s) &&
                    h->entry.part[LS_REPLICA_OWN] == ls_replicas_part(&s->mesh, s->mesh.rank)
                ? h->arrays
                : NULL;
@@ -331,7 +333,7 @@ void ls_replica_reused(ls_session *s)
     s->step_number = h->entry.done;
     s->recovery.has_state = true;
     h->reused = true;
-    if (ls_replica_way_of(s) == LS_REPLICA_WHOLE)
+    if (ls_replica_layout_of(s) == LS_REPLICA_WHOLE_MODEL)
         ls_replica_holding_close(s, h); /* the step may be overtaken: what it has is not known */
 }
 

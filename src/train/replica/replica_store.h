@@ -16,7 +16,7 @@
 LS_C_BEGIN
 
 /* Whether this rank could keep its state now: then ranks that join can get it without a loss. */
-bool ls_replica_could(const ls_session *session);
+bool ls_replica_can_keep(const ls_session *session);
 
 /* Before the step is closed. */
 void ls_replica_keep(ls_session *session);

@@ -38,10 +38,10 @@ int64_t ls_recovery_events_last_step(const ls_session *session)
 
 void ls_recovery_events_note(ls_session *s)
 {
-    char text[LS_HEAL_CAUSE];
+    char text[LS_WORKER_CHANNEL_CAUSE];
     int64_t took_ns;
 
-    if (!s->args.rejoin || !ls_heal_note(text, sizeof text, &took_ns) || s->mesh.rank > 0)
+    if (!s->args.rejoin || !ls_worker_channel_note(text, sizeof text, &took_ns) || s->mesh.rank > 0)
         return;
     const ls_event_recovery recovery = {.generation = s->args.view.plan.generation,
                                         .ranks = s->args.view.plan.ranks,
@@ -66,7 +66,7 @@ static int64_t done_again(const ls_session *s)
 
 void ls_recovery_events_view(ls_session *s)
 {
-    const ls_heal_view *view = &s->args.view;
+    const ls_worker_channel_view *view = &s->args.view;
     const ls_view_plan *plan = &view->plan;
     bool memory = ls_recover_in_memory(s);
     ls_event_recovery recovery = {.generation = plan->generation,

@@ -359,7 +359,7 @@ static ls_status begin(ls_session *s)
     bool first = s->mesh.rank == 0, saves;
     ls_status st = LS_OK;
 
-    ls_step_add_hook(s->step, LS_STEP_UPDATES, wait_for_copy, s);
+    ls_step_set_hook(s->step, LS_STEP_UPDATES, wait_for_copy, s);
     if (s->save.sharded) {
         LS_TRY(st, ls_step_settle(s->step), out);
         return ls_sharded_save_begin(s);

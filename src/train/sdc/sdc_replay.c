@@ -133,7 +133,7 @@ static ls_status compute(ls_session *s, const leaf_run *which, ls_hash *hash_out
 
     if (st != LS_OK)
         return st;
-    *step->state = ls_step_numbers(step, s->step_number, 0);
+    *step->state = ls_step_scalars(step, s->step_number, 0);
     step->state->first_seq = (uint32_t)(which->first * s->run->batch.leaf);
     ls_pass_forward(step->pass, &call);
     ls_pass_backward(step->pass, &call);
@@ -262,7 +262,7 @@ out:
     return st;
 }
 
-/* ls_step_add_hook(LS_STEP_SUMMED), on all ranks. */
+/* ls_step_set_hook(LS_STEP_SUMMED), on all ranks. */
 static ls_status check(void *context)
 {
     ls_session *s = context;
@@ -312,7 +312,7 @@ ls_status ls_sdc_replay_begin(ls_session *s)
         return LS_OK;
     if (a->drawn.owner == s->mesh.rank)
         ls_step_hash_leaf(s->step, a->drawn.first);
-    ls_step_add_hook(s->step, LS_STEP_SUMMED, check, s);
+    ls_step_set_hook(s->step, LS_STEP_SUMMED, check, s);
     return LS_OK;
 }
 

@@ -12,7 +12,7 @@
 #include "base/spill.h"
 #include "checkpoint/ckpt.h"
 #include "checkpoint/ckpt_writer.h"
-#include "cluster/member/heal.h"
+#include "cluster/member/worker_channel.h"
 #include "comm/device/device_comm.h"
 #include "data/corpus/corpus.h"
 #include "data/corpus/loader.h"
@@ -43,8 +43,8 @@ typedef struct ls_session_args {
     int64_t profile_steps; /* to look at closely, see train/report/profiling.h; 0: none */
     /* Where ranks that die are replaced (train/replica/recover.h): the view that comm is of, and what
      * closes comm, reports and waits for the next one. NULL: ranks are not replaced. */
-    ls_heal_view view;
-    ls_status (*rejoin)(void *context, const ls_view_report *report, ls_heal_view *view,
+    ls_worker_channel_view view;
+    ls_status (*rejoin)(void *context, const ls_view_report *report, ls_worker_channel_view *view,
                         ls_comm **comm);
     void *rejoin_context;
 } ls_session_args;

@@ -98,7 +98,7 @@ static bool goes_on(const ls_step *s)
 /* Forward of each call again, and a search of what it computes, in order. */
 static ls_status search_forward(ls_step *s, int64_t number)
 {
-    ls_step_state host_state = ls_step_numbers(s, number, 0);
+    ls_step_state host_state = ls_step_scalars(s, number, 0);
     int64_t rounds = s->mode->rounds ? s->mode->rounds(s) : s->args.calls.calls;
     ls_step_leaves p = {.count = 0};
 
@@ -113,8 +113,8 @@ static ls_status search_forward(ls_step *s, int64_t number)
         call.made = search_made;
         s->search.call = &call;
         s->search.looked = 0;
-        ls_step_set_numbers(s, &p, &host_state);
-        ls_step_send_numbers(s, p.number);
+        ls_step_set_scalars(s, &p, &host_state);
+        ls_step_send_scalars(s, p.number);
         ls_status st = ls_step_forward_only(s, &call);
         if (st != LS_OK)
             return st;

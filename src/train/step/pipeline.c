@@ -377,7 +377,7 @@ static ls_status backward(ls_step *s, int i, ls_step_clock *clock)
     LS_TRY(st, ls_pipeline_give_begin(s, op, item->late), out);
     ls_pipeline_fetch_begin(s, op->chunk, op->what);
     if (!is_empty(x, op))
-        ls_step_send_numbers(s, x->parts[op->micro].number);
+        ls_step_send_scalars(s, x->parts[op->micro].number);
     if (is_empty(x, op))
         serve(s, op, &call);
     else if (half)
@@ -410,7 +410,7 @@ static ls_status backward_second(ls_step *s, int i, ls_step_clock *clock)
     if (is_empty(x, op)) {
         serve(s, op, &call);
     } else {
-        ls_step_send_numbers(s, x->parts[op->micro].number);
+        ls_step_send_scalars(s, x->parts[op->micro].number);
         ls_pass_backward_second(s->pass, &call);
     }
     if (ls_pipeline_is_parted(x))

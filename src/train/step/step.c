@@ -2,7 +2,7 @@
  *
  *   batch          this rank's sequences to the device
  *   gradients      forward and backward of all calls, summed over ranks: the mode's row
- *   hook           LS_STEP_SUMMED: nothing of the step is in the weights yet (ls_step_add_hook)
+ *   hook           LS_STEP_SUMMED: nothing of the step is in the weights yet (ls_step_set_hook)
  *   copies         summed gradients leave for the ranks that hold copies (ls_replica_send_start)
  *   norm           tree over fixed blocks -> norm, clip factor, first bad block, in device memory
  *   copies         have arrived (ls_replica_send_wait)
@@ -81,12 +81,12 @@ static void copy_sequences(ls_step *s, const ls_step_batch *batch, int64_t first
     }
 }
 
-void ls_step_send_numbers(ls_step *s, int64_t call)
+void ls_step_send_scalars(ls_step *s, int64_t call)
 {
     ls_stream_copy_in(s->args.stream, s->state, &s->host_states[call], sizeof *s->host_states);
 }
 
-ls_step_state ls_step_numbers(const ls_step *s, int64_t number, double lr)
+ls_step_state ls_step_scalars(const ls_step *s, int64_t number, double lr)
 {
     const ls_run *run = s->args.run;
     ls_rng_key key = ls_rng_derive((uint64_t)run->train.seed, 0x64726f70, (uint64_t)number);
@@ -138,7 +138,7 @@ ls_pass_call ls_step_call(ls_step *s, const ls_step_leaves *p, int buffer)
                           .context = s};
 }
 
-void ls_step_set_numbers(ls_step *s, const ls_step_leaves *p, ls_step_state *host_state)
+void ls_step_set_scalars(ls_step *s, const ls_step_leaves *p, ls_step_state *host_state)
 {
     host_state->first_seq = (uint32_t)ls_calls_sequence(&s->now, p->first);
     s->host_states[p->number] = *host_state;
@@ -147,8 +147,8 @@ void ls_step_set_numbers(ls_step *s, const ls_step_leaves *p, ls_step_state *hos
 void ls_step_forward(ls_step *s, const ls_step_leaves *p, const ls_pass_call *call,
                      ls_step_state *host_state)
 {
-    ls_step_set_numbers(s, p, host_state);
-    ls_step_send_numbers(s, p->number);
+    ls_step_set_scalars(s, p, host_state);
+    ls_step_send_scalars(s, p->number);
     ls_pass_forward(s->pass, call);
 }
 
@@ -278,7 +278,7 @@ out:
     return st;
 }
 
-void ls_step_add_hook(ls_step *step, ls_step_point point, ls_status (*hook)(void *context),
+void ls_step_set_hook(ls_step *step, ls_step_point point, ls_status (*hook)(void *context),
                       void *context)
 {
     step->hooks[point] = (ls_step_hook){.run = hook, .context = context};
@@ -326,7 +326,7 @@ static void begin(ls_step *s, const ls_step_batch *batch, int64_t number, ls_ste
     copy_sequences(s, batch, 0, calls->own * calls->leaf);
     if (calls->own == 0) { /* the update reads it */
         s->host_states[0] = *host_state;
-        ls_step_send_numbers(s, 0);
+        ls_step_send_scalars(s, 0);
     }
     s->done = number;
     s->progress.ready = -1;
@@ -351,7 +351,7 @@ ls_status ls_step_run(ls_step *s, const ls_step_batch *batch, int64_t number, do
                       ls_step_clock *clock, ls_step_result *result_out)
 {
     s->counted = batch->counted ? batch->counted : s->now.sequences * ls_step_tokens(s);
-    ls_step_state host_state = ls_step_numbers(s, number, lr);
+    ls_step_state host_state = ls_step_scalars(s, number, lr);
     ls_step_result result;
     ls_status st;
 

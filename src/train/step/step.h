@@ -154,7 +154,7 @@ void ls_step_hash_leaf(ls_step *step, int64_t leaf);
  * step is in the weights; and the first weight or moment is about to change, which a saver may still
  * read. A hook runs once, in the next step; an error that it returns makes the step fail. */
 typedef enum ls_step_point { LS_STEP_SUMMED, LS_STEP_UPDATES, LS_STEP_POINTS } ls_step_point;
-void ls_step_add_hook(ls_step *step, ls_step_point point, ls_status (*hook)(void *context),
+void ls_step_set_hook(ls_step *step, ls_step_point point, ls_status (*hook)(void *context),
                       void *context);
 
 /* The weights were written from outside (start, import, resume): renew the copy in 16 bits. */

@@ -157,7 +157,7 @@ bool ls_step_graph_launch(ls_step *s, ls_step_state *host_state, const ls_step_c
         return false;
     s->graphs.launched = true;
     while (ls_step_next(s, &p))
-        ls_step_set_numbers(s, &p, host_state);
+        ls_step_set_scalars(s, &p, host_state);
     for (int i = 0; i < s->graphs.n; i++) {
         ls_graph_launch(s->graphs.segments[i].graph, s->args.stream);
         if (s->graphs.segments[i].from >= 0)

@@ -54,7 +54,7 @@ typedef struct ls_step_hasher {
     ls_hash hash;
 } ls_step_hasher;
 
-/* step.c: a function that runs once, at its point of the next step (ls_step_add_hook). */
+/* step.c: a function that runs once, at its point of the next step (ls_step_set_hook). */
 typedef struct ls_step_hook {
     ls_status (*run)(void *context);
     void *context;
@@ -322,13 +322,13 @@ ls_pass_call ls_step_call(ls_step *step, const ls_step_leaves *part, int buffer)
 
 /* The numbers of a call, where the copy to the device finds them: dropout is keyed by the number of
  * the sequence in the global batch; that copy; and the forward pass, which begins with it. */
-void ls_step_set_numbers(ls_step *step, const ls_step_leaves *part, ls_step_state *host_state);
-void ls_step_send_numbers(ls_step *step, int64_t call);
+void ls_step_set_scalars(ls_step *step, const ls_step_leaves *part, ls_step_state *host_state);
+void ls_step_send_scalars(ls_step *step, int64_t call);
 void ls_step_forward(ls_step *step, const ls_step_leaves *part, const ls_pass_call *call,
                      ls_step_state *host_state);
 
 /* The numbers of a step that kernels read on the device. */
-ls_step_state ls_step_numbers(const ls_step *step, int64_t number, double lr);
+ls_step_state ls_step_scalars(const ls_step *step, int64_t number, double lr);
 
 /* ls_pass_call.complete of every call whose gradient somebody waits for: the one hook that goes up.
  * Backward has completed elements `from` and above; the mode's row says what follows. */

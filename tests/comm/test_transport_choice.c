@@ -1,4 +1,4 @@
-/* test_inter_node.c -- the transport between nodes: chosen by all ranks, broken on purpose.
+/* test_transport_choice.c -- the transport between nodes: chosen by all ranks, broken on purpose.
  *
  * Ranks are processes; which of them share a node is a string with a digit for each ("001": two on
  * node 0, one on node 1). They reach each other over loopback, or each in a network namespace of

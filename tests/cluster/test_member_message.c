@@ -1,4 +1,4 @@
-/* test_messages.c -- words between agents as bytes: whole, cut anywhere, changed anywhere; signs of
+/* test_member_message.c -- words between agents as bytes: whole, cut anywhere, changed anywhere; signs of
  * life; and what must be alike. */
 #include "harness.h"
 #include <signal.h>
@@ -6,9 +6,9 @@
 #include "base/file.h"
 #include "base/time.h"
 #include "cluster/member/heartbeat.h"
-#include "cluster/member/messages.h"
+#include "cluster/member/member_message.h"
 
-static void fill_view(ls_messages *w, ls_roster *roster)
+static void fill_view(ls_member_message *w, ls_roster *roster)
 {
     const uint16_t ports[] = {4001, 4002};
 
@@ -17,22 +17,22 @@ static void fill_view(ls_messages *w, ls_roster *roster)
     LS_CHECK_OK(ls_roster_add(roster, "gone", "10.0.0.9"));
     LS_CHECK_OK(ls_roster_add(roster, "b", "10.0.0.2"));
 
-    *w = (ls_messages){.kind = LS_MESSAGES_VIEW,
-                       .view = {.plan = {.generation = 1ull << 40,
-                                         .ranks = 3,
-                                         .reached = 12,
-                                         .base = -1,
-                                         .source = -1,
-                                         .met = 11,
-                                         .first_new = true,
-                                         .lost = 2,
-                                         .joined = 1},
-                                .begun = true,
-                                .lost_ns = -1,
-                                .noticed_ns = 5},
-                       .workers = 2,
-                       .rank = {-1, 2},
-                       .serial = {7, 1u << 31}};
+    *w = (ls_member_message){.kind = LS_MEMBER_MESSAGE_VIEW,
+                             .view = {.plan = {.generation = 1ull << 40,
+                                               .ranks = 3,
+                                               .reached = 12,
+                                               .base = -1,
+                                               .source = -1,
+                                               .met = 11,
+                                               .first_new = true,
+                                               .lost = 2,
+                                               .joined = 1},
+                                      .begun = true,
+                                      .lost_ns = -1,
+                                      .noticed_ns = 5},
+                             .workers = 2,
+                             .rank = {-1, 2},
+                             .serial = {7, 1u << 31}};
     snprintf(w->view.cause, sizeof w->view.cause, "a line\nand a tab\t.");
     ls_members_init(&w->members);
     w->members.generation = 1ull << 40;
@@ -45,15 +45,15 @@ static void fill_view(ls_messages *w, ls_roster *roster)
 LS_TEST(word_of_a_view_travels)
 {
     ls_roster roster, learned;
-    ls_messages w, got;
+    ls_member_message w, got;
     ls_str bytes;
 
     ls_str_init(&bytes);
     ls_roster_init(&learned);
     fill_view(&w, &roster);
-    ls_messages_encode(&w, &bytes);
-    LS_CHECK_OK(ls_messages_decode(&got, bytes.p, bytes.len));
-    LS_CHECK_OK(ls_messages_unpack(&got, &learned));
+    ls_member_message_encode(&w, &bytes);
+    LS_CHECK_OK(ls_member_message_decode(&got, bytes.p, bytes.len));
+    LS_CHECK_OK(ls_member_message_unpack(&got, &learned));
     LS_CHECK(learned.nodes == 3 && got.members.node[1].entry == 2);
     LS_CHECK_STR(got.members.node[1].host, "b");
     LS_CHECK(got.members.ports[1] == 4002 && got.members.ports[2] == 4001);
@@ -64,19 +64,19 @@ LS_TEST(word_of_a_view_travels)
     LS_CHECK(got.workers == 2 && got.rank[0] == -1 && got.rank[1] == 2);
     LS_CHECK(got.serial[1] == 1u << 31 && got.members.ranks == 3 && got.members.nodes == 2);
     LS_CHECK_STR(got.view.cause, "a line and a tab .");
-    ls_messages_release(&got);
+    ls_member_message_release(&got);
     for (size_t n = 0; n < bytes.len; n++)
-        LS_CHECK_EQ(ls_messages_decode(&got, bytes.p, n), LS_EDATA);
+        LS_CHECK_EQ(ls_member_message_decode(&got, bytes.p, n), LS_EDATA);
     for (size_t at = 0; at < bytes.len; at++)
         for (int flip = 1; flip < 256; flip *= 2) {
             bytes.p[at] ^= (char)flip;
-            if (ls_messages_decode(&got, bytes.p, bytes.len) == LS_OK &&
-                ls_messages_unpack(&got, &learned) == LS_OK)
+            if (ls_member_message_decode(&got, bytes.p, bytes.len) == LS_OK &&
+                ls_member_message_unpack(&got, &learned) == LS_OK)
                 LS_CHECK(got.members.ranks == 3 && got.members.nodes >= 1);
-            ls_messages_release(&got);
+            ls_member_message_release(&got);
             bytes.p[at] ^= (char)flip;
         }
-    ls_messages_release(&w);
+    ls_member_message_release(&w);
     ls_roster_release(&roster);
     ls_roster_release(&learned);
     ls_str_release(&bytes);
@@ -86,38 +86,38 @@ LS_TEST(word_of_a_view_travels)
 LS_TEST(word_of_a_view_tells_only_names_that_are_new)
 {
     ls_roster roster, learned;
-    ls_messages w, got;
+    ls_member_message w, got;
     ls_str whole, rest;
 
     ls_str_init(&whole);
     ls_str_init(&rest);
     ls_roster_init(&learned);
     fill_view(&w, &roster);
-    ls_messages_encode(&w, &whole);
+    ls_member_message_encode(&w, &whole);
     w.known = roster.bytes.len;
-    ls_messages_encode(&w, &rest);
+    ls_member_message_encode(&w, &rest);
     LS_CHECK_EQ(rest.len + roster.bytes.len, whole.len);
-    LS_CHECK_OK(ls_messages_decode(&got, rest.p, rest.len));
-    LS_CHECK_FAILS(ls_messages_unpack(&got, &learned), LS_EDATA, "that nobody has named");
-    ls_messages_release(&got);
+    LS_CHECK_OK(ls_member_message_decode(&got, rest.p, rest.len));
+    LS_CHECK_FAILS(ls_member_message_unpack(&got, &learned), LS_EDATA, "that nobody has named");
+    ls_member_message_release(&got);
     LS_CHECK_OK(ls_roster_learn(&learned, 0, roster.bytes.p, roster.bytes.len));
-    LS_CHECK_OK(ls_messages_decode(&got, rest.p, rest.len));
-    LS_CHECK_OK(ls_messages_unpack(&got, &learned));
-    LS_CHECK_OK(ls_messages_unpack(&got, &learned)); /* once is enough */
+    LS_CHECK_OK(ls_member_message_decode(&got, rest.p, rest.len));
+    LS_CHECK_OK(ls_member_message_unpack(&got, &learned));
+    LS_CHECK_OK(ls_member_message_unpack(&got, &learned)); /* once is enough */
     LS_CHECK_EQ(got.members.nodes, 2);
-    ls_messages_release(&got);
+    ls_member_message_release(&got);
     LS_CHECK_OK(ls_roster_add(&roster, "c", "10.0.0.3"));
     ls_str_clear(&rest);
-    ls_messages_encode(&w, &rest);
-    LS_CHECK_OK(ls_messages_decode(&got, rest.p, rest.len));
-    LS_CHECK_OK(ls_messages_unpack(&got, &learned));
+    ls_member_message_encode(&w, &rest);
+    LS_CHECK_OK(ls_member_message_decode(&got, rest.p, rest.len));
+    LS_CHECK_OK(ls_member_message_unpack(&got, &learned));
     LS_CHECK_STR(learned.host, "c");
-    ls_messages_release(&got);
+    ls_member_message_release(&got);
     LS_CHECK_OK(
-        ls_messages_decode(&got, rest.p, rest.len)); /* the same again: it is known by now */
-    LS_CHECK_FAILS(ls_messages_unpack(&got, &learned), LS_EDATA, "names of nodes from byte");
-    ls_messages_release(&got);
-    ls_messages_release(&w);
+        ls_member_message_decode(&got, rest.p, rest.len)); /* the same again: it is known by now */
+    LS_CHECK_FAILS(ls_member_message_unpack(&got, &learned), LS_EDATA, "names of nodes from byte");
+    ls_member_message_release(&got);
+    ls_member_message_release(&w);
     ls_roster_release(&roster);
     ls_roster_release(&learned);
     ls_str_release(&whole);
@@ -126,71 +126,75 @@ LS_TEST(word_of_a_view_tells_only_names_that_are_new)
 
 LS_TEST(word_of_how_a_worker_stood_travels)
 {
-    const ls_messages w = {.kind = LS_MESSAGES_STANDS,
-                           .worker = 3,
-                           .past = {.generation = 1ull << 40, .begun = true, .reached = -1},
-                           .stood = -1,
-                           .out = true};
-    const ls_messages last = {.kind = LS_MESSAGES_STANDS, .stood = LS_MEMBERS_RANKS - 1};
-    ls_messages got;
+    const ls_member_message w = {.kind = LS_MEMBER_MESSAGE_RESUME,
+                                 .worker = 3,
+                                 .past = {.generation = 1ull << 40, .begun = true, .reached = -1},
+                                 .stood = -1,
+                                 .out = true};
+    const ls_member_message last = {.kind = LS_MEMBER_MESSAGE_RESUME,
+                                    .stood = LS_MEMBERS_RANKS - 1};
+    ls_member_message got;
     ls_str bytes;
 
     ls_str_init(&bytes);
-    ls_messages_encode(&w, &bytes);
-    LS_CHECK_OK(ls_messages_decode(&got, bytes.p, bytes.len));
-    LS_CHECK(got.kind == LS_MESSAGES_STANDS && got.worker == 3 && got.stood == -1 && got.out);
+    ls_member_message_encode(&w, &bytes);
+    LS_CHECK_OK(ls_member_message_decode(&got, bytes.p, bytes.len));
+    LS_CHECK(got.kind == LS_MEMBER_MESSAGE_RESUME && got.worker == 3 && got.stood == -1 && got.out);
     LS_CHECK(got.past.generation == 1ull << 40 && got.past.begun && got.past.reached == -1);
     for (size_t n = 0; n < bytes.len; n++)
-        LS_CHECK_EQ(ls_messages_decode(&got, bytes.p, n), LS_EDATA);
+        LS_CHECK_EQ(ls_member_message_decode(&got, bytes.p, n), LS_EDATA);
     ls_str_clear(&bytes);
-    ls_messages_encode(&last, &bytes);
-    LS_CHECK_OK(ls_messages_decode(&got, bytes.p, bytes.len));
+    ls_member_message_encode(&last, &bytes);
+    LS_CHECK_OK(ls_member_message_decode(&got, bytes.p, bytes.len));
     LS_CHECK_EQ(got.stood, LS_MEMBERS_RANKS - 1);
     ls_str_release(&bytes);
 }
 
 LS_TEST(word_of_an_end_travels)
 {
-    ls_messages w = {
-        .kind = LS_MESSAGES_ENDED, .worker = 3, .code = 139, .signal = SIGSEGV, .asked = true};
-    ls_messages got;
+    ls_member_message w = {.kind = LS_MEMBER_MESSAGE_ENDED,
+                           .worker = 3,
+                           .code = 139,
+                           .signal = SIGSEGV,
+                           .asked = true};
+    ls_member_message got;
     ls_str bytes;
 
     ls_str_init(&bytes);
     w.error = true;
     w.record = (ls_err_record){.code = LS_EIO, .text = "disk full", .hint = "Make room."};
     snprintf(w.why, sizeof w.why, "rank 3 crashed");
-    ls_messages_encode(&w, &bytes);
-    LS_CHECK_OK(ls_messages_decode(&got, bytes.p, bytes.len));
+    ls_member_message_encode(&w, &bytes);
+    LS_CHECK_OK(ls_member_message_decode(&got, bytes.p, bytes.len));
     LS_CHECK(got.worker == 3 && got.code == 139 && got.signal == SIGSEGV && got.asked && got.error);
     LS_CHECK_STR(got.record.text, "disk full");
     LS_CHECK_STR(got.why, "rank 3 crashed");
     ls_str_append_char(&bytes, 'x');
-    LS_CHECK_FAILS(ls_messages_decode(&got, bytes.p, bytes.len), LS_EDATA, "is damaged");
-    LS_CHECK_FAILS(ls_messages_decode(&got, "\0\0\0", 3), LS_EDATA, "is damaged");
-    LS_CHECK_FAILS(ls_messages_decode(&got, "\x09\0\0", 3), LS_EDATA, "is damaged");
+    LS_CHECK_FAILS(ls_member_message_decode(&got, bytes.p, bytes.len), LS_EDATA, "is damaged");
+    LS_CHECK_FAILS(ls_member_message_decode(&got, "\0\0\0", 3), LS_EDATA, "is damaged");
+    LS_CHECK_FAILS(ls_member_message_decode(&got, "\x09\0\0", 3), LS_EDATA, "is damaged");
     ls_str_release(&bytes);
 }
 
 LS_TEST(word_of_a_report_travels)
 {
-    ls_messages w = {.kind = LS_MESSAGES_REPORT,
-                     .worker = 1,
-                     .report = {.have = -1,
-                                .reached = 5,
-                                .met = 4,
-                                .port = 65535,
-                                .serial = 9,
-                                .part = 2,
-                                .unit = 4096,
-                                .unreached = 7}},
-                got;
+    ls_member_message w = {.kind = LS_MEMBER_MESSAGE_REPORT,
+                           .worker = 1,
+                           .report = {.have = -1,
+                                      .reached = 5,
+                                      .met = 4,
+                                      .port = 65535,
+                                      .serial = 9,
+                                      .part = 2,
+                                      .unit = 4096,
+                                      .unreached = 7}},
+                      got;
     ls_str bytes;
 
     ls_str_init(&bytes);
     ls_config_digest_add(&w.config_digest, "data", "x", 1);
-    ls_messages_encode(&w, &bytes);
-    LS_CHECK_OK(ls_messages_decode(&got, bytes.p, bytes.len));
+    ls_member_message_encode(&w, &bytes);
+    LS_CHECK_OK(ls_member_message_decode(&got, bytes.p, bytes.len));
     LS_CHECK(got.report.have == -1 && got.report.reached == 5 && got.report.met == 4);
     LS_CHECK(got.report.port == 65535 && got.report.serial == 9 && got.report.part == 2 &&
              got.report.unit == 4096);
@@ -198,7 +202,7 @@ LS_TEST(word_of_a_report_travels)
     LS_CHECK_EQ(got.config_digest.rows, 1);
     LS_CHECK_EQ(got.config_digest.row[0].hash, w.config_digest.row[0].hash);
     for (size_t n = 0; n < bytes.len; n++)
-        LS_CHECK_EQ(ls_messages_decode(&got, bytes.p, n), LS_EDATA);
+        LS_CHECK_EQ(ls_member_message_decode(&got, bytes.p, n), LS_EDATA);
     ls_str_release(&bytes);
 }
 

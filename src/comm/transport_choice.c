@@ -1,4 +1,4 @@
-/* inter_node.c -- all ranks agree on the transport that moves the data between nodes.
+/* transport_choice.c -- all ranks agree on the transport that moves the data between nodes.
  *
  * TCP is open already: it is authenticated, sees deaths and carries abort reasons. Over it (and
  * over the segment inside a node) every rank learns what all others ask for and whether they can
@@ -59,7 +59,7 @@ static wish_kind find_wish(const char *transport)
     return (wish_kind)kind;
 }
 
-bool ls_inter_node_knows(const char *transport)
+bool ls_transport_choice_knows(const char *transport)
 {
     return find_wish(transport) < WISHES;
 }
@@ -261,7 +261,7 @@ static ls_status compare(ls_fabric *f, const wish *wishes, bool *ucx_out)
     return LS_OK;
 }
 
-ls_status ls_inter_node_inject_faults(ls_fabric *f)
+ls_status ls_transport_choice_inject_faults(ls_fabric *f)
 {
     const char *plan = NULL;
     ls_transport *wrapped;
@@ -313,7 +313,7 @@ out:
     return st;
 }
 
-ls_status ls_inter_node_open(ls_fabric *f, const ls_comm_args *args, int64_t deadline_ns)
+ls_status ls_transport_choice_open(ls_fabric *f, const ls_comm_args *args, int64_t deadline_ns)
 {
     wish *wishes = ls_mem_array((size_t)f->ranks, sizeof *wishes);
     ls_status st;

@@ -1,17 +1,17 @@
-/* messages.c -- messages as bytes: one row of numbers for each kind, and of a view two parts,
+/* member_message.c -- messages as bytes: one row of numbers for each kind, and of a view two parts,
  * because the second is made once for all nodes. Numbers that may be negative are written as
  * their 8 bytes. */
-#include "cluster/member/messages.h"
+#include "cluster/member/member_message.h"
 
 #include "cluster/member/wire_codec.h"
 
-void ls_messages_release(ls_messages *message)
+void ls_member_message_release(ls_member_message *message)
 {
     ls_members_release(&message->members);
 }
 
-#define NUMBER(member, bytes) LS_WIRE_NUMBER(ls_messages, member, bytes)
-#define TEXT(member) LS_WIRE_TEXT(ls_messages, member)
+#define NUMBER(member, bytes) LS_WIRE_NUMBER(ls_member_message, member, bytes)
+#define TEXT(member) LS_WIRE_TEXT(ls_member_message, member)
 #define FIELDS(list)         \
     {                        \
         list, LS_COUNT(list) \
@@ -34,7 +34,7 @@ static const ls_wire_field ended[] = {
 };
 static const ls_wire_field revoke[] = {TEXT(why)};
 static const ls_wire_field verdict[] = {NUMBER(verdict, 1)};
-static const ls_wire_field stands[] = {NUMBER(past.generation, 8), NUMBER(past.begun, 1),
+static const ls_wire_field resume[] = {NUMBER(past.generation, 8), NUMBER(past.begun, 1),
                                        NUMBER(past.reached, 8), NUMBER(stood, 4), NUMBER(out, 1)};
 
 /* The part of a view that is the same for all nodes, before its list of members. */
@@ -50,16 +50,16 @@ static const ls_wire_field shared[] = {
 static const struct {
     const ls_wire_field *list;
     size_t n;
-} fields[LS_MESSAGES_STANDS + 1] = {
-    [LS_MESSAGES_REPORT] = FIELDS(report), [LS_MESSAGES_ENDED] = FIELDS(ended),
-    [LS_MESSAGES_REVOKE] = FIELDS(revoke), [LS_MESSAGES_VERDICT] = FIELDS(verdict),
-    [LS_MESSAGES_STANDS] = FIELDS(stands),
+} fields[LS_MEMBER_MESSAGE_RESUME + 1] = {
+    [LS_MEMBER_MESSAGE_REPORT] = FIELDS(report), [LS_MEMBER_MESSAGE_ENDED] = FIELDS(ended),
+    [LS_MEMBER_MESSAGE_REVOKE] = FIELDS(revoke), [LS_MEMBER_MESSAGE_VERDICT] = FIELDS(verdict),
+    [LS_MEMBER_MESSAGE_RESUME] = FIELDS(resume),
 };
 
 /* --- views ------------------------------------------------------------------------------------ */
 
 /* What is each node's own: its workers' ranks, and names that it lacks. */
-static void put_own(ls_str *out, const ls_messages *w)
+static void put_own(ls_str *out, const ls_member_message *w)
 {
     size_t known = w->known <= w->roster->bytes.len ? w->known : 0;
 
@@ -94,10 +94,10 @@ static void put_list(ls_str *out, const ls_members *m)
         ls_wire_codec_put(out, m->ports[r], 2);
 }
 
-static void get_own(ls_wire_codec *in, ls_messages *w)
+static void get_own(ls_wire_codec *in, ls_member_message *w)
 {
     w->workers = (int)ls_wire_codec_get(in, 2);
-    in->bad |= w->workers > LS_MESSAGES_WORKERS;
+    in->bad |= w->workers > LS_MEMBER_MESSAGE_WORKERS;
     for (int i = 0; i < w->workers && !in->bad; i++) {
         uint64_t rank = ls_wire_codec_get(in, 4);
         in->bad |= rank > LS_MEMBERS_RANKS;
@@ -142,7 +142,7 @@ static void check_list(ls_wire_codec *in, uint64_t ranks)
     in->bad |= left != 0 || in->left != 2 * ranks;
 }
 
-static void get_view(ls_wire_codec *in, ls_messages *w)
+static void get_view(ls_wire_codec *in, ls_member_message *w)
 {
     const ls_view_plan *plan = &w->view.plan;
 
@@ -162,16 +162,16 @@ static void get_view(ls_wire_codec *in, ls_messages *w)
  *
  *     roster   0 h0   1 h1   2 h2   3 h3        list   first 0, 1 node; first 2, 2 nodes
  *     members  h0, h2, h3                       (h1 is gone, and keeps its number) */
-ls_status ls_messages_unpack(ls_messages *message, ls_roster *roster)
+ls_status ls_member_message_unpack(ls_member_message *message, ls_roster *roster)
 {
-    ls_messages *w = message;
+    ls_member_message *w = message;
     ls_members *m = &w->members;
     ls_wire_codec in = w->list;
     run r = {.first = 0};
     uint64_t at = 0, left, nodes;
     ls_status st = LS_OK;
 
-    if (w->kind != LS_MESSAGES_VIEW || !in.at)
+    if (w->kind != LS_MEMBER_MESSAGE_VIEW || !in.at)
         return LS_OK;
     if (w->names.left > 0)
         LS_TRY(st, ls_roster_learn(roster, w->known, w->names.at, w->names.left), out);
@@ -203,54 +203,55 @@ out:
 
 /* --- all -------------------------------------------------------------------------------------- */
 
-void ls_messages_encode(const ls_messages *message, ls_str *out)
+void ls_member_message_encode(const ls_member_message *message, ls_str *out)
 {
-    ls_messages_encode_own(message, out);
-    ls_messages_encode_shared(message, out);
+    ls_member_message_encode_own(message, out);
+    ls_member_message_encode_shared(message, out);
 }
 
-void ls_messages_encode_shared(const ls_messages *message, ls_str *out)
+void ls_member_message_encode_shared(const ls_member_message *message, ls_str *out)
 {
-    if (message->kind != LS_MESSAGES_VIEW)
+    if (message->kind != LS_MEMBER_MESSAGE_VIEW)
         return;
     ls_wire_codec_put_fields(out, message, shared, LS_COUNT(shared));
     put_list(out, &message->members);
 }
 
-void ls_messages_encode_own(const ls_messages *message, ls_str *out)
+void ls_member_message_encode_own(const ls_member_message *message, ls_str *out)
 {
     ls_wire_codec_put(out, (uint64_t)message->kind, 1);
     ls_wire_codec_put(out, (uint64_t)message->worker, 2);
     ls_wire_codec_put_fields(out, message, fields[message->kind].list, fields[message->kind].n);
-    if (message->kind == LS_MESSAGES_REPORT)
+    if (message->kind == LS_MEMBER_MESSAGE_REPORT)
         ls_config_digest_encode(&message->config_digest, out);
-    if (message->kind == LS_MESSAGES_VIEW)
+    if (message->kind == LS_MEMBER_MESSAGE_VIEW)
         put_own(out, message);
 }
 
 /* What the rows of the table cannot say: the values that a field may have. */
-static bool in_range(const ls_messages *w)
+static bool in_range(const ls_member_message *w)
 {
     return w->report.unreached >= 0 && w->report.unreached <= LS_MEMBERS_RANKS &&
            w->record.code <= LS_EINTR && w->code <= 255 && w->verdict <= LS_VIEW_DROP &&
            w->stood >= -1 && w->stood < LS_MEMBERS_RANKS;
 }
 
-ls_status ls_messages_decode(ls_messages *message, const void *bytes, size_t len)
+ls_status ls_member_message_decode(ls_member_message *message, const void *bytes, size_t len)
 {
-    ls_messages *w = message;
+    ls_member_message *w = message;
     ls_wire_codec in = {.at = bytes, .left = len};
 
-    *w = (ls_messages){.kind = (ls_messages_kind)ls_wire_codec_get(&in, 1), .record = {.file = ""}};
+    *w = (ls_member_message){.kind = (ls_member_message_kind)ls_wire_codec_get(&in, 1),
+                             .record = {.file = ""}};
     w->worker = (int)ls_wire_codec_get(&in, 2);
-    in.bad |= w->kind < LS_MESSAGES_REPORT || w->kind > LS_MESSAGES_STANDS ||
-              w->worker >= LS_MESSAGES_WORKERS;
+    in.bad |= w->kind < LS_MEMBER_MESSAGE_REPORT || w->kind > LS_MEMBER_MESSAGE_RESUME ||
+              w->worker >= LS_MEMBER_MESSAGE_WORKERS;
     if (!in.bad)
         ls_wire_codec_get_fields(&in, w, fields[w->kind].list, fields[w->kind].n);
     in.bad |= !in_range(w);
-    if (w->kind == LS_MESSAGES_REPORT)
+    if (w->kind == LS_MEMBER_MESSAGE_REPORT)
         ls_config_digest_decode(&w->config_digest, &in);
-    if (w->kind == LS_MESSAGES_VIEW)
+    if (w->kind == LS_MEMBER_MESSAGE_VIEW)
         get_view(&in, w);
     return ls_wire_codec_done(&in) ? LS_OK
                                    : ls_fail(LS_EDATA, "a message between agents is damaged");

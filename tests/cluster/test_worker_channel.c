@@ -1,4 +1,4 @@
-/* test_heal.c -- membership with real processes: this one is the agent, its children are workers.
+/* test_worker_channel.c -- membership with real processes: this one is the agent, its children are workers.
  *
  * A worker asks for a view, writes down what it got, and does what a byte tells it: 'l' it has lost
  * the others and asks again, 'r' it is ready, 'e' it ends well. */
@@ -10,23 +10,23 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "base/time.h"
-#include "cluster/member/heal.h"
+#include "cluster/member/worker_channel.h"
 
 enum { MOST = 4 };
 
 typedef struct note { /* what a worker got */
     ls_status st;
-    ls_heal_view view;
+    ls_worker_channel_view view;
     char segment[16]; /* what lies in the memory of its view */
 } note;
 
 typedef struct agent {
-    ls_heal *heal;
+    ls_worker_channel *heal;
     int workers;
     int lines[MOST]; /* to each worker, and from it */
     pid_t pids[MOST];
     int segment_fd, revoked;
-    char why[LS_HEAL_CAUSE];
+    char why[LS_WORKER_CHANNEL_CAUSE];
 } agent;
 
 static ls_status make(void *context, uint64_t generation, int ranks, int *fd_out)
@@ -58,12 +58,12 @@ static _Noreturn void worker(int line, int64_t have)
 
     do {
         note n = {.st = LS_OK};
-        ls_heal_fds fds = {-1, -1};
+        ls_worker_channel_fds fds = {-1, -1};
         if (order == 'r') {
-            ls_heal_ready();
+            ls_worker_channel_ready();
             continue;
         }
-        n.st = ls_heal_ask(&report, NULL, &n.view, &fds);
+        n.st = ls_worker_channel_ask(&report, NULL, &n.view, &fds);
         if (n.st == LS_OK && !n.view.dismissed &&
             pread(fds.segment, n.segment, sizeof n.segment, 0) != sizeof n.segment)
             _exit(2);
@@ -86,7 +86,7 @@ static void start_late(agent *a, int i, int64_t have)
     int pair[2];
 
     LS_CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
-    snprintf(number, sizeof number, "%d", ls_heal_ends(a->heal)[i]);
+    snprintf(number, sizeof number, "%d", ls_worker_channel_ends(a->heal)[i]);
     a->pids[i] = fork();
     if (a->pids[i] == 0) {
         setenv("LINESHAFT_FD_HEAL", number, 1);
@@ -102,18 +102,19 @@ static void start_late(agent *a, int i, int64_t have)
 static void start(agent *a, int i, int64_t have)
 {
     start_late(a, i, have);
-    ls_heal_started(a->heal, i, a->pids[i]);
+    ls_worker_channel_started(a->heal, i, a->pids[i]);
 }
 
 static void open_agent(agent *a, int workers, ls_view_rules rules, int64_t patience_ns)
 {
     *a = (agent){.workers = workers, .segment_fd = -1};
-    LS_CHECK_OK(ls_heal_open(&a->heal, &(ls_heal_args){.workers = workers,
-                                                       .patience_ns = patience_ns,
-                                                       .make = make,
-                                                       .revoke = give_up,
-                                                       .context = a,
-                                                       .rules = rules}));
+    LS_CHECK_OK(
+        ls_worker_channel_open(&a->heal, &(ls_worker_channel_args){.workers = workers,
+                                                                   .patience_ns = patience_ns,
+                                                                   .make = make,
+                                                                   .revoke = give_up,
+                                                                   .context = a,
+                                                                   .rules = rules}));
     for (int i = 0; i < workers; i++)
         a->lines[i] = -1;
     for (int i = 0; i < workers; i++)
@@ -132,7 +133,7 @@ static note await(agent *a, int i)
     note n;
 
     while (recv(a->lines[i], &n, sizeof n, MSG_DONTWAIT) != sizeof n) {
-        LS_CHECK_EQ(ls_heal_attend(a->heal).task, LS_HEAL_NOTHING);
+        LS_CHECK_EQ(ls_worker_channel_attend(a->heal).task, LS_WORKER_CHANNEL_NOTHING);
         LS_CHECK(ls_time_now_ns() < soon);
         usleep(500);
     }
@@ -144,7 +145,8 @@ static ls_view_verdict end(agent *a, int i, int signal)
     kill(a->pids[i], signal);
     LS_CHECK_EQ(waitpid(a->pids[i], NULL, 0), a->pids[i]);
     a->pids[i] = 0;
-    return ls_heal_ended(a->heal, i, &(ls_view_end){.signal = signal}, "worker was killed");
+    return ls_worker_channel_ended(a->heal, i, &(ls_view_end){.signal = signal},
+                                   "worker was killed");
 }
 
 static void close_agent(agent *a)
@@ -156,7 +158,7 @@ static void close_agent(agent *a)
         }
         close(a->lines[i]);
     }
-    ls_heal_close(a->heal);
+    ls_worker_channel_close(a->heal);
     close(a->segment_fd);
 }
 
@@ -206,10 +208,10 @@ LS_TEST(heal_takes_reports_that_come_before_the_start_is_known)
     LS_CHECK_OK(await(&a, 0).st);
     LS_CHECK_EQ(end(&a, 0, SIGKILL), LS_VIEW_RESTART);
     start_late(&a, 0, 10);
-    readable = (struct pollfd){.fd = ls_heal_fd(a.heal), .events = POLLIN};
+    readable = (struct pollfd){.fd = ls_worker_channel_fd(a.heal), .events = POLLIN};
     LS_CHECK_EQ(poll(&readable, 1, 60000), 1);
-    LS_CHECK_EQ(ls_heal_attend(a.heal).task, LS_HEAL_NOTHING);
-    ls_heal_started(a.heal, 0, a.pids[0]);
+    LS_CHECK_EQ(ls_worker_channel_attend(a.heal).task, LS_WORKER_CHANNEL_NOTHING);
+    ls_worker_channel_started(a.heal, 0, a.pids[0]);
     note n = await(&a, 0);
     LS_CHECK_OK(n.st);
     LS_CHECK_EQ(n.view.plan.generation, 2);
@@ -254,17 +256,17 @@ LS_TEST(heal_kills_who_is_stopped_or_does_not_come)
     for (int i = 0; i < 3; i++)
         await(&a, i);
     for (int late = 2; late >= 1; late--) { /* 2 is stopped; 1 never reports */
-        ls_heal_order order = {.task = LS_HEAL_NOTHING};
+        ls_worker_channel_order order = {.task = LS_WORKER_CHANNEL_NOTHING};
         int64_t soon = ls_test_soon();
         if (late == 2)
             kill(a.pids[2], SIGSTOP);
         else
             tell(&a, 0, 'l');
-        while (order.task == LS_HEAL_NOTHING && ls_time_now_ns() < soon) {
-            order = ls_heal_attend(a.heal);
+        while (order.task == LS_WORKER_CHANNEL_NOTHING && ls_time_now_ns() < soon) {
+            order = ls_worker_channel_attend(a.heal);
             usleep(500);
         }
-        LS_CHECK_EQ(order.task, LS_HEAL_KILL);
+        LS_CHECK_EQ(order.task, LS_WORKER_CHANNEL_KILL);
         LS_CHECK_EQ(order.worker, late);
         LS_CHECK_EQ(end(&a, late, SIGKILL), LS_VIEW_DROP);
         if (late == 2) { /* the others come */
@@ -289,9 +291,9 @@ LS_TEST(heal_lets_nobody_wait_when_the_job_ends)
     await(&a, 1);
     tell(&a, 0, 'l');
     while (a.revoked == 0)
-        LS_CHECK_EQ(ls_heal_attend(a.heal).task, LS_HEAL_NOTHING);
+        LS_CHECK_EQ(ls_worker_channel_attend(a.heal).task, LS_WORKER_CHANNEL_NOTHING);
     LS_CHECK_STR(a.why, "lost the others");
-    ls_heal_finish(a.heal);
+    ls_worker_channel_finish(a.heal);
     LS_CHECK_EQ(await(&a, 0).st, LS_EPEER);
     tell(&a, 1, 'l'); /* also who asks later */
     LS_CHECK_EQ(await(&a, 1).st, LS_EPEER);
@@ -314,14 +316,14 @@ LS_TEST(heal_lets_go_who_comes_back_when_the_work_is_done)
         if (early) {
             start(&a, 1, 11);
             for (int i = 0; i < 20; i++) { /* it is heard */
-                LS_CHECK_EQ(ls_heal_attend(a.heal).task, LS_HEAL_NOTHING);
+                LS_CHECK_EQ(ls_worker_channel_attend(a.heal).task, LS_WORKER_CHANNEL_NOTHING);
                 usleep(2000);
             }
         }
         tell(&a, 0, 'e');
         LS_CHECK_EQ(waitpid(a.pids[0], NULL, 0), a.pids[0]);
         a.pids[0] = 0;
-        ls_heal_left(a.heal, 0);
+        ls_worker_channel_left(a.heal, 0);
         if (!early)
             start(&a, 1, 11);
         note n = await(&a, 1);

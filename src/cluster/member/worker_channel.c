@@ -1,18 +1,18 @@
-/* heal.c -- the workers of a node: their messages, and how long they may take.
+/* worker_channel.c -- the workers of a node: their messages, and how long they may take.
  *
  *   state of a place   leaves it
- *   AWAY               REPORT -> WAITS; ls_heal_ended() -> AWAY or OUT
- *   WAITS              the coordinator's VIEW -> IN; ls_heal_ended() -> AWAY or OUT
- *   IN                 REPORT -> WAITS; ls_heal_ended() -> AWAY or OUT; ls_heal_left() -> DONE
+ *   AWAY               REPORT -> WAITS; ls_worker_channel_ended() -> AWAY or OUT
+ *   WAITS              the coordinator's VIEW -> IN; ls_worker_channel_ended() -> AWAY or OUT
+ *   IN                 REPORT -> WAITS; ls_worker_channel_ended() -> AWAY or OUT; ls_worker_channel_left() -> DONE
  *
  * The agent's loop calls in; nothing here waits. A view is revoked by breaking the memory that its
- * ranks share, which fails every call that they are in; they come back to ls_heal_ask() by
+ * ranks share, which fails every call that they are in; they come back to ls_worker_channel_ask() by
  * themselves.
  *
  * Nothing is decided here but that a worker is too late. Messages to and from the coordinator may
  * cross each other: so a report has a number, and a view that answers an older report is not given
  * to the process that is there now. */
-#include "cluster/member/heal.h"
+#include "cluster/member/worker_channel.h"
 
 #include <errno.h>
 #include <sys/epoll.h>
@@ -33,14 +33,14 @@ typedef struct worker_message { /* by a worker */
     uint32_t magic, kind;
     int32_t pid;
     ls_view_report report;
-    char why[LS_HEAL_CAUSE]; /* for which it has lost the others; "": it begins */
+    char why[LS_WORKER_CHANNEL_CAUSE]; /* for which it has lost the others; "": it begins */
     ls_config_digest config_digest;
 } worker_message;
 
 typedef struct agent_message { /* by the agent */
     uint32_t magic, kind;
     int32_t pid;
-    ls_heal_view view;
+    ls_worker_channel_view view;
 } agent_message;
 
 /* --- a worker's side -------------------------------------------------------------------------- */
@@ -56,7 +56,7 @@ static int own_end(void)
     return text && *text && !*end && fd > 2 && fd < 1 << 20 ? (int)fd : -1;
 }
 
-bool ls_heal_has_agent(void)
+bool ls_worker_channel_has_agent(void)
 {
     return own_end() >= 0;
 }
@@ -71,22 +71,22 @@ static bool say(const worker_message *s)
     return n == (ssize_t)sizeof *s;
 }
 
-/* The note that the next ls_heal_note() returns. One thread calls. */
-static char noted[LS_HEAL_CAUSE];
+/* The note that the next ls_worker_channel_note() returns. One thread calls. */
+static char noted[LS_WORKER_CHANNEL_CAUSE];
 static int64_t noted_ns;
 
 static bool take_note(const agent_message *t)
 {
     if (t->magic != MAGIC || t->pid != getpid() || t->kind != NOTE)
         return false;
-    snprintf(noted, sizeof noted, "%.*s", LS_HEAL_CAUSE - 1, t->view.cause);
+    snprintf(noted, sizeof noted, "%.*s", LS_WORKER_CHANNEL_CAUSE - 1, t->view.cause);
     noted_ns = t->view.noticed_ns;
     return true;
 }
 
 /* Notes lie in the same socket as views. Only a note in front, or what was meant for a dead process, is
- * taken out; a REGROUP stays for ls_heal_regroups(). */
-bool ls_heal_note(char *text_out, size_t cap, int64_t *took_ns_out)
+ * taken out; a REGROUP stays for ls_worker_channel_regroups(). */
+bool ls_worker_channel_note(char *text_out, size_t cap, int64_t *took_ns_out)
 {
     int fd = own_end();
     agent_message t;
@@ -102,11 +102,11 @@ bool ls_heal_note(char *text_out, size_t cap, int64_t *took_ns_out)
 }
 
 /* The next message; descriptors that did not come are -1. False: the agent is gone. */
-static bool hear(agent_message *t, ls_heal_fds *fds_out)
+static bool hear(agent_message *t, ls_worker_channel_fds *fds_out)
 {
     union {
         struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(ls_heal_fds))];
+        char bytes[CMSG_SPACE(sizeof(ls_worker_channel_fds))];
     } control = {.bytes = ""};
     struct iovec body = {t, sizeof *t};
     struct msghdr m = {.msg_iov = &body,
@@ -115,7 +115,7 @@ static bool hear(agent_message *t, ls_heal_fds *fds_out)
                        .msg_controllen = sizeof control.bytes};
     ssize_t n;
 
-    *fds_out = (ls_heal_fds){-1, -1};
+    *fds_out = (ls_worker_channel_fds){-1, -1};
     do
         n = recvmsg(own_end(), &m, MSG_CMSG_CLOEXEC);
     while (n < 0 && errno == EINTR);
@@ -137,20 +137,21 @@ static void close_fd(int *fd)
  *
  *     REPORT ->      REGROUP of the old view     dropped: the rank has come anyway
  *                    VIEW for pid 71 (dead)      its descriptors are closed
- *                    NOTE                        kept for ls_heal_note()
+ *                    NOTE                        kept for ls_worker_channel_note()
  *                    VIEW for this pid           the answer */
-ls_status ls_heal_ask(const ls_view_report *report, const ls_config_digest *config_digest,
-                      ls_heal_view *view_out, ls_heal_fds *fds_out)
+ls_status ls_worker_channel_ask(const ls_view_report *report, const ls_config_digest *config_digest,
+                                ls_worker_channel_view *view_out, ls_worker_channel_fds *fds_out)
 {
     worker_message s = {.magic = MAGIC, .kind = REPORT, .pid = getpid(), .report = *report};
     ls_err_record lost = *ls_err_last();
-    ls_heal_fds fds;
+    ls_worker_channel_fds fds;
     agent_message t;
 
     if (config_digest)
         s.config_digest = *config_digest;
     s.report.unreached = lost.unreached;
-    snprintf(s.why, sizeof s.why, "%.*s", LS_HEAL_CAUSE - 1, lost.code == LS_OK ? "" : lost.text);
+    snprintf(s.why, sizeof s.why, "%.*s", LS_WORKER_CHANNEL_CAUSE - 1,
+             lost.code == LS_OK ? "" : lost.text);
     if (!say(&s))
         return ls_fail_sys(LS_EPEER, "the agent of this rank cannot be reached");
     while (hear(&t, &fds)) {
@@ -165,8 +166,8 @@ ls_status ls_heal_ask(const ls_view_report *report, const ls_config_digest *conf
         close_fd(&fds.members);
         (void)take_note(&t);
         if (mine && t.kind == DISMISS) {
-            *view_out = (ls_heal_view){.dismissed = true};
-            *fds_out = (ls_heal_fds){-1, -1};
+            *view_out = (ls_worker_channel_view){.dismissed = true};
+            *fds_out = (ls_worker_channel_fds){-1, -1};
             ls_err_clear();
             return LS_OK;
         }
@@ -177,8 +178,8 @@ ls_status ls_heal_ask(const ls_view_report *report, const ls_config_digest *conf
     return ls_fail(LS_EPEER, "the agent of this rank is gone");
 }
 
-/* A message that is for nobody is taken out; one that ls_heal_ask() needs stays. */
-bool ls_heal_regroups(uint64_t generation)
+/* A message that is for nobody is taken out; one that ls_worker_channel_ask() needs stays. */
+bool ls_worker_channel_regroups(uint64_t generation)
 {
     int fd = own_end();
     agent_message t;
@@ -195,11 +196,11 @@ bool ls_heal_regroups(uint64_t generation)
     return false;
 }
 
-void ls_heal_ready(void)
+void ls_worker_channel_ready(void)
 {
     const worker_message s = {.magic = MAGIC, .kind = READY, .pid = getpid()};
 
-    if (ls_heal_has_agent())
+    if (ls_worker_channel_has_agent())
         (void)say(&s);
 }
 
@@ -217,12 +218,12 @@ typedef struct place { /* of a worker */
     ls_view_verdict verdict; /* on its end */
     bool asked, answered;    /* the coordinator was asked for it; and has answered */
     int rank;                /* in the last view; -1: none */
-    ls_messages last;        /* its last REPORT or ENDED */
+    ls_member_message last;  /* its last REPORT or ENDED */
     worker_message early;    /* a report of a process that we have not heard of yet; kind 0: none */
 } place;
 
-struct ls_heal {
-    ls_heal_args args;
+struct ls_worker_channel {
+    ls_worker_channel_args args;
     ls_coordinator *coordinator; /* owned: of a job of one node; NULL: args.say reaches it */
     int fd;                      /* epoll of our ends */
     place *places;               /* owned: one for each worker, */
@@ -232,12 +233,12 @@ struct ls_heal {
     int64_t reached; /* as the last view knew it */
     int64_t lost_ns; /* when the view was given up; 0: it is whole */
     bool finished;
-    char run_lease[LS_HEAL_RUN_LEASE];
+    char run_lease[LS_WORKER_CHANNEL_RUN_LEASE];
     bool stops; /* the job must end: why */
     ls_err_record why;
 };
 
-static void stop(ls_heal *heal, const ls_err_record *why)
+static void stop(ls_worker_channel *heal, const ls_err_record *why)
 {
     if (!heal->stops)
         heal->why = *why;
@@ -245,8 +246,8 @@ static void stop(ls_heal *heal, const ls_err_record *why)
 }
 
 /* To the coordinator: a call in a job of one node, a message otherwise. Its answers come back through
- * ls_heal_hear(), in the first case before this returns. */
-static void send_message(ls_heal *h, const ls_messages *message)
+ * ls_worker_channel_hear(), in the first case before this returns. */
+static void send_message(ls_worker_channel *h, const ls_member_message *message)
 {
     int64_t now = ls_time_now_ns();
 
@@ -258,17 +259,17 @@ static void send_message(ls_heal *h, const ls_messages *message)
     ls_coordinator_do_due(h->coordinator, now);
 }
 
-void ls_heal_set_run_lease(ls_heal *heal, const char *run_lease)
+void ls_worker_channel_set_run_lease(ls_worker_channel *heal, const char *run_lease)
 {
     snprintf(heal->run_lease, sizeof heal->run_lease, "%s", run_lease);
 }
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
-static void on_tell(void *context, int node, const ls_messages *message)
+static void on_tell(void *context, int node, const ls_member_message *message)
 {
     (void)node;
-    ls_heal_hear(context, message);
+    ls_worker_channel_hear(context, message);
 }
 
 /* The failure of a worker is shown by its verdict. */
@@ -281,7 +282,7 @@ static void on_stop(void *context, int node, int code, const ls_err_record *why)
 
 /* The coordinator of a job that has this node only. No node comes or is sent away, so nobody waits
  * for call() or expel(), and nothing but a message makes anything due. */
-static ls_status open_coordinator(ls_heal *h)
+static ls_status open_coordinator(ls_worker_channel *h)
 {
     const ls_coordinator_args args = {
         .rules = h->args.rules, .tell = on_tell, .stop = on_stop, .context = h};
@@ -297,7 +298,7 @@ out:
 
 /* The worker's end is made once and inherited by each process in this place, so a restart needs no new
  * socket, and what the old process had not read is read, and dropped, by the new one. */
-static ls_status open_place(ls_heal *h, int i)
+static ls_status open_place(ls_worker_channel *h, int i)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)i};
     int pair[2];
@@ -311,10 +312,10 @@ static ls_status open_place(ls_heal *h, int i)
     return LS_OK;
 }
 
-ls_status ls_heal_open(ls_heal **heal_out, const ls_heal_args *args)
+ls_status ls_worker_channel_open(ls_worker_channel **heal_out, const ls_worker_channel_args *args)
 {
     size_t n = (size_t)args->workers;
-    ls_heal *h = ls_mem_alloc(sizeof *h);
+    ls_worker_channel *h = ls_mem_alloc(sizeof *h);
     ls_status st = LS_OK;
 
     if (!h)
@@ -337,11 +338,11 @@ ls_status ls_heal_open(ls_heal **heal_out, const ls_heal_args *args)
     *heal_out = h;
 out:
     if (st != LS_OK)
-        ls_heal_close(h);
+        ls_worker_channel_close(h);
     return st;
 }
 
-void ls_heal_close(ls_heal *heal)
+void ls_worker_channel_close(ls_worker_channel *heal)
 {
     if (!heal)
         return;
@@ -356,27 +357,27 @@ void ls_heal_close(ls_heal *heal)
     ls_mem_free(heal);
 }
 
-const int *ls_heal_ends(const ls_heal *heal)
+const int *ls_worker_channel_ends(const ls_worker_channel *heal)
 {
     return heal->ends;
 }
 
-void ls_heal_close_ends(ls_heal *heal)
+void ls_worker_channel_close_ends(ls_worker_channel *heal)
 {
     for (int i = 0; i < heal->args.workers; i++)
         close_fd(&heal->ends[i]);
 }
 
-int ls_heal_fd(const ls_heal *heal)
+int ls_worker_channel_fd(const ls_worker_channel *heal)
 {
     return heal->fd;
 }
 
 /* --- what the agent sees ---------------------------------------------------------------------- */
 
-static void accept_said(ls_heal *h, int worker, worker_message *s);
+static void accept_said(ls_worker_channel *h, int worker, worker_message *s);
 
-void ls_heal_started(ls_heal *heal, int worker, pid_t pid)
+void ls_worker_channel_started(ls_worker_channel *heal, int worker, pid_t pid)
 {
     place *p = &heal->places[worker];
     worker_message early = p->early;
@@ -390,11 +391,11 @@ void ls_heal_started(ls_heal *heal, int worker, pid_t pid)
         accept_said(heal, worker, &early);
 }
 
-static void tell(const place *p, const agent_message *t, const ls_heal_fds *fds);
+static void tell(const place *p, const agent_message *t, const ls_worker_channel_fds *fds);
 
 /* The work is done, and no worker here trains any longer: those that wait were not needed, or were
  * started for one that died when all had finished. */
-static void dismiss_idle(const ls_heal *h)
+static void dismiss_idle(const ls_worker_channel *h)
 {
     const agent_message t = {.kind = DISMISS};
     bool done = false;
@@ -411,9 +412,9 @@ static void dismiss_idle(const ls_heal *h)
             tell(&h->places[i], &t, NULL);
 }
 
-void ls_heal_left(ls_heal *heal, int worker)
+void ls_worker_channel_left(ls_worker_channel *heal, int worker)
 {
-    const ls_messages message = {.kind = LS_MESSAGES_LEFT, .worker = worker};
+    const ls_member_message message = {.kind = LS_MEMBER_MESSAGE_LEFT, .worker = worker};
 
     heal->places[worker].pid = 0;
     heal->places[worker].state = LS_VIEW_DONE;
@@ -429,16 +430,17 @@ static ls_view_verdict settle(place *p)
     return p->verdict;
 }
 
-ls_view_verdict ls_heal_ended(ls_heal *heal, int worker, const ls_view_end *end, const char *why)
+ls_view_verdict ls_worker_channel_ended(ls_worker_channel *heal, int worker, const ls_view_end *end,
+                                        const char *why)
 {
-    ls_heal *h = heal;
+    ls_worker_channel *h = heal;
     place *p = &h->places[worker];
-    ls_messages message = {.kind = LS_MESSAGES_ENDED,
-                           .worker = worker,
-                           .signal = end->signal,
-                           .code = end->signal ? 128 + end->signal : end->code,
-                           .asked = end->asked,
-                           .error = end->error != NULL};
+    ls_member_message message = {.kind = LS_MEMBER_MESSAGE_ENDED,
+                                 .worker = worker,
+                                 .signal = end->signal,
+                                 .code = end->signal ? 128 + end->signal : end->code,
+                                 .asked = end->asked,
+                                 .error = end->error != NULL};
 
     p->pid = 0;
     p->state = LS_VIEW_OUT;
@@ -464,14 +466,14 @@ ls_view_verdict ls_heal_ended(ls_heal *heal, int worker, const ls_view_end *end,
 
 /* --- messages of workers ---------------------------------------------------------------------- */
 
-static void accept_said(ls_heal *h, int worker, worker_message *s)
+static void accept_said(ls_worker_channel *h, int worker, worker_message *s)
 {
     place *p = &h->places[worker];
-    ls_messages message = {.kind = LS_MESSAGES_READY, .worker = worker};
+    ls_member_message message = {.kind = LS_MEMBER_MESSAGE_READY, .worker = worker};
 
     s->why[sizeof s->why - 1] = '\0';
     if (s->kind == REPORT) {
-        message.kind = LS_MESSAGES_REPORT;
+        message.kind = LS_MEMBER_MESSAGE_REPORT;
         message.report = s->report;
         message.report.serial = ++p->serial;
         message.config_digest = s->config_digest;
@@ -488,7 +490,7 @@ static void accept_said(ls_heal *h, int worker, worker_message *s)
 }
 
 /* A new process may be quicker than the news of its start: its report waits for that. */
-static void take(ls_heal *h, int worker)
+static void take(ls_worker_channel *h, int worker)
 {
     place *p = &h->places[worker];
     worker_message s;
@@ -503,7 +505,7 @@ static void take(ls_heal *h, int worker)
     }
 }
 
-static void tell(const place *p, const agent_message *t, const ls_heal_fds *fds)
+static void tell(const place *p, const agent_message *t, const ls_worker_channel_fds *fds)
 {
     union {
         struct cmsghdr align;
@@ -532,15 +534,15 @@ static void tell(const place *p, const agent_message *t, const ls_heal_fds *fds)
 
 /* Local ranks are counted here: with workers of ranks 4, -1 (a spare) and 5 this node has 2 local ranks,
  * 0 and 1. The memory that they share is made for exactly these. */
-static ls_status give_view(ls_heal *h, const ls_messages *w)
+static ls_status give_view(ls_worker_channel *h, const ls_member_message *w)
 {
-    const ls_messages_view *v = &w->view;
+    const ls_member_message_view *v = &w->view;
     agent_message t = {.kind = VIEW,
                        .view = {.plan = v->plan,
                                 .begun = v->begun,
                                 .lost_ns = v->lost_ns < 0 ? 0 : ls_time_now_ns() - v->lost_ns,
                                 .noticed_ns = v->noticed_ns}};
-    ls_heal_fds fds = {-1, -1};
+    ls_worker_channel_fds fds = {-1, -1};
     ls_status st = LS_OK;
 
     memcpy(t.view.cause, v->cause, sizeof t.view.cause);
@@ -573,7 +575,7 @@ out:
     return st;
 }
 
-static void give_up_view(ls_heal *h, const char *why)
+static void give_up_view(ls_worker_channel *h, const char *why)
 {
     if (h->generation == 0 || h->lost_ns != 0)
         return;
@@ -583,7 +585,7 @@ static void give_up_view(ls_heal *h, const char *why)
     h->args.revoke(h->args.context, why);
 }
 
-static void regroup(const ls_heal *h)
+static void regroup(const ls_worker_channel *h)
 {
     const agent_message t = {.kind = REGROUP, .view = {.plan = {.generation = h->generation}}};
 
@@ -593,7 +595,7 @@ static void regroup(const ls_heal *h)
 }
 
 /* The rank that writes events is the first of those here, if it is on this node at all. */
-void ls_heal_tell(ls_heal *heal, const char *what, int64_t took_ns)
+void ls_worker_channel_tell(ls_worker_channel *heal, const char *what, int64_t took_ns)
 {
     const place *first = NULL;
     agent_message t = {.kind = NOTE, .view = {.noticed_ns = took_ns}};
@@ -609,24 +611,24 @@ void ls_heal_tell(ls_heal *heal, const char *what, int64_t took_ns)
         tell(first, &t, NULL);
 }
 
-void ls_heal_hear(ls_heal *heal, const ls_messages *message)
+void ls_worker_channel_hear(ls_worker_channel *heal, const ls_member_message *message)
 {
-    ls_heal *h = heal;
+    ls_worker_channel *h = heal;
 
     if (h->finished)
         return;
     switch (message->kind) {
-    case LS_MESSAGES_VIEW:
+    case LS_MEMBER_MESSAGE_VIEW:
         if (message->view.plan.generation > h->generation && give_view(h, message) != LS_OK)
             stop(h, ls_err_last());
         break;
-    case LS_MESSAGES_REVOKE:
+    case LS_MEMBER_MESSAGE_REVOKE:
         give_up_view(h, message->why);
         break;
-    case LS_MESSAGES_REGROUP:
+    case LS_MEMBER_MESSAGE_REGROUP:
         regroup(h);
         break;
-    case LS_MESSAGES_VERDICT:
+    case LS_MEMBER_MESSAGE_VERDICT:
         if (message->worker < h->args.workers && h->places[message->worker].asked) {
             h->places[message->worker].answered = true;
             h->places[message->worker].verdict = message->verdict;
@@ -639,19 +641,19 @@ void ls_heal_hear(ls_heal *heal, const ls_messages *message)
 
 /* In the order in which the messages were first sent: how each stood, then what has changed since. The
  * new coordinator takes a repeated REPORT or ENDED as if it were the first. */
-void ls_heal_restate(ls_heal *heal)
+void ls_worker_channel_restate(ls_worker_channel *heal)
 {
-    ls_heal *h = heal;
+    ls_worker_channel *h = heal;
 
     for (int i = 0; i < h->args.workers; i++) {
         place *p = &h->places[i];
-        const ls_messages stands = {.kind = LS_MESSAGES_STANDS,
-                                    .worker = i,
-                                    .past = ls_heal_recall(h),
-                                    .stood = p->rank,
-                                    .out = p->state == LS_VIEW_OUT && !p->asked};
-        const ls_messages left = {.kind = LS_MESSAGES_LEFT, .worker = i};
-        send_message(h, &stands);
+        const ls_member_message resume = {.kind = LS_MEMBER_MESSAGE_RESUME,
+                                          .worker = i,
+                                          .past = ls_worker_channel_recall(h),
+                                          .stood = p->rank,
+                                          .out = p->state == LS_VIEW_OUT && !p->asked};
+        const ls_member_message left = {.kind = LS_MEMBER_MESSAGE_LEFT, .worker = i};
+        send_message(h, &resume);
         if (p->state == LS_VIEW_DONE)
             send_message(h, &left);
         else if (p->state == LS_VIEW_WAITS || (p->asked && !p->answered))
@@ -659,7 +661,7 @@ void ls_heal_restate(ls_heal *heal)
     }
 }
 
-ls_view_past ls_heal_recall(const ls_heal *heal)
+ls_view_past ls_worker_channel_recall(const ls_worker_channel *heal)
 {
     return (ls_view_past){heal->generation, heal->begun, heal->reached};
 }
@@ -668,7 +670,7 @@ ls_view_past ls_heal_recall(const ls_heal *heal)
 
 /* How long this worker may be as it is; 0: as long as it likes. One that still computes while the
  * others wait for it has not yet heard of the loss: it may do so for BUSY times the patience. */
-static int64_t limit_of(const ls_heal *h, place *p)
+static int64_t limit_of(const ls_worker_channel *h, place *p)
 {
     int64_t patience = h->args.patience_ns;
     ls_process_stat stat;
@@ -687,7 +689,7 @@ static int64_t limit_of(const ls_heal *h, place *p)
 }
 
 /* The first worker that has been away for too long; -1: none. */
-static int too_late(ls_heal *h)
+static int too_late(ls_worker_channel *h)
 {
     int64_t now = ls_time_now_ns();
 
@@ -719,31 +721,31 @@ static void mark_late(place *p, int worker)
 
 /* One order at a time, the most urgent first: the end of the job, a verdict that has come, a worker
  * that is too late. */
-static ls_heal_order next_order(ls_heal *h)
+static ls_worker_channel_order next_order(ls_worker_channel *h)
 {
     if (h->stops) {
         ls_err_adopt(&h->why);
-        return (ls_heal_order){.task = LS_HEAL_STOP};
+        return (ls_worker_channel_order){.task = LS_WORKER_CHANNEL_STOP};
     }
     for (int i = 0; i < h->args.workers; i++)
         if (h->places[i].answered)
-            return (ls_heal_order){
-                .task = LS_HEAL_VERDICT, .worker = i, .verdict = settle(&h->places[i])};
+            return (ls_worker_channel_order){
+                .task = LS_WORKER_CHANNEL_VERDICT, .worker = i, .verdict = settle(&h->places[i])};
     int late = too_late(h);
     if (late < 0)
-        return (ls_heal_order){.task = LS_HEAL_NOTHING};
+        return (ls_worker_channel_order){.task = LS_WORKER_CHANNEL_NOTHING};
     mark_late(&h->places[late], late);
-    return (ls_heal_order){.task = LS_HEAL_KILL, .worker = late};
+    return (ls_worker_channel_order){.task = LS_WORKER_CHANNEL_KILL, .worker = late};
 }
 
-ls_heal_order ls_heal_attend(ls_heal *heal)
+ls_worker_channel_order ls_worker_channel_attend(ls_worker_channel *heal)
 {
-    ls_heal *h = heal;
+    ls_worker_channel *h = heal;
     struct epoll_event events[64];
     int n;
 
     if (h->finished)
-        return (ls_heal_order){.task = LS_HEAL_NOTHING};
+        return (ls_worker_channel_order){.task = LS_WORKER_CHANNEL_NOTHING};
     while ((n = epoll_wait(h->fd, events, LS_COUNT(events), 0)) > 0)
         for (int i = 0; i < n; i++) {
             int worker = (int)events[i].data.u32;
@@ -754,9 +756,9 @@ ls_heal_order ls_heal_attend(ls_heal *heal)
     return next_order(h);
 }
 
-void ls_heal_finish(ls_heal *heal)
+void ls_worker_channel_finish(ls_worker_channel *heal)
 {
-    ls_heal *h = heal;
+    ls_worker_channel *h = heal;
     const agent_message t = {.kind = END};
 
     h->finished = true;
