@@ -16,7 +16,7 @@ package_of() {
     yaml-0.1) echo libyaml-dev ;;
     zlib) echo zlib1g-dev ;;
     libpcre2-8) echo libpcre2-dev ;;
-    libcrypto) echo libssl-dev ;;
+    libcrypto | libssl) echo libssl-dev ;;
     lib*) echo "$1-dev" ;;
     *) echo "lib$1-dev" ;;
     esac
