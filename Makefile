@@ -42,7 +42,7 @@ CFLAGS += $(BASE_FLAGS) $(WARN) $(MODE_FLAGS_$(MODE)) $(PKG_CFLAGS)
 LDFLAGS += -pthread $(filter -fsanitize=address% -fsanitize=thread,$(MODE_FLAGS_$(MODE)))
 
 PKGS := yaml-0.1 jansson libzstd zlib libxxhash libisal libpcre2-8 libutf8proc hwloc \
-  libcrypto libssl
+  libcrypto libssl sqlite3
 ifeq ($(filter clean help deps,$(MAKECMDGOALS)),)
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 PKG_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null)

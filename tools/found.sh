@@ -17,6 +17,7 @@ package_of() {
     zlib) echo zlib1g-dev ;;
     libpcre2-8) echo libpcre2-dev ;;
     libcrypto | libssl) echo libssl-dev ;;
+    sqlite3) echo libsqlite3-dev ;;
     lib*) echo "$1-dev" ;;
     *) echo "lib$1-dev" ;;
     esac

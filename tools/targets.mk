@@ -2,7 +2,7 @@
 # Lines that begin with "##" are what `make help` prints.
 
 DEPS := gcc make pkg-config libyaml-dev libjansson-dev libzstd-dev zlib1g-dev libxxhash-dev \
-  libisal-dev libpcre2-dev libutf8proc-dev libhwloc-dev libssl-dev
+  libisal-dev libpcre2-dev libutf8proc-dev libhwloc-dev libssl-dev libsqlite3-dev
 TEST_DEPS := $(DEPS) g++ librandom123-dev clang clang-format-14 libclang-rt-14-dev zstd shellcheck \
   man-db python3-minimal
 # What one thread does alone is too slow under ThreadSanitizer to be worth it: schedules of
@@ -112,7 +112,7 @@ ifeq ($(MODE),fuzz)
 # libFuzzer calls LLVMFuzzerTestOneInput(); no header of ours declares it.
 build/fuzz/tests/fuzz/%.o: CFLAGS += -Wno-missing-prototypes
 # Rooms above all of those whose formats are read.
-FUZZ_OBJ := $(filter-out $(foreach room,optim layout parallel plan train launch cli,build/fuzz/$(room)/%),$(LIB_OBJ))
+FUZZ_OBJ := $(filter-out $(foreach room,optim layout parallel plan train launch observe cli,build/fuzz/$(room)/%),$(LIB_OBJ))
 $(FUZZERS): build/fuzz/%: build/fuzz/tests/fuzz/%.o $(FUZZ_OBJ)
 	@echo "  link   $@"
 	@$(CC) -fsanitize=fuzzer,address,undefined -pthread -o $@ $^ $(LIBS)
