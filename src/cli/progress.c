@@ -17,7 +17,9 @@ enum { BAR_LONG = 24, BAR_SHORT = 10, EDGE = 4, DRAW_MS = 100, LINE_S = 5, LINE_
 
 void ls_progress_init(ls_progress *progress, const ls_args *args)
 {
-    *progress = (ls_progress){.quiet = ls_args_has(args, "quiet"), .val_loss = (double)NAN};
+    *progress = (ls_progress){.quiet = ls_args_has(args, "quiet"),
+                              .verbose = ls_args_has(args, "verbose"),
+                              .val_loss = (double)NAN};
     ls_term_init(&progress->term, STDOUT_FILENO, args);
 }
 
@@ -80,7 +82,10 @@ static void show_run(const ls_event_start *e)
     printf("train   %s, learning rate %.4g", e->optimizer, e->lr);
     if (e->lr_factor < 1 || e->lr_factor > 1)
         printf(" (%.4g times %.4g, by train.lr_rule)", e->lr / e->lr_factor, e->lr_factor);
-    printf(", %lld step%s of warm-up\n", (long long)e->warmup, e->warmup == 1 ? "" : "s");
+    printf(", %lld step%s of warm-up", (long long)e->warmup, e->warmup == 1 ? "" : "s");
+    if (e->warmup_written > 0)
+        printf(" (train.warmup: %lld is longer than the run)", (long long)e->warmup_written);
+    printf("\n");
 }
 
 static void show_place(const ls_event_start *e)
@@ -115,18 +120,32 @@ static void show_place(const ls_event_start *e)
                e->ranks > 1 ? "all ranks are on one node" : "there is one rank");
 }
 
+/* One line; with -v what it is made of. */
+static void show_memory(const ls_progress *p, const ls_ledger *ledger)
+{
+    double host = (double)ls_ledger_host_total(ledger) / (double)LS_MIB;
+    ls_str table;
+
+    if (!p->verbose) {
+        printf("memory  %.1f MiB needed", (double)ls_ledger_total(ledger) / (double)LS_MIB);
+        if (host > 0)
+            printf(", and %.1f MiB of the host", host);
+        printf(" (-v: for what)\n");
+        return;
+    }
+    ls_str_init(&table);
+    ls_ledger_print(ledger, &table);
+    printf("memory\n%s", table.p);
+    ls_str_release(&table);
+}
+
 static void show_start(ls_progress *p, const ls_event_start *e)
 {
-    ls_str ledger;
-
     if (p->quiet)
         return;
     show_run(e);
     show_place(e);
-    ls_str_init(&ledger);
-    ls_ledger_print(e->ledger, &ledger);
-    printf("memory\n%s", ledger.p);
-    ls_str_release(&ledger);
+    show_memory(p, e->ledger);
     if (e->first_step > 0)
         printf("resumed after step %lld\n", (long long)e->first_step);
     if (p->term.cursor) { /* a first step may take long: show that it is under way */
@@ -223,6 +242,10 @@ void ls_progress_line(const ls_progress *p, const ls_event_step *e, bool bar, in
         snprintf(part, sizeof part, "  eta %s", number);
         fits = fits && fit(line, width, part);
     }
+    snprintf(part, sizeof part, "  lr %.3g  grad %.3g", e->lr, e->grad_norm);
+    fits = fits && fit(line, width, part);
+    snprintf(part, sizeof part, "  epoch %.2f", e->epoch);
+    fits = fits && fit(line, width, part);
     if (fits)
         fit_split(p, width, line);
 }
@@ -249,6 +272,24 @@ static void show_step(ls_progress *p, const ls_event_step *e)
         printf("%s\n", line.p);
     }
     ls_str_release(&line);
+    fflush(stdout);
+}
+
+/* On a line of its own, which stays. */
+static void show_eval(ls_progress *p, const ls_event_eval *e)
+{
+    char loss[24], before[24];
+
+    loss_text(e->val_loss, loss, sizeof loss);
+    loss_text(p->val_loss, before, sizeof before);
+    clear_bar(p);
+    if (!p->quiet) {
+        printf("validation after step %lld: loss %s", (long long)e->step, loss);
+        if (!isnan(p->val_loss))
+            printf(" (before: %s)", before);
+        printf("\n");
+    }
+    p->val_loss = e->val_loss;
     fflush(stdout);
 }
 
@@ -309,9 +350,9 @@ static void show_summary(const ls_event_summary *e)
                e->val_loss);
     printf("\n");
     if (e->steps_here > 0)
-        printf("speed   %s tok/s (median); %lld step%s in %s, the first after %.2f s\n", speed,
-               (long long)e->steps_here, e->steps_here == 1 ? "" : "s", took,
-               e->start_to_first_step_s);
+        printf("speed   %s tok/s (%s); %lld step%s in %s, the first after %.2f s\n", speed,
+               e->is_mean ? "mean" : "median", (long long)e->steps_here,
+               e->steps_here == 1 ? "" : "s", took, e->start_to_first_step_s);
     if (e->steps_here > 0 && e->peak_flops > 0) /* not known on a GPU */
         printf("        MFU %.1f %% of %.0f GFLOP/s measured here (6 N + 6 L C T per token)\n",
                100 * e->mfu, e->peak_flops / 1e9);
@@ -367,7 +408,7 @@ void ls_progress_event(void *context, const ls_event *event)
         show_step(p, &event->step);
         break;
     case LS_EVENT_EVAL:
-        p->val_loss = event->eval.val_loss;
+        show_eval(p, &event->eval);
         break;
     case LS_EVENT_SAMPLE:
         if (!p->quiet)

@@ -8,7 +8,7 @@
 
 typedef struct ls_progress {
     ls_term term; /* of standard output */
-    bool quiet;
+    bool quiet, verbose;
     bool drawn;                  /* the bar is on the screen */
     int64_t shown_ns;            /* when it was last drawn */
     double val_loss;             /* last one; NaN: none */

@@ -19,7 +19,9 @@ enum {
     CALL_TOKENS_GPU = 65536,
     LEAF_MOST = 8,
     DEFAULT_STEPS = 1000,
-    WARMUP_MOST = 100
+    WARMUP_MOST = 100,
+    WARMUP_PART = 10, /* of a run that was shortened */
+    MINUTES = 10
 };
 
 static const ls_option *row_of(const char *key)
@@ -177,6 +179,48 @@ static ls_status resolve_tokenizer(ls_run *run)
     return run->data.tokenizer ? LS_OK : LS_ENOMEM;
 }
 
+/* The option that ends the run first. */
+static const char *horizon_key(const ls_run *run)
+{
+    return run->train.steps && ls_check_horizon(run) == run->train.steps ? "train.steps"
+                                                                         : "train.tokens";
+}
+
+/* "run.yaml:6:50, shortened from 100" */
+static ls_status note_shorter(ls_run *run, const char *key, int64_t written)
+{
+    ls_run_origin *origin = &run->origins[ls_option_index(row_of(key))];
+
+    origin->where =
+        ls_arena_printf(&run->arena, "%s, shortened from %lld", origin->where, (long long)written);
+    return origin->where ? LS_OK : LS_ENOMEM;
+}
+
+/* What the length of the run overrules: --set train.steps=30 makes a short run of any run file, whose
+ * warm-up and decay were chosen for its own length. Where both stand in one place it is a mistake, which
+ * check_rate() reports. */
+static ls_status shorten(ls_run *run)
+{
+    int64_t horizon = ls_check_horizon(run);
+    ls_run_source end = horizon ? ls_check_origin(run, horizon_key(run))->source : LS_RUN_DEFAULT;
+    ls_status st = LS_OK;
+
+    if (run->train.warmup > horizon && end > ls_check_origin(run, "train.warmup")->source) {
+        run->train.warmup_written = run->train.warmup;
+        run->train.warmup = horizon / WARMUP_PART;
+        LS_TRY(st, note_shorter(run, "train.warmup", run->train.warmup_written), out);
+    }
+    if (run->train.schedule == LS_LR_SCHEDULE_WSD &&
+        run->train.warmup + run->train.decay > horizon &&
+        end > ls_check_origin(run, "train.decay")->source) {
+        run->train.decay_written = run->train.decay;
+        run->train.decay = ls_min_i64(horizon / 5, horizon - run->train.warmup);
+        LS_TRY(st, note_shorter(run, "train.decay", run->train.decay_written), out);
+    }
+out:
+    return st;
+}
+
 ls_status ls_check_resolve(ls_run *run)
 {
     ls_status st = LS_OK;
@@ -200,6 +244,9 @@ ls_status ls_check_resolve(ls_run *run)
         run->train.warmup = ls_min_i64(ls_check_horizon(run) / 20, WARMUP_MOST);
     if (take_auto(run, "train.decay"))
         run->train.decay = ls_check_horizon(run) / 5;
+    if (take_auto(run, "checkpoint.minutes"))
+        run->checkpoint.minutes = run->checkpoint.every > 0 ? MINUTES : 0;
+    st = shorten(run);
 out:
     return st;
 }
@@ -575,13 +622,6 @@ static ls_status check_sources(const ls_run *run)
         return ls_check_clash(run, "data.weights", texts ? "data.text" : "data.shards",
                               "there must be one weight per entry");
     return LS_OK;
-}
-
-/* The option that ends the run first. */
-static const char *horizon_key(const ls_run *run)
-{
-    return run->train.steps && ls_check_horizon(run) == run->train.steps ? "train.steps"
-                                                                         : "train.tokens";
 }
 
 static ls_status check_end(const ls_run *run)

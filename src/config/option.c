@@ -51,8 +51,11 @@ const int ls_option_section_count = (int)LS_COUNT(ls_option_sections);
 #define STRING(field, ...) KEYED(#field, field, STRING, __VA_ARGS__)
 #define STRINGS(field, ...) KEYED(#field, field, STRINGS, __VA_ARGS__)
 
-enum { FREE = false, FIXED = true }; /* FIXED: a run that resumes must have the same value */
-#define REQUIRED NULL                /* in place of a default */
+/* What a run that resumes may have instead. */
+#define FREE LS_OPTION_FREE
+#define FIXED LS_OPTION_FIXED
+#define ON_WORD LS_OPTION_ON_WORD
+#define REQUIRED NULL /* in place of a default */
 
 const ls_option ls_options[] = {
     STRING(name, FREE, "auto", "Name of the run; it becomes the name of the run folder.",
@@ -478,7 +481,12 @@ const ls_option ls_options[] = {
          "rows of the batch's tokens. The result does not depend on it."),
 
     INT(checkpoint.every, FREE, "100", 0, LS_OPTION_BIG,
-        "Save after this many steps; 0: only at the end.", .unit = "steps"),
+        "Save after this many steps; 0: only at the end, unless checkpoint.minutes is set.",
+        .unit = "steps"),
+    FLOAT(checkpoint.minutes, FREE, "auto", 0, 1e6,
+          "Save also when the last save is this many minutes ago, after the step that is under "
+          "way; the first rank's clock decides. 0: never.",
+          .unit = "minutes", .when_auto = "10, or 0 where checkpoint.every is 0"),
     INT(checkpoint.keep, FREE, "2", 1, 1000000,
         "How many of the newest checkpoints are kept; older ones are removed. A run keeps at least "
         "two, because the newest may turn out to be damaged. Pinned ones (lineshaft ckpt pin) "

@@ -26,6 +26,13 @@ enum { LS_OPTION_MOST = 192, LS_OPTION_NAMES = 12 };
 /* Largest integer of any option: exact in a double and in JSON. */
 #define LS_OPTION_BIG 9007199254740991.0
 
+/* Whether a run that resumes may have another value than its checkpoint. */
+typedef enum ls_option_resume {
+    LS_OPTION_FREE,
+    LS_OPTION_FIXED,  /* it may not */
+    LS_OPTION_ON_WORD /* where the command line names the key: train --change KEY */
+} ls_option_resume;
+
 typedef struct ls_option {
     const char *key; /* "batch.sequences"; without a dot at the top level */
     ls_option_type type;
@@ -38,7 +45,7 @@ typedef struct ls_option {
     const char *limit;                  /* why other values that might be expected are refused */
     const char *doc;                    /* one or two sentences */
     size_t offset;                      /* of the field in ls_run */
-    bool fixed;                         /* a run that resumes must have the same value */
+    ls_option_resume fixed;             /* what a run that resumes may have instead */
 } ls_option;
 
 /* A group of keys: "batch". */

@@ -97,6 +97,8 @@ typedef enum ls_recompute {
     LS_RECOMPUTE_FULL,
     LS_RECOMPUTE_AUTO
 } ls_recompute;
+/* Whether the checkpoint of the lowest validation loss is kept; auto: with train.patience. */
+typedef enum ls_keep_best { LS_KEEP_BEST_AUTO, LS_KEEP_BEST_ON, LS_KEEP_BEST_OFF } ls_keep_best;
 typedef enum ls_balance_mode { LS_BALANCE_OFF, LS_BALANCE_AUTO } ls_balance_mode;
 typedef enum ls_sync { LS_SYNC_ALLREDUCE, LS_SYNC_LOCAL, LS_SYNC_PS } ls_sync;
 typedef enum ls_compress {
@@ -183,14 +185,17 @@ typedef struct ls_run {
     struct {
         int64_t steps;         /* stop after this many; 0: no such limit */
         int64_t tokens;        /* stop after this many tokens; 0: no such limit */
+        double epochs;         /* stop after this many passes over the text; 0: no such limit */
         double seconds;        /* stop after this much training time; 0: no such limit */
         double target_loss;    /* stop when validation loss is at or below; 0: no such limit */
+        int64_t patience;      /* stop after this many evaluations without a better one; 0: never */
         double lr, min_lr;     /* min_lr: where the schedule ends, default a tenth of lr */
         ls_lr_rule lr_rule;    /* what both are multiplied by, see optim/lr_schedule.h */
         int64_t lr_base_batch; /* sequences for which they were chosen; 0: no rule */
         ls_lr_schedule schedule;
-        int64_t warmup; /* steps */
-        int64_t decay;  /* wsd: steps of the final decay; auto: a fifth of steps */
+        int64_t warmup;                        /* steps */
+        int64_t warmup_written, decay_written; /* that do not fit into the run; 0: they do */
+        int64_t decay; /* wsd: steps of the final decay; auto: a fifth of steps */
         ls_optimizer optimizer;
         double beta1, beta2, eps, weight_decay;
         double momentum;             /* muon: of matrices; sgd */
@@ -198,6 +203,7 @@ typedef struct ls_run {
         double adamw_lr;             /* muon: of what it leaves to AdamW; 0: lr */
         double clip;                 /* 0: off */
         double balance_loss, z_loss; /* of routers, times a token's own loss */
+        double neftune;              /* noise on embeddings; 0: none */
         int64_t seed;
         ls_reduce reduce;
         ls_round rounding;
@@ -240,9 +246,11 @@ typedef struct ls_run {
         bool sparse;       /* only used rows of an embedding are sent */
     } ps;                  /* sync: ps */
     struct {
-        int64_t every;      /* steps; 0: only at the end */
+        int64_t every;      /* steps; 0: not by steps */
+        double minutes;     /* since the last save; 0: not by time. Both 0: only at the end */
         int64_t keep;       /* newest checkpoints kept */
         int64_t keep_every; /* and those of steps that are multiples of this; 0: none */
+        ls_keep_best best;
         const char *mirror; /* a second store; "": none */
         const char *key;    /* file that signs; "": none */
         bool take_unsigned;
@@ -290,5 +298,18 @@ typedef struct ls_run {
     struct ls_run_origin *origins; /* one per option row, see config/explain.h */
     const char **sections;         /* where each section of the table stands; NULL: nowhere */
 } ls_run;
+
+/* Whether the checkpoint of the lowest validation loss is kept. */
+static inline bool ls_run_keeps_best(const ls_run *run)
+{
+    return run->checkpoint.best == LS_KEEP_BEST_ON ||
+           (run->checkpoint.best == LS_KEEP_BEST_AUTO && run->train.patience > 0);
+}
+
+/* Whether the run saves before its end. */
+static inline bool ls_run_saves(const ls_run *run)
+{
+    return run->checkpoint.every > 0 || run->checkpoint.minutes > 0 || ls_run_keeps_best(run);
+}
 
 LS_C_END

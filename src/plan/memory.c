@@ -11,6 +11,7 @@
  *     snapshot 1425 MiB (what a save reads)   activations: by batch.group and recomputation */
 #include "plan/memory.h"
 
+#include "config/explain.h"
 #include "model/decode.h"
 #include "model/pass.h"
 #include "layout/replicas.h"
@@ -68,7 +69,7 @@ ls_dtype ls_memory_type(const ls_run *run)
 int64_t ls_memory_snapshot_bytes(const ls_run *run, const ls_model *model, const ls_mesh *mesh,
                                  bool discrete, int kind)
 {
-    bool keeps = discrete || run->checkpoint.every > 0 || ls_mesh_divides(mesh);
+    bool keeps = discrete || ls_run_saves(run) || ls_mesh_divides(mesh);
 
     if (mesh && ls_mesh_saves_parts(mesh))
         keeps = ls_mesh_parts_weights(mesh) &&
@@ -103,7 +104,7 @@ static int64_t resident_bytes(const ls_memory_args *args, int kind)
 int64_t ls_memory_parts_bytes(const ls_run *run, const ls_model *model, const ls_mesh *world,
                               const ls_mesh *mesh_slice)
 {
-    if (!world || !ls_mesh_saves_parts(world) || run->checkpoint.every == 0)
+    if (!world || !ls_mesh_saves_parts(world) || !ls_run_saves(run))
         return 0;
     return ls_ckpt_ranges_elements(run, model, mesh_slice) * (int64_t)sizeof(float);
 }
@@ -193,7 +194,7 @@ static void predict_replica(const ls_memory_args *args, ls_ledger *ledger)
 
     ls_ledger_add(ledger, "replicas", "common weights, outer momentum, differences on their way",
                   ls_local_sgd_bytes(&local));
-    if (args->run->checkpoint.every > 0)
+    if (ls_run_saves(args->run))
         ls_ledger_add(ledger, "own snapshot", "what a replica saves by itself",
                       ls_memory_replica_kinds(args->run, args->mesh) * array);
 }
@@ -808,9 +809,12 @@ static bool change_run(const ls_memory_args *args, int change, ls_run *run, char
     } else if (change == 4 && run->batch.leaf > 1) {
         run->batch.leaf = 1;
         snprintf(text, 96, "batch.leaf: 1");
-    } else if (change == 5 && run->checkpoint.every > 0) {
+    } else if (change == 5 && ls_run_saves(run) && !ls_run_keeps_best(run)) {
+        const ls_option *minutes = ls_option_find("checkpoint.minutes");
+        bool set = run->origins && !ls_explain_origin(run, minutes)->automatic;
         run->checkpoint.every = 0;
-        snprintf(text, 96, "checkpoint.every: 0");
+        run->checkpoint.minutes = 0;
+        snprintf(text, 96, "checkpoint.every: 0%s", set ? " and checkpoint.minutes: 0" : "");
     } else if (change == 6 && can_offload(args)) {
         run->device.offload = args->discrete ? LS_OFFLOAD_HOST : LS_OFFLOAD_DISK;
         snprintf(text, 96, "device.offload: %s", args->discrete ? "host" : "disk");

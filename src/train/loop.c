@@ -62,6 +62,8 @@ typedef struct loop {
     int64_t skipped;              /* steps that were not finite, and are dropped */
     bool opened;                  /* the session is open, or was, and has to regroup */
     bool stop, over;              /* asked to stop; train.seconds are over: agreed by all ranks */
+    bool minutes_over;            /* checkpoint.minutes since the last save: likewise */
+    int64_t saved_ns;             /* when it was begun; before the first: when the view began */
     char unsaved[LS_PREEMPT_WHY]; /* why the last step is not saved; "": it is */
     const char *stopped_by;
 } loop;
@@ -106,7 +108,8 @@ ls_status ls_loop_run(const ls_session_args *args)
         st = *l->unsaved ? ls_fail(LS_EUNSAVED, "%s", l->unsaved)
                          : ls_fail(LS_EINTR, "step %lld is saved in \"%s\"",
                                    (long long)l->s.step_number, args->run->out);
-        ls_err_hint("Run the same command again to go on from there.");
+        ls_err_hint(args->fresh ? "Run the same command without --fresh to go on from there."
+                                : "Run the same command again to go on from there.");
     }
 out:
     ls_summary_close(&l->summary);
@@ -192,6 +195,7 @@ static ls_status train(loop *l)
     ls_status st;
 
     l->steps_in_view = 0;
+    l->saved_ns = ls_time_now_ns();
     LS_TRY(st, ls_recover_in_memory(&l->s) ? go_on(l) : begin(l), out);
     while (!l->stopped_by) {
         ls_step_clock_begin(&l->clock);
@@ -243,7 +247,7 @@ static ls_status go_on(loop *l)
     if (s->mesh.rank > 0)
         l->told = s->step_number;
     else if (plan->first_new)
-        l->told = ls_recovery_events_last_step(s);
+        l->told = ls_run_folder_last_step(s);
     if (l->met < s->step_number) {
         LS_TRY(st, meet(l), out);
     } else {
@@ -392,6 +396,11 @@ static bool due(const loop *l, int64_t every)
     return every > 0 && l->s.step_number / every > l->met / every;
 }
 
+static bool save_is_due(const loop *l)
+{
+    return l->minutes_over || due(l, l->s.run->checkpoint.every);
+}
+
 /* What ranks do together after a step. */
 static ls_status meet(loop *l)
 {
@@ -404,7 +413,7 @@ static ls_status meet(loop *l)
     LS_TRY(st, compare(l, last || l->stop), out);
     if (due(l, s->run->eval.every) || last)
         LS_TRY(st, validate(l), out);
-    if (due(l, s->run->checkpoint.every) && !last && s->save.saved_step != s->step_number)
+    if (save_is_due(l) && !last && s->save.saved_step != s->step_number)
         LS_TRY(st, save(l), out);
     LS_TRY(st, ls_save_poll(s), out);
     l->met = s->step_number;
@@ -421,14 +430,18 @@ static ls_status agree(loop *l)
     double seconds = (double)(ls_time_now_ns() - l->summary.begun_ns) / 1e9;
 
     ls_recovery_events_note(s);
-    double asked[3] = {s->args.stop && *s->args.stop,
+    double unsaved_s = (double)(ls_time_now_ns() - l->saved_ns) / 1e9;
+    double minutes = s->run->checkpoint.minutes;
+    double asked[4] = {s->args.stop && *s->args.stop,
                        s->mesh.rank == 0 && s->run->train.seconds > 0 &&
                            seconds >= s->run->train.seconds,
-                       ls_recover_regroups(s, l->steps_in_view)};
-    ls_status st = s->dp ? ls_dp_sum_numbers(s->dp, LS_F64, asked, 3) : LS_OK;
+                       ls_recover_regroups(s, l->steps_in_view),
+                       s->mesh.rank == 0 && minutes > 0 && unsaved_s >= 60 * minutes};
+    ls_status st = s->dp ? ls_dp_sum_numbers(s->dp, LS_F64, asked, 4) : LS_OK;
 
     l->stop = asked[0] > 0;
     l->over = asked[1] > 0;
+    l->minutes_over = asked[3] > 0;
     s->progress.seconds = seconds;
     if (st == LS_OK && asked[2] > 0 && !l->stop)
         st = ls_fail(LS_EPEER, "others have come");
@@ -462,7 +475,7 @@ static ls_status compare(loop *l, bool ends)
 
     ls_sdc_compare_inject(&l->s);
     if (!l->s.sdc.compare || run->heal.compare == 0 ||
-        (!ends && !due(l, run->heal.compare) && !due(l, run->checkpoint.every)))
+        (!ends && !due(l, run->heal.compare) && !save_is_due(l)))
         return LS_OK;
     st = ls_sdc_compare_compare(&l->s);
     ls_step_clock_lap(&l->clock, LS_TIME_CHECKPOINT);
@@ -489,6 +502,7 @@ static ls_status save(loop *l)
     ls_session *s = &l->s;
     ls_status st = LS_OK;
 
+    l->saved_ns = ls_time_now_ns();
     LS_TRY(st, LS_SYNC_CALL(s, save_begin, (s)), out);
     LS_TRY(st, ls_sync_save_end(s, ls_save_begin(s)), out);
     ls_step_clock_lap(&l->clock, LS_TIME_CHECKPOINT);
@@ -530,5 +544,7 @@ static void emit_step(loop *l)
                                 .sequences = sequences,
                                 .step_tokens = tokens,
                                 .tokens_left = tokens_after(s, s->progress.total_steps) - seen,
+                                .epoch = (double)ls_ramp_samples(s->run, s->step_number) /
+                                         (double)s->data.windows,
                                 .clock = &l->clock}});
 }

@@ -14,6 +14,9 @@ static void a_step(ls_progress *p, ls_step_clock *clock, ls_event_step *e)
     *e = (ls_event_step){.step = 260,
                          .total_steps = 800,
                          .loss = 1.4123,
+                         .lr = 2.5e-4,
+                         .grad_norm = 0.5234,
+                         .epoch = 0.648,
                          .tokens = 260 * 1024,
                          .step_tokens = 1024,
                          .tokens_left = 540 * 1024,
@@ -38,7 +41,7 @@ LS_TEST(progress_line_drops_whole_parts_from_the_right)
     ls_str_init(&line);
     LS_CHECK_STR(line_of(&p, &e, 156, &line),
                  "[#######.................] step 260/800  loss 1.412  val 1.438  20.5k tok/s  "
-                 "eta 0:27  forward 32% backward 66% optimizer 2%");
+                 "eta 0:27  lr 0.00025  grad 0.523  epoch 0.65  forward 32% backward 66%");
     LS_CHECK_STR(line_of(&p, &e, 76, &line),
                  "[###.......] step 260/800  loss 1.412  val 1.438  20.5k tok/s  eta 0:27");
     LS_CHECK_STR(line_of(&p, &e, 40, &line), "step 260/800  loss 1.412  val 1.438");
@@ -62,6 +65,6 @@ LS_TEST(progress_line_without_an_end_and_with_a_wild_loss)
     e.loss = 129776928.375;
     p.val_loss = (double)NAN;
     LS_CHECK_STR(line_of(&p, &e, 76, &line),
-                 "step 260  loss 1.3e+08  20.5k tok/s  forward 32% backward 66% optimizer 2%");
+                 "step 260  loss 1.3e+08  20.5k tok/s  lr 0.00025  grad 0.523  epoch 0.65");
     ls_str_release(&line);
 }

@@ -7,34 +7,9 @@
  *     ... with step 7, all load the checkpoint of step 5              "2 steps are done again" */
 #include "train/report/recovery_events.h"
 
-#include <limits.h>
 #include "base/log.h"
-#include "base/mem.h"
 #include "train/replica/recover.h"
 #include "train/sdc/sdc_compare.h"
-
-int64_t ls_recovery_events_last_step(const ls_session *session)
-{
-    static const char mark[] = "{\"event\":\"step\",\"step\":";
-    enum { TAIL = 1 << 16 };
-    char path[PATH_MAX], *text = ls_mem_alloc(TAIL + 1);
-    int64_t step = 0;
-
-    snprintf(path, sizeof path, "%s/events.jsonl", session->run->out);
-    FILE *f = text ? fopen(path, "re") : NULL;
-    if (f && fseek(f, 0, SEEK_END) == 0) {
-        long bytes = ftell(f), from = bytes > TAIL ? bytes - TAIL : 0;
-        if (fseek(f, from, SEEK_SET) == 0) {
-            text[fread(text, 1, TAIL, f)] = '\0';
-            for (const char *at = text; (at = strstr(at, mark)); at += sizeof mark - 1)
-                step = strtoll(at + sizeof mark - 1, NULL, 10);
-        }
-    }
-    if (f)
-        fclose(f);
-    ls_mem_free(text);
-    return step;
-}
 
 void ls_recovery_events_note(ls_session *s)
 {
@@ -59,7 +34,7 @@ void ls_recovery_events_note(ls_session *s)
 /* From a checkpoint: steps behind it that a rank has seen done, or that are in the events. */
 static int64_t done_again(const ls_session *s)
 {
-    int64_t seen = ls_max_i64(s->args.view.plan.reached, ls_recovery_events_last_step(s));
+    int64_t seen = ls_max_i64(s->args.view.plan.reached, ls_run_folder_last_step(s));
 
     return ls_max_i64(0, seen - s->step_number);
 }

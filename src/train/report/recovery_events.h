@@ -11,7 +11,4 @@ void ls_recovery_events_note(ls_session *session);
 /* A view that follows a loss, or that others have joined. */
 void ls_recovery_events_view(ls_session *session);
 
-/* The last step in events.jsonl; 0: none. For a first rank that was another one before. */
-int64_t ls_recovery_events_last_step(const ls_session *session);
-
 LS_C_END

@@ -192,6 +192,7 @@ ls_status ls_summary_emit(ls_summary *summary, ls_session *s, const char *stoppe
                     .tokens = ls_ramp_samples(s->run, s->step_number) * s->model.shape.T,
                     .seconds = seconds,
                     .tokens_per_s = speed,
+                    .is_mean = summary->n_speeds == 0,
                     .loss = s->progress.loss,
                     .val_loss = s->progress.val_loss,
                     .mfu = share_of_peak(s, speed, peak),

@@ -76,7 +76,7 @@ ls_status ls_save_open(ls_session *s)
     LS_TRY(st, ls_commit_token_open(s), out);
     if (!s->discrete)
         LS_TRY(st, ls_save_open_snapshot(s), out);
-    if (s->run->checkpoint.every == 0 || ls_mesh_saves_parts(&s->mesh))
+    if (!ls_run_saves(s->run) || ls_mesh_saves_parts(&s->mesh))
         goto out;
     LS_TRY(st, ls_ckpt_writer_create(&s->save.writer, s->save.store, NULL), out);
     if (s->discrete) {

@@ -93,7 +93,7 @@ ls_status ls_sharded_save_open(ls_session *s)
     LS_TRY(st, ls_save_mirror(s, p->store), out);
     if (bytes > 0)
         LS_TRY(st, ls_device_alloc(s->device, bytes, "checkpoint snapshot", &p->memory), out);
-    if (bytes > 0 || s->run->checkpoint.every > 0) /* a rank without parts says so in every save */
+    if (bytes > 0 || ls_run_saves(s->run)) /* a rank without parts says so in every save */
         LS_TRY(st, ls_ckpt_writer_create(&p->writer, p->store, NULL), out);
     LS_TRY(st, list_parts(s), out);
 out:

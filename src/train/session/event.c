@@ -26,6 +26,9 @@ static void put_start(ls_json *j, const ls_event_start *e)
     ls_json_put_str(j, "optimizer", e->optimizer);
     ls_json_put_num(j, "lr", e->lr);
     ls_json_put_num(j, "lr_factor", e->lr_factor);
+    ls_json_put_int(j, "warmup", e->warmup);
+    if (e->warmup_written > 0)
+        ls_json_put_int(j, "warmup_written", e->warmup_written);
     ls_json_put_int(j, "ranks", e->ranks);
     ls_json_put_int(j, "zero", e->zero);
     ls_json_put_int(j, "shard", e->shard);
@@ -81,6 +84,7 @@ static void put_step(ls_json *j, const ls_event_step *e)
     ls_json_put_num(j, "grad_norm", e->grad_norm);
     ls_json_put_int(j, "tokens", e->tokens);
     ls_json_put_int(j, "sequences", e->sequences);
+    ls_json_put_num(j, "epoch", e->epoch);
     ls_json_put_num(j, "tokens_per_s", e->tokens_per_s);
     if (e->loss_scale > 0) {
         ls_json_put_num(j, "loss_scale", e->loss_scale);

@@ -46,6 +46,7 @@ typedef struct ls_event_start {
     double lr;        /* at its highest, lr_factor included */
     double lr_factor; /* by train.lr_rule; 1: none */
     int64_t warmup;
+    int64_t warmup_written; /* that does not fit into the run; 0: it does */
     int ranks, zero, shard, nodes;
     int pp;                      /* stages of a pipeline; 1: there is none */
     int tp;                      /* ranks of a tensor-parallel group; 1: there is none */
@@ -82,6 +83,7 @@ typedef struct ls_event_step {
     int64_t tokens;                 /* seen since step 0 */
     int64_t sequences, step_tokens; /* of this step */
     int64_t tokens_left;            /* until total_steps */
+    double epoch;                   /* passes over the training text, with this step */
     const ls_step_clock *clock;
 } ls_event_step;
 
@@ -162,7 +164,8 @@ typedef struct ls_event_summary {
     int64_t steps, tokens; /* done in all, earlier processes included */
     int64_t steps_here;    /* by this process */
     double seconds;        /* of this process's training */
-    double tokens_per_s;   /* median after the first ten steps */
+    double tokens_per_s;   /* median after the first ten steps; with fewer steps the mean */
+    bool is_mean;          /* it is */
     double loss, val_loss, mfu, peak_flops;
     int64_t peak_bytes, ledger_bytes;
     double start_to_first_step_s;

@@ -18,6 +18,7 @@
 #include "base/fault.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "base/time.h"
 #include "config/explain.h"
 #include "hf/hf_copy.h"
@@ -116,11 +117,67 @@ ls_status ls_run_folder_open(ls_session *s)
     return ls_str_status(&s->folder.config);
 }
 
+int64_t ls_run_folder_last_step(const ls_session *session)
+{
+    static const char mark[] = "{\"event\":\"step\",\"step\":";
+    enum { TAIL = 1 << 16 };
+    char path[PATH_MAX], *text = ls_mem_alloc(TAIL + 1);
+    int64_t step = 0;
+
+    snprintf(path, sizeof path, "%s/events.jsonl", session->run->out);
+    FILE *f = text ? fopen(path, "re") : NULL;
+    if (f && fseek(f, 0, SEEK_END) == 0) {
+        long bytes = ftell(f), from = bytes > TAIL ? bytes - TAIL : 0;
+        if (fseek(f, from, SEEK_SET) == 0) {
+            text[fread(text, 1, TAIL, f)] = '\0';
+            for (const char *at = text; (at = strstr(at, mark)); at += sizeof mark - 1)
+                step = strtoll(at + sizeof mark - 1, NULL, 10);
+        }
+    }
+    if (f)
+        fclose(f);
+    ls_mem_free(text);
+    return step;
+}
+
+/* A run begins at step 0 where events of an earlier attempt lie. Without --fresh nobody has asked for
+ * that: the attempt was killed before its first save, or its checkpoints were removed. */
+static ls_status put_attempt_aside(ls_session *s, const char *path)
+{
+    char aside[PATH_MAX];
+    int64_t last = ls_run_folder_last_step(s);
+    int i = 1;
+
+    if (s->args.view.begun || s->step_number > 0 || !ls_file_exists(path))
+        return LS_OK;
+    do {
+        if ((size_t)snprintf(aside, sizeof aside, "%s/events.before-%d.jsonl", s->run->out, i) >=
+            sizeof aside)
+            return ls_fail(LS_EIO, "the path of \"%s\" is too long", path);
+    } while (ls_file_exists(aside) && i++ < 10000);
+    if (rename(path, aside) != 0)
+        return ls_fail_sys(LS_EIO, "cannot move \"%s\" to \"%s\"", path, aside);
+    if (last > 0 && !s->args.fresh) {
+        s->folder.lost_step = last;
+        ls_log(
+            LS_LOG_WARN,
+            "an earlier attempt came to step %lld and left no checkpoint: the run begins at step "
+            "0 again; the events of that attempt are in \"%s\"",
+            (long long)last, aside);
+    } else {
+        ls_log(LS_LOG_INFO, "moved the events of an earlier attempt to \"%s\"", aside);
+    }
+    return LS_OK;
+}
+
 ls_status ls_run_folder_open_events(ls_session *s)
 {
     char path[PATH_MAX];
 
     snprintf(path, sizeof path, "%s/events.jsonl", s->run->out);
+    ls_status st = put_attempt_aside(s, path);
+    if (st != LS_OK)
+        return st;
     s->folder.events_fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     return s->folder.events_fd < 0 ? ls_fail_sys(LS_EIO, "cannot write \"%s\"", path) : LS_OK;
 }

@@ -7,6 +7,7 @@
  * up is refused by its generation (checkpoint/ckpt.h). But only from the process that had the
  * folder in the view before: another job keeps what it has. */
 #pragma once
+#include <stdint.h>
 #include "base/err.h"
 
 LS_C_BEGIN
@@ -27,7 +28,11 @@ ls_status ls_run_folder_lock(const char *path, const char *former, int64_t patie
  * run uses it. */
 ls_status ls_run_folder_open(ls_session *session);
 
-/* Open events.jsonl, at its end. */
+/* The last step in events.jsonl; 0: none. For a first rank that was another one before. */
+int64_t ls_run_folder_last_step(const ls_session *session);
+
+/* Open events.jsonl, at its end. A run that begins at step 0 begins a new file: that of an earlier
+ * attempt, whose steps are lost, becomes events.before-1.jsonl, and the log names it. */
 ls_status ls_run_folder_open_events(ls_session *session);
 
 /* Another rank is the first now: close events and let go of the lock. */

@@ -71,8 +71,9 @@ typedef struct ls_session_folder {
     bool made;                         /* the folder was not there before */
     int events_fd;                     /* events.jsonl; -1: not open */
     bool events_bad;                   /* it could not be written: a warning said so, once */
-    ls_str line;                       /* the event that is being written */
-    ls_str config;                     /* the resolved run file */
+    int64_t lost_step; /* the last one of an attempt that has no checkpoint; 0: none */
+    ls_str line;       /* the event that is being written */
+    ls_str config;     /* the resolved run file */
 } ls_session_folder;
 
 /* GPUs, and what goes beside the stream of the step (session_device.c). */
@@ -113,6 +114,7 @@ typedef struct ls_session_data {
     ls_loader *loader;
     ls_batch_slice slice;   /* of each batch, this rank's part */
     char hash[LS_HASH_HEX]; /* of the tokens; saved, so that a resumed run knows them again */
+    int64_t windows;        /* samples of an epoch */
 } ls_session_data;
 
 /* What writes text samples (report/eval.c). */

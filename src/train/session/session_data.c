@@ -12,6 +12,7 @@
 #include <limits.h>
 #include "base/file.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "config/explain.h"
 #include "config/hf_config.h"
 #include "hf/hf_copy.h"
@@ -35,6 +36,20 @@ ls_status ls_session_open_tokenizer(ls_session *s)
     return ls_tokenizer_open(&s->data.tokenizer, name);
 }
 
+/* How many samples an epoch has. */
+static ls_status count_windows(ls_session *s)
+{
+    ls_sample_order *order = ls_mem_alloc(sizeof *order);
+    ls_status st = order ? ls_corpus_order(s->data.corpus, (uint64_t)s->run->train.seed,
+                                           s->run->model.context, order)
+                         : LS_ENOMEM;
+
+    if (st == LS_OK)
+        s->data.windows = order->windows;
+    ls_mem_free(order);
+    return st;
+}
+
 static ls_status open_data(ls_session *s)
 {
     char cache[PATH_MAX];
@@ -43,7 +58,7 @@ static ls_status open_data(ls_session *s)
     ls_status st = ls_corpus_open(&s->data.corpus, s->run, s->data.tokenizer, cache);
     if (st == LS_OK)
         ls_hash_hex(ls_corpus_hash(s->data.corpus), s->data.hash);
-    return st;
+    return st == LS_OK ? count_windows(s) : st;
 }
 
 ls_loader_args ls_session_loader_args(ls_session *s)

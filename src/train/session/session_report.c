@@ -124,6 +124,7 @@ static void emit_start(ls_session *s)
                                           .lr = factor * s->run->train.lr,
                                           .lr_factor = factor,
                                           .warmup = s->run->train.warmup,
+                                          .warmup_written = s->run->train.warmup_written,
                                           .ranks = ls_mesh_ranks(&s->mesh),
                                           .zero = s->mesh.zero,
                                           .shard = ls_mesh_shard_ranks(ls_model_groups_replicas(s)),
@@ -220,6 +221,20 @@ static void emit_fallback(ls_session *s)
     ls_session_incident(s, s->step_number, "resume", "an older checkpoint was used", text);
 }
 
+/* An attempt that was killed before its first save cost all of its steps. */
+static void emit_lost_attempt(ls_session *s)
+{
+    char text[160];
+
+    if (s->folder.lost_step == 0)
+        return;
+    snprintf(
+        text, sizeof text,
+        "an earlier attempt came to step %lld and left no checkpoint: its steps are done again",
+        (long long)s->folder.lost_step);
+    ls_session_incident(s, 0, "resume", "the run begins at step 0 again", text);
+}
+
 ls_status ls_session_report(ls_session *s)
 {
     ls_status st;
@@ -231,6 +246,7 @@ ls_status ls_session_report(ls_session *s)
     }
     warn_of_idle_ranks(s);
     emit_fallback(s);
+    emit_lost_attempt(s);
 out:
     return st;
 }

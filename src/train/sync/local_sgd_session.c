@@ -87,7 +87,7 @@ static ls_status open_rows(ls_session *s)
     LS_TRY(st, o->rows && o->shadows ? LS_OK : LS_ENOMEM, out);
     for (int k = 0; k < o->kinds; k++) {
         o->n_rows += ls_save_rows(&s->model, o->names[k], o->arrays[k], o->rows + o->n_rows);
-        if (s->run->checkpoint.every == 0)
+        if (!ls_run_saves(s->run))
             continue;
         LS_TRY(st,
                ls_device_alloc(s->device, s->model.trained * (int64_t)sizeof(float),
@@ -340,7 +340,7 @@ static ls_status open_store(ls_session *s)
         LS_TRY(st, ls_ckpt_open(&o->store, dir, true), out);
         LS_TRY(st, ls_signing_store(s->run, o->store), out);
     }
-    if (!o->writer && s->run->checkpoint.every > 0)
+    if (!o->writer && ls_run_saves(s->run))
         LS_TRY(st, ls_ckpt_writer_create(&o->writer, o->store, &kept), out);
 out:
     return st;
