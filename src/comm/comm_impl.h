@@ -203,10 +203,22 @@ ls_status ls_transport_choice_inject_faults(ls_fabric *fabric);
 
 /* request.c: under the lock. */
 ls_way ls_request_way(const ls_comm *comm, const ls_coll *coll);
-const char *ls_request_refuses_levels(const ls_comm *comm, const ls_coll *coll); /* why, or NULL */
 void ls_request_start(ls_comm *comm, ls_request *f); /* it progresses with the next look */
 ls_status ls_request_move_all(ls_fabric *fabric, bool *moved_out);
 const char *ls_request_algo(ls_comm *comm, const ls_coll *coll); /* of exec; "none": it refuses */
+
+/* Start a schedule over the transports. across: between the ranks at this position of all nodes.
+ * Without a free plan the request has none and stays queued. And when the schedule has ended. */
+ls_status ls_request_begin_exec(ls_comm *comm, ls_request *request, const ls_coll *coll,
+                                bool across, uint64_t tag);
+void ls_request_end_exec(ls_request *request);
+
+/* hierarchical.c: why a collective cannot go by levels, or NULL; whether a request by levels is up;
+ * start one; move all its pieces as far as they go now. */
+const char *ls_hierarchical_refuses(const ls_comm *comm, const ls_coll *coll);
+bool ls_hierarchical_up(const ls_comm *comm);
+ls_status ls_hierarchical_start(ls_comm *comm, ls_request *request);
+ls_status ls_hierarchical_move(ls_comm *comm, ls_request *request, bool *done_out);
 
 /* A transport reports LS_EDATA when the two ends of a message differ in length, which means that
  * ranks asked for different things: turn it into that failure. Other failures stay as they are. */

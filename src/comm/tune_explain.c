@@ -49,7 +49,7 @@ static void add_direct(const ls_comm *c, const ls_coll *coll, ls_way way, ls_tun
 static void add_levels(const ls_comm *c, const ls_coll *coll, ls_way way, ls_tune_table *t)
 {
     ls_tune_row row = {
-        .way = "levels", .by = "levels", .refuses = ls_request_refuses_levels(c, coll)};
+        .way = "levels", .by = "levels", .refuses = ls_hierarchical_refuses(c, coll)};
 
     if (!row.refuses) {
         const ls_cost_nodes nodes = ls_tune_nodes(c);
