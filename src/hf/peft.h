@@ -1,4 +1,4 @@
-/* peft.h -- an adapter as PEFT saves it: reading, and merging into the model it was trained beside.
+/* peft.h -- an adapter (LoRA, DoRA) as PEFT saves it: reading, and merging into the model it was trained beside.
  *
  *   adapter_config.json         its kind, alpha, the base model
  *   adapter_model.safetensors   base_model.model.MODULE.lora_A.weight [rank, inputs]

@@ -1,8 +1,8 @@
 /* stop_signals.c -- SIGTERM, SIGUSR1, Ctrl-C and SIGPIPE become a flag and a deadline. Handlers
  * only store, read clocks, write and _exit, which is allowed there.
  *
- * Slurm: SLURM_JOB_END_TIME is when the job's time is over. A signal that comes before it has until
- * then, or more, when it was preempted and the end is sooner: nobody tells. After it, SIGKILL comes
+ * Slurm: SLURM_JOB_END_TIME is the time limit of the job (walltime). A signal that comes before it has until
+ * then; a preempted job may have less, and nothing in its environment says so. After it, SIGKILL comes
  * when KillWait has passed, 30 s unless the site says otherwise. To take more time than there is
  * does no harm: the checkpoint before stays.
  *

@@ -1,7 +1,7 @@
 /* optim.c -- the table of optimizers, and what follows from its rows for all of them.
  *
  * To add one: a row of LS_OPTIMIZERS (config/optimizer.h) and a file that defines the ls_optim_row
- * of that name; nothing here knows it. */
+ * of that name; nothing here knows it. The rule itself is a row of kernels (CONTRIBUTING.md has the recipe). */
 #include "optim/optim_impl.h"
 
 #include <math.h>

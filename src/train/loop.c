@@ -1,6 +1,6 @@
 /* loop.c -- a run from its first step to its last. Read this file to know how training goes.
  *
- *   ls_loop_run      views, until one of them ends the run: after a loss the ranks that are left meet
+ *   ls_loop_run      views, until one of them ends the run: after a death the ranks that are left meet
  *                    again and go on (train/replica/recover.h)
  *     run_view       open the session (session_open.c); train; save; summary
  *       train        repeat: one_step, meet, events; until a reason to stop
@@ -135,7 +135,7 @@ out:
     return st;
 }
 
-/* Where ranks recover from losses, none of them leaves before the last one is done. */
+/* Where ranks recover from deaths, none of them leaves before the last one is done. */
 static ls_status leave_together(loop *l)
 {
     if (!l->s.args.rejoin || l->s.mesh.ranks == 1)
@@ -149,7 +149,7 @@ static bool is_finished(const loop *l)
     return !l->stop && strcmp(l->stopped_by, "seconds") != 0;
 }
 
-/* To the end of the run, or to the loss that ends the view. */
+/* To the end of the run, or to the death that ends the view. */
 static ls_status run_view(loop *l, const ls_session_args *args)
 {
     ls_session *s = &l->s;

@@ -121,7 +121,7 @@ static bool any_done(const ls_coordinator *p)
 }
 
 /* A node whose workers all wait or are given up has no part in a job that is over: nobody waits for
- * its end. id -1 is no node, and so asks whether the job is over at all. */
+ * its end. id -1 asks whether the job is over at all. */
 bool ls_coordinator_is_idle(ls_coordinator *coordinator, int id)
 {
     ls_coordinator *p = coordinator;

@@ -9,9 +9,9 @@
 #include "cluster/member/heartbeat.h"
 
 enum {
-    FLOOR = 8,   /* times the latest delay that a node may be silent */
-    FORGET = 16, /* a delay fades by this part with each sign */
-    MOST = 10    /* times dead_ns, in any case */
+    LATE_TIMES = 8, /* a node may be silent for this many times the largest recent delay */
+    FORGET = 16,    /* a delay fades by this part with each sign */
+    MOST = 10       /* times dead_ns, in any case */
 };
 
 void ls_heartbeat_heard(ls_heartbeat *heartbeat, int64_t every_ns, int64_t now)
@@ -36,7 +36,8 @@ int64_t ls_heartbeat_silent(const ls_heartbeat *heartbeat, int64_t now)
 
 bool ls_heartbeat_is_dead(const ls_heartbeat *heartbeat, int64_t dead_ns, int64_t now)
 {
-    int64_t limit = ls_min_i64(ls_max_i64(dead_ns, FLOOR * heartbeat->late_ns), MOST * dead_ns);
+    int64_t limit =
+        ls_min_i64(ls_max_i64(dead_ns, LATE_TIMES * heartbeat->late_ns), MOST * dead_ns);
 
     return ls_heartbeat_silent(heartbeat, now) > limit;
 }

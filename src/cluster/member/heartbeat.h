@@ -9,7 +9,7 @@ LS_C_BEGIN
 
 typedef struct ls_heartbeat {
     int64_t heard_ns; /* the last sign; 0: none yet */
-    int64_t late_ns;  /* the latest of the last signs, forgotten slowly */
+    int64_t late_ns;  /* the largest delay of recent signs; it decays */
     bool suspected;   /* the owner's: since the last sign */
 } ls_heartbeat;
 

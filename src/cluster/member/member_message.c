@@ -1,6 +1,6 @@
 /* member_message.c -- messages as bytes: one row of numbers for each kind, and of a view two parts,
- * because the second is made once for all nodes. Numbers that may be negative are written as
- * their 8 bytes. */
+ * because the second is made once for all nodes. Numbers that may be negative are written at
+ * full width. */
 #include "cluster/member/member_message.h"
 
 #include "cluster/member/wire_codec.h"

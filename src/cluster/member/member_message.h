@@ -1,4 +1,4 @@
-/* member_message.h -- what the agents of a job that heals tell each other about its workers.
+/* member_message.h -- messages between the agents of a job that heals, about its workers.
  *
  *   node -> coordinator   REPORT    a worker waits for a view; what it has, and why it asks
  *                         READY     it is ready to train

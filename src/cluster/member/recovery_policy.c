@@ -1,4 +1,4 @@
-/* recovery_policy.c -- the decisions about a death: restart, go on with fewer, take spares, or stop.
+/* recovery_policy.c -- the decisions about a death: restart, go on with fewer (shrink), take spares, or stop.
  *
  *     a worker ends     ls_recovery_policy_decide()      restart it, go on without it, or stop the job
  *     all others wait   ls_recovery_policy_next_view()   the ranks of the next view, spares among
@@ -50,12 +50,12 @@ static void note_error(ls_view *v, const ls_err_record *error)
 
 /* In order: an end after which another start makes no sense stops the job; after somebody has ended
  * well, nobody is started again; too few are left; otherwise it is started again while it has starts
- * left, or dropped. A guest that fails is its own affair, whatever it says. */
+ * left, or dropped. A guest that fails never stops the job. */
 ls_view_verdict ls_recovery_policy_decide(ls_view *view, int worker, const ls_view_end *end)
 {
     ls_view *v = view;
     bool guest = v->member[worker].guest;
-    bool uncounted = guest && v->member[worker].rank < 0; /* nobody has counted on it */
+    bool uncounted = guest && v->member[worker].rank < 0; /* it was in no view */
     bool restart =
         !guest && !end->asked && !end->gone && v->member[worker].restarts < v->rules.restarts;
 

@@ -155,11 +155,13 @@ void ls_view_set_left(ls_view *view, int worker);
 /* Whether every living worker waits for a view, and at least one does. */
 bool ls_view_complete(const ls_view *view);
 
-/* Workers that are in a view, wait for one or will; and whether guests wait for one, and no other
- * guest is on its way. */
+/* Workers that are in a view, wait for one or will. */
 int ls_view_alive(const ls_view *view);
-int ls_view_least(const ls_view *view); /* the ranks that must be left */
+/* The fewest ranks that a view may have. */
+int ls_view_least(const ls_view *view);
+/* Whether fewer are alive than that. */
 bool ls_view_is_short(const ls_view *view);
+/* Whether guests wait for a view, and no other guest is on its way. */
 bool ls_view_has_guests(const ls_view *view);
 
 LS_C_END

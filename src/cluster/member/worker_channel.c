@@ -214,7 +214,7 @@ typedef struct place { /* of a worker */
     bool stopped;      /* as it was when last looked at */
     char fault[80];    /* for which it was killed; "": it was not */
     ls_view_state state;
-    uint32_t serial;         /* of its last report; a process that ended takes it along */
+    uint32_t serial;         /* of its last report; raised when the process ends */
     ls_view_verdict verdict; /* on its end */
     bool asked, answered;    /* the coordinator was asked for it; and has answered */
     int rank;                /* in the last view; -1: none */
@@ -669,7 +669,7 @@ ls_view_past ls_worker_channel_recall(const ls_worker_channel *heal)
 /* --- time ------------------------------------------------------------------------------------- */
 
 /* How long this worker may be as it is; 0: as long as it likes. One that still computes while the
- * others wait for it has not yet heard of the loss: it may do so for BUSY times the patience. */
+ * others wait for it does not know yet that ranks are lost: it may do so for BUSY times the patience. */
 static int64_t limit_of(const ls_worker_channel *h, place *p)
 {
     int64_t patience = h->args.patience_ns;
@@ -679,7 +679,7 @@ static int64_t limit_of(const ls_worker_channel *h, place *p)
         !ls_process_stat_read(p->pid, &stat))
         return 0;
     bool computes = stat.ticks > p->ticks;
-    p->stopped = stat.state == 'T'; /* one that a debugger holds, 't', is let be */
+    p->stopped = stat.state == 'T'; /* one that a debugger holds, 't', is not killed */
     p->ticks = stat.ticks;
     if (p->stopped)
         return patience;

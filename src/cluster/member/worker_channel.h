@@ -1,5 +1,5 @@
-/* worker_channel.h -- workers of a node that go on when others die: what they and their agent tell each
- * other.
+/* worker_channel.h -- workers of a node that go on when others die: the messages between
+ * them and their agent.
  *
  *     worker -> agent    REPORT   my pid, the state I have; I wait for a view
  *                        READY    I am ready to train in this view
@@ -57,7 +57,7 @@ typedef struct ls_worker_channel_fds {
     int segment, members;
 } ls_worker_channel_fds;
 
-/* Report, and wait for a view, or to be dismissed. configuration digest: what must be the same on
+/* Report, and wait for a view, or to be dismissed. config_digest: what must be the same on
  * all nodes; NULL: nothing. LS_EPEER: the job is ending. */
 ls_status ls_worker_channel_ask(const ls_view_report *report, const ls_config_digest *config_digest,
                                 ls_worker_channel_view *view_out, ls_worker_channel_fds *fds_out);

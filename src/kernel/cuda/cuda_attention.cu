@@ -1,5 +1,5 @@
 /* cuda_attention.cu -- attention of our own: any type, any head size up to 256, documents, windows,
- * dropout, queries with a past.
+ * dropout, queries with a past (FlashAttention's way: nothing of size T x T in memory).
  *
  * A block owns 32 queries of one head and walks tiles of 32 keys; both lie in shared memory as
  * fp32. A warp owns 8 queries. In the products with keys a lane is a key, in the products with

@@ -1,4 +1,4 @@
-/* cuda_gemm.cu -- see cuda_gemm.cuh. Which algorithm is fastest is not known beforehand: the first
+/* cuda_gemm.cu -- matrix products (fp32, tf32, bf16, fp16, fp8) by cuBLASLt: see cuda_gemm.cuh. Which algorithm is fastest is not known beforehand: the first
  * answer of cuBLASLt's heuristics is up to a quarter slower than the best of eight. So each new
  * shape races them once, on its real inputs but into memory of its own (the race must not add to
  * gradients), keeps the winner with the descriptors, and writes it down (base/disk_cache.h) for the

@@ -63,7 +63,7 @@ ls_status ls_recover_rejoin(ls_session *s, int64_t met)
     ls_err_record why = *ls_err_last();
 
     s->progress.met = met;
-    if (s->stream) /* that of a tp group fails with it */
+    if (s->stream) /* the stream of a tp rank fails together with its group */
         ls_stream_revive(s->stream, ls_time_now_ns() + REVIVE_S * LS_NS_PER_S);
     if (ls_save_copied(s) != LS_OK) /* what is saved in the background is read until then */
         ls_log(LS_LOG_WARN, "a save is not done with the state: %s", ls_err_last()->text);

@@ -24,8 +24,8 @@ enum { LS_REPLICA_OWN, LS_REPLICA_COPY, LS_REPLICA_HELD };
 typedef struct ls_replica_pieces {
     ls_mesh_part *at; /* owned; packed: where the moments lie */
     int n;
-    ls_optimizer_span *spans; /* owned: what the optimizer reads, piece by piece, */
-    int64_t *end_span;        /* owned: up to here */
+    ls_optimizer_span *spans; /* owned: what the optimizer reads, piece by piece */
+    int64_t *end_span;        /* owned: where the spans of each piece end */
 } ls_replica_pieces;
 
 /* The spans of these pieces. Weights of a piece of whole arrays lie at their own place, packed ones where its moments lie. */
@@ -68,10 +68,10 @@ bool ls_replica_repeats(const ls_run *run);
 /* What updates the moments of packed pieces without the other ranks. It must stay where it is until
  * it is closed. */
 typedef struct ls_replica_repeat {
-    ls_optim *optim;          /* owned, */
-    void *lists;              /* with what it works in */
-    ls_replica_update update; /* that it makes */
-    const float *gradient;    /* of it */
+    ls_optim *optim;          /* owned */
+    void *lists;              /* its work memory */
+    ls_replica_update update; /* the one that it makes */
+    const float *gradient;    /* what that reads */
 } ls_replica_repeat;
 ls_status ls_replica_repeat_open(ls_replica_repeat *repeat, const ls_model *model,
                                  const ls_replica_update *update);
@@ -86,17 +86,17 @@ ls_status ls_replica_repeat_moments(ls_replica_repeat *repeat, float *const *arr
 enum { LS_REPLICA_AT_A_TIME = LS_MESH_BUCKETS }; /* messages each way */
 
 struct ls_replica_send {
-    ls_comm *comm;               /* borrowed: the ranks that divide */
-    int to, from;                /* of these: this rank's holder, and the owner of its copy */
-    bool sends;                  /* false: another shard group has the same parts */
-    bool separate;               /* ranks have the whole model: the copy has memory of its own; */
-    bool weights;                /* false: it lies in the step's arrays. And weights are divided */
-    ls_replica_pieces own, held; /* held: the copy's */
+    ls_comm *comm; /* borrowed: the ranks that divide */
+    int to, from;  /* of these: this rank's replica peer, and the owner of its copy */
+    bool sends;    /* false: another shard group has the same parts */
+    bool separate; /* the copy has memory of its own; false: it lies in the step's arrays */
+    bool weights;  /* weights are divided too (ZeRO 3) */
+    ls_replica_pieces own, held;    /* held: the copy's */
     float *copy[LS_REPLICA_ARRAYS]; /* owned, where it is separate: packed */
     ls_comm_request requests[2 * LS_REPLICA_AT_A_TIME];
     int n_requests;
-    bool begun;     /* the copy is here, */
-    bool confirmed; /* and all copies are where they belong */
+    bool begun;     /* the copy is here */
+    bool confirmed; /* all copies are where they belong */
     int64_t sent;   /* bytes */
     struct {
         bool on;                       /* the optimizer needs it (replica_repeat.c) */
@@ -121,7 +121,7 @@ typedef struct ls_replica_entry {
     int64_t received;              /* steps of which all losses were received: done, or one more */
     int64_t ready;                 /* the gradient of step `done` is here, and its norm */
     int64_t pending;               /* `done` counts an update that has to be made again */
-    ls_step_result last;           /* of the last step that was received of */
+    ls_step_result last;           /* of the last step whose losses were all received */
 } ls_replica_entry;
 
 typedef struct ls_replica_holding {

@@ -11,7 +11,7 @@
  * Gradients are kept only where this rank does not know whether the step counts: it has sent its
  * losses and has not received those of all ranks.
  *
- * Such a rank may have two holdings. Example: view 2 dies while its copies are made. A rank that
+ * Such a rank may have two holdings. Example: a rank dies in view 2 while its copies are made. A rank that
  * has its copy cannot know whether all have: others may have let go of what they kept in view 1.
  * So it keeps both states, and the ranks of view 3 choose (replica_store.c). */
 #include "train/replica/replica_store.h"

@@ -2,8 +2,8 @@
  *
  * Which step? A rank sends its losses when its gradient, that of the copy it holds, and the norm
  * are here. So a rank that has received all losses knows that two ranks can make the update of
- * every part. When one survivor has received of step 8 all others have made its update or can; when
- * none has, none has made it. Example, ZeRO with 3 ranks, each with its own part and the copy of
+ * every part. If any survivor has received all losses of step 8, every other one has made update 8 or
+ * can make it; if none has, none has made it. Example, ZeRO with 3 ranks, each with its own part and the copy of
  * another; rank 1 dies when rank 0 has received the losses of step 8 and rank 2 has not:
  *
  *     rank 0   received 8   parts 0 and 2 (copy), 8 steps
@@ -126,8 +126,8 @@ static bool is_newer(const ls_replica_entry *a, const ls_replica_entry *b)
     return a->received != b->received ? a->received > b->received : a->view > b->view;
 }
 
-/* The newest state that any rank has a part of, older than one that was looked at before (`than`;
- * nothing: none was). The same on all ranks. */
+/* The newest state that any rank has a part of, older than `than`; any state if `than` is empty.
+ * The same on all ranks. */
 static ls_replica_entry find_newest(const struct ls_replica_store *k, int ranks,
                                     const ls_replica_entry *than)
 {
@@ -182,7 +182,7 @@ static int find_sources(const ls_session *s, int ranks, const ls_replica_entry *
     return best->cut.shard;
 }
 
-/* The view that the ranks make of it. */
+/* Write base, source and met of the chosen state into the view. */
 static void tell_view(ls_session *s, int ranks, const ls_replica_entry *best)
 {
     ls_view_plan *view = &s->args.view.plan;

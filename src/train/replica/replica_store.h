@@ -15,7 +15,7 @@
 
 LS_C_BEGIN
 
-/* Whether this rank could keep its state now: then ranks that join can get it without a loss. */
+/* Whether this rank can keep its state now: then ranks that join get it from memory. */
 bool ls_replica_can_keep(const ls_session *session);
 
 /* Before the step is closed. */

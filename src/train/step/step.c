@@ -260,9 +260,9 @@ out:
     return st;
 }
 
-/* The gradient and its norm are here. A rank that has received all losses knows that all ranks have
- * come so far. Losses go to ranks with the same slice of the model only, so the ranks of one model
- * meet first. */
+/* The gradient and its norm are here. Receiving all losses proves that every rank has reached this
+ * point. Losses are exchanged only among ranks with the same slice of the model, so a barrier of the ranks
+ * of one model comes first. */
 static ls_status share_losses(ls_step *s, int64_t number, ls_step_clock *clock)
 {
     ls_status st = LS_OK;
@@ -315,7 +315,7 @@ out:
     return st;
 }
 
-/* The numbers and the batch of the step, to the device. */
+/* The batch of the step, to the device. */
 static void begin(ls_step *s, const ls_step_batch *batch, int64_t number, ls_step_state *host_state)
 {
     const ls_calls *calls = &s->now;
@@ -324,7 +324,7 @@ static void begin(ls_step *s, const ls_step_batch *batch, int64_t number, ls_ste
     if (s->spoiled || LS_FAULT("train.nonfinite.once"))
         host_state->grad_scale = NAN;
     copy_sequences(s, batch, 0, calls->own * calls->leaf);
-    if (calls->own == 0) { /* the update reads it */
+    if (calls->own == 0) { /* no call sends the scalars, and the update reads them */
         s->host_states[0] = *host_state;
         ls_step_send_scalars(s, 0);
     }

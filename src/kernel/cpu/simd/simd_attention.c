@@ -1,4 +1,5 @@
-/* simd_attention.c -- causal attention and its gradient, a tile of 64 queries by 64 keys at a time.
+/* simd_attention.c -- causal attention and its gradient, a tile of 64 queries by 64 keys at a time
+ * (FlashAttention's way: running softmax, nothing of size T x T in memory).
  *
  * Queries lie in the lanes. A tile of scores is kept turned, one row per key: S'[s][t] = k[s] .
  * q[t] is a product whose left side (keys, as they lie) is read value by value and whose right side
@@ -25,9 +26,6 @@
  * and the order of the sums depend on the position in the sequence only: not on threads, on the
  * instruction set or on other sequences. Tasks are heads (forward: or tiles of queries, when heads
  * are few; backward: key heads, which sum over the query heads that read them).
- *
- * The file is long because forward, backward and pairs share these tiles, and are inlined into one
- * another for each instruction set.
  *
  * With a past, tiles of queries still lie on multiples of 64 positions: in the first one the lanes
  * before the first query hold zeros and are not written. Few queries go another way with the same
