@@ -8,6 +8,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
+#include "cli/other_flags.h"
 
 const ls_flag ls_args_globals[] = {
     {"help", 'h', NULL, false, "Show help for the command."},
@@ -133,7 +134,7 @@ void ls_args_full_name(const ls_command *command, ls_str *out)
 
 static int slips(const char *name)
 {
-    return strlen(name) <= 3 ? 1 : 2;
+    return strlen(name) <= 4 ? 1 : 2;
 }
 
 ls_status ls_args_unknown_command(const ls_command *const *list, const ls_command *group,
@@ -182,19 +183,24 @@ static ls_status unknown_flag(const ls_command *command, const char *shown, cons
 {
     const char *best = NULL;
     int least = name ? slips(name) + 1 : 0;
-    ls_str full;
+    ls_str full, other;
 
     ls_str_init(&full);
+    ls_str_init(&other);
     ls_args_full_name(command, &full);
     ls_fail(LS_EUSAGE, "\"%s\" has no flag \"%.60s\"", full.p, shown);
-    if (name) {
+    bool known = name && ls_other_flags_suggest(command, name, &other);
+    if (name && !known) {
         near_flag(command ? command->flags : NULL, name, &least, &best);
         near_flag(ls_args_globals, name, &least, &best);
     }
-    if (best)
+    if (known)
+        ls_err_hint("%s", other.p);
+    else if (best)
         ls_err_hint("Did you mean \"--%s\"?", best);
     else
         ls_err_hint("`%s --help` lists the flags.", full.p);
+    ls_str_release(&other);
     ls_str_release(&full);
     return LS_EUSAGE;
 }

@@ -2,6 +2,9 @@
 #include "config/option.h"
 
 #include <ctype.h>
+#include "config/other_names.h"
+
+enum { LONGEST_LIST = 200 };
 
 /* Keys that a later version will have; a run file that has one deserves a better answer than
  * "unknown". */
@@ -194,8 +197,9 @@ static const char *nearest(const char *section, const char *key)
 void ls_option_suggest(const char *section, const char *key, ls_str *out)
 {
     const char *best;
+    size_t before = out->len;
 
-    if (suggest_elsewhere(key, out))
+    if (ls_other_names_suggest(key, false, out) || suggest_elsewhere(key, out))
         return;
     best = nearest(section, key);
     if (best) {
@@ -213,4 +217,9 @@ void ls_option_suggest(const char *section, const char *key, ls_str *out)
     for (int i = 0; i < ls_option_section_count && !*section; i++)
         ls_str_printf(out, ", %s", ls_option_sections[i].name);
     ls_str_append_char(out, '.');
+    if (*section && !out->failed &&
+        out->len - before > LONGEST_LIST) { /* more than anybody reads */
+        out->p[out->len = before] = '\0';
+        ls_str_printf(out, "`lineshaft help run-file` lists the keys of \"%s\".", section);
+    }
 }

@@ -18,6 +18,8 @@
 #include "config/check.h"
 #include "config/hf_config.h"
 #include "config/explain.h"
+#include "config/other_names.h"
+#include "config/unclosed.h"
 #include "config/value.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -336,7 +338,12 @@ static ls_status walk_section(loader *l, const ls_option_section *section, const
         st = where ? ls_fail(LS_EUSAGE, "%s: %s must be a mapping of keys to values", where,
                              section->name)
                    : LS_ENOMEM;
-        if (where)
+        const char *text =
+            l->event.type == YAML_SCALAR_EVENT ? (const char *)l->event.data.scalar.value : NULL;
+        const char *meant = text ? ls_other_names_of_section(section->name, text) : NULL;
+        if (where && meant)
+            ls_err_hint("Write %s: {%s: %s}.", section->name, strchr(meant, '.') + 1, text);
+        else if (where)
             ls_err_hint("Write %s: {key: value, ...}, or one indented \"key: value\" a line.",
                         section->name);
     }
@@ -423,6 +430,34 @@ static ls_status check_utf8(loader *l)
                  : LS_ENOMEM;
 }
 
+/* What does not fit is often only what follows a bracket or quote that was forgotten: then that is the message. */
+static ls_status explain_brackets(loader *l, ls_status st)
+{
+    ls_unclosed found;
+    yaml_mark_t end =
+        l->event.end_mark; /* of the event that does not fit; the parser's errors have none */
+
+    if (!ls_unclosed_find(l->text, l->len, &found))
+        return st;
+    yaml_mark_t mark = mark_of(l->text, found.offset);
+    if (l->event.type != YAML_NO_EVENT &&
+        (mark.line > end.line || (mark.line == end.line && mark.column > end.column)))
+        return st;
+    const char *where = place_of(l, mark);
+    if (!where)
+        return LS_ENOMEM;
+    if (found.extra) {
+        st = ls_fail(LS_EUSAGE, "%s: this %c closes nothing", where, found.what);
+        ls_err_hint("Remove it.");
+        return st;
+    }
+    bool quote = found.what == '"' || found.what == '\'';
+    st = ls_fail(LS_EUSAGE, "%s: the %s %c that begins here is not closed", where,
+                 quote ? "quote" : "bracket", found.what);
+    ls_err_hint("Add a %c where it ends.", quote ? found.what : found.what == '{' ? '}' : ']');
+    return st;
+}
+
 static ls_status load_text(loader *l)
 {
     ls_status st = LS_OK;
@@ -442,6 +477,8 @@ static ls_status load_text(loader *l)
     LS_TRY(st, walk_mapping(l, ""), out);
     LS_TRY(st, end_document(l), out);
 out:
+    if (st == LS_EUSAGE)
+        st = explain_brackets(l, st);
     drop_event(l);
     yaml_parser_delete(&l->parser);
     return st;
@@ -615,8 +652,12 @@ static ls_status apply_set(ls_run *run, const char *set)
         return apply_text(run, row, "true", "--set", LS_RUN_SET);
     if (ls_option_find_section(key)) {
         ls_fail(LS_EUSAGE, "--set: \"%s\" is a section", key);
-        ls_err_hint("Set one of its keys, as in --set %s.KEY=VALUE%s.", key,
-                    row ? ", or write --set mesh=auto" : "");
+        const char *meant = ls_other_names_of_section(key, set + n + 1);
+        if (meant && !row)
+            ls_err_hint("Write --set %s=%s.", meant, set + n + 1);
+        else
+            ls_err_hint("Set one of its keys, as in --set %s.KEY=VALUE%s.", key,
+                        row ? ", or write --set mesh=auto" : "");
         return LS_EUSAGE;
     }
     char *dot = strchr(key, '.');

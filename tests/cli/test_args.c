@@ -149,3 +149,27 @@ LS_TEST(args_abort_on_a_flag_that_is_not_in_the_table)
         LS_CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
     }
 }
+
+LS_TEST(args_answer_flags_of_other_programs)
+{
+    static const char *const cases[][3] = {
+        {"train", "--lr", "Write --set train.lr=VALUE."},
+        {"train", "--steps", "Write --set train.steps=VALUE."},
+        {"train", "--seed", "Write --set train.seed=VALUE."},
+        {"train", "--bf16", "Write --set precision=bf16."},
+        {"train", "--nproc_per_node=4", "Write -n N or --ranks N."},
+        {"train", "--nproc-per-node", "Write -n N or --ranks N."},
+        {"train", "--config", "The run file is an argument."},
+        {"train", "--temp", "`lineshaft train --help` lists the flags."},
+        {"generate", "--max_new_tokens", "Write -n N or --tokens N."},
+        {"generate", "--temp", "Write --temperature X."},
+        {"generate", "--top_k", "Write --top-k K."},
+    };
+    ls_args args;
+
+    for (size_t i = 0; i < LS_COUNT(cases); i++) {
+        const char *argv[] = {"lineshaft", cases[i][0], cases[i][1], "x"};
+        LS_CHECK_FAILS(ls_args_parse(&args, ls_commands, 4, argv), LS_EUSAGE, "has no flag \"--");
+        LS_CHECK_STR(ls_err_last()->hint, cases[i][2]);
+    }
+}

@@ -1,0 +1,116 @@
+/* other_flags.c -- from flags of other programs to a flag or a key of ours.
+ *
+ * In this order: our own flag with - for _; a flag of this command that other programs call by this word; for a command
+ * that takes --set, the option of that last part ("--steps" -> train.steps) or of that name elsewhere. */
+#include "cli/other_flags.h"
+
+#include "config/option.h"
+#include "config/other_names.h"
+
+static const struct {
+    const char *words,
+        *flag; /* words between spaces, as a command line has them but with _ for - */
+} rows[] = {
+    {"max_tokens max_new_tokens n_predict num_tokens n_tokens max_length max_gen_len length",
+     "tokens"},
+    {"temp", "temperature"},
+    {"repeat_penalty rep_pen", "repetition-penalty"},
+    {"ctx_size ctx n_ctx max_seq_len", "context"},
+    {"file input_file", "prompt-file"},
+    {"stop_sequence stop_token", "stop"},
+    {"gpus ngpus num_gpus n_gpus nproc_per_node nproc procs num_processes np world_size devices "
+     "ntasks",
+     "ranks"},
+    {"nnodes num_nodes num_machines", "nodes"},
+    {"master_addr master_port rdzv_endpoint", "listen"},
+    {"output output_file out_file out", "output"},
+    {"dtype torch_dtype precision outtype", "dtype"},
+    {"overwrite force restart no_resume from_scratch", "fresh"},
+    {"log_dir logs", "log-dir"},
+};
+
+/* What is no flag here but an argument, or needs none. */
+static const struct {
+    const char *words, *instead;
+} sentences[] = {
+    {"config config_file run yaml cfg", "The run file is an argument"},
+    {"model model_path model_name_or_path ckpt checkpoint m", "The model is an argument"},
+    {"resume resume_from_checkpoint",
+     "A run resumes by itself from the newest checkpoint in its folder"},
+};
+
+static const ls_flag *own_flag(const ls_command *command, const char *name)
+{
+    for (const ls_flag *f = command ? command->flags : NULL; f && f->name; f++)
+        if (strcmp(f->name, name) == 0)
+            return f;
+    return NULL;
+}
+
+static void show_flag(const ls_flag *flag, ls_str *out)
+{
+    ls_str_append(out, "Write ");
+    if (flag->letter)
+        ls_str_printf(out, "-%c%s%s or ", flag->letter, flag->value ? " " : "",
+                      flag->value ? flag->value : "");
+    ls_str_printf(out, "--%s%s%s.", flag->name, flag->value ? " " : "",
+                  flag->value ? flag->value : "");
+}
+
+/* "MODEL", "RUN": the arguments of the command name what the sentence is about. */
+static bool sentence_fits(const ls_command *command, size_t i)
+{
+    static const char *const about[] = {"RUN", "MODEL", "RUN"};
+
+    return command && command->arguments && strstr(command->arguments, about[i]);
+}
+
+/* The option with exactly this last part; of several, that of training. */
+static const ls_option *own_option(const char *name)
+{
+    const ls_option *found = NULL;
+
+    for (int i = 0; i < ls_option_count; i++)
+        if (strcmp(ls_option_leaf(&ls_options[i]), name) == 0 &&
+            (!found || ls_option_in(&ls_options[i], "train")))
+            found = &ls_options[i];
+    return found;
+}
+
+static bool suggest_setting(const char *word, ls_str *out)
+{
+    const ls_option *row = own_option(word);
+
+    if (ls_other_names_suggest(word, true, out))
+        return true;
+    if (row)
+        ls_str_printf(out, "Write --set %s=VALUE.", row->key);
+    return row;
+}
+
+bool ls_other_flags_suggest(const ls_command *command, const char *name, ls_str *out)
+{
+    char word[64], dashed[64];
+    size_t n = 0;
+
+    for (; name[n] && n + 1 < sizeof word; n++) {
+        word[n] = name[n] == '-' ? '_' : name[n];
+        dashed[n] = name[n] == '_' ? '-' : name[n];
+    }
+    word[n] = dashed[n] = '\0';
+    if (own_flag(command, dashed)) {
+        show_flag(own_flag(command, dashed), out);
+        return true;
+    }
+    for (size_t i = 0; i < LS_COUNT(rows); i++)
+        if (ls_other_names_has(rows[i].words, word) && own_flag(command, rows[i].flag)) {
+            show_flag(own_flag(command, rows[i].flag), out);
+            return true;
+        }
+    for (size_t i = 0; i < LS_COUNT(sentences); i++)
+        if (ls_other_names_has(sentences[i].words, word) && sentence_fits(command, i)) {
+            ls_str_printf(out, "%s.", sentences[i].instead);
+            return true;
+        }
+    return own_flag(command, "set") && suggest_setting(word, out);
+}

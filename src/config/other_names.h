@@ -1,0 +1,20 @@
+/* other_names.h -- what other programs call our options.
+ *
+ * People bring run files and command lines of transformers, nanoGPT, axolotl, llama.cpp and torchrun. A name of theirs
+ * that is no key here is answered with ours; it is never taken, because the value often means something else. */
+#pragma once
+#include "config/option.h"
+
+LS_C_BEGIN
+
+/* Append to out what to write here for a key of another program, with or without a section ("max_steps",
+ * "train.max_steps"): in a run file, or as --set. false, and nothing appended: no other program has it. */
+bool ls_other_names_suggest(const char *key, bool set, ls_str *out);
+
+/* The key that is most often meant where a section has this one value instead of keys ("device: cuda"); NULL: none. */
+const char *ls_other_names_of_section(const char *section, const char *value);
+
+/* Whether one of these words, between spaces, is this. */
+bool ls_other_names_has(const char *words, const char *word);
+
+LS_C_END
