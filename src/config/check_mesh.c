@@ -294,7 +294,7 @@ static ls_status check_heal(const ls_run *run)
 {
     if (run->heal.heartbeat * 2 > run->heal.dead)
         return ls_check_clash(
-            run, "heal.dead", "heal.pulse",
+            run, "heal.dead", "heal.heartbeat",
             "a machine must have time for two heartbeats before it counts as lost");
     if (run->heal.max_nodes > 0 && run->heal.max_nodes < run->heal.min_nodes)
         return ls_check_clash(run, "heal.max_nodes", "heal.min_nodes",

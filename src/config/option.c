@@ -545,9 +545,8 @@ const ls_option ls_options[] = {
     DURATION(heal.cool_down, FREE, "600", 0, 86400,
              "How long a machine in quarantine is refused; twice as long each further time.",
              .unit = "seconds"),
-    KEYED("heal.pulse", heal.heartbeat, DURATION, FREE, "0.25",
-          "How often machines send each other a heartbeat.", .unit = "seconds", .least = 0.01,
-          .most = 60),
+    DURATION(heal.heartbeat, FREE, "0.25", 0.01, 60,
+             "How often machines send each other a heartbeat.", .unit = "seconds"),
     DURATION(heal.suspect, FREE, "1", 0.01, 86400,
              "A machine that was silent for this long is named in the log (-v), and two others are "
              "asked whether they reach it.",

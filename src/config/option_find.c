@@ -14,8 +14,18 @@ static const struct {
     {"model.shared_experts", "experts that all tokens share are not built yet"},
 };
 
+/* Keys of earlier versions. Run files and run folders that have them keep working. */
+static const struct {
+    const char *was, *is;
+} renamed[] = {
+    {"heal.pulse", "heal.heartbeat"},
+};
+
 const ls_option *ls_option_find(const char *key)
 {
+    for (size_t i = 0; i < LS_COUNT(renamed); i++)
+        if (strcmp(renamed[i].was, key) == 0)
+            key = renamed[i].is;
     for (int i = 0; i < ls_option_count; i++)
         if (strcmp(ls_options[i].key, key) == 0)
             return &ls_options[i];
