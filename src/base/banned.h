@@ -1,7 +1,7 @@
 /* banned.h -- functions that this project does not use, turned into compile errors.
  *
- * Each has a safe twin: ls_str_printf() or snprintf() for sprintf and friends, ls_str_append() for
- * strcat, strtoll() or the option parser for atoi, ls_rng for rand. */
+ * Each has a safe counterpart: ls_str_printf() or snprintf() for sprintf and friends,
+ * ls_str_append() for strcat, strtoll() or the option parser for atoi, base/rng.h for rand. */
 #pragma once
 #include <stdio.h>
 #include <stdlib.h>

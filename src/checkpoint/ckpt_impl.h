@@ -67,7 +67,7 @@ struct ls_ckpt {
     int n_objects;
 };
 
-/* What signs manifests (sign.c). */
+/* What signs manifests (ckpt_sign.c). */
 typedef struct ls_ckpt_key {
     ls_secret secret;
     char *path; /* owned; for messages */
@@ -137,7 +137,7 @@ enum {
         sizeof LS_CKPT_HASH_START - 1 + LS_HASH_HEX - 1 + sizeof LS_CKPT_HASH_END - 1
 };
 
-/* --- sign.c --- */
+/* --- ckpt_sign.c --- */
 
 void ls_ckpt_key_free(ls_ckpt_key *key); /* NULL is allowed */
 /* Append the line with the signature of all text before it. */
@@ -297,7 +297,7 @@ ls_status ls_ckpt_manifest_commit(ls_ckpt_store *store, const char *path, const 
 #define LS_CKPT_TEMP ".tmp-"
 void ls_ckpt_temp_sweep(const char *path);
 
-/* --- copy.c --- */
+/* --- ckpt_copy.c --- */
 
 /* An object could not be used, for the reason in this thread's record: replace it by a whole one
  * from the mirror, and log that. The record stays. */

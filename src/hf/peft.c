@@ -69,14 +69,6 @@ static ls_status read_config(const char *folder, json_t **config_out)
     return ls_fail(LS_EDATA, "\"%s\" is not a JSON object", path);
 }
 
-bool ls_peft_is(const char *folder)
-{
-    char path[PATH_MAX];
-
-    return (size_t)snprintf(path, sizeof path, "%s/adapter_config.json", folder) < sizeof path &&
-           ls_file_exists(path);
-}
-
 ls_status ls_peft_base(const char *folder, ls_str *base)
 {
     json_t *config;

@@ -13,9 +13,6 @@
 
 LS_C_BEGIN
 
-/* Whether a folder holds an adapter. */
-bool ls_peft_is(const char *folder);
-
 /* The base model that the adapter names: a path or a hub name, "" for none. Appended to base. */
 ls_status ls_peft_base(const char *folder, ls_str *base);
 

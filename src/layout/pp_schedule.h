@@ -69,9 +69,6 @@ static inline int ls_pp_schedule_stages(const ls_pp_schedule *p)
  * LS_EDATA: not so; the message says where. */
 ls_status ls_pp_schedule_prove(const ls_pp_schedule *pipeline, int *peaks_out);
 
-/* "backward of micro-batch 3, chunk 1", for messages. */
-void ls_pp_schedule_say(const ls_pp_schedule_op *op, ls_str *out);
-
 /* --- time -------------------------------------------------------------------------------------
  */
 

@@ -27,7 +27,8 @@ typedef struct prover {
     int *held, *peak;
 } prover;
 
-void ls_pp_schedule_say(const ls_pp_schedule_op *op, ls_str *out)
+/* "backward of micro-batch 3, chunk 1", for messages. */
+static void describe(const ls_pp_schedule_op *op, ls_str *out)
 {
     static const char *const work[] = {"forward", "backward", "input gradient", "weight gradient"};
 
@@ -46,7 +47,7 @@ static ls_status wrong(const prover *v, int rank, const ls_pp_schedule_op *op, c
     ls_status st;
 
     ls_str_init(&text);
-    ls_pp_schedule_say(op, &text);
+    describe(op, &text);
     st = ls_fail(LS_EDATA, "the %s schedule is wrong: rank %d, %s: %s",
                  ls_pp_schedule_names[v->p->kind], rank, text.p, why);
     ls_str_release(&text);
@@ -179,7 +180,7 @@ static ls_status deadlock(const prover *v)
         if (v->at[r] == p->first[r + 1])
             continue;
         ls_str_printf(&text, "%srank %d waits at ", named++ ? "; " : "", r);
-        ls_pp_schedule_say(&p->ops[v->at[r]], &text);
+        describe(&p->ops[v->at[r]], &text);
     }
     st = ls_fail(LS_EDATA, "the %s schedule never ends: %s", ls_pp_schedule_names[p->kind], text.p);
     ls_str_release(&text);

@@ -208,7 +208,8 @@ int64_t ls_pipeline_memory_flow_bytes(const ls_stage_plan *pipe, const ls_model 
     return most;
 }
 
-int64_t ls_pipeline_memory_gathered_bytes(const ls_stage_plan *pipe, const ls_model *model,
+/* With ZeRO 3: the most bytes of gathered weights that are there at a time. */
+static int64_t gathered_bytes(const ls_stage_plan *pipe, const ls_model *model,
                                           ls_dtype type)
 {
     int64_t size = ls_dtype_bytes(type), most = 0;
@@ -395,7 +396,7 @@ void ls_pipeline_memory_predict(const ls_memory_args *args, const ls_calls *call
     if (p.zero == 3)
         ls_ledger_add(ledger, "gathered weights",
                       "a unit of the own layers and the next one, of all pipelines",
-                      ls_pipeline_memory_gathered_bytes(&p, args->model, type));
+                      gathered_bytes(&p, args->model, type));
     ls_ledger_add(ledger, "optimizer",
                   p.divides ? "moments of the own layers that this rank updates"
                             : "moments of the own layers",

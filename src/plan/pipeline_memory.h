@@ -29,10 +29,6 @@ int64_t ls_pipeline_memory_buffer_bytes(const ls_stage_plan *pipe, const ls_run 
  * those of a tied head. */
 int64_t ls_pipeline_memory_flow_bytes(const ls_stage_plan *pipe, const ls_model *model);
 
-/* With ZeRO 3: the most bytes of gathered weights that are there at a time. */
-int64_t ls_pipeline_memory_gathered_bytes(const ls_stage_plan *pipe, const ls_model *model,
-                                          ls_dtype type);
-
 /* The lines of the ledger that a pipeline changes. */
 void ls_pipeline_memory_predict(const ls_memory_args *args, const ls_calls *calls,
                                 ls_ledger *ledger);

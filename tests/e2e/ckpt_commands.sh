@@ -1,5 +1,5 @@
 #!/bin/sh
-# ckpt.sh -- list, diff, copy and prune as a user sees them, frozen layers, and a mirror that heals.
+# ckpt_commands.sh -- list, diff, copy and prune as a user sees them, frozen layers, and a mirror that heals.
 # shellcheck source=tests/lib.sh
 . "$LINESHAFT_ROOT/tests/lib.sh"
 

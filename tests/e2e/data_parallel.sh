@@ -1,5 +1,5 @@
 #!/bin/sh
-# parallel.sh -- data-parallel ranks: equal bits for any number of them, resumed by any other number,
+# data_parallel.sh -- data-parallel ranks: equal bits for any number of them, resumed by any other number,
 # stopped, killed, refused, with nothing to do, and on several hosts.
 # shellcheck source=tests/lib.sh
 . "$LINESHAFT_ROOT/tests/lib.sh"

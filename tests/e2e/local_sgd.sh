@@ -1,5 +1,5 @@
 #!/bin/sh
-# local.sh -- sync: local: replicas train apart and agree: equal bits in two runs, exact resume, other numbers of
+# local_sgd.sh -- sync: local: replicas train apart and agree: equal bits in two runs, exact resume, other numbers of
 # replicas, one step between exchanges without momentum beside all-reduce, stop, kill, hosts, refusals.
 # shellcheck source=tests/lib.sh
 . "$LINESHAFT_ROOT/tests/lib.sh"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# ps.sh -- sync: ps: servers keep the weights: one update per step beside all-reduce, the same bits for any number of
+# param_server.sh -- sync: ps: servers keep the weights: one update per step beside all-reduce, the same bits for any number of
 # servers, with rows of an embedding and without, exact resume; a rank that may run ahead, and how far; stop, kill,
 # what is not finite, hosts, refusals.
 # shellcheck source=tests/lib.sh

@@ -1,5 +1,5 @@
 #!/bin/sh
-# heal_hosts.sh -- machines that die, are cut off and come: a run over several hosts of a lab goes on, and ends with the losses
+# recover_hosts.sh -- machines that die, are cut off and come: a run over several hosts of a lab goes on, and ends with the losses
 # and weights of the undisturbed run. bench/heal_hosts.sh has more of it, and measures.
 # shellcheck source=tests/lib.sh
 . "$LINESHAFT_ROOT/tests/lib.sh"

@@ -44,7 +44,7 @@ static void remove_old(const char *folder)
 }
 
 /* Only the last folder is made, and for this user alone. */
-ls_status ls_vote_store_folder(char *folder_out, size_t cap)
+static ls_status machine_folder(char *folder_out, size_t cap)
 {
     const char *state = getenv("LINESHAFT_STATE");
 
@@ -66,7 +66,7 @@ ls_status ls_vote_store_path(const char *suffix, char path_out[PATH_MAX])
 {
     char folder[PATH_MAX / 2];
     uint64_t name = 0;
-    ls_status st = ls_vote_store_folder(folder, sizeof folder);
+    ls_status st = machine_folder(folder, sizeof folder);
 
     if (st == LS_OK && getrandom(&name, sizeof name, 0) != (ssize_t)sizeof name)
         st = ls_fail_sys(LS_EIO, "cannot draw a name for a file in \"%s\"", folder);

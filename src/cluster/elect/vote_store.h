@@ -10,10 +10,6 @@ LS_C_BEGIN
 
 typedef struct ls_vote_store ls_vote_store;
 
-/* Where a machine keeps such files: LINESHAFT_STATE, or /var/tmp/lineshaft-UID. Those of the week
- * before are removed. LS_EIO: it cannot be made, and what to do. */
-ls_status ls_vote_store_folder(char *folder_out, size_t cap);
-
 /* The path of a new file there, with a random name that no other process has: what another one has
  * promised is not this one's. */
 ls_status ls_vote_store_path(const char *suffix, char path_out[PATH_MAX]);

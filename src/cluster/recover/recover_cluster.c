@@ -2,9 +2,9 @@
  * coordinator; decides nothing.
  *
  *     on the coordinator's node                          on another node
- *     heal -> ls_recover_cluster_say -> coordinator      heal -> ls_recover_cluster_say -> host
- *     node -> on_heard               -> coordinator      host -> on_heard               -> heal
- *     coordinator -> on_tell         -> node, or heal */
+ *     workers -> ls_recover_cluster_say -> coordinator   workers -> ls_recover_cluster_say -> host
+ *     node -> on_heard                  -> coordinator   host -> on_heard                  -> workers
+ *     coordinator -> on_tell            -> node, or workers */
 #include "cluster/recover/recover_cluster_impl.h"
 
 #include "base/log.h"

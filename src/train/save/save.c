@@ -50,7 +50,9 @@ static ls_status put_aside(const char *dir)
     return ls_fail(LS_EIO, "too many earlier checkpoints beside \"%s\"", dir);
 }
 
-ls_status ls_save_open(ls_session *s)
+/* Open the store and, where checkpoints are written during training, the writer and its snapshot.
+ */
+static ls_status open_save(ls_session *s)
 {
     void *arrays[KINDS];
     char dir[PATH_MAX];
@@ -252,7 +254,7 @@ ls_status ls_save_reopen(ls_session *s)
     ls_status st = LS_OK;
 
     LS_TRY(st, ls_save_leave(s), out);
-    LS_TRY(st, ls_save_open(s), out);
+    LS_TRY(st, open_save(s), out);
     if (s->args.view.plan.base >= 0) /* nothing will be loaded */
         LS_TRY(st, ls_save_newest_step(s->save.store, &s->save.saved_step), out);
 out:

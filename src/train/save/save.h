@@ -4,10 +4,6 @@
 
 LS_C_BEGIN
 
-/* Open the store and, where checkpoints are written during training, the writer and its snapshot.
- */
-ls_status ls_save_open(ls_session *session);
-
 /* By the first rank: open it anew, because ranks, and so the live state, may be others than before. */
 ls_status ls_save_reopen(ls_session *session);
 /* Another rank is the first now. */

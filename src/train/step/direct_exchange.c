@@ -28,7 +28,8 @@ const ls_step_exchange ls_step_exchange_single = {.sum = tie};
 
 /* --- with other ranks ------------------------------------------------------------------------- */
 
-void ls_step_buffers(const ls_step *s, float *buffers[LS_ORDERED_ROOTS])
+/* Other ranks read sums where this rank has made them, as ls_dp_sum_from() wants it. */
+static void readable_sums(const ls_step *s, float *buffers[LS_ORDERED_ROOTS])
 {
     for (int i = 0; i < s->now.buffers && (i == 0 || !ls_step_divides_grads(s)); i++)
         buffers[i] = s->grads[i];
@@ -60,7 +61,7 @@ static ls_status ready(ls_step *s, int64_t from)
 {
     float *buffers[LS_ORDERED_ROOTS];
 
-    ls_step_buffers(s, buffers);
+    readable_sums(s, buffers);
     return ls_dp_sum_from(s->args.dp, buffers, from);
 }
 
@@ -71,7 +72,7 @@ static ls_status sum(ls_step *s, ls_step_clock *clock)
 
     (void)clock;
     LS_TRY(st, ls_step_recorded(s), out);
-    ls_step_buffers(s, buffers);
+    readable_sums(s, buffers);
     if (!s->last.begun) { /* this rank has no call */
         if (!s->now.ordered)
             s->args.kernels->fill(s->args.stream,
@@ -92,7 +93,7 @@ static ls_status end_round(ls_step *s)
 {
     float *buffers[LS_ORDERED_ROOTS];
 
-    ls_step_buffers(s, buffers);
+    readable_sums(s, buffers);
     return ls_dp_sum_end(s->args.dp, buffers);
 }
 

@@ -42,7 +42,7 @@ ls_status ls_step_expert_split(ls_step *s, const ls_ordered_run *runs)
 /* With ZeRO 1 and 2 new weights may still be on their way: a call asks for them unit by unit, this
  * waits for all; with 3 it asks too, since all ranks fetch the same. ready: its gradients are
  * waited for, as those of a call. */
-void ls_step_expert_serve(ls_step *s, bool backward, bool ready)
+static void serve_experts(ls_step *s, bool backward, bool ready)
 {
     bool shards = ls_step_divides_weights(s);
 
@@ -61,14 +61,14 @@ void ls_step_expert_serve(ls_step *s, bool backward, bool ready)
 
 static void idle(ls_step *s)
 {
-    ls_step_expert_serve(s, false, false);
+    serve_experts(s, false, false);
 }
 
 static void empty_round(ls_step *s, const ls_pass_call *call, ls_step_clock *clock)
 {
-    ls_step_expert_serve(s, false, false);
+    serve_experts(s, false, false);
     ls_step_lap(s, clock, LS_TIME_FORWARD);
-    ls_step_expert_serve(s, true, call->complete != NULL);
+    serve_experts(s, true, call->complete != NULL);
     ls_step_lap(s, clock, LS_TIME_BACKWARD);
 }
 

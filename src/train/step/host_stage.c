@@ -74,7 +74,9 @@ static void begin(ls_step *s, int64_t elements)
     s->host_stage.end = elements;
 }
 
-void ls_step_host_stage_from(ls_step *s, int64_t from, int buffers)
+/* Elements `from` and above of the first `buffers` gradients are complete when the stream comes
+ * here: copy them to the host. */
+static void stage_from(ls_step *s, int64_t from, int buffers)
 {
     int64_t bytes = (s->host_stage.end - from) * (int64_t)sizeof(float);
     int buckets = complete_buckets(s, from), n = s->host_stage.n;
@@ -99,7 +101,7 @@ void ls_step_host_stage_from(ls_step *s, int64_t from, int buffers)
 /* The roots of the last call are not merged: the copy takes them. */
 static ls_status ready(ls_step *s, int64_t from)
 {
-    ls_step_host_stage_from(s, from, (int)ls_max_i64(1, s->last.top - s->last.merges));
+    stage_from(s, from, (int)ls_max_i64(1, s->last.top - s->last.merges));
     return LS_OK;
 }
 
@@ -251,7 +253,7 @@ out:
 const ls_step_exchange ls_step_exchange_host_stage = {.open = ls_step_open_host_stage,
                                                       .begin = begin,
                                                       .ready = ready,
-                                                      .leave = ls_step_host_stage_from,
+                                                      .leave = stage_from,
                                                       .sum = sum,
                                                       .spread = ls_step_host_spread,
                                                       .sum_in_group = ls_step_host_sum_in_group,

@@ -260,6 +260,19 @@ out:
     return st;
 }
 
+/* To step->norm. */
+static ls_status norm_of_gradients(ls_step *s)
+{
+    const ls_norm2 norm = {.x = s->grads[0],
+                           .partials = s->partials,
+                           .result = s->norm,
+                           .state = s->state,
+                           .n = s->args.model->trained,
+                           .scaled = true};
+
+    return ls_step_has_mp_group(s) ? ls_step_group_norm(s, &norm) : s->mode->norm(s, &norm);
+}
+
 /* The gradient and its norm are here. Receiving all losses proves that every rank has reached this
  * point. Losses are exchanged only among ranks with the same slice of the model, so a barrier of the ranks
  * of one model comes first. */
@@ -362,7 +375,7 @@ ls_status ls_step_run(ls_step *s, const ls_step_batch *batch, int64_t number, do
     LS_TRY(st, run_hook(s, LS_STEP_SUMMED, clock, LS_TIME_OTHER, LS_TIME_OTHER), out);
     LS_TRY(st, ls_replica_send_start(s), out);
     LS_TRY(st, ls_step_fault(s, LS_FAULT_AT_VOTE), out);
-    LS_TRY(st, ls_step_norm(s), out);
+    LS_TRY(st, norm_of_gradients(s), out);
     LS_TRY(st, ls_replica_send_wait(s), out);
     LS_TRY(st, share_losses(s, number, clock), out);
     ls_step_graph_compare(s);
@@ -460,18 +473,6 @@ void ls_step_renew_copy(ls_step *s, ls_mesh_part part)
 }
 
 /* --- what the rows do ------------------------------------------------------------------------- */
-
-ls_status ls_step_norm(ls_step *s)
-{
-    const ls_norm2 norm = {.x = s->grads[0],
-                           .partials = s->partials,
-                           .result = s->norm,
-                           .state = s->state,
-                           .n = s->args.model->trained,
-                           .scaled = true};
-
-    return ls_step_has_mp_group(s) ? ls_step_group_norm(s, &norm) : s->mode->norm(s, &norm);
-}
 
 ls_status ls_step_weights_changed(ls_step *s)
 {

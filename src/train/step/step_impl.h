@@ -394,9 +394,6 @@ bool ls_step_find(const ls_step_list *list, int64_t first, int64_t end, ls_optim
 int64_t ls_step_packed(const ls_step *step, int64_t element);
 const float *ls_step_own_gradient(const ls_step *step, ls_mesh_part own);
 
-/* The norm of the sum of gradients, to step->norm. */
-ls_status ls_step_norm(ls_step *step);
-
 /* --- what rows share -------------------------------------------------------------------------- */
 
 /* step_open.c: memory that other ranks read (shared), or of the device alone; the stream of a pass, and
@@ -438,8 +435,6 @@ ls_status ls_step_start_gathers(ls_step *step);
 
 /* --- expert_step.c ---------------------------------------------------------------------------- */
 
-/* The experts of this rank serve the other ranks in a round in which it has no call. */
-void ls_step_expert_serve(ls_step *step, bool backward, bool ready);
 ls_status ls_step_expert_split(ls_step *step, const ls_ordered_run *runs);
 
 /* With ZeRO. The new weights, to the ranks that divide experts with this one; and an array of
@@ -466,19 +461,12 @@ void ls_step_close_host_stage(ls_step *step);
 void ls_step_close_host_zero(ls_step *step);
 void ls_step_close_device_exchange(ls_step *step);
 
-/* Elements `from` and above of the first `buffers` gradients are complete when the stream comes
- * here: copy them to the host. */
-void ls_step_host_stage_from(ls_step *step, int64_t from, int buffers);
-
 /* What both exchanges through the host do alike. */
 ls_status ls_step_host_sum_in_group(ls_step *step, float *numbers, int64_t n);
 ls_status ls_step_host_broadcast(ls_step *step, int from, void *memory, int64_t bytes);
 ls_status ls_step_host_collect(ls_step *step, const float *part, float *whole);
 ls_status ls_step_host_scatter(ls_step *step, const float *whole, float *part);
 ls_status ls_step_host_spread(ls_step *step);
-
-/* Other ranks read sums where this rank has made them, as ls_dp_sum_from() wants it. */
-void ls_step_buffers(const ls_step *step, float *buffers[LS_ORDERED_ROOTS]);
 
 /* The exchange's function of this name. */
 ls_status ls_step_sum_in_group(ls_step *step, float *numbers, int64_t n);
