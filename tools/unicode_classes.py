@@ -1,9 +1,9 @@
-"""Write src/data/tokenizer/pretok_table.h: the letters and numbers of Unicode as run lengths.
+"""Write src/data/tokenizer/pretokenizer_table.h: the letters and numbers of Unicode as run lengths.
 
 The sets are those that the `tokenizers` package matches with \\p{L} and \\p{N}, asked for every code
 point, because ids must be the same as the package's; its Unicode version is that of the table.
 
-    python tools/unicode_classes.py > src/data/tokenizer/pretok_table.h
+    python tools/unicode_classes.py > src/data/tokenizer/pretokenizer_table.h
 """
 
 from tokenizers import Regex, pre_tokenizers
@@ -34,7 +34,7 @@ def table(name, lengths):
     print("};")
 
 
-print("""/* pretok_table.h -- the letters and the numbers of Unicode, as lengths of runs: so many code points
+print("""/* pretokenizer_table.h -- the letters and the numbers of Unicode, as lengths of runs: so many code points
  * outside the set, so many inside, in turn from U+0000 on. Letters begin with 65, 26, 6, 26: none
  * below 'A', the 26 capitals, 6 others, the 26 small ones.
  *

@@ -8,7 +8,7 @@
 #include <jansson.h>
 #include <limits.h>
 #include "data/tokenizer/bpe_train.h"
-#include "data/tokenizer/pretok.h"
+#include "data/tokenizer/pretokenizer.h"
 #include "data/corpus/source.h"
 #include "data/tokenizer/tokenizer.h"
 #include "base/file.h"
@@ -221,7 +221,7 @@ static void read_pattern(layout *l, const json_t *pre)
         if (is_type(step, "ByteLevel")) {
             l->kind = "byte-level BPE";
             if (!l->pattern && !json_is_false(regex))
-                l->pattern = LS_PRETOK_GPT2;
+                l->pattern = LS_PRETOKENIZER_GPT2;
         }
     }
 }
@@ -229,15 +229,16 @@ static void read_pattern(layout *l, const json_t *pre)
 /* "gpt2" for GPT-2's expression, and so on. */
 static ls_status name_pattern(layout *l)
 {
-    static const char *const names[] = {LS_PRETOK_GPT2, LS_PRETOK_LLAMA3, LS_PRETOK_QWEN2};
+    static const char *const names[] = {LS_PRETOKENIZER_GPT2, LS_PRETOKENIZER_LLAMA3,
+                                        LS_PRETOKENIZER_QWEN2};
     ls_status st = LS_OK;
 
     for (size_t i = 0; i < LS_COUNT(names) && l->pattern; i++) {
-        ls_pretok *known;
-        LS_TRY(st, ls_pretok_open(&known, names[i]), out);
-        if (strcmp(ls_pretok_pattern(known), l->pattern) == 0)
+        ls_pretokenizer *known;
+        LS_TRY(st, ls_pretokenizer_open(&known, names[i]), out);
+        if (strcmp(ls_pretokenizer_pattern(known), l->pattern) == 0)
             l->pattern = names[i];
-        ls_pretok_free(known);
+        ls_pretokenizer_free(known);
     }
 out:
     return st;

@@ -15,7 +15,7 @@
 #include <limits.h>
 #include <string.h>
 #include "base/mem.h"
-#include "data/tokenizer/pretok.h"
+#include "data/tokenizer/pretokenizer.h"
 #include "data/tokenizer/tokenizer.h"
 
 #include <jansson.h>
@@ -206,28 +206,28 @@ static ls_status put_merges(job *j)
 
 static bool same_pattern(const char *pattern, const char *name)
 {
-    ls_pretok *known = NULL;
-    bool same =
-        ls_pretok_open(&known, name) == LS_OK && strcmp(pattern, ls_pretok_pattern(known)) == 0;
+    ls_pretokenizer *known = NULL;
+    bool same = ls_pretokenizer_open(&known, name) == LS_OK &&
+                strcmp(pattern, ls_pretokenizer_pattern(known)) == 0;
 
-    ls_pretok_free(known);
+    ls_pretokenizer_free(known);
     return same;
 }
 
-/* The pattern in GPT-2's own spelling, which ls_pretok_pattern() does not give. */
+/* The pattern in GPT-2's own spelling, which ls_pretokenizer_pattern() does not give. */
 #define GPT2_SPELLED \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 
 /* What llama.cpp calls a pattern; NULL: nothing. whole: a piece that is a token stays whole. */
 static const char *name_of_pattern(const char *pattern, bool whole)
 {
-    if (same_pattern(pattern, LS_PRETOK_LLAMA3))
+    if (same_pattern(pattern, LS_PRETOKENIZER_LLAMA3))
         return whole ? "llama-bpe" : "dbrx";
     if (whole)
         return NULL;
-    if (same_pattern(pattern, LS_PRETOK_QWEN2))
+    if (same_pattern(pattern, LS_PRETOKENIZER_QWEN2))
         return "qwen2";
-    if (same_pattern(pattern, LS_PRETOK_GPT2) || strcmp(pattern, GPT2_SPELLED) == 0)
+    if (same_pattern(pattern, LS_PRETOKENIZER_GPT2) || strcmp(pattern, GPT2_SPELLED) == 0)
         return "gpt-2";
     return NULL;
 }

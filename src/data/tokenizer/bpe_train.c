@@ -26,7 +26,7 @@
 #include "data/tokenizer/bpe_train.h"
 
 #include "data/tokenizer/bpe_train_impl.h"
-#include "data/tokenizer/pretok.h"
+#include "data/tokenizer/pretokenizer.h"
 #include "data/tokenizer/utf8.h"
 #include "base/mem.h"
 
@@ -591,12 +591,15 @@ out:
 static ls_status copy_args(ls_bpe_train *train, const ls_bpe_train_args *args)
 {
     ls_status st = LS_OK;
-    ls_pretok *pretok = NULL, *gpt2 = NULL;
+    ls_pretokenizer *pretokenizer = NULL, *gpt2 = NULL;
 
-    LS_TRY(st, ls_pretok_open(&gpt2, LS_PRETOK_GPT2), out);
-    LS_TRY(st, ls_pretok_open(&pretok, args->pattern ? args->pattern : LS_PRETOK_GPT2), out);
-    train->gpt2 = strcmp(ls_pretok_pattern(pretok), ls_pretok_pattern(gpt2)) == 0;
-    train->pattern = ls_mem_strdup(ls_pretok_pattern(pretok));
+    LS_TRY(st, ls_pretokenizer_open(&gpt2, LS_PRETOKENIZER_GPT2), out);
+    LS_TRY(
+        st,
+        ls_pretokenizer_open(&pretokenizer, args->pattern ? args->pattern : LS_PRETOKENIZER_GPT2),
+        out);
+    train->gpt2 = strcmp(ls_pretokenizer_pattern(pretokenizer), ls_pretokenizer_pattern(gpt2)) == 0;
+    train->pattern = ls_mem_strdup(ls_pretokenizer_pattern(pretokenizer));
     train->specials = ls_mem_array((size_t)args->n_specials, sizeof *train->specials);
     if (!train->pattern || !train->specials) {
         st = LS_ENOMEM;
@@ -609,8 +612,8 @@ static ls_status copy_args(ls_bpe_train *train, const ls_bpe_train_args *args)
             goto out;
         }
 out:
-    ls_pretok_free(pretok);
-    ls_pretok_free(gpt2);
+    ls_pretokenizer_free(pretokenizer);
+    ls_pretokenizer_free(gpt2);
     return st;
 }
 

@@ -1,6 +1,6 @@
 /* bpe_train.h -- training a byte-level BPE vocabulary on text.
  *
- * Text is cut into words by a pattern (data/tokenizer/pretok.h), equal words are counted once, and
+ * Text is cut into words by a pattern (data/tokenizer/pretokenizer.h), equal words are counted once, and
  * the pair of neighbouring tokens that occurs most often becomes a new token, again and again. The
  * rule is the one of the `tokenizers` package, so both give the same merges for the same words:
  * most frequent pair first; of equally frequent ones that with the smaller left id, then the
@@ -22,7 +22,7 @@ typedef struct ls_bpe_train_args {
     int n_files;
     const char *field;           /* of a JSON line; NULL: "text" */
     ls_utf8_policy utf8;         /* strict or replace */
-    const char *pattern;         /* a name or a regular expression; NULL: LS_PRETOK_GPT2 */
+    const char *pattern;         /* a name or a regular expression; NULL: LS_PRETOKENIZER_GPT2 */
     const char *const *specials; /* distinct; their text is cut out before words are counted */
     int n_specials;              /* 0 is allowed: a tokenizer without special tokens */
     int32_t vocab;               /* tokens in all: bytes, new ones, special ones */

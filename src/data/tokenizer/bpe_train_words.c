@@ -12,7 +12,7 @@
  * words that merges depend on least. */
 #include "data/tokenizer/bpe_train_impl.h"
 
-#include "data/tokenizer/pretok.h"
+#include "data/tokenizer/pretokenizer.h"
 #include "data/corpus/source.h"
 #include "base/mem.h"
 
@@ -21,8 +21,8 @@ static const size_t longest_held = (size_t)LS_MIB;
 typedef struct counter {
     ls_bpe_train_words *words;
     const ls_bpe_train_args *args;
-    ls_pretok *pretok;
-    ls_pretok_work *work;
+    ls_pretokenizer *pretokenizer;
+    ls_pretokenizer_work *work;
     ls_str held;
     size_t *found;  /* where each special token comes next in held; owned */
     size_t *len;    /* of each special token; owned */
@@ -169,11 +169,11 @@ static ls_status count_text(counter *c, size_t *at, size_t stop, bool open)
 
     if (*at == stop)
         return LS_OK;
-    size_t end = ls_pretok_next(c->work, text, stop, *at);
+    size_t end = ls_pretokenizer_next(c->work, text, stop, *at);
     if (end == 0)
         return LS_EDATA;
     while (end < stop) {
-        size_t next = ls_pretok_next(c->work, text, stop, end);
+        size_t next = ls_pretokenizer_next(c->work, text, stop, end);
         if (next == 0)
             return LS_EDATA;
         if (open && next + c->longest >= stop)
@@ -281,13 +281,16 @@ ls_status ls_bpe_train_words_count(ls_bpe_train_words *words, const ls_bpe_train
         c.len[i] = strlen(args->specials[i]);
         c.longest = c.len[i] > c.longest ? c.len[i] : c.longest;
     }
-    LS_TRY(st, ls_pretok_open(&c.pretok, args->pattern ? args->pattern : LS_PRETOK_GPT2), out);
-    LS_TRY(st, ls_pretok_work_open(&c.work, c.pretok), out);
+    LS_TRY(
+        st,
+        ls_pretokenizer_open(&c.pretokenizer, args->pattern ? args->pattern : LS_PRETOKENIZER_GPT2),
+        out);
+    LS_TRY(st, ls_pretokenizer_work_open(&c.work, c.pretokenizer), out);
     for (int i = 0; i < args->n_files; i++)
         LS_TRY(st, count_file(&c, args->files[i]), out);
 out:
-    ls_pretok_work_free(c.work);
-    ls_pretok_free(c.pretok);
+    ls_pretokenizer_work_free(c.work);
+    ls_pretokenizer_free(c.pretokenizer);
     ls_str_release(&c.held);
     ls_mem_free(c.found);
     ls_mem_free(c.len);

@@ -13,7 +13,7 @@
  * which it would are excluded. Where that cannot be shown, a document is encoded whole. */
 #include "data/tokenizer/tokenizer_json_impl.h"
 
-#include "data/tokenizer/pretok_impl.h"
+#include "data/tokenizer/pretokenizer_impl.h"
 #include "base/mem.h"
 
 typedef struct cutter {
@@ -33,7 +33,7 @@ static size_t piece_end(cutter *c, int step, const unsigned char *p, size_t len,
 
     switch (s->kind) {
     case LS_CUT_PATTERN:
-        return ls_pretok_next(c->work->pretok[step], p, len, at);
+        return ls_pretokenizer_next(c->work->pretokenizer[step], p, len, at);
     case LS_CUT_LITERAL:
         hit = memmem(p + at, len - at, s->literal, strlen(s->literal));
         end = hit ? (size_t)(hit - p) : len;
@@ -41,10 +41,10 @@ static size_t piece_end(cutter *c, int step, const unsigned char *p, size_t len,
     default: /* digits */
         break;
     }
-    bool number = ls_pretok_class_at(classes, p + at, &n) == LS_PRETOK_NUMBER;
+    bool number = ls_pretokenizer_class_at(classes, p + at, &n) == LS_PRETOKENIZER_NUMBER;
     end = at + n;
     while (end < len && !(number && s->each) &&
-           (ls_pretok_class_at(classes, p + end, &n) == LS_PRETOK_NUMBER) == number)
+           (ls_pretokenizer_class_at(classes, p + end, &n) == LS_PRETOKENIZER_NUMBER) == number)
         end += n;
     return end;
 }
@@ -161,7 +161,7 @@ static bool steps_cut(const ls_json_rules *rules)
     for (int i = 0; i < rules->n_cut; i++) {
         const ls_cut_step *s = &rules->cut[i];
         if (s->kind == LS_CUT_LITERAL ||
-            (s->kind == LS_CUT_PATTERN && (marked || !ls_pretok_is_known(s->pretok))))
+            (s->kind == LS_CUT_PATTERN && (marked || !ls_pretokenizer_is_known(s->pretokenizer))))
             return false;
         if (s->kind == LS_CUT_PATTERN || (s->kind == LS_CUT_MARK && s->split && !marked))
             return true;
@@ -186,10 +186,10 @@ static void exclude(ls_json_rules *rules, const char *text, size_t len, const ch
 
 ls_status ls_json_plan_cuts(ls_json_rules *rules)
 {
-    rules->classes = ls_mem_alloc(LS_PRETOK_CODES);
+    rules->classes = ls_mem_alloc(LS_PRETOKENIZER_CODES);
     if (!rules->classes)
         return LS_ENOMEM;
-    ls_pretok_fill(rules->classes);
+    ls_pretokenizer_fill(rules->classes);
     rules->by_words = !rules->by_byte && !ls_bpe_joins_over(rules->bpe, LS_JSON_MARK) &&
                       ls_bpe_find(rules->bpe, LS_JSON_MARK, 3) >= 0 && rules->keeps_merging;
     rules->can_cut = steps_cut(rules);
@@ -229,7 +229,7 @@ size_t ls_json_cut(const ls_tokenizer *tok, const unsigned char *bytes, size_t l
             continue;
         while (before && bytes[before] >> 6 == 2)
             before--;
-        if (ls_pretok_class_at(rules->classes, bytes + before, &n) < LS_PRETOK_SPACE &&
+        if (ls_pretokenizer_class_at(rules->classes, bytes + before, &n) < LS_PRETOKENIZER_SPACE &&
             before + n == at && (!rules->cut_ascii || n == 1) &&
             !(n == 3 && memcmp(bytes + before, LS_JSON_MARK, 3) == 0))
             return at;

@@ -94,7 +94,7 @@ static void free_work(ls_json_work *work)
         return;
     ls_bpe_work_free(work->bpe);
     for (int i = 0; i < LS_JSON_STEPS; i++) {
-        ls_pretok_work_free(work->pretok[i]);
+        ls_pretokenizer_work_free(work->pretokenizer[i]);
         ls_str_release(&work->buffer[i]);
     }
     ls_norm_release(&work->norm);
@@ -112,7 +112,7 @@ static void close_json(ls_tokenizer *tok)
         free_work(work);
     }
     for (int i = 0; i < rules->n_cut; i++)
-        ls_pretok_free(rules->cut[i].pretok);
+        ls_pretokenizer_free(rules->cut[i].pretokenizer);
     ls_added_release(&rules->before);
     ls_added_release(&rules->after);
     ls_bpe_free(rules->bpe);
@@ -141,8 +141,8 @@ static ls_status new_work(const ls_json_rules *rules, ls_json_work **out)
         ls_str_init(&work->buffer[i]);
     LS_TRY(st, ls_bpe_work_open(&work->bpe, rules->bpe), out);
     for (int i = 0; i < rules->n_cut; i++)
-        if (rules->cut[i].pretok)
-            LS_TRY(st, ls_pretok_work_open(&work->pretok[i], rules->cut[i].pretok), out);
+        if (rules->cut[i].pretokenizer)
+            LS_TRY(st, ls_pretokenizer_work_open(&work->pretokenizer[i], rules->cut[i].pretokenizer), out);
     *out = work;
 out:
     if (st != LS_OK)

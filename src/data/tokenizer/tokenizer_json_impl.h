@@ -6,7 +6,7 @@
  */
 #pragma once
 #include "data/tokenizer/bpe.h"
-#include "data/tokenizer/pretok.h"
+#include "data/tokenizer/pretokenizer.h"
 #include "data/tokenizer/tokenizer_impl.h"
 #include "base/arena.h"
 
@@ -110,7 +110,7 @@ ls_status ls_norm_run(ls_norm_work *work, const ls_norm_step *steps, int n, bool
  */
 
 typedef enum ls_cut_kind {
-    LS_CUT_PATTERN, /* pretok */
+    LS_CUT_PATTERN, /* pretokenizer */
     LS_CUT_LITERAL, /* each occurrence of `literal` is a piece */
     LS_CUT_DIGITS,  /* numbers are pieces: each digit, or each run */
     LS_CUT_BLANK,   /* a blank in front of a piece that has none */
@@ -121,7 +121,7 @@ typedef enum ls_cut_scheme { LS_CUT_ALWAYS, LS_CUT_FIRST, LS_CUT_NEVER } ls_cut_
 
 typedef struct ls_cut_step {
     ls_cut_kind kind;
-    ls_pretok *pretok; /* owned */
+    ls_pretokenizer *pretokenizer; /* owned */
     const char *literal;
     bool each;            /* DIGITS: every digit on its own */
     bool split;           /* MARK: cut */
@@ -165,8 +165,8 @@ typedef struct ls_piece_table {
 typedef struct ls_json_work {
     struct ls_json_work *next; /* in the pool */
     ls_bpe_work *bpe;
-    ls_pretok_work *pretok[LS_JSON_STEPS]; /* NULL where the step has no pattern */
-    ls_str buffer[LS_JSON_STEPS];          /* of steps that change the text */
+    ls_pretokenizer_work *pretokenizer[LS_JSON_STEPS]; /* NULL where the step has no pattern */
+    ls_str buffer[LS_JSON_STEPS];                      /* of steps that change the text */
     ls_norm_work norm;
 } ls_json_work;
 
@@ -191,7 +191,7 @@ typedef struct ls_json_rules {
     bool can_cut;                 /* in front of a blank, after a character that allows it */
     bool cut_ascii;               /* that character must be ASCII */
     bool no_cut_after[256];       /* its last byte is none of these */
-    unsigned char *classes;       /* of characters (pretok_impl.h) */
+    unsigned char *classes;       /* of characters (pretokenizer_impl.h) */
     pthread_mutex_t lock;         /* of pool */
     ls_json_work *pool;           /* free work areas */
 } ls_json_rules;

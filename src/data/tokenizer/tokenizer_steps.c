@@ -133,7 +133,7 @@ out:
 static ls_status add_cut(const reader *r, ls_cut_step s)
 {
     if (r->rules->n_cut == LS_JSON_STEPS) {
-        ls_pretok_free(s.pretok);
+        ls_pretokenizer_free(s.pretokenizer);
         return wrong(r, "too many steps");
     }
     r->rules->cut[r->rules->n_cut++] = s;
@@ -143,7 +143,7 @@ static ls_status add_cut(const reader *r, ls_cut_step s)
 static ls_status read_byte_level(const reader *r, const json_t *step)
 {
     ls_status st = LS_OK;
-    ls_pretok *pretok = NULL;
+    ls_pretokenizer *pretokenizer = NULL;
 
     r->rules->by_byte = true;
     if (flag_of(step, "add_prefix_space", true)) {
@@ -151,8 +151,8 @@ static ls_status read_byte_level(const reader *r, const json_t *step)
         LS_TRY(st, add_cut(r, (ls_cut_step){.kind = LS_CUT_BLANK}), out);
     }
     if (flag_of(step, "use_regex", true)) {
-        LS_TRY(st, ls_pretok_open(&pretok, LS_PRETOK_GPT2), out);
-        st = add_cut(r, (ls_cut_step){.kind = LS_CUT_PATTERN, .pretok = pretok});
+        LS_TRY(st, ls_pretokenizer_open(&pretokenizer, LS_PRETOKENIZER_GPT2), out);
+        st = add_cut(r, (ls_cut_step){.kind = LS_CUT_PATTERN, .pretokenizer = pretokenizer});
     }
 out:
     return st;
@@ -169,7 +169,7 @@ static ls_status read_split(const reader *r, const json_t *step)
     if (strcmp(behavior, "Isolated") != 0)
         return refuse(r, "the Split behavior", behavior);
     if (regex) {
-        LS_TRY(st, ls_pretok_open(&s.pretok, regex), out);
+        LS_TRY(st, ls_pretokenizer_open(&s.pretokenizer, regex), out);
     } else {
         s.kind = LS_CUT_LITERAL;
         LS_TRY(st, literal_of(r, step, &s.literal), out);

@@ -1,4 +1,6 @@
-/* pretok.c -- patterns: recognised and scanned by code, or compiled by PCRE2.
+/* pretokenizer.c -- pre-tokenization: a text is cut into words by the pattern (a regular expression)
+ * of a tokenizer. The patterns of GPT-2, Llama 3 and Qwen2 are recognised and scanned by code
+ * (pretokenizer_scan.c), others are compiled by PCRE2.
  *
  * tokenizer.json holds expressions for another engine (Oniguruma, Ruby's syntax), so an expression
  * that PCRE2 would read in another sense is refused instead of cutting differently in silence:
@@ -8,9 +10,9 @@
  *
  * A hostile expression can make a backtracking matcher work for ever. The matcher has limits on
  * steps and on memory; reaching one is an error that names the pattern. */
-#include "data/tokenizer/pretok.h"
+#include "data/tokenizer/pretokenizer.h"
 
-#include "data/tokenizer/pretok_impl.h"
+#include "data/tokenizer/pretokenizer_impl.h"
 #include "base/mem.h"
 #include "base/str.h"
 
@@ -24,16 +26,16 @@ enum {
     JIT_STACK_BYTES = 1 << 20
 };
 
-struct ls_pretok {
-    ls_pretok_scan *scan;   /* NULL: an expression of PCRE2 */
-    unsigned char *classes; /* of the scan, owned */
-    pcre2_code *code;       /* owned */
-    char *pattern;          /* owned */
+struct ls_pretokenizer {
+    ls_pretokenizer_scan *scan; /* NULL: an expression of PCRE2 */
+    unsigned char *classes;     /* of the scan, owned */
+    pcre2_code *code;           /* owned */
+    char *pattern;              /* owned */
 };
 
-struct ls_pretok_work {
-    const ls_pretok *pretok; /* borrowed */
-    pcre2_match_data *match; /* all owned; NULL for a scan */
+struct ls_pretokenizer_work {
+    const ls_pretokenizer *pretokenizer; /* borrowed */
+    pcre2_match_data *match;             /* all owned; NULL for a scan */
     pcre2_match_context *context;
     pcre2_jit_stack *stack;
 };
@@ -46,12 +48,12 @@ struct ls_pretok_work {
 /* The first row of a scan is what its name stands for. */
 static const struct known {
     const char *name, *pattern;
-    ls_pretok_scan *scan;
+    ls_pretokenizer_scan *scan;
 } known[] = {
-    {LS_PRETOK_GPT2, "'(?:[sdmt]|ll|ve|re)" GPT2_BACK, ls_pretok_scan_gpt2},
-    {LS_PRETOK_GPT2, "'s|'t|'re|'ve|'m|'ll|'d" GPT2_BACK, ls_pretok_scan_gpt2},
-    {LS_PRETOK_LLAMA3, LLAMA_FRONT "\\p{N}{1,3}" LLAMA_BACK, ls_pretok_scan_llama3},
-    {LS_PRETOK_QWEN2, LLAMA_FRONT "\\p{N}" LLAMA_BACK, ls_pretok_scan_qwen2},
+    {LS_PRETOKENIZER_GPT2, "'(?:[sdmt]|ll|ve|re)" GPT2_BACK, ls_pretokenizer_scan_gpt2},
+    {LS_PRETOKENIZER_GPT2, "'s|'t|'re|'ve|'m|'ll|'d" GPT2_BACK, ls_pretokenizer_scan_gpt2},
+    {LS_PRETOKENIZER_LLAMA3, LLAMA_FRONT "\\p{N}{1,3}" LLAMA_BACK, ls_pretokenizer_scan_llama3},
+    {LS_PRETOKENIZER_QWEN2, LLAMA_FRONT "\\p{N}" LLAMA_BACK, ls_pretokenizer_scan_qwen2},
 };
 
 static const struct known *find_known(const char *pattern)
@@ -174,95 +176,97 @@ static ls_status compile_text(const char *pattern, pcre2_code **out)
                    (size_t)place, (const char *)text);
 }
 
-static ls_status compile(ls_pretok *pretok)
+static ls_status compile(ls_pretokenizer *pretokenizer)
 {
     ls_status st = LS_OK;
     ls_str text;
 
     ls_str_init(&text);
-    LS_TRY(st, translate(pretok->pattern, &text), out);
-    LS_TRY(st, compile_text(pretok->pattern, &pretok->code), out); /* for the place of an error */
-    if (strcmp(text.p, pretok->pattern) != 0) {
-        pcre2_code_free(pretok->code);
-        pretok->code = NULL;
-        LS_TRY(st, compile_text(text.p, &pretok->code), out);
+    LS_TRY(st, translate(pretokenizer->pattern, &text), out);
+    LS_TRY(st, compile_text(pretokenizer->pattern, &pretokenizer->code),
+           out); /* for the place of an error */
+    if (strcmp(text.p, pretokenizer->pattern) != 0) {
+        pcre2_code_free(pretokenizer->code);
+        pretokenizer->code = NULL;
+        LS_TRY(st, compile_text(text.p, &pretokenizer->code), out);
     }
     /* Without a compiler for this machine the pattern is interpreted: slower, the same pieces. */
-    (void)pcre2_jit_compile(pretok->code, PCRE2_JIT_COMPLETE);
+    (void)pcre2_jit_compile(pretokenizer->code, PCRE2_JIT_COMPLETE);
 out:
     ls_str_release(&text);
     return st;
 }
 
-ls_status ls_pretok_open(ls_pretok **out, const char *pattern)
+ls_status ls_pretokenizer_open(ls_pretokenizer **out, const char *pattern)
 {
     ls_status st = LS_OK;
     const struct known *k = find_known(pattern);
-    ls_pretok *pretok = ls_mem_alloc(sizeof *pretok);
+    ls_pretokenizer *pretokenizer = ls_mem_alloc(sizeof *pretokenizer);
 
-    if (!pretok)
+    if (!pretokenizer)
         return LS_ENOMEM;
     if (strlen(pattern) > PATTERN_BYTES) {
         st = ls_fail(LS_EDATA, "the pattern of the pre-tokenizer has %zu bytes, more than %d",
                      strlen(pattern), (int)PATTERN_BYTES);
         goto out;
     }
-    pretok->pattern = ls_mem_strdup(k && strcmp(pattern, k->name) == 0 ? k->pattern : pattern);
-    if (!pretok->pattern) {
+    pretokenizer->pattern =
+        ls_mem_strdup(k && strcmp(pattern, k->name) == 0 ? k->pattern : pattern);
+    if (!pretokenizer->pattern) {
         st = LS_ENOMEM;
         goto out;
     }
     if (k) {
-        pretok->scan = k->scan;
-        pretok->classes = ls_mem_alloc(LS_PRETOK_CODES);
-        if (!pretok->classes) {
+        pretokenizer->scan = k->scan;
+        pretokenizer->classes = ls_mem_alloc(LS_PRETOKENIZER_CODES);
+        if (!pretokenizer->classes) {
             st = LS_ENOMEM;
             goto out;
         }
-        ls_pretok_fill(pretok->classes);
+        ls_pretokenizer_fill(pretokenizer->classes);
     } else {
-        LS_TRY(st, compile(pretok), out);
+        LS_TRY(st, compile(pretokenizer), out);
     }
-    *out = pretok;
+    *out = pretokenizer;
 out:
     if (st != LS_OK)
-        ls_pretok_free(pretok);
+        ls_pretokenizer_free(pretokenizer);
     return st;
 }
 
-void ls_pretok_free(ls_pretok *pretok)
+void ls_pretokenizer_free(ls_pretokenizer *pretokenizer)
 {
-    if (!pretok)
+    if (!pretokenizer)
         return;
-    pcre2_code_free(pretok->code);
-    ls_mem_free(pretok->classes);
-    ls_mem_free(pretok->pattern);
-    ls_mem_free(pretok);
+    pcre2_code_free(pretokenizer->code);
+    ls_mem_free(pretokenizer->classes);
+    ls_mem_free(pretokenizer->pattern);
+    ls_mem_free(pretokenizer);
 }
 
-const char *ls_pretok_pattern(const ls_pretok *pretok)
+const char *ls_pretokenizer_pattern(const ls_pretokenizer *pretokenizer)
 {
-    return pretok->pattern;
+    return pretokenizer->pattern;
 }
 
-bool ls_pretok_is_known(const ls_pretok *pretok)
+bool ls_pretokenizer_is_known(const ls_pretokenizer *pretokenizer)
 {
-    return pretok->scan != NULL;
+    return pretokenizer->scan != NULL;
 }
 
-ls_status ls_pretok_work_open(ls_pretok_work **out, const ls_pretok *pretok)
+ls_status ls_pretokenizer_work_open(ls_pretokenizer_work **out, const ls_pretokenizer *pretokenizer)
 {
-    ls_pretok_work *work = ls_mem_alloc(sizeof *work);
+    ls_pretokenizer_work *work = ls_mem_alloc(sizeof *work);
 
     if (!work)
         return LS_ENOMEM;
-    work->pretok = pretok;
-    if (!pretok->scan) {
-        work->match = pcre2_match_data_create_from_pattern(pretok->code, NULL);
+    work->pretokenizer = pretokenizer;
+    if (!pretokenizer->scan) {
+        work->match = pcre2_match_data_create_from_pattern(pretokenizer->code, NULL);
         work->context = pcre2_match_context_create(NULL);
         work->stack = pcre2_jit_stack_create(32 << 10, JIT_STACK_BYTES, NULL);
         if (!work->match || !work->context) {
-            ls_pretok_work_free(work);
+            ls_pretokenizer_work_free(work);
             return ls_fail(LS_ENOMEM, "no memory to match a pattern");
         }
         pcre2_set_match_limit(work->context, MATCH_STEPS);
@@ -274,7 +278,7 @@ ls_status ls_pretok_work_open(ls_pretok_work **out, const ls_pretok *pretok)
     return LS_OK;
 }
 
-void ls_pretok_work_free(ls_pretok_work *work)
+void ls_pretokenizer_work_free(ls_pretokenizer_work *work)
 {
     if (!work)
         return;
@@ -284,23 +288,23 @@ void ls_pretok_work_free(ls_pretok_work *work)
     ls_mem_free(work);
 }
 
-static size_t match_failed(const ls_pretok *pretok, int error, size_t at)
+static size_t match_failed(const ls_pretokenizer *pretokenizer, int error, size_t at)
 {
     PCRE2_UCHAR text[160];
 
     pcre2_get_error_message(error, text, sizeof text);
     ls_fail(LS_EDATA,
             "the pattern of the pre-tokenizer gives up at byte %zu of a text: %s (\"%.80s\")", at,
-            (const char *)text, pretok->pattern);
+            (const char *)text, pretokenizer->pattern);
     ls_err_hint("The pattern takes too many steps on this text; lineshaft stops it instead of "
                 "hanging.");
     return 0;
 }
 
 /* The first match at or after `from`. 1: found, 0: none, below: an error. */
-static int search(ls_pretok_work *work, const unsigned char *text, size_t len, size_t from)
+static int search(ls_pretokenizer_work *work, const unsigned char *text, size_t len, size_t from)
 {
-    const pcre2_code *code = work->pretok->code;
+    const pcre2_code *code = work->pretokenizer->code;
     int rc = pcre2_match(code, text, len, from, PCRE2_NO_UTF_CHECK, work->match, work->context);
 
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT) /* the interpreter may use more memory */
@@ -309,7 +313,8 @@ static int search(ls_pretok_work *work, const unsigned char *text, size_t len, s
     return rc >= 0 ? 1 : rc == PCRE2_ERROR_NOMATCH ? 0 : rc;
 }
 
-static size_t next_match(ls_pretok_work *work, const unsigned char *text, size_t len, size_t at)
+static size_t next_match(ls_pretokenizer_work *work, const unsigned char *text, size_t len,
+                         size_t at)
 {
     const PCRE2_SIZE *range = pcre2_get_ovector_pointer(work->match);
     size_t from = at;
@@ -318,7 +323,7 @@ static size_t next_match(ls_pretok_work *work, const unsigned char *text, size_t
     for (;;) {
         int rc = search(work, text, len, from);
         if (rc < 0)
-            return match_failed(work->pretok, rc, at);
+            return match_failed(work->pretokenizer, rc, at);
         if (rc == 0)
             return len;
         if (range[0] > at)
@@ -332,10 +337,11 @@ static size_t next_match(ls_pretok_work *work, const unsigned char *text, size_t
     }
 }
 
-size_t ls_pretok_next(ls_pretok_work *work, const unsigned char *text, size_t len, size_t at)
+size_t ls_pretokenizer_next(ls_pretokenizer_work *work, const unsigned char *text, size_t len,
+                            size_t at)
 {
-    const ls_pretok *pretok = work->pretok;
+    const ls_pretokenizer *pretokenizer = work->pretokenizer;
 
-    return pretok->scan ? pretok->scan(pretok->classes, text, len, at)
-                        : next_match(work, text, len, at);
+    return pretokenizer->scan ? pretokenizer->scan(pretokenizer->classes, text, len, at)
+                              : next_match(work, text, len, at);
 }

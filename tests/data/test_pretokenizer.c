@@ -1,27 +1,27 @@
-/* test_pretok.c -- pieces of the known patterns against PCRE2's, hostile patterns, memory. */
-#include "data/tokenizer/pretok.h"
+/* test_pretokenizer.c -- pieces of the known patterns against PCRE2's, hostile patterns, memory. */
+#include "data/tokenizer/pretokenizer.h"
 
-#include "data/tokenizer/pretok_impl.h"
+#include "data/tokenizer/pretokenizer_impl.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "harness.h"
 
 /* A pattern and a work area, opened together. */
 typedef struct cutter {
-    ls_pretok *pretok;
-    ls_pretok_work *work;
+    ls_pretokenizer *pretokenizer;
+    ls_pretokenizer_work *work;
 } cutter;
 
 static void cutter_open(cutter *c, const char *pattern)
 {
-    LS_CHECK_OK(ls_pretok_open(&c->pretok, pattern));
-    LS_CHECK_OK(ls_pretok_work_open(&c->work, c->pretok));
+    LS_CHECK_OK(ls_pretokenizer_open(&c->pretokenizer, pattern));
+    LS_CHECK_OK(ls_pretokenizer_work_open(&c->work, c->pretokenizer));
 }
 
 static void cutter_close(cutter *c)
 {
-    ls_pretok_work_free(c->work);
-    ls_pretok_free(c->pretok);
+    ls_pretokenizer_work_free(c->work);
+    ls_pretokenizer_free(c->pretokenizer);
 }
 
 static const char *pieces(cutter *c, const char *text, ls_str *out)
@@ -30,7 +30,7 @@ static const char *pieces(cutter *c, const char *text, ls_str *out)
 
     ls_str_clear(out);
     for (size_t at = 0; at < len;) {
-        size_t end = ls_pretok_next(c->work, (const unsigned char *)text, len, at);
+        size_t end = ls_pretokenizer_next(c->work, (const unsigned char *)text, len, at);
         LS_CHECK(end > at && end <= len);
         ls_str_printf(out, "%s%.*s", at ? "|" : "", (int)(end - at), text + at);
         at = end;
@@ -92,18 +92,18 @@ static bool matches(cutter *set, uint32_t c)
     char text[8] = "\x01";
     size_t n = put_code(c, text + 1);
 
-    return ls_pretok_next(set->work, (const unsigned char *)text, n + 1, 0) == 1;
+    return ls_pretokenizer_next(set->work, (const unsigned char *)text, n + 1, 0) == 1;
 }
 
 LS_TEST_SECONDS(character_sets_are_those_of_unicode, 60)
 {
     static const char *const sets[] = {"\\p{L}", "\\p{N}", "\\s", "\\p{Cn}"};
-    unsigned char *classes = ls_mem_alloc(LS_PRETOK_CODES);
+    unsigned char *classes = ls_mem_alloc(LS_PRETOKENIZER_CODES);
     cutter c[4];
     int newer = 0;
 
     LS_CHECK(classes);
-    ls_pretok_fill(classes);
+    ls_pretokenizer_fill(classes);
     for (int i = 0; i < 4; i++)
         cutter_open(&c[i], sets[i]);
     for (uint32_t code = 2; code < 0x110000; code++) {
@@ -112,13 +112,13 @@ LS_TEST_SECONDS(character_sets_are_those_of_unicode, 60)
         if (code >= 0xd800 && code < 0xe000)
             continue;
         put_code(code, text);
-        int class = ls_pretok_class_at(classes, (const unsigned char *)text, &n);
-        int want = matches(&c[0], code)   ? LS_PRETOK_LETTER
-                   : matches(&c[1], code) ? LS_PRETOK_NUMBER
-                   : matches(&c[2], code) ? LS_PRETOK_SPACE
-                                          : LS_PRETOK_OTHER;
+        int class = ls_pretokenizer_class_at(classes, (const unsigned char *)text, &n);
+        int want = matches(&c[0], code)   ? LS_PRETOKENIZER_LETTER
+                   : matches(&c[1], code) ? LS_PRETOKENIZER_NUMBER
+                   : matches(&c[2], code) ? LS_PRETOKENIZER_SPACE
+                                          : LS_PRETOKENIZER_OTHER;
         if (code == '\r' || code == '\n')
-            want = LS_PRETOK_NEWLINE;
+            want = LS_PRETOKENIZER_NEWLINE;
         if (class != want) { /* only characters that this PCRE2 does not know yet */
             if (!matches(&c[3], code))
                 ls_test_fail(__FILE__, __LINE__, "U+%04X is %d, expected %d", code, class, want);
@@ -154,7 +154,8 @@ static uint32_t random_code(uint64_t *rng)
 
 LS_TEST_SECONDS(scanners_cut_as_pcre2_does, 60)
 {
-    static const char *const names[] = {LS_PRETOK_GPT2, LS_PRETOK_LLAMA3, LS_PRETOK_QWEN2};
+    static const char *const names[] = {LS_PRETOKENIZER_GPT2, LS_PRETOKENIZER_LLAMA3,
+                                        LS_PRETOKENIZER_QWEN2};
     uint64_t rng = 7;
     ls_str a, b, text, wrapped;
 
@@ -166,9 +167,10 @@ LS_TEST_SECONDS(scanners_cut_as_pcre2_does, 60)
         cutter ours, theirs;
         cutter_open(&ours, names[k]);
         ls_str_clear(&wrapped); /* another text, so that it is not recognised */
-        ls_str_printf(&wrapped, "(?:%s)", ls_pretok_pattern(ours.pretok));
+        ls_str_printf(&wrapped, "(?:%s)", ls_pretokenizer_pattern(ours.pretokenizer));
         cutter_open(&theirs, wrapped.p);
-        LS_CHECK(ls_pretok_is_known(ours.pretok) && !ls_pretok_is_known(theirs.pretok));
+        LS_CHECK(ls_pretokenizer_is_known(ours.pretokenizer) &&
+                 !ls_pretokenizer_is_known(theirs.pretokenizer));
         for (int round = 0; round < 20000; round++) {
             int n = 1 + (int)below(&rng, 24);
             ls_str_clear(&text);
@@ -191,20 +193,21 @@ LS_TEST_SECONDS(scanners_cut_as_pcre2_does, 60)
 
 LS_TEST(bad_patterns_are_refused)
 {
-    ls_pretok *p = NULL;
+    ls_pretokenizer *p = NULL;
     char *longer = ls_mem_alloc(20000);
 
-    LS_CHECK_FAILS(ls_pretok_open(&p, "a(b"), LS_EDATA, "wrong at byte 3");
-    LS_CHECK_FAILS(ls_pretok_open(&p, "[a-z&&[^b]]"), LS_EDATA, "\"&&\" at byte 4");
-    LS_CHECK_FAILS(ls_pretok_open(&p, "[a[b]]"), LS_EDATA, "inside a class");
-    LS_CHECK_FAILS(ls_pretok_open(&p, "a\\h+"), LS_EDATA, "escape in another sense at byte 1");
-    LS_CHECK_FAILS(ls_pretok_open(&p, "[\\S]"), LS_EDATA, "escape in another sense");
-    LS_CHECK_FAILS(ls_pretok_open(&p, "(?im:a.b)"), LS_EDATA, "option \"m\"");
-    LS_CHECK_FAILS(ls_pretok_open(&p, "(*UTF)a"), LS_EDATA, "verb");
-    LS_CHECK_FAILS(ls_pretok_open(&p, "a\\"), LS_EDATA, "wrong");
-    LS_CHECK_FAILS(ls_pretok_open(&p, "\\C"), LS_EDATA, "wrong");
+    LS_CHECK_FAILS(ls_pretokenizer_open(&p, "a(b"), LS_EDATA, "wrong at byte 3");
+    LS_CHECK_FAILS(ls_pretokenizer_open(&p, "[a-z&&[^b]]"), LS_EDATA, "\"&&\" at byte 4");
+    LS_CHECK_FAILS(ls_pretokenizer_open(&p, "[a[b]]"), LS_EDATA, "inside a class");
+    LS_CHECK_FAILS(ls_pretokenizer_open(&p, "a\\h+"), LS_EDATA,
+                   "escape in another sense at byte 1");
+    LS_CHECK_FAILS(ls_pretokenizer_open(&p, "[\\S]"), LS_EDATA, "escape in another sense");
+    LS_CHECK_FAILS(ls_pretokenizer_open(&p, "(?im:a.b)"), LS_EDATA, "option \"m\"");
+    LS_CHECK_FAILS(ls_pretokenizer_open(&p, "(*UTF)a"), LS_EDATA, "verb");
+    LS_CHECK_FAILS(ls_pretokenizer_open(&p, "a\\"), LS_EDATA, "wrong");
+    LS_CHECK_FAILS(ls_pretokenizer_open(&p, "\\C"), LS_EDATA, "wrong");
     memset(longer, 'a', 19999);
-    LS_CHECK_FAILS(ls_pretok_open(&p, longer), LS_EDATA, "19999 bytes");
+    LS_CHECK_FAILS(ls_pretokenizer_open(&p, longer), LS_EDATA, "19999 bytes");
     LS_CHECK(!p);
     ls_mem_free(longer);
     check_pieces("\\w+", "a\xc2\xb2_\xcc\x81-b", "a\xc2\xb2_\xcc\x81|-|b");
@@ -222,26 +225,26 @@ LS_TEST(a_pattern_that_explodes_is_stopped)
 
     memset(text, 'a', sizeof text);
     cutter_open(&c, "(?:a|aa)+[bc]");
-    LS_CHECK_EQ(ls_pretok_next(c.work, text, sizeof text, 0), 0);
+    LS_CHECK_EQ(ls_pretokenizer_next(c.work, text, sizeof text, 0), 0);
     LS_CHECK_EQ(ls_err_last()->code, LS_EDATA);
     LS_CHECK(strstr(ls_err_last()->text, "gives up at byte 0"));
     cutter_close(&c);
     cutter_open(&c, "(a|(?1)(?1))+$"); /* recursion without end, or nearly */
-    (void)ls_pretok_next(c.work, text, sizeof text, 0);
+    (void)ls_pretokenizer_next(c.work, text, sizeof text, 0);
     cutter_close(&c);
 }
 
 LS_TEST(pretok_survives_failing_memory)
 {
     for (uint64_t nth = 1; nth < 12; nth++) {
-        ls_pretok *p = NULL;
-        ls_pretok_work *w = NULL;
+        ls_pretokenizer *p = NULL;
+        ls_pretokenizer_work *w = NULL;
         ls_mem_fail_nth(nth);
-        if (ls_pretok_open(&p, nth & 1 ? "gpt2" : "a+b") == LS_OK &&
-            ls_pretok_work_open(&w, p) == LS_OK)
+        if (ls_pretokenizer_open(&p, nth & 1 ? "gpt2" : "a+b") == LS_OK &&
+            ls_pretokenizer_work_open(&w, p) == LS_OK)
             LS_CHECK(nth > 3);
         ls_mem_fail_nth(0);
-        ls_pretok_work_free(w);
-        ls_pretok_free(p);
+        ls_pretokenizer_work_free(w);
+        ls_pretokenizer_free(p);
     }
 }

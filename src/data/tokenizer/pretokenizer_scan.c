@@ -1,4 +1,4 @@
-/* pretok_scan.c -- the patterns of GPT-2, Llama-3 and Qwen2 as code.
+/* pretokenizer_scan.c -- the patterns of GPT-2, Llama-3 and Qwen2 as code.
  *
  * Each pattern is a list of alternatives over four sets of characters: letters, numbers, white
  * space and all others. Which alternative applies is decided by the first two or three characters,
@@ -11,33 +11,33 @@
  *
  * The sets are tables of code points: those of the `tokenizers` package, whose ids must be matched,
  * and not those of whatever Unicode version a library on this machine has. */
-#include "data/tokenizer/pretok_impl.h"
+#include "data/tokenizer/pretokenizer_impl.h"
 
-#include "data/tokenizer/pretok_table.h"
+#include "data/tokenizer/pretokenizer_table.h"
 
 static void fill_runs(unsigned char *classes, const uint16_t *runs, size_t n, int class)
 {
     uint32_t at = 0;
 
     for (size_t i = 0; i < n; at += runs[i], i++) {
-        LS_BUG_IF(at + runs[i] > LS_PRETOK_CODES, "U+%X is outside the table", at + runs[i]);
+        LS_BUG_IF(at + runs[i] > LS_PRETOKENIZER_CODES, "U+%X is outside the table", at + runs[i]);
         if (i % 2)
             memset(classes + at, class, runs[i]);
     }
 }
 
-void ls_pretok_fill(unsigned char *classes)
+void ls_pretokenizer_fill(unsigned char *classes)
 {
     static const uint16_t spaces[][2] = {
         {0x09, 0x0d},     {0x20, 0x20},     {0x85, 0x85},     {0xa0, 0xa0},     {0x1680, 0x1680},
         {0x2000, 0x200a}, {0x2028, 0x2029}, {0x202f, 0x202f}, {0x205f, 0x205f}, {0x3000, 0x3000}};
 
-    memset(classes, LS_PRETOK_OTHER, LS_PRETOK_CODES);
-    fill_runs(classes, letter_runs, LS_COUNT(letter_runs), LS_PRETOK_LETTER);
-    fill_runs(classes, number_runs, LS_COUNT(number_runs), LS_PRETOK_NUMBER);
+    memset(classes, LS_PRETOKENIZER_OTHER, LS_PRETOKENIZER_CODES);
+    fill_runs(classes, letter_runs, LS_COUNT(letter_runs), LS_PRETOKENIZER_LETTER);
+    fill_runs(classes, number_runs, LS_COUNT(number_runs), LS_PRETOKENIZER_NUMBER);
     for (size_t i = 0; i < LS_COUNT(spaces); i++)
-        memset(classes + spaces[i][0], LS_PRETOK_SPACE, spaces[i][1] - spaces[i][0] + 1u);
-    classes['\r'] = classes['\n'] = LS_PRETOK_NEWLINE;
+        memset(classes + spaces[i][0], LS_PRETOKENIZER_SPACE, spaces[i][1] - spaces[i][0] + 1u);
+    classes['\r'] = classes['\n'] = LS_PRETOKENIZER_NEWLINE;
 }
 
 /* The end of the run of one class that goes on at i. */
@@ -52,7 +52,7 @@ static inline size_t run(const unsigned char *classes, const unsigned char *text
                 return i;
             i++;
         }
-        if (i >= len || ls_pretok_class_at(classes, text + i, &n) != class)
+        if (i >= len || ls_pretokenizer_class_at(classes, text + i, &n) != class)
             return i;
         i += n;
     }
@@ -66,12 +66,12 @@ static size_t white_space(const unsigned char *classes, const unsigned char *tex
     size_t i = at, last = at, after_newline = at, n;
 
     while (i < len) {
-        int class = ls_pretok_class_at(classes, text + i, &n);
-        if (class < LS_PRETOK_SPACE)
+        int class = ls_pretokenizer_class_at(classes, text + i, &n);
+        if (class < LS_PRETOKENIZER_SPACE)
             break;
         last = i;
         i += n;
-        if (class == LS_PRETOK_NEWLINE)
+        if (class == LS_PRETOKENIZER_NEWLINE)
             after_newline = i;
     }
     if (newlines && after_newline > at)
@@ -97,15 +97,15 @@ static size_t contraction(const unsigned char *p, size_t left, bool any_case)
 }
 
 /* '(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+ */
-size_t ls_pretok_scan_gpt2(const unsigned char *classes, const unsigned char *text, size_t len,
-                           size_t at)
+size_t ls_pretokenizer_scan_gpt2(const unsigned char *classes, const unsigned char *text,
+                                 size_t len, size_t at)
 {
     size_t n;
-    int class = ls_pretok_class_at(classes, text + at, &n);
+    int class = ls_pretokenizer_class_at(classes, text + at, &n);
 
     if (text[at] == ' ' && at + 1 < len) {
-        int next = ls_pretok_class_at(classes, text + at + 1, &n);
-        if (next < LS_PRETOK_SPACE)
+        int next = ls_pretokenizer_class_at(classes, text + at + 1, &n);
+        if (next < LS_PRETOKENIZER_SPACE)
             return run(classes, text, len, at + 1 + n, next);
     }
     if (text[at] == '\'') {
@@ -113,7 +113,7 @@ size_t ls_pretok_scan_gpt2(const unsigned char *classes, const unsigned char *te
         if (bytes)
             return at + bytes;
     }
-    if (class < LS_PRETOK_SPACE)
+    if (class < LS_PRETOKENIZER_SPACE)
         return run(classes, text, len, at + n, class);
     return white_space(classes, text, len, at, false);
 }
@@ -124,15 +124,15 @@ static inline size_t scan_llama(const unsigned char *classes, const unsigned cha
                                 size_t at, int digits)
 {
     size_t n, m, i;
-    int class = ls_pretok_class_at(classes, text + at, &n);
-    int next = LS_PRETOK_NEWLINE;
+    int class = ls_pretokenizer_class_at(classes, text + at, &n);
+    int next = LS_PRETOKENIZER_NEWLINE;
 
     i = at + n;
-    if (class == LS_PRETOK_LETTER)
-        return run(classes, text, len, i, LS_PRETOK_LETTER);
-    if (class == LS_PRETOK_NUMBER) {
+    if (class == LS_PRETOKENIZER_LETTER)
+        return run(classes, text, len, i, LS_PRETOKENIZER_LETTER);
+    if (class == LS_PRETOKENIZER_NUMBER) {
         for (int k = 1; k < digits && i < len; k++, i += n)
-            if (ls_pretok_class_at(classes, text + i, &n) != LS_PRETOK_NUMBER)
+            if (ls_pretokenizer_class_at(classes, text + i, &n) != LS_PRETOKENIZER_NUMBER)
                 break;
         return i;
     }
@@ -142,11 +142,11 @@ static inline size_t scan_llama(const unsigned char *classes, const unsigned cha
             return at + bytes;
     }
     if (i < len)
-        next = ls_pretok_class_at(classes, text + i, &m);
-    if (class != LS_PRETOK_NEWLINE && next == LS_PRETOK_LETTER)
-        return run(classes, text, len, i + m, LS_PRETOK_LETTER);
-    if (class == LS_PRETOK_OTHER || (text[at] == ' ' && next == LS_PRETOK_OTHER)) {
-        i = run(classes, text, len, i, LS_PRETOK_OTHER);
+        next = ls_pretokenizer_class_at(classes, text + i, &m);
+    if (class != LS_PRETOKENIZER_NEWLINE && next == LS_PRETOKENIZER_LETTER)
+        return run(classes, text, len, i + m, LS_PRETOKENIZER_LETTER);
+    if (class == LS_PRETOKENIZER_OTHER || (text[at] == ' ' && next == LS_PRETOKENIZER_OTHER)) {
+        i = run(classes, text, len, i, LS_PRETOKENIZER_OTHER);
         while (i < len && (text[i] == '\r' || text[i] == '\n'))
             i++;
         return i;
@@ -154,14 +154,14 @@ static inline size_t scan_llama(const unsigned char *classes, const unsigned cha
     return white_space(classes, text, len, at, true);
 }
 
-size_t ls_pretok_scan_llama3(const unsigned char *classes, const unsigned char *text, size_t len,
-                             size_t at)
+size_t ls_pretokenizer_scan_llama3(const unsigned char *classes, const unsigned char *text,
+                                   size_t len, size_t at)
 {
     return scan_llama(classes, text, len, at, 3);
 }
 
-size_t ls_pretok_scan_qwen2(const unsigned char *classes, const unsigned char *text, size_t len,
-                            size_t at)
+size_t ls_pretokenizer_scan_qwen2(const unsigned char *classes, const unsigned char *text,
+                                  size_t len, size_t at)
 {
     return scan_llama(classes, text, len, at, 1);
 }
