@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include "base/mem.h"
 #include "base/time.h"
-#include "comm/node/direct.h"
+#include "comm/node/shm_coll.h"
 
 enum { MOST_RUNS = 20000 };
 #define LONG_NS (60 * LS_NS_PER_S)
@@ -31,7 +31,7 @@ static void need(ls_status st)
     exit(1);
 }
 
-static void measure(ls_direct *direct, ls_coll_kind kind, int me, void *memory, int64_t bytes)
+static void measure(ls_shm_coll *direct, ls_coll_kind kind, int me, void *memory, int64_t bytes)
 {
     static int64_t times[MOST_RUNS];
     ls_coll coll = {.kind = kind, .type = LS_F32, .count = bytes / 4, .in = memory, .out = memory};
@@ -40,9 +40,9 @@ static void measure(ls_direct *direct, ls_coll_kind kind, int me, void *memory, 
 
     for (int i = -3; i < runs; i++) {
         if (bytes >= LS_MIB)
-            need(ls_direct_run(direct, &(ls_coll){.kind = LS_COLL_BARRIER}, deadline));
+            need(ls_shm_coll_run(direct, &(ls_coll){.kind = LS_COLL_BARRIER}, deadline));
         int64_t start = ls_time_now_ns();
-        need(ls_direct_run(direct, &coll, deadline));
+        need(ls_shm_coll_run(direct, &coll, deadline));
         times[i > 0 ? i : 0] = ls_time_now_ns() - start;
     }
     if (me > 0)
@@ -61,7 +61,7 @@ static void rank(int fd, int me, int ranks, ls_coll_kind kind, bool outside)
     int locals[LS_SHM_SEGMENT_RANKS], cpus = (int)sysconf(_SC_NPROCESSORS_ONLN);
     ls_shm_segment *segment;
     ls_group group;
-    ls_direct *direct;
+    ls_shm_coll *direct;
     void *memory;
     cpu_set_t set;
 
@@ -74,14 +74,14 @@ static void rank(int fd, int me, int ranks, ls_coll_kind kind, bool outside)
     for (int i = 0; i < ranks; i++)
         locals[i] = i;
     need(ls_group_open(&group, segment, &(ls_group_args){1, me, locals, ranks}, deadline));
-    need(ls_direct_open(&direct, &group));
+    need(ls_shm_coll_open(&direct, &group));
     memory = outside ? ls_mem_alloc((size_t)most) : NULL;
     if (!outside)
         need(ls_shm_segment_alloc(segment, me, most, "bench", &memory));
     memset(memory, 0, (size_t)most);
     for (size_t i = 0; i < LS_COUNT(sizes); i++)
         measure(direct, kind, me, memory, sizes[i]);
-    ls_direct_close(direct);
+    ls_shm_coll_close(direct);
     ls_shm_segment_leave(segment, me);
     exit(0);
 }

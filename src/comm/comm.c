@@ -4,7 +4,7 @@
  * paths lead through this file:
  *
  *     ls_comm_run(), all members on one node, nothing in flight
- *         -> node/direct.h at once, without the lock: no other thread touches a communicator
+ *         -> node/shm_coll.h at once, without the lock: no other thread touches a communicator
  *            that has no request in flight
  *     ls_comm_run(), anything else
  *         -> a request in slot RUN_SLOT; ls_watchdog_wait() (watchdog.c) moves everything in flight until it is done
@@ -55,7 +55,7 @@ static int even_nodes(const ls_comm *c)
  * has two groups, one to scatter (1) and one to gather (2). The members find each other by a key;
  * that of communicator 5, to gather, whose first member here is rank 2 of the world: 5, 2 and 3, as
  * 32, 16 and 16 bits. */
-static ls_status open_direct(ls_comm *c, ls_group *group, ls_direct **direct, uint64_t part,
+static ls_status open_direct(ls_comm *c, ls_group *group, ls_shm_coll **direct, uint64_t part,
                              int64_t deadline_ns)
 {
     int locals[LS_SHM_SEGMENT_RANKS], n = 0, first = -1;
@@ -73,7 +73,7 @@ static ls_status open_direct(ls_comm *c, ls_group *group, ls_direct **direct, ui
                                 .locals = locals,
                                 .members = n};
     LS_TRY(st, ls_group_open(group, c->fabric->segment, &args, deadline_ns), out);
-    LS_TRY(st, ls_direct_open(direct, group), out);
+    LS_TRY(st, ls_shm_coll_open(direct, group), out);
 out:
     return st;
 }
@@ -110,8 +110,8 @@ out:
 
 static void free_comm(ls_comm *c)
 {
-    ls_direct_close(c->direct);
-    ls_direct_close(c->gather);
+    ls_shm_coll_close(c->direct);
+    ls_shm_coll_close(c->gather);
     ls_group_close(&c->group);
     ls_group_close(&c->gather_group);
     for (int i = 0; i < COMM_PLANS; i++)
@@ -553,7 +553,7 @@ ls_status ls_comm_run(ls_comm *c, const ls_coll *coll, int64_t deadline_ns)
     ls_status st;
 
     if (c->one_node && c->direct && !c->forced && atomic_load(&c->up) == 0) {
-        st = ls_direct_run(c->direct, coll, deadline_ns);
+        st = ls_shm_coll_run(c->direct, coll, deadline_ns);
         if (st == LS_OK || (st == LS_EUSAGE && !ls_shm_segment_aborted(fabric->segment)))
             return st;
         return ls_fabric_lock_and_fail(fabric);

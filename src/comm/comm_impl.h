@@ -16,7 +16,7 @@
 #include "comm/cost.h"
 #include "comm/exec.h"
 #include "comm/node/flight_recorder.h"
-#include "comm/node/direct.h"
+#include "comm/node/shm_coll.h"
 #include "comm/node/death_watch.h"
 #include "comm/tune.h"
 
@@ -107,7 +107,7 @@ typedef enum ls_request_state {
 typedef struct ls_request_piece {
     int stage; /* 0 to scatter, 1 between, 2 to gather, 3 done */
     int64_t first, count, own, own_count;
-    ls_direct_ticket ticket;
+    ls_shm_coll_ticket ticket;
 } ls_request_piece;
 
 typedef struct ls_request {
@@ -121,7 +121,7 @@ typedef struct ls_request {
     comm_plan *plan; /* that exec runs; NULL: none */
     ls_exec exec;
     ls_exec_fingerprint fingerprint; /* by levels: exchanged by all members */
-    ls_direct_ticket ticket;
+    ls_shm_coll_ticket ticket;
     int pieces, piece; /* how many there are, and the next one to go between nodes */
     ls_request_piece part[COMM_PIECES];
     struct ls_request *next; /* in order of starting */
@@ -138,7 +138,7 @@ struct ls_comm {
     bool levels;               /* several nodes with equally many members, more than one each */
     int nodes, node, per_node; /* with levels */
     int *across; /* with levels: the member at my position on each node, as world ranks; owned */
-    ls_direct *direct, *gather; /* of the members on this node; gather: with levels */
+    ls_shm_coll *direct, *gather; /* of the members on this node; gather: with levels */
     ls_group group, gather_group;
     const ls_algo *forced;     /* NULL: the cheapest */
     bool force_levels;         /* levels for what they do */

@@ -70,7 +70,7 @@ void ls_cost_choose(const ls_cost_query *query, const ls_coll *coll, bool once,
                     ls_cost_choice *choice_out);
 
 /* --- memory -------------------------------------------------------------------------------------
- * Ranks of one node that reach each other's buffers (node/direct.h) send no messages. They meet:
+ * Ranks of one node that reach each other's buffers (node/shm_coll.h) send no messages. They meet:
  * each says how far it is and waits until all others have said so; in between each reads and writes
  * memory, all of them at once. Buffers lie in the memory of the node. */
 

@@ -2,7 +2,7 @@
  * nodes of several ranks.
  *
  * Memory. n ranks, B bytes of the buffer, b of a rank's own range. What a rank does is what
- * node/direct_move.c does with buffers in the memory of the node:
+ * node/shm_coll_move.c does with buffers in the memory of the node:
  *
  *                            meets   reads               writes
  *   all_reduce, short          1     B + n B             B + B        copy into the slot, add all
@@ -27,7 +27,7 @@
  * and gathers, take S + W + G + (p - 1) max(W, S + G). */
 #include "comm/cost.h"
 
-#include "comm/node/direct_impl.h"
+#include "comm/node/shm_coll_impl.h"
 
 enum { PIECE_BYTES = 4 << 20 };
 
@@ -55,7 +55,7 @@ static void all_reduce(const ls_cost_memory *memory, const ls_cost_query *q, ls_
 {
     int64_t bytes = q->count * q->size,
             own = ls_coll_range_len(q->count, q->ranks, q->rank) * q->size;
-    bool small = bytes <= (memory->crowded ? LS_DIRECT_SHORT_CROWDED_BYTES : LS_DIRECT_SHORT_BYTES);
+    bool small = bytes <= (memory->crowded ? LS_SHM_COLL_SHORT_CROWDED_BYTES : LS_SHM_COLL_SHORT_BYTES);
 
     m->meets = small ? 1 : 2;
     if (small)
@@ -69,7 +69,7 @@ static void all_reduce(const ls_cost_memory *memory, const ls_cost_query *q, ls_
 static void all_to_all(const ls_cost_query *q, ls_cost_moves *m)
 {
     int64_t piece = q->count * q->size, all = q->ranks * piece;
-    int64_t window = LS_DIRECT_STAGE_BYTES / q->size / q->ranks;
+    int64_t window = LS_SHM_COLL_STAGE_BYTES / q->size / q->ranks;
 
     m->meets = meets_for(all);
     give(m, all);

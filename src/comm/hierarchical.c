@@ -61,7 +61,7 @@ static ls_status scatter(ls_comm *c, ls_request *f, ls_request_piece *p)
     coll.count = p->count;
     coll.out = at(f->coll.out, &coll, p->first + (in_place ? 0 : p->own));
     coll.in = in_place ? coll.out : (const char *)f->coll.in + p->first * ls_dtype_bytes(coll.type);
-    return ls_direct_start(c->direct, &coll, &p->ticket);
+    return ls_shm_coll_start(c->direct, &coll, &p->ticket);
 }
 
 /* All members exchange fingerprints of what they ask for, as the other ways do: a member that
@@ -124,7 +124,7 @@ static ls_status between(ls_comm *c, ls_request *f, ls_request_piece *p)
     coll.count = p->count;
     coll.out = at(f->coll.out, &coll, p->first);
     coll.in = coll.out;
-    LS_TRY(st, ls_direct_start(c->gather, &coll, &p->ticket), out);
+    LS_TRY(st, ls_shm_coll_start(c->gather, &coll, &p->ticket), out);
     p->stage = 2;
     f->piece++;
 out:
@@ -143,7 +143,7 @@ ls_status ls_hierarchical_move(ls_comm *c, ls_request *f, bool *done_out)
         ls_request_piece *p = &f->part[i];
         bool ended = false;
         if (p->stage == 0 || p->stage == 2) {
-            LS_TRY(st, ls_direct_poll(p->stage ? c->gather : c->direct, p->ticket, &ended), out);
+            LS_TRY(st, ls_shm_coll_poll(p->stage ? c->gather : c->direct, p->ticket, &ended), out);
             p->stage += ended;
         }
         if (p->stage == 1 && i == f->piece)

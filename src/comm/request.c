@@ -1,6 +1,6 @@
 /* request.c -- how one collective progresses, by one of three ways:
  *
- *   direct   all members on this node: they reach each other's memory (node/direct.h)
+ *   direct   all members on this node: they reach each other's memory (node/shm_coll.h)
  *   exec     a schedule over the transports (exec.h)
  *   levels   a large all-reduce over several nodes with several ranks each (hierarchical.c)
  *
@@ -160,7 +160,7 @@ static ls_status start_request(ls_comm *c, ls_request *f)
     ls_status st = LS_OK;
 
     if (f->way == LS_WAY_DIRECT) {
-        st = ls_direct_start(c->direct, &f->coll, &f->ticket);
+        st = ls_shm_coll_start(c->direct, &f->coll, &f->ticket);
         if (st == LS_EBUSY)
             return LS_OK;
     } else if (f->way == LS_WAY_EXEC) {
@@ -183,7 +183,7 @@ static ls_status move_request(ls_comm *c, ls_request *f, bool *done_out)
 {
     *done_out = false;
     if (f->way == LS_WAY_DIRECT)
-        return ls_direct_poll(c->direct, f->ticket, done_out);
+        return ls_shm_coll_poll(c->direct, f->ticket, done_out);
     if (f->way == LS_WAY_LEVELS)
         return ls_hierarchical_move(c, f, done_out);
     ls_status st = ls_exec_poll(&f->exec, done_out);

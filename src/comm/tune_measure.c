@@ -25,7 +25,7 @@
  * which follow each other without a rest. Then the largest value of all pairs counts; an all-reduce
  * that still uses the earlier numbers finds it.
  *
- * Memory. All ranks of a node call what node/direct.h does: barriers, which are one meeting, then
+ * Memory. All ranks of a node call what node/shm_coll.h does: barriers, which are one meeting, then
  * all-reduces of two lengths, whose meetings and bytes cost.h counts. Of each call the slowest rank
  * of all nodes counts, and of the calls the fastest. */
 #include "comm/tune.h"
@@ -418,10 +418,10 @@ static ls_status time_direct(ls_comm *c, const ls_coll *coll, int64_t deadline_n
     ls_status st = LS_OK;
 
     for (int i = -MEMORY_WARM; i < MEMORY_CALLS && st == LS_OK; i++) {
-        st = ls_direct_run(c->direct, &barrier, deadline_ns);
+        st = ls_shm_coll_run(c->direct, &barrier, deadline_ns);
         int64_t begin = ls_time_now_ns();
         if (st == LS_OK)
-            st = ls_direct_run(c->direct, coll, deadline_ns);
+            st = ls_shm_coll_run(c->direct, coll, deadline_ns);
         if (i >= 0)
             times[i] = ls_time_now_ns() - begin;
     }

@@ -174,7 +174,7 @@ static const ls_cost_memory node_memory = {
     .meet_ns = 200, .cached_ns_per_byte = 0.1, .ns_per_byte = 0.2, .crowded = false};
 
 /* The example of cost_node.c, at the pace of a buffer between the two lengths. Moves themselves are
- * held against node/direct.h in tests/comm/node/test_moves.c. */
+ * held against node/shm_coll.h in tests/comm/node/test_moves.c. */
 LS_TEST(cost_of_memory_is_meetings_and_bytes)
 {
     ls_cost_memory same = node_memory;

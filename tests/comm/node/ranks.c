@@ -65,9 +65,9 @@ static void play(ls_ranks *r, const ls_ranks_args *args, ls_ranks_body body)
     LS_CHECK_OK(ls_group_open(&r->group, r->segment, &(ls_group_args){99, r->me, locals, r->ranks},
                               deadline));
     if (!args->no_direct)
-        LS_CHECK_OK(ls_direct_open(&r->direct, &r->group));
+        LS_CHECK_OK(ls_shm_coll_open(&r->direct, &r->group));
     body(r);
-    ls_direct_close(r->direct);
+    ls_shm_coll_close(r->direct);
     ls_group_close(&r->group);
     ls_shm_segment_leave(r->segment, r->me);
 }

@@ -1,7 +1,7 @@
 /* ranks.h -- several ranks on a shared-memory segment of their own, as processes or as threads, for
  * tests of comm. */
 #pragma once
-#include "comm/node/direct.h"
+#include "comm/node/shm_coll.h"
 #include "comm/node/flight_recorder.h"
 #include "comm/node/death_watch.h"
 #include "harness.h"
@@ -10,8 +10,8 @@ typedef struct ls_ranks {
     ls_shm_segment *segment;
     int fd, me, ranks;
     ls_group group;
-    ls_direct *direct; /* NULL when the test asked for none */
-    void *context;     /* of the test; shared when ranks are threads */
+    ls_shm_coll *direct; /* NULL when the test asked for none */
+    void *context;       /* of the test; shared when ranks are threads */
 } ls_ranks;
 
 typedef struct ls_ranks_args {

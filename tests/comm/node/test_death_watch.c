@@ -32,7 +32,7 @@ static void work_until_failure(ls_ranks *r)
                         .count = counts[i % 4],
                         .in = x,
                         .out = x};
-        st = ls_direct_run(r->direct, &coll, ls_test_soon());
+        st = ls_shm_coll_run(r->direct, &coll, ls_test_soon());
     }
     LS_CHECK_EQ(st, LS_EPEER);
     LS_CHECK(s->killed_ns != 0);
@@ -133,10 +133,10 @@ static void work_until_deadline(ls_ranks *r)
     ls_coll coll = {.count = 1, .in = &x, .out = &x};
 
     LS_CHECK_OK(ls_death_watch_open(&watch, r->segment, r->me));
-    LS_CHECK_OK(ls_direct_run(r->direct, &coll, ls_test_soon()));
+    LS_CHECK_OK(ls_shm_coll_run(r->direct, &coll, ls_test_soon()));
     s->busy++;
     while (st == LS_OK) /* nobody but the victim is late by so much */
-        st = ls_direct_run(r->direct, &coll, ls_ranks_in_ms(2000));
+        st = ls_shm_coll_run(r->direct, &coll, ls_ranks_in_ms(2000));
     if (r->me != s->victim) {
         LS_CHECK(st == LS_EDEADLINE || st == LS_EPEER);
         LS_CHECK(strstr(ls_err_last()->text, "rank 11 (pid"));
@@ -181,7 +181,7 @@ static void leave_one_by_one(ls_ranks *r)
     ls_death_watch *watch;
 
     LS_CHECK_OK(ls_death_watch_open(&watch, r->segment, r->me));
-    LS_CHECK_OK(ls_direct_run(r->direct, &(ls_coll){.kind = LS_COLL_BARRIER}, ls_test_soon()));
+    LS_CHECK_OK(ls_shm_coll_run(r->direct, &(ls_coll){.kind = LS_COLL_BARRIER}, ls_test_soon()));
     usleep((unsigned)r->me * 60000);
     LS_CHECK_OK(ls_shm_segment_failure(r->segment));
     ls_death_watch_close(watch);
@@ -199,7 +199,7 @@ static void leave_without_a_word(ls_ranks *r)
 
     if (r->me == 1)
         _exit(3);
-    LS_CHECK_FAILS(ls_direct_run(r->direct, &coll, ls_test_soon()), LS_EPEER, "rank 11 (pid");
+    LS_CHECK_FAILS(ls_shm_coll_run(r->direct, &coll, ls_test_soon()), LS_EPEER, "rank 11 (pid");
     LS_CHECK(strstr(ls_err_last()->text,
                     r->context ? "ended with code 3 without having left" : "ended with code 3"));
 }

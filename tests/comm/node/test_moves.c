@@ -2,7 +2,7 @@
  * against what they do: meetings, and bytes read and written, exactly. */
 #include "comm/coll_case.h"
 #include "comm/cost.h"
-#include "comm/node/direct_impl.h"
+#include "comm/node/shm_coll_impl.h"
 #include "comm/node/ranks.h"
 
 static void compare(ls_ranks *r, const ls_call *c)
@@ -18,14 +18,14 @@ static void compare(ls_ranks *r, const ls_call *c)
                              .count = c->count,
                              .size = ls_dtype_bytes(c->type),
                              .in_place = c->in_place};
-    const ls_direct_done before = r->direct->done;
+    const ls_shm_coll_done before = r->direct->done;
     ls_cost_moves m;
 
     ls_coll coll = ls_call_fill(c, r->ranks, r->me, in, out);
-    LS_CHECK_OK(ls_direct_run(r->direct, &coll, ls_test_soon()));
+    LS_CHECK_OK(ls_shm_coll_run(r->direct, &coll, ls_test_soon()));
     ls_call_check(c, r->ranks, r->me, out);
     ls_cost_memory_moves(&memory, &q, &m);
-    const ls_direct_done *now = &r->direct->done;
+    const ls_shm_coll_done *now = &r->direct->done;
     if (now->posts - before.posts != m.meets || now->read - before.read != m.read ||
         now->written - before.written != m.written)
         ls_test_fail(__FILE__, __LINE__,
@@ -53,8 +53,8 @@ static void all_kinds(ls_ranks *r)
                                       .count = counts[i],
                                       .in_place = way & 2,
                                       .root = ((int)i + kind) % r->ranks});
-    const ls_direct_done before = r->direct->done;
-    LS_CHECK_OK(ls_direct_run(r->direct, &(ls_coll){.kind = LS_COLL_BARRIER}, ls_test_soon()));
+    const ls_shm_coll_done before = r->direct->done;
+    LS_CHECK_OK(ls_shm_coll_run(r->direct, &(ls_coll){.kind = LS_COLL_BARRIER}, ls_test_soon()));
     LS_CHECK_EQ(r->direct->done.posts - before.posts, 1);
     LS_CHECK_EQ(r->direct->done.read - before.read, 0);
 }

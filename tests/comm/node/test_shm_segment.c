@@ -401,7 +401,7 @@ static void open_and_close(void)
     int fd = make(1), local = 0;
     ls_shm_segment *segment;
     ls_group group;
-    ls_direct *direct;
+    ls_shm_coll *direct;
     ls_death_watch *watch;
     void *memory;
 
@@ -410,12 +410,12 @@ static void open_and_close(void)
     LS_CHECK_OK(ls_shm_segment_meet(segment, 0, ls_test_soon()));
     LS_CHECK_OK(ls_death_watch_open(&watch, segment, 0));
     LS_CHECK_OK(ls_group_open(&group, segment, &(ls_group_args){1, 0, &local, 1}, 0));
-    LS_CHECK_OK(ls_direct_open(&direct, &group));
+    LS_CHECK_OK(ls_shm_coll_open(&direct, &group));
     LS_CHECK_OK(ls_shm_segment_alloc(segment, 0, 100000, "test", &memory));
     memset(memory, 1, 100000);
-    LS_CHECK_OK(ls_direct_run(direct, &(ls_coll){.count = 25000, .in = memory, .out = memory},
-                              ls_test_soon()));
-    ls_direct_close(direct);
+    LS_CHECK_OK(ls_shm_coll_run(direct, &(ls_coll){.count = 25000, .in = memory, .out = memory},
+                                ls_test_soon()));
+    ls_shm_coll_close(direct);
     ls_group_close(&group);
     ls_death_watch_close(watch);
     ls_shm_segment_leave(segment, 0);

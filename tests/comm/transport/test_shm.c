@@ -207,7 +207,7 @@ static void sleeps_and_closes(ls_ranks *r)
     start = ls_time_now_ns();
     c->table->sleep(c, ls_ranks_in_ms(20)); /* ends by itself */
     LS_CHECK_WITHIN(start, 10000);
-    LS_CHECK_OK(ls_direct_run(r->direct, &(ls_coll){.kind = LS_COLL_BARRIER}, ls_test_soon()));
+    LS_CHECK_OK(ls_shm_coll_run(r->direct, &(ls_coll){.kind = LS_COLL_BARRIER}, ls_test_soon()));
     if (r->me) { /* closing with a message in flight is a failure of the others */
         LS_CHECK_OK(c->table->receive(c, &m));
         c->table->close(c);
@@ -231,7 +231,7 @@ static void no_memory(ls_ranks *r)
     ls_message m = {.peer = 1, .tag = 1, .data = x, .bytes = sizeof x};
     ls_transport *c;
 
-    LS_CHECK_OK(ls_direct_run(r->direct, &(ls_coll){.kind = LS_COLL_BARRIER}, ls_test_soon()));
+    LS_CHECK_OK(ls_shm_coll_run(r->direct, &(ls_coll){.kind = LS_COLL_BARRIER}, ls_test_soon()));
     if (r->me)
         return;
     for (int n = 1; n <= 2; n++) {

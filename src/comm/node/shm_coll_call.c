@@ -1,4 +1,4 @@
-/* direct_call.c -- compares what the members ask for, and words the failure when they differ.
+/* shm_coll_call.c -- compares what the members ask for, and words the failure when they differ.
  *
  * Each member publishes kind, operation, type, count and root in its slot before any data moves.
  * Every member compares its own with those of all others, so all find the same difference:
@@ -11,7 +11,7 @@
  *     rank 2 (pid 88 on n0) and 1 more did not come to all_reduce (sum of 10 f32), collective 17,
  *     in time: it has not been in a collective for 3.2 s, the last was ... */
 #include "base/time.h"
-#include "comm/node/direct_impl.h"
+#include "comm/node/shm_coll_impl.h"
 
 enum { CALL_TEXT = 96 };
 
@@ -39,10 +39,10 @@ static const char *say(const ls_shm_segment_slot *s, char text[CALL_TEXT])
 }
 
 /* Where counts may differ, what one member gives must be what the other expects. */
-static bool same_piece(const ls_direct *d, const ls_direct_op *op, int other)
+static bool same_piece(const ls_shm_coll *d, const ls_shm_coll_op *op, int other)
 {
     const ls_coll *c = &op->coll;
-    int64_t at, gives = ls_direct_piece(d, op, other, d->me, &at);
+    int64_t at, gives = ls_shm_coll_piece(d, op, other, d->me, &at);
     int64_t expected = c->out_counts ? c->out_counts[other] : c->count;
 
     if (c->kind == LS_COLL_ALL_TO_ALL)
@@ -60,13 +60,13 @@ static bool same_call(const ls_shm_segment_slot *a, const ls_shm_segment_slot *b
            (!counted || a->count == b->count);
 }
 
-ls_status ls_direct_compare(const ls_direct *d, const ls_direct_op *op)
+ls_status ls_shm_coll_compare(const ls_shm_coll *d, const ls_shm_coll_op *op)
 {
     char name[2][LS_SHM_SEGMENT_NAME], call[2][CALL_TEXT];
 
     for (int i = 1; i < d->n; i++) {
         int other = (d->me + i) % d->n;
-        const ls_shm_segment_slot *slot = ls_direct_slot(d, op, other);
+        const ls_shm_segment_slot *slot = ls_shm_coll_slot(d, op, other);
         bool same = same_call(op->own, slot);
         if (same && same_piece(d, op, other))
             continue;
@@ -84,16 +84,17 @@ ls_status ls_direct_compare(const ls_direct *d, const ls_direct_op *op)
 
 /* --- ranks that did not come ------------------------------------------------------------------ */
 
-ls_status ls_direct_late(const ls_direct *d, const ls_direct_op *op)
+ls_status ls_shm_coll_late(const ls_shm_coll *d, const ls_shm_coll_op *op)
 {
     char name[LS_SHM_SEGMENT_NAME], call[CALL_TEXT], where[LS_FLIGHT_RECORDER_TEXT];
-    uint32_t phase = op->state == LS_DIRECT_READY ? op->ready : op->ready + 1;
+    uint32_t phase = op->state == LS_SHM_COLL_READY ? op->ready : op->ready + 1;
     uint64_t least = UINT64_MAX;
     int who = -1, late = 0;
 
     for (int i = 0; i < d->n; i++) {
-        uint64_t word = atomic_load_explicit(&ls_direct_slot(d, op, i)->word, memory_order_acquire);
-        if (i == d->me || word >= ls_direct_word(op, phase))
+        uint64_t word =
+            atomic_load_explicit(&ls_shm_coll_slot(d, op, i)->word, memory_order_acquire);
+        if (i == d->me || word >= ls_shm_coll_word(op, phase))
             continue;
         late++;
         if (word < least)
@@ -108,9 +109,9 @@ ls_status ls_direct_late(const ls_direct *d, const ls_direct_op *op)
     ls_flight_recorder_where(d->segment, d->group->locals[who], where);
     if (late == 1)
         return ls_fail(LS_EDEADLINE, "%s did not %s %s, collective %llu, in time: %s", name,
-                       least < ls_direct_word(op, 1) ? "come to" : "finish its part of", call,
+                       least < ls_shm_coll_word(op, 1) ? "come to" : "finish its part of", call,
                        (unsigned long long)op->seq, where);
     return ls_fail(LS_EDEADLINE, "%s and %d more did not %s %s, collective %llu, in time: %s", name,
-                   late - 1, least < ls_direct_word(op, 1) ? "come to" : "finish their part of",
+                   late - 1, least < ls_shm_coll_word(op, 1) ? "come to" : "finish their part of",
                    call, (unsigned long long)op->seq, where);
 }

@@ -1,4 +1,4 @@
-/* direct_move.c -- where the pieces of a collective lie, and how they travel.
+/* shm_coll_move.c -- where the pieces of a collective lie, and how they travel.
  *
  * Every kind is a set of pieces: "elements of what rank s gives, for rank d". Each rank fetches its
  * own pieces, and only those; where several ranks give the same range it combines them, in the
@@ -35,13 +35,14 @@
  * of each piece, so there are 12 windows, and each rank raises its flag 24 times. */
 #include <limits.h>
 #include "base/mem.h"
-#include "comm/node/direct_impl.h"
+#include "comm/node/shm_coll_impl.h"
 #include "kernel/combine.h"
 
 enum { AHEAD_BYTES = 4096, AHEAD_PIECE = 512, AHEAD_FROM = 4 << 20 };
 #define WHOLE (INT64_MAX / 2) /* a window that has no end */
 
-static int64_t range_len(const ls_direct *d, const ls_direct_op *op, int member, int64_t *first_out)
+static int64_t range_len(const ls_shm_coll *d, const ls_shm_coll_op *op, int member,
+                         int64_t *first_out)
 {
     int64_t len;
 
@@ -52,7 +53,7 @@ static int64_t range_len(const ls_direct *d, const ls_direct_op *op, int member,
 /* --- pieces ----------------------------------------------------------------------------------- */
 
 /* Where the piece of a member goes in out. */
-static int64_t place(const ls_direct *d, const ls_direct_op *op, int from)
+static int64_t place(const ls_shm_coll *d, const ls_shm_coll_op *op, int from)
 {
     const ls_coll *c = &op->coll;
     int64_t first = 0;
@@ -78,7 +79,7 @@ static int64_t place(const ls_direct *d, const ls_direct_op *op, int from)
 }
 
 /* What this rank gives to others: elements, and where they begin. */
-static int64_t given(const ls_direct *d, const ls_direct_op *op, const char **data_out)
+static int64_t given(const ls_shm_coll *d, const ls_shm_coll_op *op, const char **data_out)
 {
     const ls_coll *c = &op->coll;
     int64_t first, len, sum = 0;
@@ -106,10 +107,10 @@ static int64_t given(const ls_direct *d, const ls_direct_op *op, const char **da
     }
 }
 
-int64_t ls_direct_piece(const ls_direct *d, const ls_direct_op *op, int from, int to,
-                        int64_t *at_out)
+int64_t ls_shm_coll_piece(const ls_shm_coll *d, const ls_shm_coll_op *op, int from, int to,
+                          int64_t *at_out)
 {
-    const ls_shm_segment_slot *slot = ls_direct_slot(d, op, from);
+    const ls_shm_segment_slot *slot = ls_shm_coll_slot(d, op, from);
     const ls_coll *c = &op->coll;
 
     *at_out = 0;
@@ -143,12 +144,12 @@ int64_t ls_direct_piece(const ls_direct *d, const ls_direct_op *op, int from, in
 /* --- publishing ------------------------------------------------------------------------------- */
 
 /* Whether what a rank gives is cut into a piece for each member. */
-static bool many_pieces(const ls_direct_op *op)
+static bool many_pieces(const ls_shm_coll_op *op)
 {
     return ls_coll_reduces(op->coll.kind) || op->coll.kind == LS_COLL_ALL_TO_ALL;
 }
 
-static int64_t longest_piece(const ls_direct *d, const ls_direct_op *op, int64_t gives)
+static int64_t longest_piece(const ls_shm_coll *d, const ls_shm_coll_op *op, int64_t gives)
 {
     const ls_coll *c = &op->coll;
     int64_t longest = 0;
@@ -162,7 +163,7 @@ static int64_t longest_piece(const ls_direct *d, const ls_direct_op *op, int64_t
     return longest;
 }
 
-static void write_table(const ls_direct *d, ls_direct_op *op)
+static void write_table(const ls_shm_coll *d, ls_shm_coll_op *op)
 {
     ls_shm_segment_piece *table = (ls_shm_segment_piece *)(void *)op->own->data;
     int64_t at = 0;
@@ -174,7 +175,7 @@ static void write_table(const ls_direct *d, ls_direct_op *op)
 }
 
 /* The elements of the current window of every piece of this rank. */
-static void fill_stage(ls_direct *d, const ls_direct_op *op)
+static void fill_stage(ls_shm_coll *d, const ls_shm_coll_op *op)
 {
     const char *data;
     int64_t lo = op->window * op->window_len;
@@ -184,7 +185,8 @@ static void fill_stage(ls_direct *d, const ls_direct_op *op)
     if (op->pass == 1)
         data = op->coll.out;
     for (int i = 0; i < copies; i++) {
-        int64_t at, len = ls_direct_piece(d, op, d->me, copies == 1 ? (d->me + 1) % d->n : i, &at);
+        int64_t at,
+            len = ls_shm_coll_piece(d, op, d->me, copies == 1 ? (d->me + 1) % d->n : i, &at);
         if (op->coll.kind == LS_COLL_GATHER) /* to the root, whoever that is */
             len = op->coll.count;
         len = ls_min_i64(len - lo, op->window_len);
@@ -192,11 +194,11 @@ static void fill_stage(ls_direct *d, const ls_direct_op *op)
             continue;
         memcpy(op->stage + i * op->window_len * op->size, data + (at + lo) * op->size,
                (size_t)(len * op->size));
-        ls_direct_count(d, len * op->size, len * op->size);
+        ls_shm_coll_count(d, len * op->size, len * op->size);
     }
 }
 
-static ls_status take_stage(ls_direct *d, ls_direct_op *op)
+static ls_status take_stage(ls_shm_coll *d, ls_shm_coll_op *op)
 {
     void *memory;
 
@@ -204,14 +206,14 @@ static ls_status take_stage(ls_direct *d, ls_direct_op *op)
         op->stage = d->idle_stage[--d->idle_stages];
         return LS_OK;
     }
-    ls_status st = ls_shm_segment_alloc(d->segment, d->group->local, LS_DIRECT_STAGE_BYTES,
+    ls_status st = ls_shm_segment_alloc(d->segment, d->group->local, LS_SHM_COLL_STAGE_BYTES,
                                         "memory that others cannot read", &memory);
     if (st == LS_OK)
         op->stage = memory;
     return st;
 }
 
-static ls_peer_memory_how find(const ls_direct *d, const void *memory, int64_t bytes,
+static ls_peer_memory_how find(const ls_shm_coll *d, const void *memory, int64_t bytes,
                                uint64_t *at_out)
 {
     return ls_peer_memory_find(d->segment, d->group->local, d->group->locals, d->n, memory, bytes,
@@ -220,7 +222,7 @@ static ls_peer_memory_how find(const ls_direct *d, const void *memory, int64_t b
 
 /* Publish where others find the out of an all_reduce, and a stage when some memory of this rank
  * needs one. */
-static ls_status publish_rest(ls_direct *d, ls_direct_op *op, int64_t gives)
+static ls_status publish_rest(ls_shm_coll *d, ls_shm_coll_op *op, int64_t gives)
 {
     ls_shm_segment_slot *own = op->own;
     ls_peer_memory_how out = LS_PEER_MEMORY_NOTHING;
@@ -241,7 +243,7 @@ out:
 }
 
 /* Publish where the data lies: others fetch it there. */
-static ls_status publish_place(ls_direct *d, ls_direct_op *op, const char *data, int64_t gives)
+static ls_status publish_place(ls_shm_coll *d, ls_shm_coll_op *op, const char *data, int64_t gives)
 {
     bool in_place = op->coll.kind == LS_COLL_ALL_TO_ALL && op->coll.in == op->coll.out;
     ls_shm_segment_slot *own = op->own;
@@ -255,7 +257,7 @@ static ls_status publish_place(ls_direct *d, ls_direct_op *op, const char *data,
 }
 
 /* Copy the data into the slot. */
-static void publish_data(ls_direct *d, ls_direct_op *op, const char *data, int64_t bytes)
+static void publish_data(ls_shm_coll *d, ls_shm_coll_op *op, const char *data, int64_t bytes)
 {
     ls_shm_segment_slot *own = op->own;
     bool tiny = bytes <= (int64_t)sizeof own->tiny;
@@ -265,10 +267,10 @@ static void publish_data(ls_direct *d, ls_direct_op *op, const char *data, int64
                              : LS_PEER_MEMORY_SLOT;
     if (bytes > 0)
         memcpy(tiny ? own->tiny : own->data, data, (size_t)bytes);
-    ls_direct_count(d, bytes, bytes);
+    ls_shm_coll_count(d, bytes, bytes);
 }
 
-ls_status ls_direct_publish(ls_direct *d, ls_direct_op *op)
+ls_status ls_shm_coll_publish(ls_shm_coll *d, ls_shm_coll_op *op)
 {
     const ls_coll *c = &op->coll;
     ls_shm_segment_slot *own = op->own;
@@ -276,7 +278,7 @@ ls_status ls_direct_publish(ls_direct *d, ls_direct_op *op)
     int64_t gives = given(d, op, &data), bytes = gives * op->size;
     bool crowded = atomic_load_explicit(&d->segment->crowded, memory_order_relaxed); /* on all */
     bool all_reduce = c->kind == LS_COLL_ALL_REDUCE &&
-                      bytes > (crowded ? LS_DIRECT_SHORT_CROWDED_BYTES : LS_DIRECT_SHORT_BYTES);
+                      bytes > (crowded ? LS_SHM_COLL_SHORT_CROWDED_BYTES : LS_SHM_COLL_SHORT_BYTES);
 
     own->count = c->count;
     own->kind = (uint8_t)c->kind;
@@ -285,7 +287,7 @@ ls_status ls_direct_publish(ls_direct *d, ls_direct_op *op)
     own->root = c->peer;
     own->tabled = c->kind == LS_COLL_ALL_TO_ALL && c->in_counts;
     op->small = false;
-    op->window_len = LS_DIRECT_STAGE_BYTES / op->size / (many_pieces(op) ? d->n : 1);
+    op->window_len = LS_SHM_COLL_STAGE_BYTES / op->size / (many_pieces(op) ? d->n : 1);
     /* Buffers outside the heap are slow to reach: they use the slot as long as it holds them. */
     if (bytes > LS_SHM_SEGMENT_SMALL_BYTES || own->tabled ||
         (all_reduce && ls_shm_segment_in_heap(d->segment, c->in, bytes) &&
@@ -297,7 +299,7 @@ ls_status ls_direct_publish(ls_direct *d, ls_direct_op *op)
 
 /* --- planning --------------------------------------------------------------------------------- */
 
-void ls_direct_plan(const ls_direct *d, ls_direct_op *op)
+void ls_shm_coll_plan(const ls_shm_coll *d, ls_shm_coll_op *op)
 {
     int64_t longest = 0;
 
@@ -305,10 +307,10 @@ void ls_direct_plan(const ls_direct *d, ls_direct_op *op)
     op->passes = 1;
     op->windows = 1;
     for (int i = 0; i < d->n; i++)
-        op->closing |= ls_direct_slot(d, op, i)->how_in > LS_PEER_MEMORY_SLOT;
+        op->closing |= ls_shm_coll_slot(d, op, i)->how_in > LS_PEER_MEMORY_SLOT;
     op->small = op->coll.kind == LS_COLL_ALL_REDUCE && !op->closing;
     for (int i = 0; i < d->n && op->closing; i++) {
-        const ls_shm_segment_slot *slot = ls_direct_slot(d, op, i);
+        const ls_shm_segment_slot *slot = ls_shm_coll_slot(d, op, i);
         bool reduce = op->coll.kind == LS_COLL_ALL_REDUCE;
         if (slot->how_in <= LS_PEER_MEMORY_SLOT && !reduce)
             continue;
@@ -326,7 +328,7 @@ void ls_direct_plan(const ls_direct *d, ls_direct_op *op)
     op->from = 0;
 }
 
-void ls_direct_next(ls_direct *d, ls_direct_op *op)
+void ls_shm_coll_next(ls_shm_coll *d, ls_shm_coll_op *op)
 {
     if (++op->window == op->windows) {
         op->window = 0;
@@ -342,10 +344,10 @@ void ls_direct_next(ls_direct *d, ls_direct_op *op)
 
 /* Element `at` of the piece of member s that begins at `first` of what it published: its address,
  * or NULL and where to read it in its process. */
-static char *source(const ls_direct *d, const ls_direct_op *op, int s, int64_t first,
+static char *source(const ls_shm_coll *d, const ls_shm_coll_op *op, int s, int64_t first,
                     uint64_t *remote_out)
 {
-    ls_shm_segment_slot *slot = ls_direct_slot(d, op, s);
+    ls_shm_segment_slot *slot = ls_shm_coll_slot(d, op, s);
     ls_peer_memory_how how = (ls_peer_memory_how)(op->pass == 0 ? slot->how_in : slot->how_out);
     uint64_t start = op->pass == 0 ? slot->in_at : slot->out_at;
     int64_t bytes = (first + op->at) * op->size;
@@ -369,20 +371,20 @@ static char *source(const ls_direct *d, const ls_direct_op *op, int s, int64_t f
     return p ? p + bytes : NULL;
 }
 
-static ls_status need_scratch(ls_direct *d)
+static ls_status need_scratch(ls_shm_coll *d)
 {
     if (!d->scratch)
-        d->scratch = ls_mem_alloc(LS_DIRECT_SCRATCH_BYTES);
+        d->scratch = ls_mem_alloc(LS_SHM_COLL_SCRATCH_BYTES);
     return d->scratch ? LS_OK : LS_ENOMEM;
 }
 
 /* The sources of the range at op->at; those in other processes are read into the scratch, a part
  * for each. */
-static ls_status gather_sources(ls_direct *d, ls_direct_op *op, int64_t first, int64_t *len,
+static ls_status gather_sources(ls_shm_coll *d, ls_shm_coll_op *op, int64_t first, int64_t *len,
                                 const void **from)
 {
     uint64_t remote[LS_SHM_SEGMENT_RANKS];
-    int64_t part = LS_DIRECT_SCRATCH_BYTES / d->n / 64 * 64;
+    int64_t part = LS_SHM_COLL_SCRATCH_BYTES / d->n / 64 * 64;
     ls_status st = LS_OK;
     bool reads = false;
 
@@ -409,7 +411,7 @@ out:
 
 /* The ranks that get the combined range: this one, and in an all_reduce all whose out is in the
  * heap. */
-static int find_targets(const ls_direct *d, const ls_direct_op *op, void **to)
+static int find_targets(const ls_shm_coll *d, const ls_shm_coll_op *op, void **to)
 {
     int64_t bytes = (place(d, op, d->me) + op->at) * op->size;
     int n = 0;
@@ -418,7 +420,7 @@ static int find_targets(const ls_direct *d, const ls_direct_op *op, void **to)
     if (op->coll.kind != LS_COLL_ALL_REDUCE || op->small)
         return n;
     for (int i = 1; i < d->n; i++) {
-        const ls_shm_segment_slot *slot = ls_direct_slot(d, op, (d->me + i) % d->n);
+        const ls_shm_segment_slot *slot = ls_shm_coll_slot(d, op, (d->me + i) % d->n);
         if (slot->how_out == LS_PEER_MEMORY_HEAP)
             to[n++] = d->segment->heap + slot->out_at + bytes;
     }
@@ -454,7 +456,7 @@ static void combine_ahead(const ls_combine *all, int64_t bytes, int64_t size)
     }
 }
 
-static ls_status combine(ls_direct *d, ls_direct_op *op, int64_t budget, bool *moved_out)
+static ls_status combine(ls_shm_coll *d, ls_shm_coll_op *op, int64_t budget, bool *moved_out)
 {
     static const ls_combine_op ops[] = {[LS_COLL_SUM] = LS_COMBINE_SUM,
                                         [LS_COLL_MAX] = LS_COMBINE_MAX,
@@ -468,11 +470,11 @@ static ls_status combine(ls_direct *d, ls_direct_op *op, int64_t budget, bool *m
                     .sources = d->n,
                     .to = to,
                     .scale = op->coll.op == LS_COLL_MEAN ? 1.0 / d->n : 1};
-    int64_t first, end = ls_direct_piece(d, op, d->me, d->me, &first);
+    int64_t first, end = ls_shm_coll_piece(d, op, d->me, d->me, &first);
 
     end = ls_min_i64(end, op->staged ? (op->window + 1) * op->window_len : WHOLE);
     while (op->at < end && budget > 0) {
-        int64_t len = ls_min_i64(end - op->at, LS_DIRECT_BITE / op->size);
+        int64_t len = ls_min_i64(end - op->at, LS_SHM_COLL_BITE / op->size);
         ls_status st = gather_sources(d, op, first, &len, from);
         if (st != LS_OK)
             return st;
@@ -481,7 +483,7 @@ static ls_status combine(ls_direct *d, ls_direct_op *op, int64_t budget, bool *m
             combine_ahead(&c, len * op->size, op->size);
         else
             ls_combine_run(&c, len);
-        ls_direct_count(d, c.sources * len * op->size, c.targets * len * op->size);
+        ls_shm_coll_count(d, c.sources * len * op->size, c.targets * len * op->size);
         op->at += len;
         budget -= len * op->size;
     }
@@ -490,9 +492,10 @@ static ls_status combine(ls_direct *d, ls_direct_op *op, int64_t budget, bool *m
 }
 
 /* Fetch one member's piece. */
-static ls_status copy_piece(ls_direct *d, ls_direct_op *op, int s, int64_t *budget, bool *done_out)
+static ls_status copy_piece(ls_shm_coll *d, ls_shm_coll_op *op, int s, int64_t *budget,
+                            bool *done_out)
 {
-    int64_t first, end = ls_direct_piece(d, op, s, d->me, &first);
+    int64_t first, end = ls_shm_coll_piece(d, op, s, d->me, &first);
     int64_t put = place(d, op, s);
 
     end = ls_min_i64(end, op->staged ? (op->window + 1) * op->window_len : WHOLE);
@@ -509,7 +512,7 @@ static ls_status copy_piece(ls_direct *d, ls_direct_op *op, int s, int64_t *budg
         if (st != LS_OK)
             return st;
         if (from != to)
-            ls_direct_count(d, len * op->size, len * op->size);
+            ls_shm_coll_count(d, len * op->size, len * op->size);
         op->at += len;
         *budget -= len * op->size;
     }
@@ -518,7 +521,7 @@ static ls_status copy_piece(ls_direct *d, ls_direct_op *op, int s, int64_t *budg
 }
 
 /* Whether this rank has nothing to fetch: it is the one that gives, or the others wrote it. */
-static bool has_all(const ls_direct *d, const ls_direct_op *op)
+static bool has_all(const ls_shm_coll *d, const ls_shm_coll_op *op)
 {
     switch (op->coll.kind) {
     case LS_COLL_BARRIER:
@@ -532,7 +535,7 @@ static bool has_all(const ls_direct *d, const ls_direct_op *op)
     }
 }
 
-static ls_status copy(ls_direct *d, ls_direct_op *op, int64_t budget, bool *moved_out)
+static ls_status copy(ls_shm_coll *d, ls_shm_coll_op *op, int64_t budget, bool *moved_out)
 {
     if (has_all(d, op))
         op->from = d->n;
@@ -549,7 +552,7 @@ static ls_status copy(ls_direct *d, ls_direct_op *op, int64_t budget, bool *move
     return LS_OK;
 }
 
-ls_status ls_direct_move(ls_direct *d, ls_direct_op *op, int64_t bytes, bool *moved_out)
+ls_status ls_shm_coll_move(ls_shm_coll *d, ls_shm_coll_op *op, int64_t bytes, bool *moved_out)
 {
     if (op->pass == 0 && ls_coll_reduces(op->coll.kind))
         return combine(d, op, bytes, moved_out);

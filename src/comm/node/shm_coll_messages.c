@@ -1,4 +1,4 @@
-/* direct_messages.c -- send and recv of two members of a group.
+/* shm_coll_messages.c -- send and recv of two members of a group.
  *
  * Messages are not numbered with the collectives, because the other members do not take part: the
  * k-th send of a rank to another one meets the k-th recv there. The rings of pair.h carry them:
@@ -8,22 +8,23 @@
  *
  * The 1st recv gets the 1st send, whatever collectives either rank does in between. */
 #include "base/time.h"
-#include "comm/node/direct_impl.h"
+#include "comm/node/shm_coll_impl.h"
 
-ls_status ls_direct_message_start(ls_direct *d, const ls_coll *coll, ls_direct_ticket *ticket_out)
+ls_status ls_shm_coll_message_start(ls_shm_coll *d, const ls_coll *coll,
+                                    ls_shm_coll_ticket *ticket_out)
 {
     bool sends = coll->kind == LS_COLL_SEND;
     uint64_t *calls = sends ? &d->sent[coll->peer] : &d->received[coll->peer];
-    ls_direct_message *m = d->message;
+    ls_shm_coll_message *m = d->message;
     ls_status st = LS_OK;
 
-    while (m < d->message + LS_DIRECT_MESSAGES && m->used && !m->message.done)
+    while (m < d->message + LS_SHM_COLL_MESSAGES && m->used && !m->message.done)
         m++;
-    if (m == d->message + LS_DIRECT_MESSAGES)
-        return ls_fail(LS_EBUSY, "%d sends and receives are in flight", LS_DIRECT_MESSAGES);
+    if (m == d->message + LS_SHM_COLL_MESSAGES)
+        return ls_fail(LS_EBUSY, "%d sends and receives are in flight", LS_SHM_COLL_MESSAGES);
     if (!d->pair)
         LS_TRY(st, ls_pair_open(&d->pair, d->group, LS_EUSAGE), out);
-    *m = (ls_direct_message){.used = true, .ticket = LS_DIRECT_MESSAGE | ++d->messages};
+    *m = (ls_shm_coll_message){.used = true, .ticket = LS_SHM_COLL_MESSAGE | ++d->messages};
     m->message = (ls_message){.peer = coll->peer,
                               .tag = ++*calls,
                               .data = sends ? (void *)(uintptr_t)coll->in : coll->out,
@@ -41,13 +42,13 @@ out:
     return st;
 }
 
-ls_status ls_direct_message_poll(ls_direct *d)
+ls_status ls_shm_coll_message_poll(ls_shm_coll *d)
 {
     bool moved;
     ls_status st = ls_pair_poll(d->pair, &moved);
 
-    for (int i = 0; i < LS_DIRECT_MESSAGES; i++) {
-        ls_direct_message *m = &d->message[i];
+    for (int i = 0; i < LS_SHM_COLL_MESSAGES; i++) {
+        ls_shm_coll_message *m = &d->message[i];
         if (!m->used || !m->message.done)
             continue;
         m->used = false;
@@ -56,22 +57,22 @@ ls_status ls_direct_message_poll(ls_direct *d)
     return st;
 }
 
-static const ls_direct_message *in_flight(const ls_direct *d, ls_direct_ticket ticket)
+static const ls_shm_coll_message *in_flight(const ls_shm_coll *d, ls_shm_coll_ticket ticket)
 {
-    for (int i = 0; i < LS_DIRECT_MESSAGES; i++)
+    for (int i = 0; i < LS_SHM_COLL_MESSAGES; i++)
         if (d->message[i].used && d->message[i].ticket == ticket && !d->message[i].message.done)
             return &d->message[i];
     return NULL;
 }
 
-bool ls_direct_message_done(const ls_direct *d, ls_direct_ticket ticket)
+bool ls_shm_coll_message_done(const ls_shm_coll *d, ls_shm_coll_ticket ticket)
 {
     return !in_flight(d, ticket);
 }
 
-ls_status ls_direct_message_late(const ls_direct *d, ls_direct_ticket ticket)
+ls_status ls_shm_coll_message_late(const ls_shm_coll *d, ls_shm_coll_ticket ticket)
 {
-    const ls_direct_message *m = in_flight(d, ticket);
+    const ls_shm_coll_message *m = in_flight(d, ticket);
     char name[LS_SHM_SEGMENT_NAME], where[LS_FLIGHT_RECORDER_TEXT];
 
     LS_BUG_IF(!m, "a message that is done is late");

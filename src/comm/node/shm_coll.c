@@ -1,4 +1,4 @@
-/* direct.c -- collectives inside a node, from the call to the last flag.
+/* shm_coll.c -- collectives inside a node, from the call to the last flag.
  *
  * Each member of a group has 16 slots in shared memory; operation number s uses slot s mod 16. A
  * slot's word holds the turn of the operation and the phase its owner is in. It only grows, so a
@@ -17,13 +17,13 @@
  * which operation it has completed everything, and operation s starts when all have completed s -
  * 16. In a series of blocking calls that is true long before, so it is looked up once in 16 calls.
  *
- * Phases of an operation that goes over a stage (direct_move.c) in windows w: 2 w + 1 means "my
+ * Phases of an operation that goes over a stage (shm_coll_move.c) in windows w: 2 w + 1 means "my
  * stage holds window w", 2 w + 2 "I have fetched it". */
-#include "comm/node/direct.h"
+#include "comm/node/shm_coll.h"
 
 #include "base/mem.h"
 #include "base/time.h"
-#include "comm/node/direct_impl.h"
+#include "comm/node/shm_coll_impl.h"
 #include "comm/node/wait.h"
 
 enum { WARM_BYTES = 2048 };
@@ -31,9 +31,9 @@ enum { WARM_BYTES = 2048 };
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
-ls_status ls_direct_open(ls_direct **direct_out, ls_group *group)
+ls_status ls_shm_coll_open(ls_shm_coll **direct_out, ls_group *group)
 {
-    ls_direct *d = ls_mem_alloc(sizeof *d);
+    ls_shm_coll *d = ls_mem_alloc(sizeof *d);
 
     if (!d)
         return LS_ENOMEM;
@@ -46,14 +46,14 @@ ls_status ls_direct_open(ls_direct **direct_out, ls_group *group)
     d->sent = ls_mem_array((size_t)d->n, sizeof *d->sent);
     d->received = ls_mem_array((size_t)d->n, sizeof *d->received);
     if (!d->sent || !d->received) {
-        ls_direct_close(d);
+        ls_shm_coll_close(d);
         return LS_ENOMEM;
     }
     *direct_out = d;
     return LS_OK;
 }
 
-void ls_direct_close(ls_direct *direct)
+void ls_shm_coll_close(ls_shm_coll *direct)
 {
     if (!direct)
         return;
@@ -64,7 +64,7 @@ void ls_direct_close(ls_direct *direct)
     else if (direct->pair && !ls_pair_idle(direct->pair))
         ls_shm_segment_give_up(direct->segment, direct->group->local,
                                "closed its communicator with messages in flight");
-    for (int i = 0; i < LS_DIRECT_OPS; i++)
+    for (int i = 0; i < LS_SHM_COLL_OPS; i++)
         ls_shm_segment_free(direct->segment, direct->group->local, direct->op[i].stage);
     while (direct->idle_stages > 0)
         ls_shm_segment_free(direct->segment, direct->group->local,
@@ -80,7 +80,7 @@ void ls_direct_close(ls_direct *direct)
 
 /* Memory of a rank that died cannot be read: the death watch will report in a moment how it
  * died. */
-static void await_reason(ls_direct *d)
+static void await_reason(ls_shm_coll *d)
 {
     ls_err_record record = *ls_err_last();
     ls_wait wait;
@@ -94,7 +94,7 @@ static void await_reason(ls_direct *d)
 }
 
 /* Keep the failure, and break the segment with it. */
-static ls_status broke(ls_direct *d, ls_status st)
+static ls_status broke(ls_shm_coll *d, ls_status st)
 {
     if (d->failed)
         return ls_err_adopt(&d->failure);
@@ -102,8 +102,8 @@ static ls_status broke(ls_direct *d, ls_status st)
         await_reason(d);
     d->failed = true;
     d->failure = *ls_err_last();
-    for (int i = 0; i < LS_DIRECT_OPS; i++)
-        if (d->op[i].state != LS_DIRECT_DONE)
+    for (int i = 0; i < LS_SHM_COLL_OPS; i++)
+        if (d->op[i].state != LS_SHM_COLL_DONE)
             ls_flight_recorder_leave(d->segment, d->group->local, d->op[i].record,
                                      LS_FLIGHT_RECORDER_FAILED);
     if (st != LS_EUSAGE)
@@ -113,7 +113,7 @@ static ls_status broke(ls_direct *d, ls_status st)
     return ls_err_adopt(&d->failure);
 }
 
-static ls_status still_whole(ls_direct *d)
+static ls_status still_whole(ls_shm_coll *d)
 {
     if (d->failed)
         return ls_err_adopt(&d->failure);
@@ -124,29 +124,29 @@ static ls_status still_whole(ls_direct *d)
 
 /* --- words ------------------------------------------------------------------------------------ */
 
-static void wake_others(ls_direct *d)
+static void wake_others(ls_shm_coll *d)
 {
     for (int i = 0; i < d->n; i++)
         if (i != d->me)
             ls_wait_wake(d->segment, d->group->locals[i]);
 }
 
-static void post(ls_direct *d, ls_direct_op *op, uint32_t phase)
+static void post(ls_shm_coll *d, ls_shm_coll_op *op, uint32_t phase)
 {
-    atomic_store(&op->own->word, ls_direct_word(op, phase));
+    atomic_store(&op->own->word, ls_shm_coll_word(op, phase));
     op->met = 1;
     d->done.posts++;
     if (ls_wait_anybody(d->segment))
         wake_others(d);
 }
 
-static bool all_at(const ls_direct *d, ls_direct_op *op, uint32_t phase)
+static bool all_at(const ls_shm_coll *d, ls_shm_coll_op *op, uint32_t phase)
 {
-    uint64_t word = ls_direct_word(op, phase);
+    uint64_t word = ls_shm_coll_word(op, phase);
 
     while (op->met < d->n) {
         int i = d->me + op->met;
-        const ls_shm_segment_slot *slot = ls_direct_slot(d, op, i < d->n ? i : i - d->n);
+        const ls_shm_segment_slot *slot = ls_shm_coll_slot(d, op, i < d->n ? i : i - d->n);
         if (atomic_load(&slot->word) < word)
             return false;
         op->met++;
@@ -158,15 +158,15 @@ static bool all_at(const ls_direct *d, ls_direct_op *op, uint32_t phase)
 
 /* An operation is done: give back its stage, leave the flight recorder, and publish up to where all
  * operations are complete, which lets others reuse their slots. */
-static void finish(ls_direct *d, ls_direct_op *op)
+static void finish(ls_shm_coll *d, ls_shm_coll_op *op)
 {
-    op->state = LS_DIRECT_DONE;
+    op->state = LS_SHM_COLL_DONE;
     if (op->stage)
         d->idle_stage[d->idle_stages++] = op->stage;
     op->stage = NULL;
     ls_flight_recorder_leave(d->segment, d->group->local, op->record, LS_FLIGHT_RECORDER_LEFT);
     while (d->completed < d->seq &&
-           d->op[(d->completed + 1) % LS_DIRECT_OPS].state == LS_DIRECT_DONE)
+           d->op[(d->completed + 1) % LS_SHM_COLL_OPS].state == LS_SHM_COLL_DONE)
         d->completed++;
     atomic_store_explicit(&d->member[d->me]->completed, d->completed, memory_order_release);
     /* A relaxed look, to be cheap: a rank that waits for a slot and is missed here looks again
@@ -176,49 +176,49 @@ static void finish(ls_direct *d, ls_direct_op *op)
 }
 
 /* All have moved the window: the next one, or the end. */
-static void go_on(ls_direct *d, ls_direct_op *op)
+static void go_on(ls_shm_coll *d, ls_shm_coll_op *op)
 {
     if (op->window + 1 == op->windows && op->pass + 1 == op->passes) {
         finish(d, op);
         return;
     }
-    ls_direct_next(d, op);
+    ls_shm_coll_next(d, op);
     op->ready++;
-    op->state = LS_DIRECT_MOVE;
+    op->state = LS_SHM_COLL_MOVE;
     if (op->staged) {
         post(d, op, ++op->ready);
-        op->state = LS_DIRECT_READY;
+        op->state = LS_SHM_COLL_READY;
     }
 }
 
 /* As far as it goes without waiting. */
-static ls_status advance(ls_direct *d, ls_direct_op *op, int64_t budget)
+static ls_status advance(ls_shm_coll *d, ls_shm_coll_op *op, int64_t budget)
 {
     bool moved = false;
     ls_status st = LS_OK;
 
-    while (st == LS_OK && op->state != LS_DIRECT_DONE) {
+    while (st == LS_OK && op->state != LS_SHM_COLL_DONE) {
         switch (op->state) {
-        case LS_DIRECT_READY:
+        case LS_SHM_COLL_READY:
             if (!all_at(d, op, op->ready))
                 return LS_OK;
             if (!op->checked) {
-                LS_TRY(st, ls_direct_compare(d, op), out);
+                LS_TRY(st, ls_shm_coll_compare(d, op), out);
                 op->checked = true;
-                ls_direct_plan(d, op);
+                ls_shm_coll_plan(d, op);
             }
-            op->state = LS_DIRECT_MOVE;
+            op->state = LS_SHM_COLL_MOVE;
             break;
-        case LS_DIRECT_MOVE:
+        case LS_SHM_COLL_MOVE:
             moved = false;
-            LS_TRY(st, ls_direct_move(d, op, budget, &moved), out);
+            LS_TRY(st, ls_shm_coll_move(d, op, budget, &moved), out);
             if (!moved) {
                 d->busy = true;
                 return LS_OK;
             }
             if (op->closing) {
                 post(d, op, op->ready + 1);
-                op->state = LS_DIRECT_MOVED;
+                op->state = LS_SHM_COLL_MOVED;
             } else {
                 finish(d, op);
             }
@@ -236,27 +236,27 @@ out:
 /* --- many operations -------------------------------------------------------------------------- */
 
 /* Whether slot s mod 16 is free here and was read by all. */
-static bool slot_is_free(ls_direct *d, uint64_t seq)
+static bool slot_is_free(ls_shm_coll *d, uint64_t seq)
 {
     uint64_t least = UINT64_MAX;
 
-    if (seq <= LS_DIRECT_OPS)
+    if (seq <= LS_SHM_COLL_OPS)
         return true;
-    if (d->completed < seq - LS_DIRECT_OPS)
+    if (d->completed < seq - LS_SHM_COLL_OPS)
         return false;
-    if (d->peers_completed >= seq - LS_DIRECT_OPS)
+    if (d->peers_completed >= seq - LS_SHM_COLL_OPS)
         return true;
     for (int i = 0; i < d->n; i++) {
         uint64_t c = atomic_load_explicit(&d->member[i]->completed, memory_order_acquire);
         least = c < least ? c : least;
     }
     d->peers_completed = least;
-    return least >= seq - LS_DIRECT_OPS;
+    return least >= seq - LS_SHM_COLL_OPS;
 }
 
 /* While waiting anyway: fetch the cache lines that the next small operation will write, which the
  * others have read. */
-static void warm_next(const ls_direct *d, const ls_direct_op *op)
+static void warm_next(const ls_shm_coll *d, const ls_shm_coll_op *op)
 {
     ls_shm_segment_slot *next = &d->member[d->me]->slot[(op->seq + 1) % LS_SHM_SEGMENT_SLOTS];
     int64_t bytes = op->coll.count * op->size;
@@ -268,16 +268,16 @@ static void warm_next(const ls_direct *d, const ls_direct_op *op)
 
 /* Fill the slot of this rank for the next operation, enter the flight recorder, and raise the word
  * to phase 1. */
-static ls_status begin(ls_direct *d, const ls_coll *coll)
+static ls_status begin(ls_shm_coll *d, const ls_coll *coll)
 {
-    ls_direct_op *op = &d->op[(d->seq + 1) % LS_DIRECT_OPS];
+    ls_shm_coll_op *op = &d->op[(d->seq + 1) % LS_SHM_COLL_OPS];
     ls_flight_recorder_record what = {.group = d->group->number, .seq = d->seq + 1};
 
     op->coll = ls_coll_only_used(coll);
     op->seq = ++d->seq;
     op->size = ls_dtype_bytes(op->coll.type);
-    op->own = ls_direct_slot(d, op, d->me);
-    op->state = LS_DIRECT_READY;
+    op->own = ls_shm_coll_slot(d, op, d->me);
+    op->state = LS_SHM_COLL_READY;
     op->checked = false;
     op->ready = 1;
     op->pass = 0;
@@ -287,7 +287,7 @@ static ls_status begin(ls_direct *d, const ls_coll *coll)
     what.type = op->coll.type;
     what.bytes = op->coll.count * op->size;
     op->record = ls_flight_recorder_enter(d->segment, d->group->local, &what);
-    ls_status st = ls_direct_publish(d, op);
+    ls_status st = ls_shm_coll_publish(d, op);
     if (st == LS_OK) {
         post(d, op, 1);
         warm_next(d, op);
@@ -295,18 +295,19 @@ static ls_status begin(ls_direct *d, const ls_coll *coll)
     return st;
 }
 
-ls_status ls_direct_start(ls_direct *direct, const ls_coll *coll, ls_direct_ticket *ticket_out)
+ls_status ls_shm_coll_start(ls_shm_coll *direct, const ls_coll *coll,
+                            ls_shm_coll_ticket *ticket_out)
 {
     ls_status st = LS_OK;
 
     LS_TRY(st, still_whole(direct), out);
     LS_TRY(st, ls_coll_check(coll, direct->n, direct->me), out);
     if (ls_coll_is_message(coll->kind)) {
-        st = ls_direct_message_start(direct, coll, ticket_out);
+        st = ls_shm_coll_message_start(direct, coll, ticket_out);
         return st == LS_OK || st == LS_EBUSY ? st : broke(direct, st);
     }
     if (!slot_is_free(direct, direct->seq + 1))
-        return ls_fail(LS_EBUSY, "%d collectives are in flight", LS_DIRECT_OPS);
+        return ls_fail(LS_EBUSY, "%d collectives are in flight", LS_SHM_COLL_OPS);
     st = begin(direct, coll);
     if (st != LS_OK)
         return broke(direct, st);
@@ -315,31 +316,31 @@ out:
     return st;
 }
 
-static bool is_done(const ls_direct *d, ls_direct_ticket ticket)
+static bool is_done(const ls_shm_coll *d, ls_shm_coll_ticket ticket)
 {
-    if (ticket & LS_DIRECT_MESSAGE)
-        return ls_direct_message_done(d, ticket);
-    const ls_direct_op *op = &d->op[ticket % LS_DIRECT_OPS];
-    return op->seq != ticket || op->state == LS_DIRECT_DONE;
+    if (ticket & LS_SHM_COLL_MESSAGE)
+        return ls_shm_coll_message_done(d, ticket);
+    const ls_shm_coll_op *op = &d->op[ticket % LS_SHM_COLL_OPS];
+    return op->seq != ticket || op->state == LS_SHM_COLL_DONE;
 }
 
 /* Everything in flight, oldest first. */
-static ls_status advance_all(ls_direct *d)
+static ls_status advance_all(ls_shm_coll *d)
 {
     ls_status st = LS_OK;
 
     d->busy = false;
     for (uint64_t seq = d->completed + 1; seq <= d->seq; seq++)
-        LS_TRY(st, advance(d, &d->op[seq % LS_DIRECT_OPS], LS_DIRECT_BITE), out);
+        LS_TRY(st, advance(d, &d->op[seq % LS_SHM_COLL_OPS], LS_SHM_COLL_BITE), out);
     if (d->pair)
-        st = ls_direct_message_poll(d);
+        st = ls_shm_coll_message_poll(d);
 out:
     return st;
 }
 
 /* An operation that is complete counts as done even if the segment broke right after: so moving
  * comes first. */
-ls_status ls_direct_poll(ls_direct *direct, ls_direct_ticket ticket, bool *done_out)
+ls_status ls_shm_coll_poll(ls_shm_coll *direct, ls_shm_coll_ticket ticket, bool *done_out)
 {
     ls_status st = LS_OK;
 
@@ -358,7 +359,7 @@ out:
 }
 
 /* Between two looks: this rank moved something, or waits. */
-static ls_wait_turn take_turn(const ls_direct *d, ls_wait *wait)
+static ls_wait_turn take_turn(const ls_shm_coll *d, ls_wait *wait)
 {
     if (!d->busy)
         return ls_wait_once(wait);
@@ -368,7 +369,7 @@ static ls_wait_turn take_turn(const ls_direct *d, ls_wait *wait)
     return ls_time_now_ns() < wait->deadline_ns ? LS_WAIT_ON : LS_WAIT_LATE;
 }
 
-ls_status ls_direct_wait(ls_direct *direct, ls_direct_ticket ticket, int64_t deadline_ns)
+ls_status ls_shm_coll_wait(ls_shm_coll *direct, ls_shm_coll_ticket ticket, int64_t deadline_ns)
 {
     ls_wait_turn turn = LS_WAIT_ON;
     ls_status st = LS_OK;
@@ -391,14 +392,14 @@ ls_status ls_direct_wait(ls_direct *direct, ls_direct_ticket ticket, int64_t dea
     if (st == LS_OK && turn != LS_WAIT_LATE)
         st = ls_shm_segment_failure(direct->segment);
     else if (st == LS_OK)
-        st = ticket & LS_DIRECT_MESSAGE
-                 ? ls_direct_message_late(direct, ticket)
-                 : ls_direct_late(direct, &direct->op[ticket % LS_DIRECT_OPS]);
+        st = ticket & LS_SHM_COLL_MESSAGE
+                 ? ls_shm_coll_message_late(direct, ticket)
+                 : ls_shm_coll_late(direct, &direct->op[ticket % LS_SHM_COLL_OPS]);
     return broke(direct, st);
 }
 
 /* Until an operation can be started. */
-static ls_status await_slot(ls_direct *d, int64_t deadline_ns)
+static ls_status await_slot(ls_shm_coll *d, int64_t deadline_ns)
 {
     uint64_t seq = d->seq + 1;
     ls_wait_turn turn = LS_WAIT_ON;
@@ -406,7 +407,7 @@ static ls_status await_slot(ls_direct *d, int64_t deadline_ns)
 
     if (slot_is_free(d, seq))
         return LS_OK;
-    ls_status st = ls_direct_wait(d, seq - LS_DIRECT_OPS, deadline_ns);
+    ls_status st = ls_shm_coll_wait(d, seq - LS_SHM_COLL_OPS, deadline_ns);
     if (st != LS_OK)
         return st;
     /* Others have not read it yet; they will, or the operation itself will miss them. */
@@ -422,19 +423,19 @@ static ls_status await_slot(ls_direct *d, int64_t deadline_ns)
         st = ls_shm_segment_failure(d->segment);
     else if (st == LS_OK)
         st = ls_fail(LS_EDEADLINE, "other ranks did not finish collective %llu in time",
-                     (unsigned long long)(seq - LS_DIRECT_OPS));
+                     (unsigned long long)(seq - LS_SHM_COLL_OPS));
     return broke(d, st);
 }
 
-ls_status ls_direct_run(ls_direct *direct, const ls_coll *coll, int64_t deadline_ns)
+ls_status ls_shm_coll_run(ls_shm_coll *direct, const ls_coll *coll, int64_t deadline_ns)
 {
-    ls_direct_ticket ticket;
+    ls_shm_coll_ticket ticket;
     ls_status st = LS_OK;
 
     LS_TRY(st, still_whole(direct), out);
     LS_TRY(st, await_slot(direct, deadline_ns), out);
-    LS_TRY(st, ls_direct_start(direct, coll, &ticket), out);
-    st = ls_direct_wait(direct, ticket, deadline_ns);
+    LS_TRY(st, ls_shm_coll_start(direct, coll, &ticket), out);
+    st = ls_shm_coll_wait(direct, ticket, deadline_ns);
 out:
     return st;
 }

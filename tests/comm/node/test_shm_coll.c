@@ -1,4 +1,4 @@
-/* test_direct.c -- every collective against a plain loop, on memory of every sort. */
+/* test_shm_coll.c -- every collective against a plain loop, on memory of every sort. */
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -23,7 +23,7 @@ static void try_call(ls_ranks *r, const ls_call *c)
     char *out = c->in_place ? in : ls_ranks_alloc(r, c->shared_out, bytes);
 
     ls_coll coll = ls_call_fill(c, r->ranks, r->me, in, out);
-    LS_CHECK_OK(ls_direct_run(r->direct, &coll, SOON));
+    LS_CHECK_OK(ls_shm_coll_run(r->direct, &coll, SOON));
     ls_call_check(c, r->ranks, r->me, out);
     /* Nobody reads this rank's memory any more: its owner may change it now. */
     memset(in, 0, (size_t)bytes);
@@ -70,7 +70,7 @@ static void all_kinds(ls_ranks *r)
                     c.shared_in = c.shared_out = false;
                 try_call(r, &c);
             }
-    LS_CHECK_OK(ls_direct_run(r->direct, &(ls_coll){.kind = LS_COLL_BARRIER}, SOON));
+    LS_CHECK_OK(ls_shm_coll_run(r->direct, &(ls_coll){.kind = LS_COLL_BARRIER}, SOON));
 }
 
 static void kinds_and_types(ls_ranks *r)
@@ -116,7 +116,7 @@ static void same_bits(ls_ranks *r)
                 in[i] = x;
         }
     ls_coll coll = {.type = LS_F32, .count = BITS_COUNT, .in = in, .out = in};
-    LS_CHECK_OK(ls_direct_run(r->direct, &coll, SOON));
+    LS_CHECK_OK(ls_shm_coll_run(r->direct, &coll, SOON));
     LS_CHECK(memcmp(in, sum, BITS_COUNT * 4) == 0);
     ls_ranks_free(r, shared, in);
     ls_mem_free(sum);
@@ -159,7 +159,7 @@ static void uneven_all_to_all(ls_ranks *r)
                     .out = out,
                     .in_counts = gives,
                     .out_counts = receives};
-    LS_CHECK_OK(ls_direct_run(r->direct, &coll, SOON));
+    LS_CHECK_OK(ls_shm_coll_run(r->direct, &coll, SOON));
     at = 0;
     for (int from = 0; from < r->ranks; from++)
         for (int64_t i = 0; i < receives[from]; i++)
@@ -175,7 +175,7 @@ static void uneven_all_to_all(ls_ranks *r)
                      .out = r->me == r->ranks - 1 ? ls_ranks_alloc(r, false, 40000 * 4) : NULL,
                      .out_counts = receives};
     in[0] = r->me;
-    LS_CHECK_OK(ls_direct_run(r->direct, &coll, SOON));
+    LS_CHECK_OK(ls_shm_coll_run(r->direct, &coll, SOON));
     at = 0;
     for (int i = 0; coll.out && i < r->ranks; at += receives[i++])
         if (receives[i] > 0)
@@ -224,7 +224,7 @@ static void long_broadcast(ls_ranks *r)
             memory[i] = (char)(i * 31 % 251);
     ls_coll coll = {
         .kind = LS_COLL_BROADCAST, .type = LS_I8, .count = count, .in = memory, .out = memory};
-    LS_CHECK_OK(ls_direct_run(r->direct, &coll, SOON));
+    LS_CHECK_OK(ls_shm_coll_run(r->direct, &coll, SOON));
     for (int64_t i = count - 7; i < count; i++)
         LS_CHECK_EQ(memory[i], (char)(i % (2 * LS_MIB) * 31 % 251));
     munmap(memory, (size_t)ls_round_up(count, 2 * LS_MIB));
@@ -245,7 +245,7 @@ static void many_in_flight(ls_ranks *r)
 {
     enum { FLIGHTS = 16, LEN = 3001 };
     bool shared = r->context != NULL;
-    ls_direct_ticket ticket[FLIGHTS], more;
+    ls_shm_coll_ticket ticket[FLIGHTS], more;
     float *memory[FLIGHTS];
 
     for (int round = 0; round < 5; round++) {
@@ -255,20 +255,20 @@ static void many_in_flight(ls_ranks *r)
             for (int k = 0; k < LEN; k++)
                 memory[i][k] = (float)(r->me + i);
             ls_coll coll = {.type = LS_F32, .count = count, .in = memory[i], .out = memory[i]};
-            ls_status st = ls_direct_start(r->direct, &coll, &ticket[i]);
+            ls_status st = ls_shm_coll_start(r->direct, &coll, &ticket[i]);
             while (st == LS_EBUSY) { /* the slowest of the others is a round behind */
                 bool done;
-                LS_CHECK_OK(ls_direct_poll(r->direct, ticket[0], &done));
-                st = ls_direct_start(r->direct, &coll, &ticket[i]);
+                LS_CHECK_OK(ls_shm_coll_poll(r->direct, ticket[0], &done));
+                st = ls_shm_coll_start(r->direct, &coll, &ticket[i]);
             }
             LS_CHECK_OK(st);
         }
         if (r->ranks > 1 && r->me == 0 && round == 0) /* the others have 16, too: none is free */
-            LS_CHECK_FAILS(ls_direct_start(r->direct, &(ls_coll){.kind = LS_COLL_BARRIER}, &more),
+            LS_CHECK_FAILS(ls_shm_coll_start(r->direct, &(ls_coll){.kind = LS_COLL_BARRIER}, &more),
                            LS_EBUSY, "in flight");
         for (int k = 0; k < FLIGHTS; k++) { /* each rank waits in another order */
             int i = (k * 5 + r->me * 3) % FLIGHTS;
-            LS_CHECK_OK(ls_direct_wait(r->direct, ticket[i], SOON));
+            LS_CHECK_OK(ls_shm_coll_wait(r->direct, ticket[i], SOON));
             LS_CHECK_EQ(memory[i][i % 3 ? LEN - 1 : 8],
                         r->ranks * (r->ranks - 1) / 2 + r->ranks * i);
         }
@@ -294,7 +294,7 @@ static void one_after_another(ls_ranks *r)
     for (int i = 0; i < 3000; i++) {
         x = r->me + i;
         ls_coll coll = {.type = LS_I64, .count = 1, .in = &x, .out = &x};
-        LS_CHECK_OK(ls_direct_run(r->direct, &coll, SOON));
+        LS_CHECK_OK(ls_shm_coll_run(r->direct, &coll, SOON));
         LS_CHECK_EQ(x, r->ranks * (r->ranks - 1) / 2 + r->ranks * i);
     }
 }
@@ -318,16 +318,16 @@ static void pass_round(ls_ranks *r)
         int64_t count = counts[k];
         int32_t *in = ls_ranks_alloc(r, k & 1, count * 4 + 4);
         int32_t *out = ls_ranks_alloc(r, k & 1, count * 4 + 4);
-        ls_direct_ticket sent, got;
+        ls_shm_coll_ticket sent, got;
         for (int64_t i = 0; i < count; i++)
             in[i] = (int32_t)(r->me * 1000 + i);
         ls_coll send = {.kind = LS_COLL_SEND, .type = LS_I32, .count = count, .in = in, .peer = to};
         ls_coll recv = {
             .kind = LS_COLL_RECV, .type = LS_I32, .count = count, .out = out, .peer = from};
-        LS_CHECK_OK(ls_direct_start(r->direct, &send, &sent));
-        LS_CHECK_OK(ls_direct_start(r->direct, &recv, &got));
-        LS_CHECK_OK(ls_direct_wait(r->direct, got, SOON));
-        LS_CHECK_OK(ls_direct_wait(r->direct, sent, SOON));
+        LS_CHECK_OK(ls_shm_coll_start(r->direct, &send, &sent));
+        LS_CHECK_OK(ls_shm_coll_start(r->direct, &recv, &got));
+        LS_CHECK_OK(ls_shm_coll_wait(r->direct, got, SOON));
+        LS_CHECK_OK(ls_shm_coll_wait(r->direct, sent, SOON));
         for (int64_t i = 0; i < count; i++)
             LS_CHECK_EQ(out[i], from * 1000 + i);
         ls_ranks_free(r, k & 1, in);
@@ -347,7 +347,7 @@ LS_TEST(direct_sends_and_receives)
 
 static void refuse(ls_ranks *r, ls_coll coll, const char *why)
 {
-    LS_CHECK_FAILS(ls_direct_run(r->direct, &coll, SOON), LS_EUSAGE, why);
+    LS_CHECK_FAILS(ls_shm_coll_run(r->direct, &coll, SOON), LS_EUSAGE, why);
 }
 
 static void bad_calls(ls_ranks *r)
@@ -374,7 +374,7 @@ static void bad_calls(ls_ranks *r)
                      .out_counts = counts},
            "below 0");
     /* and nothing is broken by it */
-    LS_CHECK_OK(ls_direct_run(r->direct, &(ls_coll){.count = 64, .in = x, .out = x}, SOON));
+    LS_CHECK_OK(ls_shm_coll_run(r->direct, &(ls_coll){.count = 64, .in = x, .out = x}, SOON));
 }
 
 LS_TEST(direct_refuses_what_cannot_be_meant)
@@ -396,13 +396,13 @@ static void ask_differently(ls_ranks *r)
     coll.in = memory;
     coll.out = (char *)memory + 50000;
     memset(memory, 0x11, 100000);
-    ls_status st = ls_direct_run(r->direct, &coll, SOON);
+    ls_status st = ls_shm_coll_run(r->direct, &coll, SOON);
     /* Who has no part in a piece whose length is in dispute may be done before it is found. */
     if (st == LS_OK && strstr(c->says[1], "piece"))
         while (!ls_shm_segment_aborted(r->segment))
             usleep(1000);
     if (st == LS_OK && strstr(c->says[1], "piece"))
-        st = ls_direct_run(r->direct, &(ls_coll){.kind = LS_COLL_BARRIER}, SOON);
+        st = ls_shm_coll_run(r->direct, &(ls_coll){.kind = LS_COLL_BARRIER}, SOON);
     LS_CHECK_FAILS(st, LS_EUSAGE, c->says[0]);
     LS_CHECK(strstr(ls_err_last()->text, c->says[1]));
     if (!coll.in_counts) /* where tables differ, any two ranks may find it */
@@ -410,7 +410,7 @@ static void ask_differently(ls_ranks *r)
     LS_CHECK(strstr(ls_err_last()->text, "on testhost"));
     for (int i = 0; i < 12500; i++) /* nothing moved */
         LS_CHECK_EQ(((unsigned char *)coll.out)[i], 0x11);
-    LS_CHECK_FAILS(ls_direct_run(r->direct, &(ls_coll){.kind = LS_COLL_BARRIER}, SOON), LS_EUSAGE,
+    LS_CHECK_FAILS(ls_shm_coll_run(r->direct, &(ls_coll){.kind = LS_COLL_BARRIER}, SOON), LS_EUSAGE,
                    c->says[0]);
 }
 
@@ -448,7 +448,7 @@ static void message_lengths_differ(ls_ranks *r)
                     .out = x,
                     .peer = !r->me};
 
-    LS_CHECK_FAILS(ls_direct_run(r->direct, &coll, SOON), LS_EUSAGE, "sends 7996 bytes where");
+    LS_CHECK_FAILS(ls_shm_coll_run(r->direct, &coll, SOON), LS_EUSAGE, "sends 7996 bytes where");
 }
 
 LS_TEST(direct_finds_messages_that_differ)
@@ -464,11 +464,11 @@ static void deadline_passes(ls_ranks *r)
     float x = 1;
     ls_coll coll = {.count = 1, .in = &x, .out = &x};
 
-    LS_CHECK_OK(ls_direct_run(r->direct, &coll, SOON));
+    LS_CHECK_OK(ls_shm_coll_run(r->direct, &coll, SOON));
     if (r->me == 1) { /* comes to nothing, and learns of it */
         while (!ls_shm_segment_aborted(r->segment))
             usleep(1000);
-        LS_CHECK_FAILS(ls_direct_run(r->direct, &coll, SOON), LS_EPEER, "rank 10 (pid");
+        LS_CHECK_FAILS(ls_shm_coll_run(r->direct, &coll, SOON), LS_EPEER, "rank 10 (pid");
         LS_CHECK(strstr(ls_err_last()->text, "gave up"));
         return;
     }
@@ -477,7 +477,7 @@ static void deadline_passes(ls_ranks *r)
         if (strncmp(ls_flight_recorder_where(r->segment, 1, where), "it has not been", 15) == 0)
             break;
     int64_t start = ls_time_now_ns(), wait_ms = r->context ? 0 : 150;
-    LS_CHECK_FAILS(ls_direct_run(r->direct, &coll, r->context ? 0 : ls_ranks_in_ms(wait_ms)),
+    LS_CHECK_FAILS(ls_shm_coll_run(r->direct, &coll, r->context ? 0 : ls_ranks_in_ms(wait_ms)),
                    LS_EDEADLINE, "rank 11 (pid");
     LS_CHECK(ls_time_now_ns() - start >= wait_ms * LS_NS_PER_MS);
     LS_CHECK_WITHIN(start, wait_ms + 3000);
@@ -486,7 +486,7 @@ static void deadline_passes(ls_ranks *r)
     LS_CHECK(strstr(ls_err_last()->text, "it has not been in a collective for"));
     LS_CHECK(strstr(ls_err_last()->text, "the last was all_reduce 1"));
     start = ls_time_now_ns(); /* broken for good, at once */
-    LS_CHECK_FAILS(ls_direct_run(r->direct, &coll, SOON), LS_EDEADLINE, "rank 11");
+    LS_CHECK_FAILS(ls_shm_coll_run(r->direct, &coll, SOON), LS_EDEADLINE, "rank 11");
     LS_CHECK_WITHIN(start, 3000);
 }
 
@@ -518,7 +518,7 @@ static void aborted_from_a_thread(ls_ranks *r)
     if (r->me == 0)
         LS_CHECK_EQ(pthread_create(&thread, NULL, abort_soon, r), 0);
     if (r->me < 2)
-        LS_CHECK_FAILS(ls_direct_run(r->direct, &coll, SOON), LS_EPEER, "stopped by a test");
+        LS_CHECK_FAILS(ls_shm_coll_run(r->direct, &coll, SOON), LS_EPEER, "stopped by a test");
     LS_CHECK_WITHIN(start, 5000);
     if (r->me == 0)
         pthread_join(thread, NULL);
@@ -532,17 +532,17 @@ LS_TEST(direct_ends_when_another_thread_aborts)
 
 static void closes_too_early(ls_ranks *r)
 {
-    ls_direct_ticket ticket;
+    ls_shm_coll_ticket ticket;
     float x = 0;
     ls_coll coll = {.count = 1, .in = &x, .out = &x};
 
-    LS_CHECK_OK(ls_direct_run(r->direct, &(ls_coll){.kind = LS_COLL_BARRIER}, SOON));
+    LS_CHECK_OK(ls_shm_coll_run(r->direct, &(ls_coll){.kind = LS_COLL_BARRIER}, SOON));
     if (r->me == 1) {
-        LS_CHECK_OK(ls_direct_start(r->direct, &coll, &ticket));
+        LS_CHECK_OK(ls_shm_coll_start(r->direct, &coll, &ticket));
         return; /* closes */
     }
     if (r->me == 0)
-        LS_CHECK_FAILS(ls_direct_run(r->direct, &coll, SOON), LS_EPEER,
+        LS_CHECK_FAILS(ls_shm_coll_run(r->direct, &coll, SOON), LS_EPEER,
                        "closed its communicator with collective 2 in flight");
     else
         while (!ls_shm_segment_aborted(r->segment))
@@ -568,20 +568,20 @@ static void halves(ls_ranks *r)
                               .locals = odd ? odds : evens,
                               .members = odd ? 2 : 3};
         int32_t x = r->me, all[64] = {0};
-        ls_direct *direct;
+        ls_shm_coll *direct;
         ls_group group;
         LS_CHECK_OK(ls_group_open(&group, r->segment, &args, SOON));
-        LS_CHECK_OK(ls_direct_open(&direct, &group));
+        LS_CHECK_OK(ls_shm_coll_open(&direct, &group));
         ls_coll sum = {.type = LS_I32, .count = 1, .in = &x, .out = &x};
-        LS_CHECK_OK(ls_direct_run(direct, &sum, SOON));
+        LS_CHECK_OK(ls_shm_coll_run(direct, &sum, SOON));
         LS_CHECK_EQ(x, odd ? 4 : 6);
         x = r->me; /* places are those of the list */
         ls_coll to_first = {
             .kind = LS_COLL_GATHER, .type = LS_I32, .count = 1, .in = &x, .out = all};
-        LS_CHECK_OK(ls_direct_run(direct, &to_first, SOON));
+        LS_CHECK_OK(ls_shm_coll_run(direct, &to_first, SOON));
         if (group.me == 0)
             LS_CHECK_EQ(all[1], odd ? 1 : 2);
-        ls_direct_close(direct);
+        ls_shm_coll_close(direct);
         ls_group_close(&group);
     }
 }
@@ -602,7 +602,7 @@ static void nth_allocation_fails(ls_ranks *r)
 
     if (r->me == 0)
         ls_mem_fail_nth(1); /* the scratch for what is read of the other process */
-    LS_CHECK_FAILS(ls_direct_run(r->direct, &coll, SOON), r->me ? LS_EPEER : LS_ENOMEM,
+    LS_CHECK_FAILS(ls_shm_coll_run(r->direct, &coll, SOON), r->me ? LS_EPEER : LS_ENOMEM,
                    "cannot allocate");
     ls_mem_fail_nth(0);
     ls_ranks_free(r, false, x);
@@ -615,19 +615,19 @@ LS_TEST(direct_without_memory_tells_the_others)
 
 static void opening_fails(ls_ranks *r)
 {
-    ls_direct *direct = NULL;
+    ls_shm_coll *direct = NULL;
     int n = 1;
 
     for (;; n++) {
         ls_mem_fail_nth((uint64_t)n);
-        ls_status st = ls_direct_open(&direct, &r->group);
+        ls_status st = ls_shm_coll_open(&direct, &r->group);
         ls_mem_fail_nth(0);
         if (st == LS_OK)
             break;
         LS_CHECK_EQ(st, LS_ENOMEM);
     }
     LS_CHECK(n > 1);
-    ls_direct_close(direct);
+    ls_shm_coll_close(direct);
 }
 
 LS_TEST(direct_opens_or_says_that_memory_is_short)
