@@ -7,7 +7,7 @@ if [ "$1" = --quiet ]; then
     quiet=true
     shift
 fi
-cc=$1
+cc=$1 # may have words before the compiler: ccache gcc
 libraries=$2
 
 # The package that brings a library, by its pkg-config name.
@@ -28,7 +28,7 @@ tell() { # tell PACKAGE "WHAT IS MISSING"
     echo "lineshaft: $2 is missing (Debian package $1)" >&2
     packages="$packages $1"
 }
-command -v "$cc" >/dev/null 2>&1 || tell "$cc" "the compiler \"$cc\""
+command -v "${cc##* }" >/dev/null 2>&1 || tell "${cc##* }" "the compiler \"${cc##* }\""
 if ! command -v pkg-config >/dev/null 2>&1; then
     tell pkg-config "pkg-config, which finds the libraries,"
 else
@@ -43,7 +43,8 @@ if [ -n "$packages" ]; then
 fi
 $quiet && exit 0
 
-echo "lineshaft: built by $("$cc" --version | head -n 1)"
+# shellcheck disable=SC2086
+echo "lineshaft: built by $($cc --version | head -n 1)"
 # shellcheck disable=SC2086
 echo "  libraries: $(for l in $libraries; do printf '%s %s, ' "${l#lib}" "$(pkg-config --modversion "$l")"; done | sed 's/, $//')"
 case $(uname -m) in

@@ -38,10 +38,10 @@ demo: deps
 	@echo "Your own text: ./lineshaft train --print > run.yaml, then edit data: and run ./lineshaft train run.yaml"
 
 found:
-	@sh tools/found.sh $(CC) "$(PKGS)"
+	@sh tools/found.sh "$(CC)" "$(PKGS)"
 .PHONY: libraries
 libraries:
-	@sh tools/found.sh --quiet $(CC) "$(PKGS)"
+	@sh tools/found.sh --quiet "$(CC)" "$(PKGS)"
 
 ## make deps       install the packages that the build needs (test-deps: and those of the tests)
 deps:

@@ -60,7 +60,7 @@ typedef enum ls_fault_point {
     LS_FAULT_AT_FORWARD,  /* before the first forward of a step */
     LS_FAULT_AT_BACKWARD, /* between forward and backward of each call */
     LS_FAULT_AT_REDUCE,   /* before a sum over ranks is waited for */
-    LS_FAULT_AT_VOTE,     /* before ranks exchange the losses of the step */
+    LS_FAULT_AT_LOSSES,   /* before ranks exchange the losses of the step */
     LS_FAULT_AT_UPDATE,   /* in the update: the state is torn; flip: behind it */
     LS_FAULT_AT_GATHER,   /* before new weights of other ranks are waited for */
     LS_FAULT_AT_IDLE,     /* between two steps */

@@ -29,7 +29,7 @@ static const struct {
     [LS_FAULT_AT_FORWARD] = {"forward", PROCESS | DEED(ERROR), 1},
     [LS_FAULT_AT_BACKWARD] = {"backward", PROCESS, 1},
     [LS_FAULT_AT_REDUCE] = {"reduce", PROCESS | DEED(ERROR), 1},
-    [LS_FAULT_AT_VOTE] = {"vote", PROCESS | DEED(ERROR) | DEED(FLIP), 1},
+    [LS_FAULT_AT_LOSSES] = {"losses", PROCESS | DEED(ERROR) | DEED(FLIP), 1},
     [LS_FAULT_AT_UPDATE] = {"update", PROCESS | DEED(ERROR) | DEED(FLIP), 1},
     [LS_FAULT_AT_GATHER] = {"gather", PROCESS | DEED(ERROR), 1},
     [LS_FAULT_AT_IDLE] = {"idle", PROCESS | DEED(ERROR), 1},

@@ -5,6 +5,7 @@
  * run's arena. Nothing here is mutable after loading. */
 #pragma once
 #include "base/arena.h"
+#include "base/dtype.h"
 #include "config/optimizer.h"
 
 LS_C_BEGIN
@@ -304,6 +305,15 @@ static inline bool ls_run_keeps_best(const ls_run *run)
 {
     return run->checkpoint.best == LS_KEEP_BEST_ON ||
            (run->checkpoint.best == LS_KEEP_BEST_AUTO && run->train.patience > 0);
+}
+
+/* The type of activations and of the weights that kernels read. Other than fp32: there is a copy of
+ * the weights of this type. tf32 is fp32 in memory, and fp8 is a type inside of products of bf16. */
+static inline ls_dtype ls_run_compute_type(const ls_run *run)
+{
+    bool wide = run->precision == LS_PRECISION_FP32 || run->precision == LS_PRECISION_TF32;
+
+    return wide ? LS_F32 : run->precision == LS_PRECISION_FP16 ? LS_F16 : LS_BF16;
 }
 
 /* Whether the run saves before its end. */

@@ -59,13 +59,6 @@ int64_t ls_memory_staging_bytes(const ls_model *model, const ls_calls *calls)
            ls_round_up(sizeof(ls_norm_result), 256);
 }
 
-ls_dtype ls_memory_type(const ls_run *run)
-{
-    bool wide = run->precision == LS_PRECISION_FP32 || run->precision == LS_PRECISION_TF32;
-
-    return wide ? LS_F32 : run->precision == LS_PRECISION_FP16 ? LS_F16 : LS_BF16;
-}
-
 int64_t ls_memory_snapshot_bytes(const ls_run *run, const ls_model *model, const ls_mesh *mesh,
                                  bool discrete, int kind)
 {
@@ -73,7 +66,7 @@ int64_t ls_memory_snapshot_bytes(const ls_run *run, const ls_model *model, const
 
     if (mesh && ls_mesh_saves_parts(mesh))
         keeps = ls_mesh_parts_weights(mesh) &&
-                (kind == 0 || (kind == 1 && ls_memory_type(run) != LS_F32));
+                (kind == 0 || (kind == 1 && ls_run_compute_type(run) != LS_F32));
     if (!keeps || (mesh && mesh->rank > 0))
         return 0;
     return ls_ckpt_ranges_array(run, model, mesh, kind) * (int64_t)sizeof(float);
@@ -253,7 +246,7 @@ ls_pass_args ls_memory_step_pass(const ls_run *run, const ls_model *model,
 
     return (ls_pass_args){.model = model,
                           .kernels = kernels,
-                          .type = ls_memory_type(run),
+                          .type = ls_run_compute_type(run),
                           .B = calls->most * calls->leaf,
                           .T = T,
                           .reach = calls->widest * calls->leaf * T,
@@ -340,7 +333,7 @@ bool ls_memory_sample_pass(const ls_memory_args *args, ls_pass_args *pass_out)
         return false;
     *pass_out = (ls_pass_args){.model = whole_of(args),
                                .kernels = args->kernels,
-                               .type = ls_memory_type(run),
+                               .type = ls_run_compute_type(run),
                                .B = 1,
                                .T = ls_min_i64(cache, SAMPLE_CHUNK),
                                .leaves = 1,
@@ -362,7 +355,7 @@ bool ls_memory_packs(const ls_memory_args *args, ls_packed_weights_args *packs_o
     ls_calls_plan(args->run, args->mesh, &calls);
     *packs_out = (ls_packed_weights_args){.model = args->model,
                                           .kernels = args->kernels,
-                                          .type = ls_memory_type(args->run),
+                                          .type = ls_run_compute_type(args->run),
                                           .M = calls.most * calls.leaf *
                                                ls_calls_tokens(&calls, args->run->model.context),
                                           .training = true};
@@ -441,7 +434,7 @@ static void predict_state(const ls_memory_args *args, const ls_dp_args *dp, int6
 {
     const ls_run *run = args->run;
     const ls_model *model = args->model;
-    ls_dtype type = ls_memory_type(run);
+    ls_dtype type = ls_run_compute_type(run);
     bool shards = dp && dp->mesh.zero == 3;
     int64_t read = shards ? ls_memory_weight_elements(model, dp) : model->flat;
 
@@ -482,7 +475,7 @@ int64_t ls_memory_parted_elements(const ls_dp_args *dp)
 /* What passes through host memory with zero 2 and 3. */
 static int64_t parted_staging(const ls_memory_args *args, const ls_dp_args *dp)
 {
-    int64_t size = ls_dtype_bytes(ls_memory_type(args->run)), each = ls_dp_place_elements(dp);
+    int64_t size = ls_dtype_bytes(ls_run_compute_type(args->run)), each = ls_dp_place_elements(dp);
     int64_t bytes = ls_round_up(ls_memory_parted_elements(dp) * (int64_t)sizeof(float), 4096) +
                     ls_staging_bytes(LS_DP_AHEAD, each * (int64_t)sizeof(float));
 

@@ -110,10 +110,6 @@ int64_t ls_memory_staging_bytes(const ls_model *model, const ls_calls *calls);
 ls_offload ls_memory_offload(const ls_run *run, bool discrete);
 enum { LS_MEMORY_CHUNK = 1 << 20 };
 
-/* The type of activations and of the weights that rows read. Other than fp32: there is a copy of
- * the weights of this type. */
-ls_dtype ls_memory_type(const ls_run *run);
-
 /* Bytes of this rank's copy of a kind of the run's state as a whole (weights, first, second
  * moments); 0: it keeps none. Where one rank saves, it has one, to write checkpoints from while
  * training goes on; and always where the state does not lie in its own memory: in host memory where

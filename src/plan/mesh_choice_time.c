@@ -203,7 +203,7 @@ static void add_pipelines(const ls_mesh_choice_case *one, const ls_mesh_choice_r
     double units = (double)(s->all[i].units + s->all[i].copies);
     bool cut = ls_stage_plan_kind(one->run) == LS_PP_SCHEDULE_ZERO_BUBBLE, whole = with.zero < 3;
     int64_t unit = (int64_t)((double)elements / units);
-    int64_t read = unit * ls_dtype_bytes(ls_memory_type(one->run)) / (int64_t)sizeof(float);
+    int64_t read = unit * ls_dtype_bytes(ls_run_compute_type(one->run)) / (int64_t)sizeof(float);
     double sum = collective(one->facts, LS_COLL_REDUCE_SCATTER, with.ranks, with.discrete, unit);
     double come =
         whole ? 0 : collective(one->facts, LS_COLL_ALL_GATHER, with.ranks, with.discrete, read);
@@ -276,7 +276,7 @@ static ls_status run_table(const ls_mesh_choice_case *one, const ls_calls *calls
         .weight = s->weight,
         .link = nodes_of(one->facts, pp_ranks, each) > 1 ? one->facts->between : one->facts->inside,
         .bytes = calls->most * calls->leaf * one->run->model.context * one->whole->shape.C *
-                 ls_dtype_bytes(ls_memory_type(one->run)) / ls_mesh_cp(&one->mesh)};
+                 ls_dtype_bytes(ls_run_compute_type(one->run)) / ls_mesh_cp(&one->mesh)};
     ls_pp_schedule_times times = {.step = 0};
     ls_pp_schedule table = {.ranks = 0};
     ls_status st;

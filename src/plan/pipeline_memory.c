@@ -66,7 +66,8 @@ int64_t ls_pipeline_memory_stream_bytes(const ls_run *run, const ls_model *model
 {
     int64_t tokens = calls->most * calls->leaf * ls_calls_tokens(calls, run->model.context);
 
-    return ls_round_up(ls_pass_stream(model, tokens) * ls_dtype_bytes(ls_memory_type(run)), 256);
+    return ls_round_up(ls_pass_stream(model, tokens) * ls_dtype_bytes(ls_run_compute_type(run)),
+                       256);
 }
 
 /* Pages of elements that lie in a window. What pipelines divide (ZeRO 2 and 3) lies in the memory of
@@ -209,8 +210,7 @@ int64_t ls_pipeline_memory_flow_bytes(const ls_stage_plan *pipe, const ls_model 
 }
 
 /* With ZeRO 3: the most bytes of gathered weights that are there at a time. */
-static int64_t gathered_bytes(const ls_stage_plan *pipe, const ls_model *model,
-                                          ls_dtype type)
+static int64_t gathered_bytes(const ls_stage_plan *pipe, const ls_model *model, ls_dtype type)
 {
     int64_t size = ls_dtype_bytes(type), most = 0;
 
@@ -375,7 +375,7 @@ void ls_pipeline_memory_predict(const ls_memory_args *args, const ls_calls *call
                                 ls_ledger *ledger)
 {
     const ls_run *run = args->run;
-    ls_dtype type = ls_memory_type(run);
+    ls_dtype type = ls_run_compute_type(run);
     int64_t moments = ls_optim_kinds(run) - 1;
     ls_stage_plan p;
 

@@ -1,7 +1,7 @@
 /* loop.c -- a run from its first step to its last. Read this file to know how training goes.
  *
- *   ls_loop_run      views, until one of them ends the run: after a death the ranks that are left meet
- *                    again and go on (train/replica/recover.h)
+ *   ls_loop_run      views, until one of them ends the run: after a death the ranks that are left
+ *                    meet again in a new view (train/replica/recover.h)
  *     run_view       open the session (session_open.c); train; save; summary
  *       train        repeat: one_step, meet, events; until a reason to stop
  *         one_step   batch (data/corpus) -> step (train/step) -> what ranks exchange (session/sync.h)
@@ -45,9 +45,12 @@ static const int64_t TRIALS_NS = 2 * LS_NS_PER_S;
 enum {
     BATCH_WAIT_S = 600,
     TRIALS_WAIT_S = 600,
-    PART_S = 86400, /* the first rank saves and hashes */
+    LEAVE_WAIT_S = 86400, /* until the first rank has written and hashed the last checkpoint */
     FIRST_SAMPLE = 64
 };
+
+/* What ranks may see at different times, and settle together (agree). */
+enum { ASKED_STOP, ASKED_TIME_OVER, ASKED_REGROUP, ASKED_MINUTES_OVER, ASKED_COUNT };
 
 /* What the loop itself remembers. */
 typedef struct loop {
@@ -57,11 +60,11 @@ typedef struct loop {
     ls_eval eval;
     int64_t steps_in_view;        /* done since ranks were last lost: equal on all of them */
     int64_t met;                  /* the step after which ranks last did what falls due */
-    int64_t told;                 /* the last step whose event was emitted */
+    int64_t emitted;              /* the last step whose event was written */
     double loss_scale;            /* of the last step; 0: there is none */
     int64_t skipped;              /* steps that were not finite, and are dropped */
     bool opened;                  /* the session is open, or was, and has to regroup */
-    bool stop, over;              /* asked to stop; train.seconds are over: agreed by all ranks */
+    bool stop, time_over;         /* asked to stop; train.seconds are over: agreed by all ranks */
     bool minutes_over;            /* checkpoint.minutes since the last save: likewise */
     int64_t saved_ns;             /* when it was begun; before the first: when the view began */
     char unsaved[LS_PREEMPT_WHY]; /* why the last step is not saved; "": it is */
@@ -72,7 +75,7 @@ static ls_status run_view(loop *l, const ls_session_args *args);
 static ls_status rejoin(loop *l, ls_session_args *args);
 static ls_status train(loop *l);
 static ls_status begin(loop *l);
-static ls_status go_on(loop *l);
+static ls_status resume_view(loop *l);
 static ls_status one_step(loop *l);
 static ls_status after_update(loop *l, const ls_batch *batch);
 static ls_status handle_nonfinite(loop *l);
@@ -140,7 +143,7 @@ static ls_status leave_together(loop *l)
 {
     if (!l->s.args.rejoin || l->s.mesh.ranks == 1)
         return LS_OK;
-    return ls_blocking_barrier(l->s.args.comm, ls_time_now_ns() + PART_S * LS_NS_PER_S);
+    return ls_blocking_barrier(l->s.args.comm, ls_time_now_ns() + LEAVE_WAIT_S * LS_NS_PER_S);
 }
 
 /* Whether another process would have nothing to do: not where this one's time was over. */
@@ -196,7 +199,7 @@ static ls_status train(loop *l)
 
     l->steps_in_view = 0;
     l->saved_ns = ls_time_now_ns();
-    LS_TRY(st, ls_recover_in_memory(&l->s) ? go_on(l) : begin(l), out);
+    LS_TRY(st, ls_recover_in_memory(&l->s) ? resume_view(l) : begin(l), out);
     while (!l->stopped_by) {
         ls_step_clock_begin(&l->clock);
         ls_profiling_begin(&l->s, &l->clock);
@@ -217,7 +220,7 @@ static ls_status begin(loop *l)
     ls_session *s = &l->s;
     ls_status st;
 
-    l->met = l->told = s->step_number;
+    l->met = l->emitted = s->step_number;
     LS_TRY(st, agree(l), out);
     l->stopped_by = reason_to_stop(l);
     if (l->stopped_by && strcmp(l->stopped_by, "interrupt") != 0) {
@@ -234,27 +237,27 @@ out:
     return st;
 }
 
-/* Before the first step of a view that goes on with a state in memory: what its last step left to do. */
-static ls_status go_on(loop *l)
+/* Before the first step of a view whose state is still in memory: do what its last step left undone. */
+static ls_status resume_view(loop *l)
 {
     ls_session *s = &l->s;
     const ls_view_plan *plan = &s->args.view.plan;
     ls_status st;
 
     l->met = plan->met;
-    if (l->summary.steps == 0) /* the others have trained before this process came */
+    if (l->summary.steps == 0) /* the others trained before this process joined */
         l->summary.begun_ns -= (int64_t)(s->progress.seconds * 1e9);
     if (s->mesh.rank > 0)
-        l->told = s->step_number;
+        l->emitted = s->step_number;
     else if (plan->first_new)
-        l->told = ls_run_folder_last_step(s);
+        l->emitted = ls_run_folder_last_step(s);
     if (l->met < s->step_number) {
         LS_TRY(st, meet(l), out);
     } else {
         LS_TRY(st, agree(l), out);
         l->stopped_by = reason_to_stop(l);
     }
-    if (l->told < s->step_number)
+    if (l->emitted < s->step_number)
         emit_step(l);
 out:
     return st;
@@ -432,19 +435,21 @@ static ls_status agree(loop *l)
     ls_recovery_events_note(s);
     double unsaved_s = (double)(ls_time_now_ns() - l->saved_ns) / 1e9;
     double minutes = s->run->checkpoint.minutes;
-    double asked[4] = {s->args.stop && *s->args.stop,
-                       s->mesh.rank == 0 && s->run->train.seconds > 0 &&
-                           seconds >= s->run->train.seconds,
-                       ls_recover_regroups(s, l->steps_in_view),
-                       s->mesh.rank == 0 && minutes > 0 && unsaved_s >= 60 * minutes};
-    ls_status st = s->dp ? ls_dp_sum_numbers(s->dp, LS_F64, asked, 4) : LS_OK;
+    double asked[ASKED_COUNT] = {
+        [ASKED_STOP] = s->args.stop && *s->args.stop,
+        [ASKED_TIME_OVER] =
+            s->mesh.rank == 0 && s->run->train.seconds > 0 && seconds >= s->run->train.seconds,
+        [ASKED_REGROUP] = ls_recover_regroups(s, l->steps_in_view),
+        [ASKED_MINUTES_OVER] = s->mesh.rank == 0 && minutes > 0 && unsaved_s >= 60 * minutes,
+    };
+    ls_status st = s->dp ? ls_dp_sum_numbers(s->dp, LS_F64, asked, ASKED_COUNT) : LS_OK;
 
-    l->stop = asked[0] > 0;
-    l->over = asked[1] > 0;
-    l->minutes_over = asked[3] > 0;
+    l->stop = asked[ASKED_STOP] > 0;
+    l->time_over = asked[ASKED_TIME_OVER] > 0;
+    l->minutes_over = asked[ASKED_MINUTES_OVER] > 0;
     s->progress.seconds = seconds;
-    if (st == LS_OK && asked[2] > 0 && !l->stop)
-        st = ls_fail(LS_EPEER, "others have come");
+    if (st == LS_OK && asked[ASKED_REGROUP] > 0 && !l->stop)
+        st = ls_fail(LS_EPEER, "new ranks wait to join"); /* this view ends: all meet in the next */
     return st;
 }
 
@@ -460,7 +465,7 @@ static const char *reason_to_stop(const loop *l)
         return run->train.tokens && (!run->train.steps || s->step_number < run->train.steps)
                    ? "tokens"
                    : "steps";
-    if (l->over)
+    if (l->time_over)
         return "seconds";
     if (run->train.target_loss > 0 && s->progress.val_loss <= run->train.target_loss)
         return "target_loss";
@@ -477,7 +482,7 @@ static ls_status compare(loop *l, bool ends)
     if (!l->s.sdc.compare || run->heal.compare == 0 ||
         (!ends && !due(l, run->heal.compare) && !save_is_due(l)))
         return LS_OK;
-    st = ls_sdc_compare_compare(&l->s);
+    st = ls_sdc_compare_run(&l->s);
     ls_step_clock_lap(&l->clock, LS_TIME_CHECKPOINT);
     return st;
 }
@@ -528,7 +533,7 @@ static void emit_step(loop *l)
     ls_step_clock_lap(&l->clock, LS_TIME_OTHER);
     double tokens_per_s = (double)tokens / ((double)ls_step_clock_wall_ns(&l->clock) / 1e9);
     ls_summary_note_speed(&l->summary, tokens_per_s);
-    l->told = s->step_number;
+    l->emitted = s->step_number;
     ls_session_emit(
         s, &(ls_event){.kind = LS_EVENT_STEP,
                        .step = {.step = s->step_number,

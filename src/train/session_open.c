@@ -100,7 +100,7 @@ static ls_status choose_mesh(ls_session *s)
         return LS_OK;
     LS_TRY(st, recall_mesh(s), out);
     if (s->auto_mesh.choice.count == 0)
-        LS_TRY(st, ls_mesh_agree_mesh(s), out);
+        LS_TRY(st, ls_mesh_agree_choose(s), out);
     ls_batch_slice_close(s);
     ls_mem_free(s->places);
     s->places = NULL;
@@ -279,7 +279,7 @@ static ls_status open_state(ls_session *s)
     if (ls_session_is_first(s))
         LS_TRY(st, ls_save_reopen(s), out);
     LS_TRY(st, ls_sharded_save_open(s), out);
-    LS_TRY(st, ls_recover_in_memory(s) ? ls_recover_spread(s) : load_state(s), out);
+    LS_TRY(st, ls_recover_in_memory(s) ? ls_recover_restore_state(s) : load_state(s), out);
     LS_TRY(st, ls_step_weights_changed(s->step), out);
 out:
     return st;

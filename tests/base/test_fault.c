@@ -101,24 +101,24 @@ LS_TEST(fault_plan_comes_from_the_environment)
 
 LS_TEST(fault_plan_strikes_where_it_says_and_once)
 {
-    LS_CHECK_OK(ls_fault_plan("rank=2,step=7,at=vote,do=error; at=save.write,visit=3,do=full", 2));
+    LS_CHECK_OK(ls_fault_plan("rank=2,step=7,at=losses,do=error; at=save.write,visit=3,do=full", 2));
     LS_CHECK(ls_fault_planned);
-    LS_CHECK(ls_fault_expects(LS_FAULT_AT_VOTE) && !ls_fault_expects(LS_FAULT_AT_LINK));
+    LS_CHECK(ls_fault_expects(LS_FAULT_AT_LOSSES) && !ls_fault_expects(LS_FAULT_AT_LINK));
     LS_EXPECT_LOG(2);
     for (int step = 5; step < 10; step++) {
         ls_fault_reach(step, 1);
         LS_CHECK_EQ(ls_fault_pass(LS_FAULT_AT_UPDATE), LS_OK);
-        LS_CHECK_EQ(ls_fault_pass(LS_FAULT_AT_VOTE), step == 7 ? LS_EFAIL : LS_OK);
-        LS_CHECK_EQ(ls_fault_pass(LS_FAULT_AT_VOTE), LS_OK);
+        LS_CHECK_EQ(ls_fault_pass(LS_FAULT_AT_LOSSES), step == 7 ? LS_EFAIL : LS_OK);
+        LS_CHECK_EQ(ls_fault_pass(LS_FAULT_AT_LOSSES), LS_OK);
     }
     for (int i = 1; i < 6; i++)
         LS_CHECK_EQ(ls_fault_errno(ls_fault_at(LS_FAULT_AT_SAVE_WRITE)), i == 3 ? ENOSPC : 0);
-    LS_CHECK_OK(ls_fault_plan("rank=2,step=7,at=vote,do=error", 1)); /* another rank */
+    LS_CHECK_OK(ls_fault_plan("rank=2,step=7,at=losses,do=error", 1)); /* another rank */
     ls_fault_reach(7, 1);
-    LS_CHECK_EQ(ls_fault_pass(LS_FAULT_AT_VOTE), LS_OK);
+    LS_CHECK_EQ(ls_fault_pass(LS_FAULT_AT_LOSSES), LS_OK);
     LS_CHECK_OK(ls_fault_plan(NULL, 2));
     LS_CHECK(!ls_fault_planned);
-    LS_CHECK_EQ(ls_fault_pass(LS_FAULT_AT_VOTE), LS_OK);
+    LS_CHECK_EQ(ls_fault_pass(LS_FAULT_AT_LOSSES), LS_OK);
 }
 
 LS_TEST(fault_plan_spares_later_generations)
@@ -165,7 +165,7 @@ LS_TEST(fault_plan_that_cannot_be_meant_is_refused_with_what_there_is)
 {
     static const struct {
         const char *plan, *says;
-    } bad[] = {{"at=backwards,do=kill", "there are: load, forward, backward, reduce, vote"},
+    } bad[] = {{"at=backwards,do=kill", "there are: load, forward, backward, reduce, losses"},
                {"at=backward,do=full", "there are: kill, stop, stall"},
                {"at=backward,do=burn", "a deed that does not exist"},
                {"at=backward", "there are: kill, stop, stall"},
@@ -193,11 +193,11 @@ LS_TEST(fault_plan_kills_stops_and_stalls_the_process)
     pid_t pid = fork();
 
     if (pid == 0) {
-        if (ls_fault_plan("at=load,do=stop; at=forward,do=stall,ms=1; at=vote,do=kill", 0) != LS_OK)
+        if (ls_fault_plan("at=load,do=stop; at=forward,do=stall,ms=1; at=losses,do=kill", 0) != LS_OK)
             _exit(1);
         ls_fault_at(LS_FAULT_AT_LOAD);
         ls_fault_at(LS_FAULT_AT_FORWARD);
-        ls_fault_at(LS_FAULT_AT_VOTE);
+        ls_fault_at(LS_FAULT_AT_LOSSES);
         _exit(2);
     }
     LS_CHECK_EQ(waitpid(pid, &status, WUNTRACED), pid);

@@ -170,6 +170,23 @@ LS_TEST(plan_schedule_of_a_run_cuts_its_layers_by_cost)
     ls_capture_release(&c);
 }
 
+/* tf32 is fp32 in memory: stages send each other the same bytes, so the step takes as long. */
+LS_TEST(plan_schedule_counts_the_bytes_of_tf32)
+{
+    ls_capture text[2];
+    const char *precision[] = {"precision=fp32", "precision=tf32"};
+
+    write_run();
+    for (int i = 0; i < 2; i++)
+        LS_CAPTURE(&text[i], "plan", "schedule", "run.yaml", "--stages", "2", "--gflops", "10",
+                   "--gbits", "0.01", "--set", "device.kind=cuda", "--set", precision[i]);
+    LS_CHECK_EQ(text[0].code, 0);
+    LS_CHECK_EQ(text[1].code, 0);
+    LS_CHECK_STR(text[1].out.p, text[0].out.p);
+    for (int i = 0; i < 2; i++)
+        ls_capture_release(&text[i]);
+}
+
 static void check_error(const char *const *words, const char *message)
 {
     ls_capture c;

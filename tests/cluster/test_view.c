@@ -23,15 +23,15 @@ static void report(ls_view *v, int worker, int64_t have, int64_t reached)
 /* The numbers that are kept are those that can be counted. */
 static void check_counts(const ls_view *v)
 {
-    int count[LS_VIEW_STATES] = {0}, guests = 0;
+    int count[LS_VIEW_STATES] = {0}, joiners = 0;
 
     for (int i = 0; i < v->workers; i++) {
         count[v->member[i].state]++;
-        guests += v->member[i].state == LS_VIEW_WAITS && v->member[i].guest;
+        joiners += v->member[i].state == LS_VIEW_WAITS && v->member[i].joiner;
     }
     for (int i = 0; i < LS_VIEW_STATES; i++)
         LS_CHECK_EQ(v->count[i], count[i]);
-    LS_CHECK_EQ(v->waiting_guests, guests);
+    LS_CHECK_EQ(v->waiting_joiners, joiners);
 }
 
 /* A job of so many workers that has begun to train. */
@@ -264,7 +264,8 @@ LS_TEST(view_hears_how_many_belong_together)
     LS_CHECK_EQ(ls_recovery_policy_decide(&v, 1, &killed),
                 LS_VIEW_DROP); /* nobody has said so yet */
     ls_view_reports(&v, 0, &(ls_view_report){.have = 5, .reached = 5, .met = 5, .unit = 2});
-    LS_CHECK_FAILS(ls_recovery_policy_next_view(&v, &plan), LS_EFAIL, "1 of the 2 ranks");
+    LS_CHECK_FAILS(ls_recovery_policy_next_view(&v, &plan), LS_EFAIL,
+                   "1 rank is left, but one replica of the model needs 2");
     ls_view_release(&v);
 }
 
@@ -284,7 +285,7 @@ LS_TEST(view_lets_spares_be_when_the_work_is_done)
     ls_view_release(&v);
 }
 
-/* Guests are called in when they make another whole model, with spares or without. */
+/* Joiners are called in when they make another whole model, with spares or without. */
 LS_TEST(view_takes_guests_in_by_whole_models)
 {
     ls_view_plan plan;

@@ -38,7 +38,7 @@ typedef struct verdict {
 
 /* --- which rows --- */
 
-/* "kill" means all of kill.*, "kill.vote" that one. */
+/* "kill" means all of kill.*, "kill.losses" that one. */
 static bool is_named(const ls_drill_row *row, const char *word, size_t n)
 {
     size_t group = strcspn(row->name, ".");

@@ -188,7 +188,7 @@ static ls_status costs_of_run(const request *r, const ls_run *run, costs *c, ls_
         c->all.link = (ls_cost_link){
             .alpha_ns = alpha_ms, .message_ns = message_ms, .ns_per_byte = 8e-6 / r->gbits};
         c->all.bytes = run->batch.leaf * (model.shape.T / cp) * model.shape.C *
-                       ls_dtype_bytes(run->precision == LS_PRECISION_FP32 ? LS_F32 : LS_BF16);
+                       ls_dtype_bytes(ls_run_compute_type(run));
     }
     v->unit = r->gflops > 0 ? "ms" : "Gop";
     v->formula = -1;

@@ -10,7 +10,7 @@
  *
  *   whole  --give_up()---> lost    REVOKE to all nodes; workers report
  *   lost   --announce()--> whole   when all that are alive have reported: VIEW to all nodes
- *   whole  --regroup()---> whole   guests wait: the ranks are asked to report at the end of a step
+ *   whole  --regroup()---> whole   joiners wait: the ranks are asked to report at the end of a step
  *
  * The workers of a node have neighbouring places in the view, and nodes have theirs in the order in
  * which they were called. So a newcomer is never the first rank while an old member lives, and the
@@ -134,7 +134,7 @@ bool ls_coordinator_is_idle(ls_coordinator *coordinator, int id)
 }
 
 /* A spare becomes a member: it gets its name in the roster and its places behind all others. needed:
- * the next view waits for it; otherwise its workers are guests, which the view goes on without.
+ * the next view waits for it; otherwise its workers are joiners, which the view goes on without.
  *
  *     node       0    1    2                0    1    2    3 (was a spare)
  *     places     0 1  2 3  4 5      ->      0 1  2 3  4 5  6 7 */
@@ -148,7 +148,7 @@ static void call(ls_coordinator *p, node *n, bool needed)
     n->first = ls_view_add(&p->view, n->workers, needed);
     if (n->begins)
         for (int i = 0; i < n->workers; i++)
-            p->view.member[n->first + i].guest = false;
+            p->view.member[n->first + i].joiner = false;
     else
         p->args.call(p->args.context, n->id);
 }
@@ -763,7 +763,7 @@ static void call_spares(ls_coordinator *p)
             call(p, &p->nodes[i], false);
 }
 
-/* Ask the ranks to meet the guests that wait. */
+/* Ask the ranks to meet the joiners that wait. */
 static void regroup(ls_coordinator *p)
 {
     const ls_member_message message = {.kind = LS_MEMBER_MESSAGE_REGROUP};
@@ -776,7 +776,7 @@ static void regroup(ls_coordinator *p)
     tell_all(p, &message);
 }
 
-/* Whether guests wait to be met, at the right time. */
+/* Whether joiners wait to be met, at the right time. */
 static bool wants_guests(const ls_coordinator *p)
 {
     return p->lost_ns == 0 && !p->regroups && !any_done(p) && ls_view_has_guests(&p->view) &&

@@ -10,7 +10,7 @@
  *
  * The nodes that a job begins with are CALLED from the start, and its first view waits for all
  * their workers. A node that comes later is a spare first, and called when there are fewer nodes
- * than max_nodes. Its workers are guests (view.h): when all of them have reported, and the last
+ * than max_nodes. Its workers are joiners (view.h): when all of them have reported, and the last
  * view is old enough, the ranks are asked to meet anew at the end of a step.
  *
  * What it knows follows from the calls and their times alone: a coordinator whose log has them is
@@ -24,7 +24,7 @@ typedef struct ls_coordinator_args {
     ls_view_rules rules;
     int min_nodes;        /* to go on with */
     int max_nodes;        /* to train on; 0: all that come */
-    int64_t grow_wait_ns; /* from one view to the next that only takes guests in */
+    int64_t grow_wait_ns; /* from one view to the next that only takes joiners in */
     int quarantine;       /* crashes of a node within a day that exclude it; 0: none do */
     int64_t cool_ns;      /* for how long; longer each time */
     int self;             /* the coordinator's own node */

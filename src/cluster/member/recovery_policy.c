@@ -1,4 +1,4 @@
-/* recovery_policy.c -- the decisions about a death: restart, go on with fewer (shrink), take spares, or stop.
+/* recovery_policy.c -- decides after a death: restart, go on with fewer, take spares, or stop.
  *
  *     a worker ends     ls_recovery_policy_decide()      restart it, go on without it, or stop the job
  *     all others wait   ls_recovery_policy_next_view()   the ranks of the next view, spares among
@@ -6,14 +6,16 @@
  *
  * The base step of a view is the highest step that a survivor has in its state. A step gets into a
  * state only when the sum of all gradients was complete, so it is the step of the undisturbed run:
- * ranks that are behind copy it, and nobody rolls back.
+ * ranks that are behind copy it, and no rank rolls back. With ZeRO, pipelines, tensor or expert
+ * parallelism no rank has a whole state: the base stays -1 here, and the ranks choose it
+ * (train/replica/replica_store.c).
  *
  *     worker   0    1    2             worker 1 dies in step 12, after worker 0 has applied it
  *     has     12    -   11      ->     base 12, source worker 0; 1 (again) and 2 copy from it
  *
- * Healing is given up when the same would happen again: after a mistake of the user (settings,
- * data, numbers that are not finite) and after any error before training began; after the same
- * error twice without a step in between; after three views without a step. */
+ * The job stops when a restart would fail the same way: after a mistake of the user (settings,
+ * data, numbers that are not finite), after any error before training began, after the same error
+ * twice without a new step, and after three views without a new step. */
 #include "cluster/member/recovery_policy.h"
 
 #include <signal.h>
@@ -21,7 +23,7 @@
 #include "base/mem.h"
 #include "cluster/member/view_impl.h"
 
-/* An end after which the job would only end so again. */
+/* Whether a restart would end the same way. */
 static bool is_final(const ls_view *v, const ls_view_end *end)
 {
     if (end->signal)
@@ -48,27 +50,27 @@ static void note_error(ls_view *v, const ls_err_record *error)
     snprintf(v->error, sizeof v->error, "%s", text);
 }
 
-/* In order: an end after which another start makes no sense stops the job; after somebody has ended
- * well, nobody is started again; too few are left; otherwise it is started again while it has starts
- * left, or dropped. A guest that fails never stops the job. */
+/* In order: a final end stops the job; once a worker has finished, no worker is restarted; too few
+ * workers stop the job; a worker with restarts left is restarted; any other is dropped. A joiner
+ * that fails never stops the job. */
 ls_view_verdict ls_recovery_policy_decide(ls_view *view, int worker, const ls_view_end *end)
 {
     ls_view *v = view;
-    bool guest = v->member[worker].guest;
-    bool uncounted = guest && v->member[worker].rank < 0; /* it was in no view */
+    bool joiner = v->member[worker].joiner;
+    bool uncounted = joiner && v->member[worker].rank < 0; /* it was in no view */
     bool restart =
-        !guest && !end->asked && !end->gone && v->member[worker].restarts < v->rules.restarts;
+        !joiner && !end->asked && !end->gone && v->member[worker].restarts < v->rules.restarts;
 
     v->first_lost |= v->member[worker].rank == 0;
     v->member[worker].rank = -1;
     ls_view_enter(v, worker, LS_VIEW_OUT);
-    if (is_final(v, end) && !guest)
+    if (is_final(v, end) && !joiner)
         return LS_VIEW_STOP;
-    if (v->count[LS_VIEW_DONE] > 0) /* nobody ends well before all have done their work */
-        return end->error && !guest ? LS_VIEW_STOP : LS_VIEW_DROP;
+    if (v->count[LS_VIEW_DONE] > 0) /* a worker finishes only after the last step */
+        return end->error && !joiner ? LS_VIEW_STOP : LS_VIEW_DROP;
     if (!restart && (ls_view_alive(v) == 0 || (ls_view_is_short(v) && !end->asked)))
         return LS_VIEW_STOP;
-    if (end->error && !guest)
+    if (end->error && !joiner)
         note_error(v, end->error);
     v->restarted += restart;
     v->lost += !restart && !uncounted;
@@ -79,7 +81,7 @@ ls_view_verdict ls_recovery_policy_decide(ls_view *view, int worker, const ls_vi
     return LS_VIEW_RESTART;
 }
 
-/* Whether the job comes nearer to its end. */
+/* LS_ENORETRY: the last views made no progress. */
 static ls_status check_progress(ls_view *v)
 {
     int64_t reached = -1;
@@ -97,18 +99,18 @@ static ls_status check_progress(ls_view *v)
     if (v->again[0]) {
         ls_fail(LS_ENORETRY, "the same error came twice after step %lld: %s",
                 (long long)(v->reached < 0 ? 0 : v->reached), v->again);
-        ls_err_hint("Another start would end so again: remove its cause first.");
+        ls_err_hint("A restart would fail the same way: remove the cause first.");
         return LS_ENORETRY;
     }
     if (v->stepless < LS_VIEW_STEPLESS)
         return LS_OK;
     ls_fail(LS_ENORETRY, "gave up after %d recoveries without a new step: step %lld was never done",
             LS_VIEW_STEPLESS, (long long)(v->reached < 0 ? 1 : v->reached + 1));
-    ls_err_hint("Another start would probably end so again: look for the cause first.");
+    ls_err_hint("A restart would probably fail the same way: find the cause first.");
     return LS_ENORETRY;
 }
 
-/* The state to go on with. */
+/* The base step, the rank that gives its state, and whether others need it. */
 static void find_base(const ls_view *v, ls_view_plan *plan)
 {
     plan->base = plan->source = -1;
@@ -127,10 +129,10 @@ static void find_base(const ls_view *v, ls_view_plan *plan)
             plan->met = r->met;
     }
     if (plan->first_new && plan->met == plan->base && plan->base > 0)
-        plan->met--; /* what it did last may not have been finished */
+        plan->met--; /* the lost first rank may not have finished its save or validation */
 }
 
-/* The most steps in a state of a worker that waits. */
+/* The highest step in the state of a waiting worker. */
 static int64_t farthest(const ls_view *v)
 {
     int64_t most = -1;
@@ -141,8 +143,8 @@ static int64_t farthest(const ls_view *v)
     return most;
 }
 
-/* More of them, in order, as many as are left: those that have a whole state of this many steps;
- * -1: anybody. Returns how many are left then. */
+/* Choose up to `left` more of the waiting workers, in order: those whose state has `have` steps, or
+ * any (-1). Returns how many are still missing. */
 static int pick_more(ls_view *v, int left, int64_t have)
 {
     for (int i = 0; i < v->workers && left > 0; i++) {
@@ -156,16 +158,18 @@ static int pick_more(ls_view *v, int left, int64_t have)
 
 static ls_status too_few(const ls_view *v)
 {
-    ls_fail(LS_EFAIL, "%d of the %d ranks that have a model or its sequences together are left",
-            v->count[LS_VIEW_WAITS], ls_view_unit(v));
+    int left = v->count[LS_VIEW_WAITS];
+
+    ls_fail(LS_EFAIL, "%d rank%s left, but one replica of the model needs %d", left,
+            left == 1 ? " is" : "s are", ls_view_unit(v));
     ls_err_hint("Start the run again: it goes on from its newest checkpoint, with any number of "
                 "ranks that its mesh allows.");
     return LS_EFAIL;
 }
 
-/* Which of the workers that wait will be in the next view: as many as make whole models, the same
- * number of each part as far as there are, then those that have come farthest, then the others in
- * order. The first view has all, whose number the ranks judge by themselves. */
+/* Choose the workers of the next view: the largest multiple of `unit`; first the same number for
+ * each part of the model, then those with the highest step, then by number. The first view takes
+ * all: the ranks themselves judge their number. */
 static ls_status pick(ls_view *v)
 {
     int unit = ls_view_unit(v), left = v->count[LS_VIEW_WAITS];
@@ -210,7 +214,7 @@ ls_status ls_recovery_policy_next_view(ls_view *view, ls_view_plan *plan_out)
     for (int i = 0; i < v->workers; i++) {
         bool in = v->member[i].chosen;
         v->member[i].rank = in ? plan_out->ranks++ : -1;
-        plan_out->joined += in && v->member[i].guest;
+        plan_out->joined += in && v->member[i].joiner;
         if (in)
             ls_view_enter(v, i, LS_VIEW_IN);
     }

@@ -53,7 +53,7 @@ void ls_view_enter(ls_view *view, int worker, ls_view_state state)
 {
     ls_view_member *m = &view->member[worker];
 
-    view->waiting_guests += m->guest * ((state == LS_VIEW_WAITS) - (m->state == LS_VIEW_WAITS));
+    view->waiting_joiners += m->joiner * ((state == LS_VIEW_WAITS) - (m->state == LS_VIEW_WAITS));
     view->count[m->state]--;
     view->count[state]++;
     m->state = state;
@@ -69,7 +69,7 @@ int ls_view_add(ls_view *view, int workers, bool needed)
     view->count[state] += workers;
     for (int i = first; i < view->workers; i++)
         view->member[i] = (ls_view_member){
-            .state = state, .rank = -1, .guest = true, .report = {.have = -1, .reached = -1}};
+            .state = state, .rank = -1, .joiner = true, .report = {.have = -1, .reached = -1}};
     return first;
 }
 
@@ -121,7 +121,7 @@ void ls_view_set_ready(ls_view *view, int worker)
 {
     if (view->member[worker].state != LS_VIEW_IN)
         return;
-    view->member[worker].guest = false;
+    view->member[worker].joiner = false;
     if (view->member[worker].rank > 0)
         return;
     view->begun = true;
@@ -147,13 +147,13 @@ int ls_view_unit(const ls_view *view)
     return view->rules.unit > 1 ? view->rules.unit : 1;
 }
 
-/* Guests are met only if a model more results: with unit 2 and 4 ranks in the view one guest makes
+/* Joiners are met only if a model more results: with unit 2 and 4 ranks in the view one joiner makes
  * 5 / 2 = 4 / 2, and waits for another one. */
 bool ls_view_has_guests(const ls_view *view)
 {
     int unit = ls_view_unit(view), in = view->count[LS_VIEW_IN];
 
-    return view->waiting_guests > 0 && view->count[LS_VIEW_NEW] == 0 &&
+    return view->waiting_joiners > 0 && view->count[LS_VIEW_NEW] == 0 &&
            (in + view->count[LS_VIEW_WAITS]) / unit > in / unit;
 }
 
@@ -177,6 +177,6 @@ bool ls_view_complete(const ls_view *view)
     for (int i = 0; i < view->workers && done; i++)
         idle += view->member[i].state == LS_VIEW_WAITS && view->member[i].rank < 0;
     if (done && waiting == idle)
-        return false; /* guests and spares, and the work is done */
+        return false; /* joiners and spares, and the work is done */
     return waiting > 0 && waiting == ls_view_alive(view);
 }

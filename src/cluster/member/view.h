@@ -17,7 +17,7 @@
  *
  * recovery_policy.h decides what follows when a worker ends, and who is in the next view.
  *
- * A *guest* has come to a job that runs, and has not been ready to train in a view yet: whatever
+ * A *joiner* has come to a job that runs, and has not been ready to train in a view yet: whatever
  * goes wrong with it does not disturb the others.
  *
  * Where several ranks hold one model (rules.unit, the product of pp, tp, cp and ep), a view has a
@@ -63,7 +63,7 @@ typedef struct ls_view_rules {
     int restarts; /* how often a worker that dies is started again */
     int least;    /* ranks to go on with */
     int most;     /* ranks and spares that the job may have; 0: LS_VIEW_WORKERS */
-    int unit;     /* ranks that have a model or its sequences together; 0 and 1: each its own.
+    int unit;     /* ranks of one replica of the model; 0 and 1: each rank has one.
                    * Where the ranks choose that, their reports tell it later */
 } ls_view_rules;
 
@@ -71,7 +71,7 @@ typedef struct ls_view_member {
     ls_view_state state;
     int restarts; /* so far */
     int rank;     /* in the view; -1: not in it */
-    bool guest;
+    bool joiner;
     bool chosen; /* for the next view, while it is made */
     ls_view_report report;
 } ls_view_member;
@@ -82,7 +82,7 @@ typedef struct ls_view {
     ls_view_member *member;    /* owned */
     int room;                  /* members that it can hold */
     int count[LS_VIEW_STATES]; /* of those in each state */
-    int waiting_guests;
+    int waiting_joiners;
     uint64_t generation;         /* of the last view; 0: none yet */
     bool begun;                  /* the first rank of a view was ready to train */
     bool first_lost;             /* the first rank that was ready last is dead */
@@ -120,7 +120,7 @@ typedef struct ls_view_plan {
     int64_t met;         /* the step after which all did the work between steps */
     bool first_new;      /* the process that was the first rank when all were last ready is dead */
     int restarted, lost; /* workers since the view before: started again, given up */
-    int joined;          /* guests in it */
+    int joined;          /* joiners in it */
 } ls_view_plan;
 
 /* What is left of a view when its coordinator is lost. */
@@ -137,7 +137,7 @@ void ls_view_release(ls_view *view);
 /* Make room for this many workers in all. */
 ls_status ls_view_reserve(ls_view *view, int workers);
 
-/* More workers, for whom there is room, behind all others: the first of them. They are guests,
+/* More workers, for whom there is room, behind all others: the first of them. They are joiners,
  * unless the job waits for them. And those of a node that is gone, without a trace. */
 int ls_view_add(ls_view *view, int workers, bool needed);
 void ls_view_remove(ls_view *view, int first, int workers);
@@ -161,7 +161,7 @@ int ls_view_alive(const ls_view *view);
 int ls_view_least(const ls_view *view);
 /* Whether fewer are alive than that. */
 bool ls_view_is_short(const ls_view *view);
-/* Whether guests wait for a view, and no other guest is on its way. */
+/* Whether joiners wait for a view, and no other joiner is on its way. */
 bool ls_view_has_guests(const ls_view *view);
 
 LS_C_END

@@ -5,7 +5,7 @@
  *                        READY    I am ready to train in this view
  *     agent -> worker    VIEW     generation, rank, ranks, base step, its source; with it the
  *                                 memory that the ranks of this node share, and the list of members
- *                        REGROUP  meet the others anew when a step has ended: guests wait
+ *                        REGROUP  meet the others anew when a step has ended: joiners wait
  *                        DISMISS  the others have done the work, and it was not needed: end well
  *                        END      the job is ending: do not wait
  *                        NOTE     something happened that the ranks did not notice

@@ -1,12 +1,13 @@
-/* cuda_gemm.cu -- matrix products (fp32, tf32, bf16, fp16, fp8) by cuBLASLt: see cuda_gemm.cuh. Which algorithm is fastest is not known beforehand: the first
- * answer of cuBLASLt's heuristics is up to a quarter slower than the best of eight. So each new
- * shape races them once, on its real inputs but into memory of its own (the race must not add to
- * gradients), keeps the winner with the descriptors, and writes it down (base/disk_cache.h) for the
- * next process with this card and this cuBLASLt, which then neither races nor differs in bits. An
- * algorithm out of a memo is checked by cuBLASLt before it is used. LINESHAFT_CUDA_ALGORITHMS:
- * "first" takes the first answer always, which all machines of a kind agree on, and that for
- * SOME_ROWS rows, so that bits do not depend on how many a call has; "race" neither reads nor
- * writes a memo.
+/* cuda_gemm.cu -- matrix products (fp32, tf32, bf16, fp16, fp8) by cuBLASLt: see cuda_gemm.cuh.
+ *
+ * Which algorithm is fastest is not known beforehand: the first answer of cuBLASLt's heuristics is
+ * up to a quarter slower than the best of eight. So each new shape races them once, on its real
+ * inputs but into memory of its own (the race must not add to gradients), keeps the winner with the
+ * descriptors, and writes it down (base/disk_cache.h) for the next process with this card and this
+ * cuBLASLt, which then neither races nor differs in bits. An algorithm that was read back is checked
+ * by cuBLASLt before it is used. LINESHAFT_CUDA_ALGORITHMS: "first" takes the first answer always,
+ * which all machines of a kind agree on, and that for SOME_ROWS rows, so that bits do not depend on
+ * how many a call has; "race" neither reads nor writes the cache.
  *
  * Plans are found by comparing keys of plain numbers in an open hash table. Nothing is ever
  * removed; a model has a few dozen shapes. */

@@ -2,15 +2,16 @@
  *
  * A death in short, rank 1 of 3, mesh.zero: 1 (the state: README.md of this room):
  *
- *     rank 0, 2   a collective fails: LS_EPEER                                  ls_loop_run
- *                 state kept; step, exchange, loader closed; report             ls_recover_rejoin
- *     agent       view 2: ranks 0, 1 (started again), 2                         cluster/member
- *     0, 1, 2     what is there, of which step? a step is opened                ls_session_regroup
- *                 loss, loss scale and state of the base step to all            ls_recover_spread
- *                 copies are confirmed, the incident is an event                report/recovery_events.h
+ *     rank 0, 2   a collective fails: LS_EPEER                         one_step (train/loop.c)
+ *                 state kept; step, exchange, loader closed; report    ls_recover_rejoin
+ *     agent       view 2: ranks 0, 1 (started again), 2                member/recovery_policy.c
+ *     0, 1, 2     ranks choose the base step; a new step opens         ls_session_regroup
+ *                 loss, loss scale and state of the base step to all   ls_recover_restore_state
+ *                 copies are confirmed                                 ls_replica_send_begin
+ *                 the incident is an event                             ls_recovery_events_view
  *
- * The state is never in danger while the new view is built: it leaves the old step before that is
- * closed, and what was kept stays until all ranks have theirs. */
+ * The state always has an owner while the new view is built: it is taken out of the old step before
+ * that closes, and what was kept is freed only when all ranks have their part. */
 #include "train/replica/recover.h"
 
 #include "base/fault.h"
@@ -25,7 +26,35 @@
 #include "train/session/cp_group.h"
 #include "train/session/model_groups.h"
 
+/* How long the device may take to end what was queued for the old view. */
 enum { REVIVE_S = 600 };
+
+ls_status ls_recover_rejoin(ls_session *s, int64_t met)
+{
+    ls_err_record why = *ls_err_last();
+
+    s->progress.met = met;
+    if (s->stream) /* the stream of a tp rank fails together with its group */
+        ls_stream_revive(s->stream, ls_time_now_ns() + REVIVE_S * LS_NS_PER_S);
+    if (ls_save_copied(s) != LS_OK) /* a save in the background may still read the state */
+        ls_log(LS_LOG_WARN, "a save in the background has not finished copying the state: %s",
+               ls_err_last()->text);
+    ls_sharded_save_close(s);
+    ls_replica_keep(s);
+    ls_recover_close_view(s);
+    s->sdc.distrusted = false;
+    ls_status st = ls_fault_pass(LS_FAULT_AT_REPORT);
+    if (st != LS_OK)
+        return st;
+    ls_err_adopt(&why); /* the report carries the error that ended the view */
+    s->recovery.source = "replica";
+    const ls_view_report report = {.have = ls_replica_step(s),
+                                   .reached = s->step_number,
+                                   .met = met,
+                                   .part = ls_replica_part(s) + 1,
+                                   .unit = s->run ? ls_replicas_unit(s->run) : 0};
+    return s->args.rejoin(s->args.rejoin_context, &report, &s->args.view, &s->args.comm);
+}
 
 void ls_recover_close_view(ls_session *s)
 {
@@ -52,39 +81,7 @@ void ls_recover_close_view(ls_session *s)
     s->gpu.cards = NULL;
 }
 
-bool ls_recover_regroups(const ls_session *s, int64_t steps_in_view)
-{
-    return s->args.rejoin && steps_in_view > 0 && steps_in_view >= s->run->heal.grow_steps &&
-           ls_replica_can_keep(s) && ls_worker_channel_regroups(s->args.view.plan.generation);
-}
-
-ls_status ls_recover_rejoin(ls_session *s, int64_t met)
-{
-    ls_err_record why = *ls_err_last();
-
-    s->progress.met = met;
-    if (s->stream) /* the stream of a tp rank fails together with its group */
-        ls_stream_revive(s->stream, ls_time_now_ns() + REVIVE_S * LS_NS_PER_S);
-    if (ls_save_copied(s) != LS_OK) /* what is saved in the background is read until then */
-        ls_log(LS_LOG_WARN, "a save is not done with the state: %s", ls_err_last()->text);
-    ls_sharded_save_close(s);
-    ls_replica_keep(s);
-    ls_recover_close_view(s);
-    s->sdc.distrusted = false;
-    ls_status st = ls_fault_pass(LS_FAULT_AT_REPORT);
-    if (st != LS_OK)
-        return st;
-    ls_err_adopt(&why);
-    s->recovery.source = "replica";
-    const ls_view_report report = {.have = ls_replica_step(s),
-                                   .reached = s->step_number,
-                                   .met = met,
-                                   .part = ls_replica_part(s) + 1,
-                                   .unit = s->run ? ls_replicas_unit(s->run) : 0};
-    return s->args.rejoin(s->args.rejoin_context, &report, &s->args.view, &s->args.comm);
-}
-
-ls_status ls_recover_spread(ls_session *s)
+ls_status ls_recover_restore_state(ls_session *s)
 {
     const ls_view_plan *plan = &s->args.view.plan;
     ls_status st = LS_OK;
@@ -99,4 +96,10 @@ ls_status ls_recover_spread(ls_session *s)
     s->recovery.has_state = true;
 out:
     return st;
+}
+
+bool ls_recover_regroups(const ls_session *s, int64_t steps_in_view)
+{
+    return s->args.rejoin && steps_in_view > 0 && steps_in_view >= s->run->heal.grow_steps &&
+           ls_replica_can_keep(s) && ls_worker_channel_regroups(s->args.view.plan.generation);
 }

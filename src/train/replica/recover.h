@@ -5,7 +5,7 @@
  *       the rank reports the step that it has, and waits for a view (cluster/member/worker_channel.h)
  *       a new communicator
  *   ls_session_regroup(): mesh, exchange, step and loader for the new ranks
- *       ls_recover_spread(): a rank that is behind, or new, gets its state; where a part of it is
+ *       ls_recover_restore_state(): a rank that is behind, or new, gets its state; where a part of it is
  *       nowhere, all ranks load the newest checkpoint
  *
  * Nothing here waits for ever: the agent gives a view to all ranks that are alive, or ends the job.
@@ -29,7 +29,7 @@ ls_status ls_recover_rejoin(ls_session *session, int64_t met);
  * kept of the state stay. Safe on a half-open session. */
 void ls_recover_close_view(ls_session *session);
 
-/* Whether this rank leaves its view because others want to join, and has done enough steps in it.
+/* Whether this rank leaves its view because new ranks wait to join, and has done enough steps in it.
  * Not where the state could not be kept: it would cost the steps since the last checkpoint; the
  * others wait until ranks are lost. */
 bool ls_recover_regroups(const ls_session *session, int64_t steps_in_view);
@@ -41,6 +41,6 @@ static inline bool ls_recover_in_memory(const ls_session *session)
 }
 
 /* The state of the view's base step, to the ranks that lack it. By all ranks. */
-ls_status ls_recover_spread(ls_session *session);
+ls_status ls_recover_restore_state(ls_session *session);
 
 LS_C_END

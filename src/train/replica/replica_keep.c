@@ -1,12 +1,13 @@
 /* replica_keep.c -- what a rank takes out of its step when it has lost other ranks.
  *
  * Memory moves where it can: the state needs no second place, and it is there also when the next
- * view fails while it is built. What lies in memory that ranks share is copied out of it. By way:
+ * view fails while it is built. What lies in memory that ranks share is copied out of it. By layout
+ * (ls_replica_layout):
  *
- *   whole     weights and moments, as the step has them
- *   slices    the same, with the copy that lies among the moments; gradients of both
- *   shares    own part: weights copied, moments moved; the copy, whose memory is its own: moved;
- *             gradients. LAMB, Muon: all of that from before the last update
+ *   whole model   weights and moments, as the step has them
+ *   model parts   the same, with the copy that lies among the moments; gradients of both
+ *   ZeRO parts    own part: weights copied, moments moved; the copy, whose memory is its own: moved;
+ *                 gradients. LAMB, Muon: all of that from before the last update
  *
  * Gradients are kept only where this rank does not know whether the step counts: it has sent its
  * losses and has not received those of all ranks.
@@ -31,20 +32,20 @@ static bool is_partial(const ls_step *step)
     return !made && step->done == LS_STEP_PARTIAL;
 }
 
-static bool could_whole(const ls_session *s)
+static bool can_keep_model(const ls_session *s)
 {
     return s->step && !ls_mesh_divides(&s->mesh) && !s->mesh.independent && s->recovery.has_state &&
            s->run->device.offload == LS_OFFLOAD_NONE;
 }
 
-static bool could_slices(const ls_session *s)
+static bool can_keep_parts(const ls_session *s)
 {
     return s->step && s->recovery.has_state && !s->discrete && ls_replicas_knows(s->run) &&
            s->offload == LS_OFFLOAD_NONE && ls_optimizer_is_elementwise(s->run->train.optimizer);
 }
 
 /* With copies, or as one rank that has all of it. */
-static bool could_shares(const ls_session *s)
+static bool can_keep_zero_parts(const ls_session *s)
 {
     if (!s->step)
         return false;
@@ -59,11 +60,11 @@ bool ls_replica_can_keep(const ls_session *session)
 {
     switch (ls_replica_layout_of(session)) {
     case LS_REPLICA_MODEL_PARTS:
-        return could_slices(session) && session->mesh.zero == 0;
+        return can_keep_parts(session) && session->mesh.zero == 0;
     case LS_REPLICA_ZERO_PARTS:
-        return could_shares(session);
+        return can_keep_zero_parts(session);
     default:
-        return could_whole(session);
+        return can_keep_model(session);
     }
 }
 
@@ -219,7 +220,7 @@ out:
 }
 
 /* Parts of a whole model. */
-static ls_status keep_shares(ls_session *s, ls_replica_holding *h)
+static ls_status keep_zero_parts(ls_session *s, ls_replica_holding *h)
 {
     const struct ls_replica_send *r = s->step->replica;
     uint64_t view = s->args.view.plan.generation;
@@ -285,7 +286,7 @@ out:
 }
 
 /* A whole state, but for the arrays. */
-static void describe_whole(const ls_session *s, ls_replica_holding *h)
+static void describe_model(const ls_session *s, ls_replica_holding *h)
 {
     const int64_t size = sizeof(float), seconds = ls_optim_seconds(s->run, &s->model);
     int64_t done = s->step->done;
@@ -297,17 +298,17 @@ static void describe_whole(const ls_session *s, ls_replica_holding *h)
 }
 
 /* The arrays of the step, as they are. What was kept before stays, unless it is the step's. */
-static ls_status keep_arrays(ls_session *s, ls_replica_holding *h, bool slices)
+static ls_status keep_arrays(ls_session *s, ls_replica_holding *h, bool model_parts)
 {
-    bool partial = slices ? is_partial(s->step) : s->step->done == LS_STEP_PARTIAL;
+    bool partial = model_parts ? is_partial(s->step) : s->step->done == LS_STEP_PARTIAL;
     ls_status st = LS_OK;
 
     if (!h->reused && (partial || ls_replica_is_there(&h->entry)))
         return LS_OK;
-    if (!h->reused && slices)
+    if (!h->reused && model_parts)
         LS_TRY(st, describe_slice(s, h), out);
-    else if (!slices)
-        describe_whole(s, h);
+    else if (!model_parts)
+        describe_model(s, h);
     st = ls_step_keep(s->step, h->arrays);
     h->reused = false;
 out:
@@ -340,10 +341,10 @@ static void make_room(ls_session *s, struct ls_replica_store *k)
 void ls_replica_keep(ls_session *s)
 {
     struct ls_replica_store *k = s->recovery.store;
-    ls_replica_layout way = ls_replica_layout_of(s);
+    ls_replica_layout layout = ls_replica_layout_of(s);
     ls_status st = LS_OK;
 
-    if (k && way == LS_REPLICA_WHOLE_MODEL && ls_replica_is_there(&k->holdings[0].entry))
+    if (k && layout == LS_REPLICA_WHOLE_MODEL && ls_replica_is_there(&k->holdings[0].entry))
         return;
     if (s->sdc.distrusted)
         ls_replica_drop(s);
@@ -352,14 +353,14 @@ void ls_replica_keep(ls_session *s)
     k = ls_replica_store_of(s);
     if (!k) {
         st = LS_ENOMEM;
-    } else if (way == LS_REPLICA_ZERO_PARTS && could_shares(s) && !is_partial(s->step)) {
+    } else if (layout == LS_REPLICA_ZERO_PARTS && can_keep_zero_parts(s) && !is_partial(s->step)) {
         make_room(s, k);
-        st = keep_shares(s, &k->holdings[0]);
+        st = keep_zero_parts(s, &k->holdings[0]);
         if (st != LS_OK)
             ls_replica_holding_close(s, &k->holdings[0]);
-    } else if ((way == LS_REPLICA_MODEL_PARTS && could_slices(s)) ||
-               (way == LS_REPLICA_WHOLE_MODEL && could_whole(s))) {
-        st = keep_arrays(s, &k->holdings[0], way == LS_REPLICA_MODEL_PARTS);
+    } else if ((layout == LS_REPLICA_MODEL_PARTS && can_keep_parts(s)) ||
+               (layout == LS_REPLICA_WHOLE_MODEL && can_keep_model(s))) {
+        st = keep_arrays(s, &k->holdings[0], layout == LS_REPLICA_MODEL_PARTS);
     }
     if (st != LS_OK)
         ls_log(LS_LOG_WARN, "this rank cannot keep its state: %s", ls_err_last()->text);

@@ -1,18 +1,18 @@
 /* replica_restore.c -- each part of the state that a view goes on with, to the ranks that need it.
  *
- * First a rank that is one step behind makes its update, from the gradients that it kept. Then,
- * by how the state is divided (ls_replica_layout):
+ * ls_replica_choose() has named the sources, and a rank that was one step behind has made its
+ * update. By how the state is divided (ls_replica_layout):
  *
- *   whole     a rank that is behind, or new, gets all of it from the view's source: a broadcast
- *   slices    a rank that lacks its part gets it from a replica of it, or from the holder of a copy
+ *   whole model   a rank that is behind, or new, gets all of it from the view's source: a broadcast
+ *   model parts   a rank that lacks its part gets it from a replica of it, or from the holder of a copy
  *
  *                 rank 0   part 0          rank 0   part 0
  *                 rank 1   part 1   --->   rank 1   part 1
  *                 rank 2   part 0   dies   rank 2   part 0     from rank 0
  *
- *   shares    the parts that ZeRO had cut move to their owners in the new mesh, of any size, each
- *             element to each rank that owns it now (parallel/reshard.h); with LAMB and Muon they
- *             are of before the last update, which all ranks then make together */
+ *   ZeRO parts    the parts that ZeRO had cut move to their owners in the new mesh, of any size, each
+ *                 element to each rank that owns it now (parallel/reshard.h); with LAMB and Muon they
+ *                 are of before the last update, which all ranks then make together */
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/time.h"
@@ -110,9 +110,9 @@ out:
     return st;
 }
 
-/* --- whole states ------------------------------------------------------------------------------- */
+/* --- whole model -------------------------------------------------------------------------------- */
 
-static ls_status spread(ls_session *s)
+static ls_status broadcast_model(ls_session *s)
 {
     const ls_view_plan *plan = &s->args.view.plan;
     ls_step_arrays live = ls_step_state_arrays(s->step);
@@ -127,7 +127,7 @@ static ls_status spread(ls_session *s)
     return st;
 }
 
-/* --- slices ------------------------------------------------------------------------------------- */
+/* --- model parts -------------------------------------------------------------------------------- */
 
 /* A part, by the rank that has it and the one that needs it. copy: the first one holds a copy. What
  * it keeps in the memory of its step has the places of that step. */
@@ -157,7 +157,7 @@ static ls_status carry(ls_session *s, int from, int to, bool copy)
 
 /* Tied embeddings, and weights that other ranks update, are copies: they are made anew from their
  * owners' (ls_step_complete). */
-static ls_status restore_slices(ls_session *s)
+static ls_status restore_parts(ls_session *s)
 {
     const struct ls_replica_store *k = s->recovery.store;
     ls_status st = LS_OK;
@@ -179,7 +179,7 @@ out:
     return st;
 }
 
-/* --- shares ------------------------------------------------------------------------------------- */
+/* --- ZeRO parts --------------------------------------------------------------------------------- */
 
 static ls_reshard_args reshard_of(const ls_session *s)
 {
@@ -249,7 +249,7 @@ out:
     return st;
 }
 
-static ls_status restore_shares(ls_session *s)
+static ls_status restore_zero_parts(ls_session *s)
 {
     const struct ls_replica_store *store = s->recovery.store;
     const ls_replica_holding *h = store->chosen;
@@ -277,7 +277,7 @@ ls_status ls_replica_restore(ls_session *session)
     const struct ls_replica_store *k = session->recovery.store;
 
     if (!k || k->plan.part[LS_REPLICA_OWN] < 0)
-        return spread(session);
-    return ls_replica_layout_of(session) == LS_REPLICA_MODEL_PARTS ? restore_slices(session)
-                                                                   : restore_shares(session);
+        return broadcast_model(session);
+    return ls_replica_layout_of(session) == LS_REPLICA_MODEL_PARTS ? restore_parts(session)
+                                                                   : restore_zero_parts(session);
 }

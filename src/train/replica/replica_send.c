@@ -11,9 +11,9 @@
  * Where a copy lies. Example, 3 ranks, rank 1 holds the copy of rank 0's part (A, B, C: parts):
  *
  *     whole model    rank 1   weights A B C | moments B | copy: weights A, moments A, gradient A
- *     slices         rank 1   weights A B C | moments B, A behind them | gradient A B C
+ *     model parts    rank 1   weights A B C | moments B, A behind them | gradient A B C
  *
- * With slices the gradient of A arrives in this rank's own buffer, at its elements, which only
+ * With model parts the gradient of A arrives in this rank's own buffer, at its elements, which only
  * their owner has summed; nothing reads them any more. With a whole model the messages of a step
  * start before the norm is computed, all of them before any rank waits, so there is no circle. */
 #include "train/replica/replica_impl.h"

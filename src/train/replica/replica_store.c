@@ -15,7 +15,7 @@
  * What is older. A slice serves of any view, if it is of the very step that the ranks go on with,
  * and of the same origin, the view in which ranks last read a checkpoint, because in fast mode steps that are
  * done again differ. So a spare (cluster/member/view.h) helps. A gradient serves only with those of
- * its own view; so do shares of a whole model. Of two states the newer one is taken, unless a part
+ * its own view; so do ZeRO parts. Of two states the newer one is taken, unless a part
  * of it is nowhere. */
 #include "train/replica/replica_store.h"
 
@@ -183,7 +183,7 @@ static int find_sources(const ls_session *s, int ranks, const ls_replica_entry *
 }
 
 /* Write base, source and met of the chosen state into the view. */
-static void tell_view(ls_session *s, int ranks, const ls_replica_entry *best)
+static void write_view(ls_session *s, int ranks, const ls_replica_entry *best)
 {
     ls_view_plan *view = &s->args.view.plan;
     const struct ls_replica_store *k = s->recovery.store;
@@ -229,7 +229,7 @@ static ls_status decide(ls_session *s, int ranks)
     }
     if (!ls_replica_is_there(&best)) {
         if (ls_replica_is_there(&first) && ls_comm_rank(s->args.comm) == 0)
-            ls_log(LS_LOG_INFO, "nobody has part %d of %d of the state any more", missing + 1,
+            ls_log(LS_LOG_INFO, "no rank has part %d of %d of the state any more", missing + 1,
                    first.cut.shard);
         return LS_OK;
     }
@@ -239,7 +239,7 @@ static ls_status decide(ls_session *s, int ranks)
     for (int i = 0; i < 2; i++)
         if (ls_replica_serves(s, &k->holdings[i].entry, &best))
             k->chosen = &k->holdings[i];
-    tell_view(s, ranks, &best);
+    write_view(s, ranks, &best);
     if (k->chosen)
         return ls_replica_catch_up(s, k->chosen, &best);
     if (ls_replica_layout_of(s) == LS_REPLICA_MODEL_PARTS)
@@ -249,11 +249,11 @@ static ls_status decide(ls_session *s, int ranks)
 
 ls_status ls_replica_choose(ls_session *s)
 {
-    ls_replica_layout way = ls_replica_layout_of(s);
+    ls_replica_layout layout = ls_replica_layout_of(s);
     struct ls_replica_store *k;
     ls_status st = LS_OK;
 
-    if (way == LS_REPLICA_WHOLE_MODEL || s->args.view.plan.generation < 2 ||
+    if (layout == LS_REPLICA_WHOLE_MODEL || s->args.view.plan.generation < 2 ||
         s->args.view.plan.base >= 0)
         return LS_OK;
     if (!(k = ls_replica_store_of(s)))
@@ -264,7 +264,7 @@ ls_status ls_replica_choose(ls_session *s)
     ls_mem_free(k->records);
     k->records = ls_mem_array((size_t)ranks, sizeof *k->records);
     LS_TRY(st, k->records ? LS_OK : LS_ENOMEM, out);
-    if (way == LS_REPLICA_ZERO_PARTS &&
+    if (layout == LS_REPLICA_ZERO_PARTS &&
         ls_optimizer_of(s->run->train.optimizer)->reach == LS_REACH_MATRIX && ranks == 1)
         goto out; /* one rank has second moments in another order: from the checkpoint */
     k->records[me] = (ls_replica_record){.entry = {k->holdings[0].entry, k->holdings[1].entry},

@@ -62,7 +62,7 @@ static void find_peaks(ls_session *s, ls_profile_args *args)
         args->peak_bytes = ls_peak_bandwidth(s->device);
     } else {
         ls_peak_gpu peak = ls_peak_gpu_of(s->device, s->kernels);
-        bool f32 = ls_memory_type(s->run) == LS_F32;
+        bool f32 = ls_run_compute_type(s->run) == LS_F32;
         args->peak_flops = f32 ? peak.f32_flops : peak.bf16_flops;
         args->peak_held = f32 ? 0 : peak.bf16_held;
         args->peak_bytes = peak.bytes;

@@ -327,7 +327,7 @@ out:
 
 ls_status ls_save_whole_weights(ls_session *s, const void **weights_out)
 {
-    ls_dtype type = ls_memory_type(s->run);
+    ls_dtype type = ls_run_compute_type(s->run);
     ls_status st = LS_OK;
 
     if (!ls_save_divided(s, 0)) {

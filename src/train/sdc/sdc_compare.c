@@ -287,7 +287,7 @@ static ls_status doubt(ls_session *s)
     return st;
 }
 
-ls_status ls_sdc_compare_compare(ls_session *s)
+ls_status ls_sdc_compare_run(ls_session *s)
 {
     struct ls_sdc_compare *v = s->sdc.compare;
     bool equal = true, clear = true;

@@ -27,7 +27,7 @@ void ls_sdc_compare_close(ls_session *session);     /* at the end of the process
 
 /* Compare now, by all ranks, after a step; one rank has nothing to compare. LS_EPEER: another rank
  * is corrupt, or one that cannot be named; LS_EFAIL: this rank is, or dead ranks are not replaced. */
-ls_status ls_sdc_compare_compare(ls_session *session);
+ls_status ls_sdc_compare_run(ls_session *session);
 
 /* A rank was found to be corrupt: the failure with which this rank leaves its view or the job. */
 ls_status ls_sdc_compare_accuse(const ls_session *session, int rank, const char *why);

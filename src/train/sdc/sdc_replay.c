@@ -332,7 +332,7 @@ static ls_status try_rank(ls_session *s, int rank, bool *finite_out)
 {
     const struct ls_sdc_replay *a = s->sdc.replay;
     ls_ordered_run run = s->data.slice.set[rank];
-    bool all = !s->step->spoiled;
+    bool all = !s->step->nan_injected;
     ls_status st = LS_OK;
     ls_hash hash;
 
@@ -370,14 +370,14 @@ static ls_status first_bad(ls_session *s, double *flags, int *rank_out)
 static ls_status try_elsewhere(ls_session *s, double *flags)
 {
     int other = (s->mesh.rank + s->mesh.ranks - 1) % s->mesh.ranks, wrong;
-    double spoiled;
+    double nan_injected;
     bool fine = true;
     ls_status st;
 
     LS_TRY(st, try_rank(s, other, &fine), out);
-    spoiled = !fine;
-    LS_TRY(st, ls_dp_sum_numbers(s->dp, LS_F64, &spoiled, 1), out);
-    if (spoiled > 0)
+    nan_injected = !fine;
+    LS_TRY(st, ls_dp_sum_numbers(s->dp, LS_F64, &nan_injected, 1), out);
+    if (nan_injected > 0)
         goto out; /* the same elsewhere */
     LS_TRY(st, first_bad(s, flags, &wrong), out);
     s->step->done = s->step->progress.received =
@@ -408,7 +408,7 @@ ls_status ls_sdc_replay_nonfinite(ls_session *s)
         return LS_ENOMEM;
     if (lent)
         LS_TRY(st, open_memory(s, s->sdc.replay), out);
-    LS_TRY(st, ls_sdc_compare_compare(s), out);
+    LS_TRY(st, ls_sdc_compare_run(s), out);
     st = try_elsewhere(s, flags);
     if (st != LS_OK)
         s->progress.nonfinite_step = s->step_number;

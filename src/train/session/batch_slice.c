@@ -1,6 +1,6 @@
 /* batch_slice.c -- when slices are settled, and when they may move.
  *
- *   step s:  ls_loader_next() asks for the slices of step s + 1 (ls_batch_slice_slice)
+ *   step s:  ls_loader_next() asks for the slices of step s + 1 (ls_batch_slice_of_step)
  *            ls_batch_slice_begin() gives the slices of step s to train/step/step.c, which were settled then
  *            the step runs; every rank learns how long each one computed
  *            ls_batch_slice_note() may change the weights; the next slices that are asked for are those
@@ -55,7 +55,7 @@ void ls_batch_slice_close(ls_session *session)
     *x = (ls_batch_slice){.set = NULL};
 }
 
-ls_loader_slice ls_batch_slice_slice(void *context, int64_t step)
+ls_loader_slice ls_batch_slice_of_step(void *context, int64_t step)
 {
     ls_session *s = context;
     ls_ordered_run *runs = s->data.slice.runs[step % LS_BATCH_SLICE_AHEAD];

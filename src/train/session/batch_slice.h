@@ -31,7 +31,7 @@ ls_status ls_batch_slice_open(ls_session *session); /* the mesh is known; it get
 void ls_batch_slice_close(ls_session *session);
 
 /* What the loader asks; context is the session. */
-ls_loader_slice ls_batch_slice_slice(void *context, int64_t step);
+ls_loader_slice ls_batch_slice_of_step(void *context, int64_t step);
 
 /* Before a step: the step gets its slices, where they are others than before. */
 ls_status ls_batch_slice_begin(ls_session *session);

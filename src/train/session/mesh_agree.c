@@ -78,7 +78,7 @@ static ls_status agree(const ls_session *s, ls_mesh_choice_facts *facts)
     return st;
 }
 
-ls_status ls_mesh_agree_mesh(ls_session *s)
+ls_status ls_mesh_agree_choose(ls_session *s)
 {
     ls_tune tune;
     ls_mesh_choice_facts facts = {.ranks = ls_mesh_ranks(&s->mesh),

@@ -5,10 +5,9 @@
 
 LS_C_BEGIN
 
-/* With mesh: auto, when ranks, device and tokenizer are known: the run of the
- * best one into session->fitted, and session->auto_mesh. All ranks. LS_EUSAGE, LS_ENOMEM: there is
- * none. */
-ls_status ls_mesh_agree_mesh(ls_session *session);
+/* With mesh: auto, when ranks, device and tokenizer are known: choose the best mesh and write its run
+ * into session->fitted and session->auto_mesh. All ranks. LS_EUSAGE, LS_ENOMEM: there is none. */
+ls_status ls_mesh_agree_choose(ls_session *session);
 
 /* In a view that follows a loss, by all ranks and before any other exchange: the mesh that one of them
  * knows, into session->auto_mesh; empty: no rank does. other_out: this rank knew another one, and what

@@ -73,7 +73,7 @@ ls_loader_args ls_session_loader_args(ls_session *s)
                             .first_step = s->step_number,
                             .isolate = s->run->data.isolate,
                             .depth = LS_BATCH_SLICE_AHEAD,
-                            .slice = ls_batch_slice_slice,
+                            .slice = ls_batch_slice_of_step,
                             .context = s};
 }
 

@@ -150,10 +150,13 @@ ls_status ls_step_keep(ls_step *step, void *kept_out[3]);
  * goes into the sum (ordered mode), into step->hasher.hash. */
 void ls_step_hash_leaf(ls_step *step, int64_t leaf);
 
-/* Points of a step at which a hook of another room runs: the gradients are summed, and nothing of the
- * step is in the weights; and the first weight or moment is about to change, which a saver may still
- * read. A hook runs once, in the next step; an error that it returns makes the step fail. */
-typedef enum ls_step_point { LS_STEP_SUMMED, LS_STEP_UPDATES, LS_STEP_POINTS } ls_step_point;
+/* Points of a step at which a hook of another room runs. A hook runs once, in the next step; an error
+ * that it returns makes the step fail. */
+typedef enum ls_step_point {
+    LS_STEP_SUMMED,  /* the gradients are summed; no weight has changed yet */
+    LS_STEP_UPDATES, /* the first weight or moment is about to change; a saver may still read it */
+    LS_STEP_POINTS
+} ls_step_point;
 void ls_step_set_hook(ls_step *step, ls_step_point point, ls_status (*hook)(void *context),
                       void *context);
 

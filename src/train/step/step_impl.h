@@ -195,7 +195,7 @@ struct ls_step {
     ls_step_clock *clock; /* NULL: none runs */
     ls_status status;     /* of what is exchanged inside of a pass, */
     ls_err_record why;    /* unless it is LS_OK */
-    bool spoiled;         /* for tests: a NaN is put into the gradient */
+    bool nan_injected;         /* for tests: a NaN is put into the gradient */
     bool isolated;        /* the batch on the device has document starts */
     int64_t counted;      /* targets of the batch */
     double loss_scale;
@@ -307,8 +307,11 @@ static inline int64_t ls_step_deadline(void)
     return ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S;
 }
 
-/* --- step.c: one step ------------------------------------------------------------------------- */
+/* --- step_calls.c, step.c: the calls of a step ------------------------------------------------ */
 
+/* Sequences first .. first+count-1 of a batch to the beginning of the device's buffers. */
+void ls_step_copy_sequences(ls_step *step, const ls_step_batch *batch, int64_t first,
+                            int64_t count);
 /* A call of this rank: its number and its leaves of the batch. */
 typedef struct ls_step_leaves {
     int64_t number, first, count;
@@ -454,7 +457,7 @@ ls_status ls_step_group_barrier(ls_step *step);
 ls_status ls_step_group_collect(ls_step *step, const float *part, float *whole);
 ls_status ls_step_group_scatter(ls_step *step, const float *whole, float *part);
 
-/* --- host_stage.c, host_stage_zero.c, direct_exchange.c --------------------------------------- */
+/* --- host_stage.c, host_stage_zero.c, in_place_exchange.c --------------------------------------- */
 
 ls_status ls_step_open_host_stage(ls_step *step, int64_t elements);
 void ls_step_close_host_stage(ls_step *step);

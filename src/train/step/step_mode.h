@@ -15,8 +15,8 @@
  * ls_step_exchange: how gradients, weights and numbers reach the other ranks.
  *
  *     row          file                 fits
- *     single       direct_exchange.c    no other rank
- *     direct       direct_exchange.c    ranks read each other's memory, or the communicator reads it
+ *     single       in_place_exchange.c  no other rank
+ *     in place     in_place_exchange.c  ranks read each other's memory, or the communicator reads it
  *     pipeline     pipeline_zero.c      the same in a pipeline: weights of ZeRO 3
  *     host zero    host_stage_zero.c    the device has a memory of its own, with ZeRO 2 or 3
  *     device       device_exchange.c    collectives of device memory: dense replicas, ZeRO 0 and 1
@@ -116,7 +116,7 @@ struct ls_step_exchange {
     ls_status (*scatter)(ls_step *step, const float *whole, float *part);
 };
 
-extern const ls_step_exchange ls_step_exchange_single, ls_step_exchange_direct,
+extern const ls_step_exchange ls_step_exchange_single, ls_step_exchange_in_place,
     ls_step_exchange_pipeline, ls_step_exchange_host_zero, ls_step_exchange_host_stage,
     ls_step_exchange_device;
 

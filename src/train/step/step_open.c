@@ -48,7 +48,7 @@ static void choose(ls_step *s)
         s->exchange = s->mode->exchange;
     else
         s->exchange = !s->args.dp                ? &ls_step_exchange_single
-                      : !ls_step_host_stages(s)  ? &ls_step_exchange_direct
+                      : !ls_step_host_stages(s)  ? &ls_step_exchange_in_place
                       : ls_step_divides_grads(s) ? &ls_step_exchange_host_zero
                       : by_device(s)             ? &ls_step_exchange_device
                                                  : &ls_step_exchange_host_stage;
@@ -315,7 +315,7 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
     s->loss_scale = 1;
     s->has_losses = true;
     s->ep_group.rounds = ls_max_i64(1, args->calls.rounds);
-    s->type = ls_memory_type(args->run);
+    s->type = ls_run_compute_type(args->run);
     s->discrete = !ls_device_describe(ls_stream_device(args->stream)).host_memory;
     choose(s);
     LS_TRY(st, stage_tensors(s), out);

@@ -1,4 +1,4 @@
-/* direct_exchange.c -- exchanges without a detour through the host: of a single process, and of
+/* in_place_exchange.c -- exchanges without a detour through the host: of a single process, and of
  * ranks whose memory the communicator reads and writes where it lies.
  *
  * One rank sums its calls alone; only a tied embedding has two gradients to add. With others, ZeRO 0 and
@@ -125,7 +125,7 @@ static void drop(ls_step *s, ls_zero_units_set gone)
     }
 }
 
-const ls_step_exchange ls_step_exchange_direct = {.shares = true,
+const ls_step_exchange ls_step_exchange_in_place = {.shares = true,
                                                   .open_parts = open_parts,
                                                   .ready = ready,
                                                   .sum = sum,
