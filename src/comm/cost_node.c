@@ -55,7 +55,8 @@ static void all_reduce(const ls_cost_memory *memory, const ls_cost_query *q, ls_
 {
     int64_t bytes = q->count * q->size,
             own = ls_coll_range_len(q->count, q->ranks, q->rank) * q->size;
-    bool small = bytes <= (memory->crowded ? LS_SHM_COLL_SHORT_CROWDED_BYTES : LS_SHM_COLL_SHORT_BYTES);
+    bool small =
+        bytes <= (memory->crowded ? LS_SHM_COLL_SHORT_CROWDED_BYTES : LS_SHM_COLL_SHORT_BYTES);
 
     m->meets = small ? 1 : 2;
     if (small)

@@ -101,7 +101,8 @@ LS_TEST(fault_plan_comes_from_the_environment)
 
 LS_TEST(fault_plan_strikes_where_it_says_and_once)
 {
-    LS_CHECK_OK(ls_fault_plan("rank=2,step=7,at=losses,do=error; at=save.write,visit=3,do=full", 2));
+    LS_CHECK_OK(
+        ls_fault_plan("rank=2,step=7,at=losses,do=error; at=save.write,visit=3,do=full", 2));
     LS_CHECK(ls_fault_planned);
     LS_CHECK(ls_fault_expects(LS_FAULT_AT_LOSSES) && !ls_fault_expects(LS_FAULT_AT_LINK));
     LS_EXPECT_LOG(2);
@@ -193,7 +194,8 @@ LS_TEST(fault_plan_kills_stops_and_stalls_the_process)
     pid_t pid = fork();
 
     if (pid == 0) {
-        if (ls_fault_plan("at=load,do=stop; at=forward,do=stall,ms=1; at=losses,do=kill", 0) != LS_OK)
+        if (ls_fault_plan("at=load,do=stop; at=forward,do=stall,ms=1; at=losses,do=kill", 0) !=
+            LS_OK)
             _exit(1);
         ls_fault_at(LS_FAULT_AT_LOAD);
         ls_fault_at(LS_FAULT_AT_FORWARD);

@@ -114,8 +114,8 @@ LS_TEST(runfile_takes_keys_of_earlier_versions)
     LS_CHECK_OK(load(&run, GOOD "heal: {pulse: 2, dead: 30}\n", NULL, 0));
     LS_CHECK_EQ(run.heal.heartbeat, 2);
     ls_runfile_release(&run);
-    LS_CHECK_FAILS(load(&run, GOOD "heal: {pulse: 2, heartbeat: 3, dead: 30}\n", NULL, 0), LS_EUSAGE,
-                   "heal.heartbeat is given twice");
+    LS_CHECK_FAILS(load(&run, GOOD "heal: {pulse: 2, heartbeat: 3, dead: 30}\n", NULL, 0),
+                   LS_EUSAGE, "heal.heartbeat is given twice");
 }
 
 LS_TEST(runfile_warns_about_a_variable_that_is_nearly_an_option)

@@ -142,7 +142,9 @@ static ls_status new_work(const ls_json_rules *rules, ls_json_work **out)
     LS_TRY(st, ls_bpe_work_open(&work->bpe, rules->bpe), out);
     for (int i = 0; i < rules->n_cut; i++)
         if (rules->cut[i].pretokenizer)
-            LS_TRY(st, ls_pretokenizer_work_open(&work->pretokenizer[i], rules->cut[i].pretokenizer), out);
+            LS_TRY(st,
+                   ls_pretokenizer_work_open(&work->pretokenizer[i], rules->cut[i].pretokenizer),
+                   out);
     *out = work;
 out:
     if (st != LS_OK)

@@ -126,11 +126,11 @@ static void drop(ls_step *s, ls_zero_units_set gone)
 }
 
 const ls_step_exchange ls_step_exchange_in_place = {.shares = true,
-                                                  .open_parts = open_parts,
-                                                  .ready = ready,
-                                                  .sum = sum,
-                                                  .round = begin_round,
-                                                  .end_round = end_round,
-                                                  .spread = spread,
-                                                  .fetch = fetch,
-                                                  .drop = drop};
+                                                    .open_parts = open_parts,
+                                                    .ready = ready,
+                                                    .sum = sum,
+                                                    .round = begin_round,
+                                                    .end_round = end_round,
+                                                    .spread = spread,
+                                                    .fetch = fetch,
+                                                    .drop = drop};

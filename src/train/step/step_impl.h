@@ -195,7 +195,7 @@ struct ls_step {
     ls_step_clock *clock; /* NULL: none runs */
     ls_status status;     /* of what is exchanged inside of a pass, */
     ls_err_record why;    /* unless it is LS_OK */
-    bool nan_injected;         /* for tests: a NaN is put into the gradient */
+    bool nan_injected;    /* for tests: a NaN is put into the gradient */
     bool isolated;        /* the batch on the device has document starts */
     int64_t counted;      /* targets of the batch */
     double loss_scale;
