@@ -98,7 +98,7 @@ typedef enum ls_way { LS_WAY_NONE, LS_WAY_DIRECT, LS_WAY_EXEC, LS_WAY_LEVELS } l
 typedef enum ls_request_state {
     LS_REQUEST_FREE,
     LS_REQUEST_QUEUED,
-    LS_REQUEST_UP,
+    LS_REQUEST_ACTIVE,
     LS_REQUEST_DONE
 } ls_request_state;
 

@@ -232,9 +232,10 @@ static ls_status waits_for(ls_comm *c, ls_request *f)
     bool across = f->way == LS_WAY_LEVELS;
     int64_t now = ls_time_now_ns();
 
-    for (int i = 0; across && f->state == LS_REQUEST_UP && i < f->pieces; i++)
+    for (int i = 0; across && f->state == LS_REQUEST_ACTIVE && i < f->pieces; i++)
         if (f->part[i].stage == 0 || f->part[i].stage == 2)
-            return ls_shm_coll_wait(f->part[i].stage ? c->gather : c->direct, f->part[i].ticket, now);
+            return ls_shm_coll_wait(f->part[i].stage ? c->gather : c->direct, f->part[i].ticket,
+                                    now);
     int who = missing_peer(f);
     if (who < 0 && f->plan &&
         f->way == LS_WAY_EXEC) /* all but the fingerprint of the rank before this one */
@@ -254,7 +255,7 @@ ls_status ls_hang_report(ls_comm *c, ls_request *f)
 
     if (f->state == LS_REQUEST_QUEUED && c->head != f) /* it waits for the requests before it */
         return ls_hang_report(c, c->head);
-    if (f->state == LS_REQUEST_UP && f->way == LS_WAY_DIRECT)
+    if (f->state == LS_REQUEST_ACTIVE && f->way == LS_WAY_DIRECT)
         return ls_shm_coll_wait(c->direct, f->ticket, ls_time_now_ns()); /* names the late ranks */
     if (c->ranks == 1)
         return not_in_time(f);

@@ -81,7 +81,7 @@ static ls_status begin_fingerprint(ls_comm *c, ls_request *f)
 bool ls_hierarchical_up(const ls_comm *c)
 {
     for (const ls_request *f = c->head; f; f = f->next)
-        if (f->way == LS_WAY_LEVELS && f->state == LS_REQUEST_UP)
+        if (f->way == LS_WAY_LEVELS && f->state == LS_REQUEST_ACTIVE)
             return true;
     return false;
 }

@@ -14,7 +14,7 @@
  * So two messages of one pair never share a tag while both can be in flight, and no rank needs to
  * ask another one for a number.
  *
- * States: QUEUED (start_request takes it up, in order) -> UP (move_request) -> DONE (until a caller
+ * States: QUEUED (start_request takes it up, in order) -> ACTIVE (move_request) -> DONE (until a caller
  * waits for it). */
 #include "comm/comm_impl.h"
 
@@ -173,7 +173,7 @@ static ls_status start_request(ls_comm *c, ls_request *f)
         st = ls_hierarchical_start(c, f);
     }
     if (st == LS_OK)
-        f->state = LS_REQUEST_UP;
+        f->state = LS_REQUEST_ACTIVE;
     return st;
 }
 
@@ -219,7 +219,7 @@ static ls_status move_comm(ls_comm *c, bool *moved_out)
             blocked = f->state == LS_REQUEST_QUEUED;
             *moved_out |= !blocked;
         }
-        if (f->state == LS_REQUEST_UP)
+        if (f->state == LS_REQUEST_ACTIVE)
             LS_TRY(st, move_request(c, f, &done), out);
         if (!done) {
             before = f;
@@ -267,7 +267,7 @@ ls_status ls_request_explain(ls_fabric *fabric)
         return last.code;
     for (ls_comm *c = fabric->comms; c; c = c->next)
         for (ls_request *f = c->head; f; f = f->next) {
-            if (f->state != LS_REQUEST_UP)
+            if (f->state != LS_REQUEST_ACTIVE)
                 continue;
             if (f->plan && ls_exec_explain(&f->exec.fingerprint) != LS_OK)
                 return LS_EUSAGE;

@@ -22,7 +22,7 @@ typedef struct caller {
     int fd; /* -1: free */
     int64_t since_ns;
     ls_sock_address peer;
-    ls_hello hello;
+    ls_handshake handshake;
 } caller;
 
 struct ls_acceptor {
@@ -71,8 +71,8 @@ ls_status ls_acceptor_open(ls_acceptor **acceptor_out, const ls_acceptor_args *a
     if (!acceptor)
         return LS_ENOMEM;
     acceptor->args = *args;
-    if (acceptor->args.hello_ns <= 0)
-        acceptor->args.hello_ns = 10 * LS_NS_PER_S;
+    if (acceptor->args.handshake_ns <= 0)
+        acceptor->args.handshake_ns = 10 * LS_NS_PER_S;
     acceptor->epoll_fd = -1;
     LS_TRY(st, make_places(acceptor, LS_ACCEPTOR_CALLERS), out);
     acceptor->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
@@ -92,7 +92,7 @@ static void drop(ls_acceptor *acceptor, caller *who)
 {
     acceptor->busy -= who->fd >= 0;
     ls_sock_close(&who->fd); /* leaves the epoll by itself */
-    ls_hello_release(&who->hello);
+    ls_handshake_release(&who->handshake);
 }
 
 void ls_acceptor_close(ls_acceptor *acceptor)
@@ -164,10 +164,10 @@ static ls_status welcome(ls_acceptor *acceptor, int fd, const ls_sock_address *p
 {
     caller *who = make_room(acceptor);
     int64_t now = ls_time_now_ns();
-    ls_hello_args args = {.secret = acceptor->args.secret,
-                          .self = acceptor->args.self,
-                          .deadline_ns = now + acceptor->args.hello_ns};
-    ls_status st = ls_hello_begin(&who->hello, &args);
+    ls_handshake_args args = {.secret = acceptor->args.secret,
+                              .self = acceptor->args.self,
+                              .deadline_ns = now + acceptor->args.handshake_ns};
+    ls_status st = ls_handshake_begin(&who->handshake, &args);
 
     who->fd = fd;
     acceptor->busy++;
@@ -194,19 +194,19 @@ static ls_status accept_all(ls_acceptor *acceptor)
     return LS_OK;
 }
 
-/* One more step with a caller; *passed_out when its hello is complete. */
+/* One more step with a caller; *passed_out when its handshake is complete. */
 static void hear(ls_acceptor *acceptor, caller *who, bool *passed_out)
 {
-    ls_status st = ls_hello_step(&who->hello, who->fd, passed_out);
+    ls_status st = ls_handshake_step(&who->handshake, who->fd, passed_out);
 
-    if (st == LS_EIO && !ls_hello_heard(&who->hello)) {
+    if (st == LS_EIO && !ls_handshake_heard(&who->handshake)) {
         drop(acceptor, who); /* came, said nothing, left */
         return;
     }
     if (st != LS_OK)
         refuse(acceptor, who, ls_err_last()->text);
     else if (!*passed_out)
-        (void)watch(acceptor, who->fd, ls_hello_events(&who->hello), EPOLL_CTL_MOD,
+        (void)watch(acceptor, who->fd, ls_handshake_events(&who->handshake), EPOLL_CTL_MOD,
                     (uint64_t)(who - acceptor->callers));
 }
 
@@ -219,16 +219,16 @@ static void drop_slow(ls_acceptor *acceptor)
     acceptor->look_ns = now + 50 * LS_NS_PER_MS;
     for (int i = 0; i < acceptor->room; i++) {
         caller *who = &acceptor->callers[i];
-        if (who->fd < 0 || now < who->hello.args.deadline_ns)
+        if (who->fd < 0 || now < who->handshake.args.deadline_ns)
             continue;
-        if (ls_hello_heard(&who->hello))
-            refuse(acceptor, who, "its hello did not come in time");
+        if (ls_handshake_heard(&who->handshake))
+            refuse(acceptor, who, "its handshake did not come in time");
         else
             drop(acceptor, who); /* a caller that only probed whether this side lives */
     }
 }
 
-ls_status ls_acceptor_next(ls_acceptor *acceptor, int *fd_out, ls_hello *hello_out,
+ls_status ls_acceptor_next(ls_acceptor *acceptor, int *fd_out, ls_handshake *handshake_out,
                            ls_sock_address *peer_out)
 {
     struct epoll_event events[16];
@@ -252,7 +252,7 @@ ls_status ls_acceptor_next(ls_acceptor *acceptor, int *fd_out, ls_hello *hello_o
             if (passed) {
                 epoll_ctl(acceptor->epoll_fd, EPOLL_CTL_DEL, who->fd, NULL);
                 *fd_out = who->fd;
-                *hello_out = who->hello;
+                *handshake_out = who->handshake;
                 *peer_out = who->peer;
                 who->fd = -1; /* the caller's now */
                 acceptor->busy--;

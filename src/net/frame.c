@@ -13,11 +13,11 @@
 
 enum { AT_LENGTH = 0, AT_TYPE = 4, AT_ZERO = 6, AT_NUMBER = 8, FIRST_CAP = 512, KEPT_CAP = 4096 };
 
-void ls_frame_init(ls_frame_link *link, int fd, const ls_hello *hello, uint32_t limit_bytes)
+void ls_frame_init(ls_frame_link *link, int fd, const ls_handshake *handshake, uint32_t limit_bytes)
 {
     *link = (ls_frame_link){.fd = fd, .limit = limit_bytes};
-    memcpy(link->send_key, hello->send_key, LS_HELLO_KEY);
-    memcpy(link->receive_key, hello->receive_key, LS_HELLO_KEY);
+    memcpy(link->send_key, handshake->send_key, LS_HANDSHAKE_KEY);
+    memcpy(link->receive_key, handshake->receive_key, LS_HANDSHAKE_KEY);
 }
 
 void ls_frame_release(ls_frame_link *link)
@@ -70,7 +70,7 @@ ls_status ls_frame_send(ls_frame_link *link, uint16_t type, const void *payload,
     if (bytes)
         memcpy(at + LS_FRAME_HEADER, payload, bytes);
     ls_mac_part part = {at, LS_FRAME_HEADER + bytes};
-    LS_TRY(st, ls_mac_hmac(link->send_key, LS_HELLO_KEY, &part, 1, at + part.len), out);
+    LS_TRY(st, ls_mac_hmac(link->send_key, LS_HANDSHAKE_KEY, &part, 1, at + part.len), out);
     link->out_len += whole;
     link->sent++;
     st = ls_frame_flush(link);
@@ -138,7 +138,7 @@ static ls_status judge(const ls_frame_link *link, size_t bytes)
     uint8_t mac[LS_FRAME_MAC];
     const uint8_t *at = link->in + link->in_at;
     ls_mac_part part = {at, LS_FRAME_HEADER + bytes};
-    ls_status st = ls_mac_hmac(link->receive_key, LS_HELLO_KEY, &part, 1, mac);
+    ls_status st = ls_mac_hmac(link->receive_key, LS_HANDSHAKE_KEY, &part, 1, mac);
 
     if (st != LS_OK)
         return st;

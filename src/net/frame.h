@@ -5,7 +5,7 @@
  * out of sequence or not of the key is LS_EDATA, and the link is over: nothing of it is handed out.
  * The socket does not block; what cannot be sent at once waits in a queue of limited size. */
 #pragma once
-#include "net/hello.h"
+#include "net/handshake.h"
 
 LS_C_BEGIN
 
@@ -19,7 +19,7 @@ typedef struct ls_frame {
 
 typedef struct ls_frame_link {
     int fd; /* owned; -1 when released */
-    uint8_t send_key[LS_HELLO_KEY], receive_key[LS_HELLO_KEY];
+    uint8_t send_key[LS_HANDSHAKE_KEY], receive_key[LS_HANDSHAKE_KEY];
     uint64_t sent, received;      /* frames so far */
     uint64_t sent_bytes;          /* of these, on the wire */
     uint32_t limit;               /* longest payload */
@@ -30,8 +30,9 @@ typedef struct ls_frame_link {
     size_t out_at, out_len, out_cap;
 } ls_frame_link;
 
-/* Takes fd and the keys of hello. Payloads may have limit_bytes; the queue holds four of them. */
-void ls_frame_init(ls_frame_link *link, int fd, const ls_hello *hello, uint32_t limit_bytes);
+/* Takes fd and the keys of handshake. Payloads may have limit_bytes; the queue holds four of them. */
+void ls_frame_init(ls_frame_link *link, int fd, const ls_handshake *handshake,
+                   uint32_t limit_bytes);
 void ls_frame_release(ls_frame_link *link);
 
 /* Queue a frame and send what can be sent now. LS_EBUSY: the queue is full, the other side does not

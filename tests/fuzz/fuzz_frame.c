@@ -22,7 +22,7 @@ static void drop_line(ls_log_level level, const char *line, void *context)
 
 static void control(int fds[2], bool seal, bool ahead, const uint8_t *data, size_t size)
 {
-    ls_hello hello = {0};
+    ls_handshake hello = {0};
     ls_frame_link in, out;
     ls_frame frame;
     bool got = true;

@@ -25,11 +25,11 @@ static int open_fds(void)
     return n;
 }
 
-static void start(int *listen_fd, ls_acceptor **gate, ls_sock_address *at, int64_t hello_ns)
+static void start(int *listen_fd, ls_acceptor **gate, ls_sock_address *at, int64_t handshake_ns)
 {
     ls_acceptor_args args = {.secret = secret,
-                             .self = {.purpose = LS_HELLO_DATA, .generation = 3, .from = 1},
-                             .hello_ns = hello_ns};
+                             .self = {.purpose = LS_HANDSHAKE_DATA, .generation = 3, .from = 1},
+                             .handshake_ns = handshake_ns};
 
     LS_CHECK_OK(ls_sock_listen(NULL, listen_fd));
     LS_CHECK_OK(ls_sock_local(*listen_fd, at));
@@ -47,23 +47,24 @@ static int call(const ls_sock_address *at)
 
 /* A member's hello, stepped together with the gate. */
 static bool enter(ls_acceptor *gate, const ls_sock_address *at, const uint8_t *key, int *in_out,
-                  ls_hello *hello_out)
+                  ls_handshake *hello_out)
 {
-    ls_hello_args args = {.secret = key,
-                          .connects = true,
-                          .self = {.purpose = LS_HELLO_DATA, .generation = 3, .from = 0, .to = 1},
-                          .deadline_ns = ls_test_soon()};
+    ls_handshake_args args = {
+        .secret = key,
+        .connects = true,
+        .self = {.purpose = LS_HANDSHAKE_DATA, .generation = 3, .from = 0, .to = 1},
+        .deadline_ns = ls_test_soon()};
     ls_sock_address peer;
-    ls_hello hello;
+    ls_handshake hello;
     int fd = call(at);
     bool done = false;
     ls_status st = LS_OK;
 
     *in_out = -1;
-    LS_CHECK_OK(ls_hello_begin(&hello, &args));
+    LS_CHECK_OK(ls_handshake_begin(&hello, &args));
     while (st == LS_OK && *in_out < 0 && ls_time_now_ns() < args.deadline_ns) {
         if (!done)
-            st = ls_hello_step(&hello, fd, &done);
+            st = ls_handshake_step(&hello, fd, &done);
         LS_CHECK_OK(ls_acceptor_next(gate, in_out, hello_out, &peer));
     }
     ls_sock_close(&fd);
@@ -77,7 +78,7 @@ static void drain(ls_acceptor *gate, int64_t ms, uint64_t refused)
 {
     int64_t until = ls_time_now_ns() + ms * LS_NS_PER_MS, limit = ls_test_soon();
     ls_sock_address peer;
-    ls_hello hello;
+    ls_handshake hello;
     int fd;
 
     while (ls_time_now_ns() < until ||
@@ -94,7 +95,7 @@ LS_TEST(gate_lets_members_in_and_says_why_others_stay_out)
     int before = open_fds(), listen_fd = -1, in = -1;
     ls_sock_address at;
     ls_acceptor *gate;
-    ls_hello hello;
+    ls_handshake hello;
 
     LS_EXPECT_LOG(3);
     start(&listen_fd, &gate, &at, 0);
@@ -138,7 +139,7 @@ LS_TEST(gate_stays_open_in_a_flood)
     int listen_fd = -1, in = -1;
     ls_sock_address at;
     ls_acceptor *gate;
-    ls_hello hello;
+    ls_handshake hello;
 
     start(&listen_fd, &gate, &at, 0);
     int64_t began = ls_time_now_ns();
@@ -174,7 +175,7 @@ LS_TEST_SECONDS(gate_refuses_random_hellos, 600)
     uint64_t state = 88172645463325252u, calls = 0;
     ls_sock_address at;
     ls_acceptor *gate;
-    ls_hello hello;
+    ls_handshake hello;
 
     start(&listen_fd, &gate, &at, 0);
     for (long round = 0; round < rounds; round++) {
@@ -215,7 +216,7 @@ LS_TEST(gate_does_not_wait_for_slow_callers)
     int64_t until = ls_test_soon();
     ls_sock_address at, peer;
     ls_acceptor *gate;
-    ls_hello hello;
+    ls_handshake hello;
 
     start(&listen_fd, &gate, &at, ls_test_ms(150));
     for (int i = 0; i < SLOW; i++)
@@ -245,16 +246,17 @@ LS_TEST(gate_hears_a_crowd_at_a_time)
     int listen_fd = -1, in = -1;
     ls_sock_address at;
     ls_acceptor *gate;
-    ls_hello hello;
+    ls_handshake hello;
 
     LS_CHECK_OK(ls_sock_listen(NULL, &listen_fd));
     LS_CHECK_OK(ls_sock_local(listen_fd, &at));
     LS_CHECK_OK(ls_acceptor_open(
-        &gate, &(ls_acceptor_args){.listen_fd = listen_fd,
-                                   .secret = secret,
-                                   .self = {.purpose = LS_HELLO_DATA, .generation = 3, .from = 1},
-                                   .hello_ns = ls_test_ms(60000),
-                                   .callers = CALLERS + 1}));
+        &gate,
+        &(ls_acceptor_args){.listen_fd = listen_fd,
+                            .secret = secret,
+                            .self = {.purpose = LS_HANDSHAKE_DATA, .generation = 3, .from = 1},
+                            .handshake_ns = ls_test_ms(60000),
+                            .callers = CALLERS + 1}));
     for (int i = 0; i < CALLERS; i++) { /* each has begun, and is slow */
         fds[i] = call(&at);
         LS_CHECK_EQ(write(fds[i], "L", 1), 1);

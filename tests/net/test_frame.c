@@ -10,14 +10,14 @@
 
 static void open_pair(ls_frame_link *a, ls_frame_link *b, uint32_t limit)
 {
-    ls_hello up = {0}, down = {0};
+    ls_handshake up = {0}, down = {0};
     int fds[2];
 
     LS_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) == 0);
-    memset(up.send_key, 1, LS_HELLO_KEY);
-    memset(up.receive_key, 2, LS_HELLO_KEY);
-    memset(down.send_key, 2, LS_HELLO_KEY);
-    memset(down.receive_key, 1, LS_HELLO_KEY);
+    memset(up.send_key, 1, LS_HANDSHAKE_KEY);
+    memset(up.receive_key, 2, LS_HANDSHAKE_KEY);
+    memset(down.send_key, 2, LS_HANDSHAKE_KEY);
+    memset(down.receive_key, 1, LS_HANDSHAKE_KEY);
     ls_frame_init(a, fds[0], &up, limit);
     ls_frame_init(b, fds[1], &down, limit);
 }

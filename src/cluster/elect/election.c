@@ -1,7 +1,7 @@
 /* election.c -- the rules of quorum.h over sockets. A connection to another node goes through
  *
  *   CALLS  -> GREETS    advance(): connected
- *   GREETS -> OPEN      advance(): the hello has passed; the message that waited is sent
+ *   GREETS -> OPEN      advance(): the handshake has passed; the message that waited is sent
  *   OPEN                from the start when the other node called (take_callers())
  *
  * and is dropped when anything fails: what it should have carried is repeated over the next one.
@@ -40,7 +40,7 @@ typedef struct node_link {
     link_state state;
     uint64_t id; /* of the node at its other end; 0: it has said nothing yet */
     int fd;      /* until it is open; then the frames have it */
-    ls_hello hello;
+    ls_handshake handshake;
     ls_frame_link frames;
     int64_t until_ns; /* a call that takes longer is given up */
     ls_str waits;     /* the newest message, to be sent when it is open */
@@ -154,7 +154,7 @@ static void free_link(node_link *l)
         ls_frame_release(&l->frames);
     else
         ls_sock_close(&l->fd);
-    ls_hello_release(&l->hello);
+    ls_handshake_release(&l->handshake);
     ls_str_release(&l->waits);
     ls_mem_free(l);
 }
@@ -190,14 +190,14 @@ static node_link *add_link(ls_election *s)
     return l;
 }
 
-/* The socket passed the hello. */
-static ls_status open_link(ls_election *s, node_link *l, int fd, const ls_hello *hello)
+/* The socket passed the handshake. */
+static ls_status open_link(ls_election *s, node_link *l, int fd, const ls_handshake *handshake)
 {
     const ls_sock_options options = {.user_timeout_ns = ALIVE_S * LS_NS_PER_S,
                                      .keepalive_ns = LS_NS_PER_S};
     ls_status st = ls_sock_tune(fd, &options);
 
-    ls_frame_init(&l->frames, fd, hello, LIMIT);
+    ls_frame_init(&l->frames, fd, handshake, LIMIT);
     l->fd = -1;
     l->state = OPEN;
     if (st == LS_OK)
@@ -239,18 +239,19 @@ static ls_status advance(ls_election *s, node_link *l)
         if (error != 0)
             return LS_EIO;
         LS_TRY(st,
-               ls_hello_begin(&l->hello, &(ls_hello_args){.secret = s->args.secret,
-                                                          .connects = true,
-                                                          .self = {.purpose = LS_HELLO_CONTROL},
-                                                          .deadline_ns = l->until_ns}),
+               ls_handshake_begin(&l->handshake,
+                                  &(ls_handshake_args){.secret = s->args.secret,
+                                                       .connects = true,
+                                                       .self = {.purpose = LS_HANDSHAKE_CONTROL},
+                                                       .deadline_ns = l->until_ns}),
                out);
         l->state = GREETS;
     }
-    LS_TRY(st, ls_hello_step(&l->hello, l->fd, &done), out);
+    LS_TRY(st, ls_handshake_step(&l->handshake, l->fd, &done), out);
     if (done)
-        st = open_link(s, l, l->fd, &l->hello);
+        st = open_link(s, l, l->fd, &l->handshake);
     else
-        st = watch(s, l->fd, ls_hello_events(&l->hello) == POLLOUT ? EPOLLOUT : EPOLLIN, l);
+        st = watch(s, l->fd, ls_handshake_events(&l->handshake) == POLLOUT ? EPOLLOUT : EPOLLIN, l);
 out:
     return st;
 }
@@ -258,17 +259,17 @@ out:
 static void take_callers(ls_election *s)
 {
     for (;;) {
-        ls_hello hello;
+        ls_handshake handshake;
         ls_sock_address from;
         int fd;
-        if (ls_acceptor_next(s->acceptor, &fd, &hello, &from) != LS_OK || fd < 0)
+        if (ls_acceptor_next(s->acceptor, &fd, &handshake, &from) != LS_OK || fd < 0)
             return;
         node_link *l = add_link(s);
         if (!l)
             ls_sock_close(&fd);
-        else if (open_link(s, l, fd, &hello) != LS_OK)
+        else if (open_link(s, l, fd, &handshake) != LS_OK)
             drop_link(s, l);
-        ls_hello_release(&hello);
+        ls_handshake_release(&handshake);
     }
 }
 
@@ -375,12 +376,12 @@ static ls_status listen_here(ls_election *s)
     LS_TRY(st, ls_sock_listen(&at, &s->listen_fd), out);
     LS_TRY(st, ls_sock_local(s->listen_fd, &at), out);
     s->port = ls_sock_port(&at);
-    LS_TRY(
-        st,
-        ls_acceptor_open(&s->acceptor, &(ls_acceptor_args){.listen_fd = s->listen_fd,
-                                                           .secret = s->args.secret,
-                                                           .self = {.purpose = LS_HELLO_CONTROL}}),
-        out);
+    LS_TRY(st,
+           ls_acceptor_open(&s->acceptor,
+                            &(ls_acceptor_args){.listen_fd = s->listen_fd,
+                                                .secret = s->args.secret,
+                                                .self = {.purpose = LS_HANDSHAKE_CONTROL}}),
+           out);
     st = watch(s, ls_acceptor_fd(s->acceptor), EPOLLIN, NULL);
 out:
     return st;

@@ -17,7 +17,7 @@
 #include "base/mem.h"
 #include "base/time.h"
 #include "cluster/member/wire_codec.h"
-#include "net/hello.h"
+#include "net/handshake.h"
 #include "net/secret.h"
 #include "net/wire.h"
 
@@ -84,7 +84,7 @@ ls_status ls_rendezvous_connect(ls_rendezvous *r, int64_t deadline_ns)
     const ls_sock_options options = {.user_timeout_ns = ALIVE_S * LS_NS_PER_S,
                                      .keepalive_ns = LS_NS_PER_S};
     ls_sock_address local;
-    ls_hello hello = {.state = 0};
+    ls_handshake handshake = {.state = 0};
     int fd = -1;
 
     LS_TRY(st, ls_sock_connect(&r->address, deadline_ns, &fd), out);
@@ -92,20 +92,21 @@ ls_status ls_rendezvous_connect(ls_rendezvous *r, int64_t deadline_ns)
     ls_rendezvous_set_ip(r, &local);
     LS_TRY(st, ls_sock_tune(fd, &options), out);
     LS_TRY(st,
-           ls_hello_begin(&hello, &(ls_hello_args){.secret = r->args.secret,
+           ls_handshake_begin(&handshake,
+                              &(ls_handshake_args){.secret = r->args.secret,
                                                    .connects = true,
-                                                   .self = {.purpose = LS_HELLO_CONTROL},
+                                                   .self = {.purpose = LS_HANDSHAKE_CONTROL},
                                                    .deadline_ns = deadline_ns}),
            out);
-    LS_TRY(st, ls_hello_run(&hello, fd), out);
-    ls_frame_init(&p->link, fd, &hello, LIMIT);
+    LS_TRY(st, ls_handshake_run(&handshake, fd), out);
+    ls_frame_init(&p->link, fd, &handshake, LIMIT);
     fd = -1;
     p->linked = true;
     p->flushes = false;
     ls_rendezvous_enter(r, p, JOINED);
     st = ls_rendezvous_watch(r, p->link.fd, 0);
 out:
-    ls_hello_release(&hello);
+    ls_handshake_release(&handshake);
     ls_sock_close(&fd);
     return st;
 }

@@ -316,10 +316,10 @@ static ls_status take_callers(ls_rendezvous *r)
                                      .keepalive_ns = LS_NS_PER_S};
 
     for (;;) {
-        ls_hello hello;
+        ls_handshake handshake;
         ls_sock_address from;
         int fd;
-        LS_TRY(st, ls_acceptor_next(r->acceptor, &fd, &hello, &from), out);
+        LS_TRY(st, ls_acceptor_next(r->acceptor, &fd, &handshake, &from), out);
         if (fd < 0)
             break;
         peer *p = !r->met ? free_peer(r) : r->hooks ? ls_rendezvous_new_peer(r) : NULL;
@@ -328,9 +328,9 @@ static ls_status take_callers(ls_rendezvous *r)
             ls_rendezvous_drop(p);
         }
         *p = (peer){.from = from, .linked = true};
-        ls_frame_init(&p->link, fd, &hello, LIMIT);
+        ls_frame_init(&p->link, fd, &handshake, LIMIT);
         p->link.ahead = true; /* take_frames() leaves nothing behind */
-        ls_hello_release(&hello);
+        ls_handshake_release(&handshake);
         if (ls_sock_tune(fd, &options) != LS_OK ||
             ls_rendezvous_watch(r, fd, token_of(r, p)) != LS_OK)
             ls_rendezvous_refuse(r, p, "it cannot be watched");
@@ -522,7 +522,7 @@ ls_status ls_rendezvous_open_acceptor(ls_rendezvous *r, int nodes)
                &r->acceptor,
                &(ls_acceptor_args){.listen_fd = r->listen_fd,
                                    .secret = r->args.secret,
-                                   .self = {.purpose = LS_HELLO_CONTROL},
+                                   .self = {.purpose = LS_HANDSHAKE_CONTROL},
                                    .callers = nodes < MOST_CALLERS ? nodes : MOST_CALLERS}),
            out);
     st = ls_rendezvous_watch(r, ls_acceptor_fd(r->acceptor), OF_ACCEPTOR);

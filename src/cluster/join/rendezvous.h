@@ -7,7 +7,7 @@
  * failure. The coordinator leaves last.
  *
  *     host                      join                       join
- *      |  <------- hello, both prove the secret (net/hello.h) -----> |
+ *      |  <------- hello, both prove the secret (net/handshake.h) -----> |
  *      |                            |  <------ ASK: what to run? --- |
  *      |                            |  ------- WORK: a command ----> |
  *      |  <- JOIN: version, ranks - |  <------ JOIN ---------------- |

@@ -313,8 +313,8 @@ static void close_tcp(ls_transport *transport)
         for (int c = 0; link->channels && c < tcp->channels; c++) {
             ls_tcp_channel *channel = &link->channels[c];
             ls_sock_close(&channel->fd);
-            if (channel->hello)
-                ls_hello_release(channel->hello);
+            if (channel->handshake)
+                ls_handshake_release(channel->handshake);
         }
         ls_sock_close(&link->probe_fd);
     }
@@ -405,7 +405,7 @@ static ls_status open_acceptor(ls_tcp *tcp)
 {
     ls_acceptor_args args = {.listen_fd = tcp->args.listen_fd,
                              .secret = tcp->secret.bytes,
-                             .self = {.purpose = LS_HELLO_DATA,
+                             .self = {.purpose = LS_HANDSHAKE_DATA,
                                       .generation = tcp->args.generation,
                                       .from = (uint32_t)tcp->args.rank}};
     ls_status st = ls_acceptor_open(&tcp->acceptor, &args);

@@ -1,6 +1,6 @@
 /* tcp.h -- a transport between ranks at addresses: several TCP sockets for each pair.
  *
- * Every socket begins with the handshake of net/hello.h; every frame carries the generation and is
+ * Every socket begins with the handshake of net/handshake.h; every frame carries the generation and is
  * checked by CRC32C. A connection that breaks is opened again and goes on after the last frame that
  * arrived; only when that takes longer than resume_ns does the transport fail.
  *

@@ -94,9 +94,9 @@ struct ls_tcp_channel {
     ls_tcp_link *link;
     int index;
     ls_tcp_state state;
-    int fd;           /* -1: none */
-    uint32_t watched; /* epoll events asked for */
-    ls_hello *hello;  /* owned while this side connects */
+    int fd;                  /* -1: none */
+    uint32_t watched;        /* epoll events asked for */
+    ls_handshake *handshake; /* owned while this side connects */
 
     /* Going out: notes are single headers, not counted; one is under way at a time. */
     ls_tcp_frame *first, *last, *unsent; /* kept frames; the first that is not fully written */

@@ -100,19 +100,19 @@ static void close_probe(ls_tcp_link *link)
 
 /* --- breaking --- */
 
-static void drop_hello(ls_tcp_channel *channel)
+static void drop_handshake(ls_tcp_channel *channel)
 {
-    if (channel->hello)
-        ls_hello_release(channel->hello);
-    ls_mem_free(channel->hello);
-    channel->hello = NULL;
+    if (channel->handshake)
+        ls_handshake_release(channel->handshake);
+    ls_mem_free(channel->handshake);
+    channel->handshake = NULL;
 }
 
 static void close_channel(ls_tcp_channel *channel)
 {
     ls_sock_close(&channel->fd); /* leaves the epoll by itself */
     channel->watched = 0;
-    drop_hello(channel);
+    drop_handshake(channel);
     ls_tcp_reset_input(channel);
     channel->unsent = channel->first;
     channel->sent_of = 0;
@@ -293,20 +293,20 @@ static void try_connect(ls_tcp_channel *channel)
 }
 
 /* CONNECTING -> HELLO: the connection exists, the handshake begins. */
-static void begin_hello(ls_tcp_channel *channel)
+static void begin_handshake(ls_tcp_channel *channel)
 {
     ls_tcp *tcp = channel->link->tcp;
-    ls_hello_args args = {.secret = tcp->secret.bytes,
-                          .connects = true,
-                          .self = {.purpose = LS_HELLO_DATA,
-                                   .generation = tcp->args.generation,
-                                   .from = (uint32_t)tcp->args.rank,
-                                   .to = (uint32_t)channel->link->peer,
-                                   .detail = (uint64_t)channel->index},
-                          .deadline_ns = LS_NO_DEADLINE}; /* the caller's deadline bounds it */
+    ls_handshake_args args = {.secret = tcp->secret.bytes,
+                              .connects = true,
+                              .self = {.purpose = LS_HANDSHAKE_DATA,
+                                       .generation = tcp->args.generation,
+                                       .from = (uint32_t)tcp->args.rank,
+                                       .to = (uint32_t)channel->link->peer,
+                                       .detail = (uint64_t)channel->index},
+                              .deadline_ns = LS_NO_DEADLINE}; /* the caller's deadline bounds it */
 
-    channel->hello = ls_mem_alloc(sizeof *channel->hello);
-    if (!channel->hello || ls_hello_begin(channel->hello, &args) != LS_OK) {
+    channel->handshake = ls_mem_alloc(sizeof *channel->handshake);
+    if (!channel->handshake || ls_handshake_begin(channel->handshake, &args) != LS_OK) {
         ls_tcp_fail(tcp);
         return;
     }
@@ -330,7 +330,7 @@ void ls_tcp_adopt(ls_tcp_channel *channel, int fd)
         close_channel(channel);
         channel->fd = fd;
     }
-    drop_hello(channel);
+    drop_handshake(channel);
     channel->state = LS_TCP_RESUMING;
     ls_tcp_zerocopy_begin(channel);
     channel->answers = true;
@@ -341,17 +341,17 @@ void ls_tcp_adopt(ls_tcp_channel *channel, int fd)
 
 /* HELLO -> RESUMING when the handshake has passed. A peer with another secret or generation fails
  * the transport; any other failure is tried again after a pause that doubles. */
-static void step_hello(ls_tcp_channel *channel)
+static void step_handshake(ls_tcp_channel *channel)
 {
     ls_tcp_link *link = channel->link;
-    ls_hello *hello = channel->hello;
+    ls_handshake *handshake = channel->handshake;
     bool done;
-    ls_status st = ls_hello_step(hello, channel->fd, &done);
+    ls_status st = ls_handshake_step(handshake, channel->fd, &done);
 
-    if (st == LS_OK && done && (hello->peer.from != (uint32_t)link->peer))
-        st = ls_fail(LS_EDATA, "rank %u answers there", hello->peer.from);
+    if (st == LS_OK && done && (handshake->peer.from != (uint32_t)link->peer))
+        st = ls_fail(LS_EDATA, "rank %u answers there", handshake->peer.from);
     if (st == LS_OK && !done) {
-        ls_tcp_watch(channel, (uint32_t)ls_hello_events(hello)); /* POLLIN is EPOLLIN */
+        ls_tcp_watch(channel, (uint32_t)ls_handshake_events(handshake)); /* POLLIN is EPOLLIN */
         return;
     }
     if (st == LS_OK) {
@@ -415,12 +415,12 @@ void ls_tcp_event(ls_tcp_channel *channel, uint32_t events)
             try_later(channel, why);
             return;
         }
-        begin_hello(channel);
+        begin_handshake(channel);
         if (ls_tcp_failed(channel->link->tcp))
             return;
     }
     if (channel->state == LS_TCP_HELLO) {
-        step_hello(channel);
+        step_handshake(channel);
         return;
     }
     if (channel->state != LS_TCP_OPEN && channel->state != LS_TCP_RESUMING)
@@ -437,16 +437,17 @@ void ls_tcp_event(ls_tcp_channel *channel, uint32_t events)
 
 /* The accepting side: a socket whose handshake has passed becomes the connection of its channel, or
  * is refused with a reason. */
-static void admit_one(ls_tcp *tcp, int fd, const ls_hello *hello, const ls_sock_address *peer)
+static void admit_one(ls_tcp *tcp, int fd, const ls_handshake *handshake,
+                      const ls_sock_address *peer)
 {
-    uint32_t from = hello->peer.from;
+    uint32_t from = handshake->peer.from;
     const char *why = NULL;
 
     if (from >= (uint32_t)tcp->args.rank || !tcp->links[from].reached)
         why = "it says to be a rank that does not connect here";
-    else if (hello->peer.to != (uint32_t)tcp->args.rank)
+    else if (handshake->peer.to != (uint32_t)tcp->args.rank)
         why = "it wants another rank";
-    else if (hello->peer.detail >= (uint64_t)tcp->channels)
+    else if (handshake->peer.detail >= (uint64_t)tcp->channels)
         why = "it was opened with more sockets";
     else if (tcp->links[from].leaving)
         why = "it has closed before";
@@ -456,7 +457,7 @@ static void admit_one(ls_tcp *tcp, int fd, const ls_hello *hello, const ls_sock_
         return;
     }
     ls_tcp_link *link = &tcp->links[from];
-    ls_tcp_channel *channel = &link->channels[hello->peer.detail];
+    ls_tcp_channel *channel = &link->channels[handshake->peer.detail];
     if (tune(channel, fd) != LS_OK) {
         ls_sock_close(&fd); /* it is broken already; the peer will connect again */
         return;
@@ -471,16 +472,16 @@ void ls_tcp_admit(ls_tcp *tcp)
 {
     for (;;) {
         ls_sock_address peer;
-        ls_hello hello;
+        ls_handshake handshake;
         int fd;
-        if (ls_acceptor_next(tcp->acceptor, &fd, &hello, &peer) != LS_OK) {
+        if (ls_acceptor_next(tcp->acceptor, &fd, &handshake, &peer) != LS_OK) {
             ls_tcp_fail(tcp);
             return;
         }
         if (fd < 0)
             return;
-        admit_one(tcp, fd, &hello, &peer);
-        ls_hello_release(&hello);
+        admit_one(tcp, fd, &handshake, &peer);
+        ls_handshake_release(&handshake);
     }
 }
 

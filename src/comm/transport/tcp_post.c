@@ -201,7 +201,7 @@ static void free_link(ls_tcp *tcp, ls_tcp_link *link)
             after = f->next;
             ls_tcp_free_frame(tcp, f);
         }
-        ls_mem_free(channel->hello);
+        ls_mem_free(channel->handshake);
         ls_mem_free(channel->in);
         ls_mem_free(channel->staging);
     }

@@ -1,4 +1,4 @@
-/* hello.c -- the handshake as a small state machine over a socket that does not block.
+/* handshake.c -- the handshake as a small state machine over a socket that does not block.
  *
  *   connecting side                         accepting side
  *   SAY_HELLO   -> HEAR_ANSWER              HEAR_HELLO  -> SAY_ANSWER
@@ -17,7 +17,7 @@
  *
  * Rejected: TLS with a pre-shared key (about 3 round trips in practice and a record layer in the
  * way of zero-copy sends); sending the secret itself over a "trusted" network. */
-#include "net/hello.h"
+#include "net/handshake.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -35,7 +35,7 @@ enum { SAY_HELLO, HEAR_ANSWER, SAY_PROOF, HEAR_HELLO, SAY_ANSWER, HEAR_PROOF, DO
  * detail 24, nonce 32. */
 enum { AT_VERSION = 4, AT_ROLE = 6, AT_PURPOSE = 7, AT_GENERATION = 8, AT_FROM = 16, AT_TO = 20 };
 enum { AT_DETAIL = 24, AT_NONCE = 32 };
-_Static_assert(AT_NONCE + NONCE == LS_HELLO_BYTES, "a hello is 64 bytes");
+_Static_assert(AT_NONCE + NONCE == LS_HANDSHAKE_BYTES, "a hello is 64 bytes");
 
 static const char label_accepts[] = "lineshaft hello 1, proof of the side that accepts";
 static const char label_connects[] = "lineshaft hello 1, proof of the side that connects";
@@ -44,23 +44,24 @@ static const char label_key_down[] = "lineshaft hello 1, key of what the accepti
 
 /* --- keys --- */
 
-static ls_status proof_of(const ls_hello *hello, bool connects, uint8_t proof_out[LS_HELLO_PROOF])
+static ls_status proof_of(const ls_handshake *hello, bool connects,
+                          uint8_t proof_out[LS_HANDSHAKE_PROOF])
 {
     const char *label = connects ? label_connects : label_accepts;
     ls_mac_part parts[3] = {
         {label, strlen(label)},
         {hello->called, sizeof hello->called},
         /* The connecting side's proof covers the other's as well. */
-        {hello->answer, connects ? sizeof hello->answer : LS_HELLO_BYTES},
+        {hello->answer, connects ? sizeof hello->answer : LS_HANDSHAKE_BYTES},
     };
 
     return ls_mac_hmac(hello->args.secret, LS_SECRET_BYTES, parts, 3, proof_out);
 }
 
-static ls_status make_keys(ls_hello *hello)
+static ls_status make_keys(ls_handshake *hello)
 {
     ls_status st = LS_OK;
-    uint8_t nonces[2 * NONCE], info[sizeof label_key_up + 2 * LS_HELLO_BYTES];
+    uint8_t nonces[2 * NONCE], info[sizeof label_key_up + 2 * LS_HANDSHAKE_BYTES];
     ls_mac_part salt = {nonces, sizeof nonces}, secret = {hello->args.secret, LS_SECRET_BYTES};
     bool up = hello->args.connects;
 
@@ -70,11 +71,11 @@ static ls_status make_keys(ls_hello *hello)
         const char *label = i == 0 ? label_key_up : label_key_down;
         size_t len = strlen(label);
         memcpy(info, label, len);
-        memcpy(info + len, hello->called, LS_HELLO_BYTES);
-        memcpy(info + len + LS_HELLO_BYTES, hello->answer, LS_HELLO_BYTES);
-        ls_mac_part part = {info, len + 2 * LS_HELLO_BYTES};
+        memcpy(info + len, hello->called, LS_HANDSHAKE_BYTES);
+        memcpy(info + len + LS_HANDSHAKE_BYTES, hello->answer, LS_HANDSHAKE_BYTES);
+        ls_mac_part part = {info, len + 2 * LS_HANDSHAKE_BYTES};
         uint8_t *key = (i == 0) == up ? hello->send_key : hello->receive_key;
-        LS_TRY(st, ls_mac_derive(salt, secret, part, key, LS_HELLO_KEY), out);
+        LS_TRY(st, ls_mac_derive(salt, secret, part, key, LS_HANDSHAKE_KEY), out);
     }
 out:
     return st;
@@ -82,9 +83,9 @@ out:
 
 /* --- hellos --- */
 
-static ls_status write_hello(const ls_hello *hello, uint64_t detail, uint8_t *out)
+static ls_status write_hello(const ls_handshake *hello, uint64_t detail, uint8_t *out)
 {
-    const ls_hello_who *self = &hello->args.self;
+    const ls_handshake_side *self = &hello->args.self;
 
     memcpy(out, magic, sizeof magic);
     ls_wire_put16(out + AT_VERSION, VERSION);
@@ -113,14 +114,14 @@ static ls_status check_kind(const uint8_t *bytes, uint8_t role)
 }
 
 /* After the proof: the identity of the other side, and whether it is of this job's generation. */
-static ls_status check_who(ls_hello *hello, const uint8_t *bytes)
+static ls_status check_who(ls_handshake *hello, const uint8_t *bytes)
 {
-    const ls_hello_who *self = &hello->args.self;
-    ls_hello_who who = {.purpose = (ls_hello_purpose)bytes[AT_PURPOSE],
-                        .generation = ls_wire_get64(bytes + AT_GENERATION),
-                        .from = ls_wire_get32(bytes + AT_FROM),
-                        .to = ls_wire_get32(bytes + AT_TO),
-                        .detail = ls_wire_get64(bytes + AT_DETAIL)};
+    const ls_handshake_side *self = &hello->args.self;
+    ls_handshake_side who = {.purpose = (ls_handshake_purpose)bytes[AT_PURPOSE],
+                             .generation = ls_wire_get64(bytes + AT_GENERATION),
+                             .from = ls_wire_get32(bytes + AT_FROM),
+                             .to = ls_wire_get32(bytes + AT_TO),
+                             .detail = ls_wire_get64(bytes + AT_DETAIL)};
 
     if (who.purpose != self->purpose)
         return ls_fail(LS_EDATA, "it wants another kind of connection (%d, not %d)",
@@ -132,9 +133,9 @@ static ls_status check_who(ls_hello *hello, const uint8_t *bytes)
     return LS_OK;
 }
 
-static ls_status check_proof(const ls_hello *hello, bool connects, const uint8_t *proof)
+static ls_status check_proof(const ls_handshake *hello, bool connects, const uint8_t *proof)
 {
-    uint8_t want[LS_HELLO_PROOF];
+    uint8_t want[LS_HANDSHAKE_PROOF];
     ls_status st = proof_of(hello, connects, want);
 
     if (st == LS_OK && !ls_mac_equal(want, proof, sizeof want))
@@ -145,8 +146,8 @@ static ls_status check_proof(const ls_hello *hello, bool connects, const uint8_t
 
 /* --- states --- */
 
-/* What each state moves: so many bytes of ls_hello from this offset on, in or out. */
-#define FIELD(name) offsetof(ls_hello, name), sizeof((ls_hello *)0)->name
+/* What each state moves: so many bytes of ls_handshake from this offset on, in or out. */
+#define FIELD(name) offsetof(ls_handshake, name), sizeof((ls_handshake *)0)->name
 static const struct {
     size_t bytes_at, len;
     bool hears;
@@ -155,7 +156,7 @@ static const struct {
               [SAY_ANSWER] = {FIELD(answer), false}, [HEAR_PROOF] = {FIELD(proof), true},
               [DONE] = {FIELD(proof), false}};
 
-static void enter(ls_hello *hello, int state)
+static void enter(ls_handshake *hello, int state)
 {
     hello->state = state;
     hello->at = 0;
@@ -163,7 +164,7 @@ static void enter(ls_hello *hello, int state)
 }
 
 /* All bytes of the state were moved: judge them and take the arrow. */
-static ls_status advance(ls_hello *hello)
+static ls_status advance(ls_handshake *hello)
 {
     ls_status st = LS_OK;
 
@@ -173,7 +174,7 @@ static ls_status advance(ls_hello *hello)
         break;
     case HEAR_ANSWER:
         LS_TRY(st, check_kind(hello->answer, ROLE_ACCEPTS), out);
-        LS_TRY(st, check_proof(hello, false, hello->answer + LS_HELLO_BYTES), out);
+        LS_TRY(st, check_proof(hello, false, hello->answer + LS_HANDSHAKE_BYTES), out);
         LS_TRY(st, proof_of(hello, true, hello->proof), out);
         enter(hello, SAY_PROOF);
         break;
@@ -186,7 +187,7 @@ static ls_status advance(ls_hello *hello)
         LS_TRY(st, check_kind(hello->called, ROLE_CONNECTS), out);
         LS_TRY(st, write_hello(hello, ls_wire_get64(hello->called + AT_DETAIL), hello->answer),
                out);
-        LS_TRY(st, proof_of(hello, false, hello->answer + LS_HELLO_BYTES), out);
+        LS_TRY(st, proof_of(hello, false, hello->answer + LS_HANDSHAKE_BYTES), out);
         enter(hello, SAY_ANSWER);
         break;
     case SAY_ANSWER:
@@ -205,11 +206,11 @@ out:
     return st;
 }
 
-ls_status ls_hello_begin(ls_hello *hello, const ls_hello_args *args)
+ls_status ls_handshake_begin(ls_handshake *hello, const ls_handshake_args *args)
 {
     ls_status st = LS_OK;
 
-    *hello = (ls_hello){.args = *args};
+    *hello = (ls_handshake){.args = *args};
     if (args->connects)
         LS_TRY(st, write_hello(hello, args->self.detail, hello->called), out);
     enter(hello, args->connects ? SAY_HELLO : HEAR_HELLO);
@@ -217,18 +218,18 @@ out:
     return st;
 }
 
-bool ls_hello_heard(const ls_hello *hello)
+bool ls_handshake_heard(const ls_handshake *hello)
 {
     return hello->state == HEAR_HELLO || hello->state == HEAR_ANSWER ? hello->at > 0
                                                                      : hello->state != SAY_HELLO;
 }
 
-int ls_hello_events(const ls_hello *hello)
+int ls_handshake_events(const ls_handshake *hello)
 {
     return states[hello->state].hears ? POLLIN : POLLOUT;
 }
 
-static ls_status gone(const ls_hello *hello, ssize_t n)
+static ls_status gone(const ls_handshake *hello, ssize_t n)
 {
     if (n < 0)
         return ls_fail_sys(LS_EIO, "the connection broke during the hello");
@@ -239,7 +240,7 @@ static ls_status gone(const ls_hello *hello, ssize_t n)
                    hello->at, hello->len);
 }
 
-ls_status ls_hello_step(ls_hello *hello, int fd, bool *done_out)
+ls_status ls_handshake_step(ls_handshake *hello, int fd, bool *done_out)
 {
     *done_out = false;
     while (hello->state != DONE) {
@@ -268,20 +269,20 @@ ls_status ls_hello_step(ls_hello *hello, int fd, bool *done_out)
     return LS_OK;
 }
 
-ls_status ls_hello_run(ls_hello *hello, int fd)
+ls_status ls_handshake_run(ls_handshake *hello, int fd)
 {
     for (;;) {
         bool done;
-        ls_status st = ls_hello_step(hello, fd, &done);
+        ls_status st = ls_handshake_step(hello, fd, &done);
         if (st != LS_OK || done)
             return st;
-        st = ls_sock_wait(fd, ls_hello_events(hello), hello->args.deadline_ns);
+        st = ls_sock_wait(fd, ls_handshake_events(hello), hello->args.deadline_ns);
         if (st != LS_OK && st != LS_EDEADLINE) /* the next step says that time is up */
             return st;
     }
 }
 
-void ls_hello_release(ls_hello *hello)
+void ls_handshake_release(ls_handshake *hello)
 {
     explicit_bzero(hello, sizeof *hello);
 }

@@ -1,4 +1,4 @@
-/* hello.h -- the handshake at the start of a connection: both sides prove that they know the job's
+/* handshake.h -- the handshake at the start of a connection: both sides prove that they know the job's
  * secret.
  *
  *   connects                                   accepts
@@ -17,52 +17,57 @@
 
 LS_C_BEGIN
 
-enum { LS_HELLO_BYTES = 64, LS_HELLO_PROOF = LS_MAC_BYTES, LS_HELLO_KEY = 32 };
+enum { LS_HANDSHAKE_BYTES = 64, LS_HANDSHAKE_PROOF = LS_MAC_BYTES, LS_HANDSHAKE_KEY = 32 };
 
-typedef enum ls_hello_purpose { LS_HELLO_DATA = 1, LS_HELLO_CONTROL = 2 } ls_hello_purpose;
+typedef enum ls_handshake_purpose {
+    LS_HANDSHAKE_DATA = 1,
+    LS_HANDSHAKE_CONTROL = 2
+} ls_handshake_purpose;
 
 /* What a side says of itself. */
-typedef struct ls_hello_who {
-    ls_hello_purpose purpose;
+typedef struct ls_handshake_side {
+    ls_handshake_purpose purpose;
     uint64_t generation;
     uint32_t from, to; /* members; what they count is the purpose's */
     uint64_t detail;   /* the caller's: which channel, for example */
-} ls_hello_who;
+} ls_handshake_side;
 
-typedef struct ls_hello_args {
+typedef struct ls_handshake_args {
     const uint8_t *secret; /* 32 bytes, borrowed until the hello has ended */
     bool connects;         /* this side has called the other */
-    ls_hello_who self; /* the accepting side answers with the other's `detail` instead of its own */
+    ls_handshake_side
+        self; /* the accepting side answers with the other's `detail` instead of its own */
     int64_t deadline_ns; /* for the whole exchange */
-} ls_hello_args;
+} ls_handshake_args;
 
-typedef struct ls_hello {
-    ls_hello_args args;
+typedef struct ls_handshake {
+    ls_handshake_args args;
     int state;
-    size_t at, len;                 /* of the bytes that this state reads or writes */
-    uint8_t called[LS_HELLO_BYTES]; /* hello of the side that connects */
-    uint8_t answer[LS_HELLO_BYTES + LS_HELLO_PROOF]; /* of the other, with its proof behind it */
-    uint8_t proof[LS_HELLO_PROOF];                   /* of the side that connects */
-    ls_hello_who peer;
-    uint8_t send_key[LS_HELLO_KEY], receive_key[LS_HELLO_KEY]; /* valid when done */
-} ls_hello;
+    size_t at, len;                     /* of the bytes that this state reads or writes */
+    uint8_t called[LS_HANDSHAKE_BYTES]; /* hello of the side that connects */
+    uint8_t answer[LS_HANDSHAKE_BYTES +
+                   LS_HANDSHAKE_PROOF]; /* of the other, with its proof behind it */
+    uint8_t proof[LS_HANDSHAKE_PROOF];  /* of the side that connects */
+    ls_handshake_side peer;
+    uint8_t send_key[LS_HANDSHAKE_KEY], receive_key[LS_HANDSHAKE_KEY]; /* valid when done */
+} ls_handshake;
 
 /* Draw a nonce and get ready; nothing is sent yet. */
-ls_status ls_hello_begin(ls_hello *hello, const ls_hello_args *args);
+ls_status ls_handshake_begin(ls_handshake *hello, const ls_handshake_args *args);
 
 /* Go as far as fd allows now. When *done_out is false and nothing failed, call again once fd is
- * ready for ls_hello_events(). Never reads beyond the hello. LS_EDATA: not ours, another version,
+ * ready for ls_handshake_events(). Never reads beyond the hello. LS_EDATA: not ours, another version,
  * another secret, another generation or purpose. LS_EIO: closed. LS_EDEADLINE: too slow. */
-ls_status ls_hello_step(ls_hello *hello, int fd, bool *done_out);
-int ls_hello_events(const ls_hello *hello); /* POLLIN or POLLOUT */
+ls_status ls_handshake_step(ls_handshake *hello, int fd, bool *done_out);
+int ls_handshake_events(const ls_handshake *hello); /* POLLIN or POLLOUT */
 
 /* All steps, waiting. */
-ls_status ls_hello_run(ls_hello *hello, int fd);
+ls_status ls_handshake_run(ls_handshake *hello, int fd);
 
 /* Wipe keys. The struct holds nothing else. */
-void ls_hello_release(ls_hello *hello);
+void ls_handshake_release(ls_handshake *hello);
 
 /* Whether the other side has sent anything at all. */
-bool ls_hello_heard(const ls_hello *hello);
+bool ls_handshake_heard(const ls_handshake *hello);
 
 LS_C_END
