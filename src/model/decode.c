@@ -63,7 +63,7 @@ ls_status ls_decode_open(ls_decode **decode_out, const ls_model *model, ls_pass 
     d->whole = !ls_device_describe(ls_stream_device(stream)).host_memory;
     d->host = ls_mem_array(V, sizeof *d->host);
     d->counts = ls_mem_array(V, sizeof *d->counts);
-    d->scratch = ls_mem_alloc(ls_decode_pick_bytes(model->shape.V));
+    d->scratch = ls_mem_alloc(ls_sampling_bytes(model->shape.V));
     d->held = ls_mem_array((size_t)d->cache, sizeof *d->held);
     if (!d->host || !d->counts || !d->scratch || !d->held) {
         st = LS_ENOMEM;
@@ -200,8 +200,8 @@ ls_status ls_decode_next(ls_decode *decode, const void *w, const int32_t *histor
             ls_err_hint("Its weights are damaged or training diverged: try an earlier checkpoint.");
             goto out;
         }
-    ls_decode_penalize(d->host, d->counts, V, history, n, sampling);
-    *token_out = ls_decode_pick(d->host, d->scratch, V, sampling, position);
+    ls_sampling_penalize(d->host, d->counts, V, history, n, sampling);
+    *token_out = ls_sampling_choose(d->host, d->scratch, V, sampling, position);
 out:
     return st;
 }

@@ -1,17 +1,17 @@
-/* test_decode.c -- choosing a token: exactly what a plain definition with a full sort chooses. */
+/* test_sampling.c -- choosing a token: exactly what a plain definition with a full sort chooses. */
 #include <math.h>
 #include "base/mem.h"
 #include "base/rng.h"
 #include "base/time.h"
 #include "harness.h"
-#include "model/decode.h"
+#include "model/sampling.h"
 
 enum { V = 5 };
 
 static int32_t pick_of(const float *logits, int64_t n, ls_sampling sampling, uint64_t position)
 {
-    void *scratch = ls_mem_alloc(ls_decode_pick_bytes(n));
-    int32_t token = ls_decode_pick(logits, scratch, n, &sampling, position);
+    void *scratch = ls_mem_alloc(ls_sampling_bytes(n));
+    int32_t token = ls_sampling_choose(logits, scratch, n, &sampling, position);
 
     ls_mem_free(scratch);
     return token;
@@ -82,7 +82,7 @@ static void make_logits(float *x, int64_t n, uint64_t seed, float spread, bool t
         x[i] = ties ? floorf(x[i] * spread) : x[i] * spread;
 }
 
-LS_TEST_SECONDS(decode_pick_chooses_what_sorting_all_would_choose, 60)
+LS_TEST_SECONDS(sampling_chooses_what_sorting_all_would_choose, 60)
 {
     static const double temperatures[] = {0.05, 0.7, 1, 3, 1000};
     static const int64_t ks[] = {0, 1, 2, 40, 300, 100000};
@@ -116,7 +116,7 @@ LS_TEST_SECONDS(decode_pick_chooses_what_sorting_all_would_choose, 60)
     LS_CHECK(near < count / 5);
 }
 
-LS_TEST(decode_pick_survives_odd_logits)
+LS_TEST(sampling_survives_odd_logits)
 {
     const float masked[V] = {-INFINITY, 2, -INFINITY, 1, -INFINITY};
     const float none[V] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY};
@@ -137,14 +137,14 @@ LS_TEST(decode_pick_survives_odd_logits)
         LS_CHECK(count[i] > 15);
 }
 
-LS_TEST(decode_greedy_takes_the_largest_and_the_first_of_replicas)
+LS_TEST(sampling_greedy_takes_the_largest_and_the_first_of_replicas)
 {
     const float logits[V] = {1, 3, 2, 3, -5};
 
     LS_CHECK_EQ(pick(logits, (ls_sampling){.temperature = 0, .top_p = 1}, 0), 1);
 }
 
-LS_TEST(decode_cuts_leave_the_unlikely_out)
+LS_TEST(sampling_cuts_leave_the_unlikely_out)
 {
     const float logits[V] = {1, 3, 2, 0, -5};
 
@@ -158,7 +158,7 @@ LS_TEST(decode_cuts_leave_the_unlikely_out)
     }
 }
 
-LS_TEST(decode_follows_the_probabilities)
+LS_TEST(sampling_follows_the_probabilities)
 {
     const float logits[V] = {0, 0.6931472f, -30, -30, -30}; /* 1 : 2 */
     int count[V] = {0};
@@ -169,18 +169,18 @@ LS_TEST(decode_follows_the_probabilities)
     LS_CHECK_NEAR(count[1] / 30000.0, 2.0 / 3, 0.01);
 }
 
-LS_TEST(decode_penalties_count_each_token_as_defined)
+LS_TEST(sampling_penalties_count_each_token_as_defined)
 {
     const int32_t history[] = {1, 4, 1, 3, 3, 3, 7, -1}; /* the last two are no tokens here */
     float a[V] = {5, 4, 3, -2, 0}, b[V] = {5, 4, 3, -2, 0}, c[V] = {5, 4, 3, -2, 0};
     int32_t counts[V] = {0};
 
-    ls_decode_penalize(a, counts, V, history, 8, &(ls_sampling){.repetition = 2});
+    ls_sampling_penalize(a, counts, V, history, 8, &(ls_sampling){.repetition = 2});
     const float wa[V] = {5, 2, 3, -4, 0};
-    ls_decode_penalize(b, counts, V, history, 8,
-                       &(ls_sampling){.presence = 1, .frequency = 0.5, .answer = 2});
+    ls_sampling_penalize(b, counts, V, history, 8,
+                         &(ls_sampling){.presence = 1, .frequency = 0.5, .answer = 2});
     const float wb[V] = {5, 2.5f, 3, -4.5f, 0};
-    ls_decode_penalize(c, counts, V, history, 8, &(ls_sampling){.repetition = 1});
+    ls_sampling_penalize(c, counts, V, history, 8, &(ls_sampling){.repetition = 1});
     const float wc[V] = {5, 4, 3, -2, 0};
     for (int i = 0; i < V; i++) {
         LS_CHECK_NEAR(a[i], wa[i], 0);
@@ -191,7 +191,7 @@ LS_TEST(decode_penalties_count_each_token_as_defined)
 }
 
 /* Sorting is what the choice avoids; machines under test are busy, so no absolute limit. */
-LS_TEST_SECONDS(decode_pick_of_a_large_vocabulary_is_quicker_than_sorting_it, 60)
+LS_TEST_SECONDS(sampling_of_a_large_vocabulary_is_quicker_than_sorting_it, 60)
 {
     enum { LARGE = 151936, ROUNDS = 15 };
     static const ls_sampling settings[] = {
@@ -199,14 +199,14 @@ LS_TEST_SECONDS(decode_pick_of_a_large_vocabulary_is_quicker_than_sorting_it, 60
         {.temperature = 0.8, .top_p = 0.95},
         {.temperature = 0.7, .top_k = 20, .top_p = 0.8, .min_p = 0.05}};
     float *x = ls_mem_array(LARGE, sizeof *x);
-    void *scratch = ls_mem_alloc(ls_decode_pick_bytes(LARGE));
+    void *scratch = ls_mem_alloc(ls_sampling_bytes(LARGE));
 
     make_logits(x, LARGE, 1, 3, false);
     for (size_t k = 0; k < LS_COUNT(settings); k++) {
         int64_t best = INT64_MAX;
         for (uint64_t i = 0; i < ROUNDS; i++) {
             int64_t begin = ls_time_now_ns();
-            ls_decode_pick(x, scratch, LARGE, &settings[k], i);
+            ls_sampling_choose(x, scratch, LARGE, &settings[k], i);
             best = ls_min_i64(best, ls_time_now_ns() - begin);
         }
 

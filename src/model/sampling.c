@@ -1,4 +1,4 @@
-/* decode_pick.c -- a choice among the logits of a vocabulary, without sorting it.
+/* sampling.c -- a choice among the logits of a vocabulary, without sorting it.
  *
  * Tokens stand in one order: falling logit, equal ones by number. Every cut (top-k, top-p, min-p)
  * keeps a beginning of this order, and the choice is the token at which the running sum of
@@ -14,7 +14,7 @@
  *
  *   logits 1 3 2 3 (temperature 1): order 1 3 2 0; weights 2^40 x (1, 1, e^-1, e^-2)
  *   top-p 0.5: sum 2.503, the goal 1.252 is reached at the second: tokens 1 and 3 are kept. */
-#include "model/decode.h"
+#include "model/sampling.h"
 
 #include <math.h>
 #include "base/rng.h"
@@ -47,7 +47,7 @@ typedef struct place {
     int32_t token;
 } place;
 
-size_t ls_decode_pick_bytes(int64_t V)
+size_t ls_sampling_bytes(int64_t V)
 {
     return BUCKETS * sizeof(bucket) + FEW * (sizeof(float) + sizeof(int32_t)) +
            (size_t)V * sizeof(uint64_t) + (size_t)ls_round_up(V, BLOCK) * sizeof(uint16_t);
@@ -358,8 +358,8 @@ static place cut(picker *p, const ls_sampling *s)
     return kept;
 }
 
-int32_t ls_decode_pick(const float *logits, void *scratch, int64_t V, const ls_sampling *sampling,
-                       uint64_t position)
+int32_t ls_sampling_choose(const float *logits, void *scratch, int64_t V,
+                           const ls_sampling *sampling, uint64_t position)
 {
     picker p = {.x = logits, .V = V, .buckets = scratch};
     float top, least;
@@ -403,8 +403,8 @@ static void count_all(int32_t *counts, int64_t V, const int32_t *ids, int64_t n)
             counts[ids[i]]++;
 }
 
-void ls_decode_penalize(float *logits, int32_t *counts, int64_t V, const int32_t *history,
-                        int64_t n, const ls_sampling *sampling)
+void ls_sampling_penalize(float *logits, int32_t *counts, int64_t V, const int32_t *history,
+                          int64_t n, const ls_sampling *sampling)
 {
     const ls_sampling *s = sampling;
     float factor = s->repetition > 0 ? (float)s->repetition : 1;
