@@ -25,7 +25,7 @@ program = os.environ["LINESHAFT"]
 
 
 def ranks_of(agent):
-    """The ranks that run below an agent: children of its keeper."""
+    """The ranks that run below an agent: children of its supervisor."""
     parents = {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:

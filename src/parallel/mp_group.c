@@ -488,7 +488,7 @@ static int64_t next(walk *w, const ls_mp_group *t, int64_t most, int64_t *first_
 }
 
 /* Pack what fits, or put it back; the walk stands behind it then. */
-static int64_t pack(ls_mp_group *t, walk *w, const ls_mp_group_keeper *x, bool back)
+static int64_t pack(ls_mp_group *t, walk *w, const ls_mp_group_storage *x, bool back)
 {
     int64_t used = 0, first;
 
@@ -503,7 +503,7 @@ typedef struct plain {
     float *x;
 } plain;
 
-/* ls_mp_group_keeper.copy; on a device it is queued. */
+/* ls_mp_group_storage.copy; on a device it is queued. */
 static void copy_plain(void *context, int64_t first, int64_t n, float *packed, bool back)
 {
     const plain *p = context;
@@ -518,7 +518,7 @@ static void copy_plain(void *context, int64_t first, int64_t n, float *packed, b
         ls_stream_copy_out(ls_staging_stream(p->group->staging), packed, x, bytes);
 }
 
-static ls_status sum_kind(ls_mp_group *t, const ls_mp_group_keeper *x, walk w, ls_comm *divided)
+static ls_status sum_kind(ls_mp_group *t, const ls_mp_group_storage *x, walk w, ls_comm *divided)
 {
     ls_comm *comm = w.shared ? t->shared : t->comm;
     ls_status st = LS_OK;
@@ -542,13 +542,13 @@ out:
     return st;
 }
 
-ls_status ls_mp_group_sum_kept(ls_mp_group *group, const ls_mp_group_keeper *keeper,
+ls_status ls_mp_group_sum_kept(ls_mp_group *group, const ls_mp_group_storage *storage,
                                const ls_collectives_span *spans, int n, ls_comm *divided)
 {
-    ls_status st = sum_kind(group, keeper, (walk){.spans = spans, .n = n}, divided);
+    ls_status st = sum_kind(group, storage, (walk){.spans = spans, .n = n}, divided);
 
     if (st == LS_OK && group->shared)
-        st = sum_kind(group, keeper, (walk){.spans = spans, .n = n, .shared = true}, divided);
+        st = sum_kind(group, storage, (walk){.spans = spans, .n = n, .shared = true}, divided);
     return st;
 }
 
@@ -557,6 +557,6 @@ ls_status ls_mp_group_sum(ls_mp_group *group, float *x, const ls_collectives_spa
 {
     plain all = {.group = group, .x = x};
 
-    return ls_mp_group_sum_kept(group, &(ls_mp_group_keeper){.copy = copy_plain, .context = &all},
+    return ls_mp_group_sum_kept(group, &(ls_mp_group_storage){.copy = copy_plain, .context = &all},
                                 spans, n, divided);
 }

@@ -45,11 +45,11 @@ ls_status ls_mp_group_sum(ls_mp_group *group, float *x, const ls_collectives_spa
 
 /* The same of elements that do not lie at their places: each rank copies those that it has, n from
  * the first on to packed, zeros for what is not here, or back from there. */
-typedef struct ls_mp_group_keeper {
+typedef struct ls_mp_group_storage {
     void (*copy)(void *context, int64_t first, int64_t n, float *packed, bool back);
     void *context;
-} ls_mp_group_keeper;
-ls_status ls_mp_group_sum_kept(ls_mp_group *group, const ls_mp_group_keeper *keeper,
+} ls_mp_group_storage;
+ls_status ls_mp_group_sum_kept(ls_mp_group *group, const ls_mp_group_storage *storage,
                                const ls_collectives_span *spans, int n, ls_comm *divided);
 
 /* What opening takes, for the ledger. */

@@ -33,11 +33,11 @@ sent, elements, steps = map(int, sys.argv[1:])
 own = sent // (4 * steps + 8)
 assert sent == own * (4 * steps + 8) and elements / 3 < own < elements, (sent, own, elements)" "$sent" "$elements" 28 || fail "bytes"
 grep -q '"buddy":' out || fail "not in the ledger: $(grep start out)"
-# In groups the twins have it, and nothing is sent.
-go 0 twins 4 12:KILL:1 --set mesh.zero=3 --set mesh.shard=2
-same twins
-healed twins 4
-grep -q 'buddy_bytes' twins.jsonl && fail "twins were sent copies"
+# In groups the replicas have it, and nothing is sent.
+go 0 replicas 4 12:KILL:1 --set mesh.zero=3 --set mesh.shard=2
+same replicas
+healed replicas 4
+grep -q 'buddy_bytes' replicas.jsonl && fail "replicas were sent copies"
 go 0 odd 4 12:KILL:1 --set mesh.zero=2 --set mesh.shard=2 --set heal.restarts=0
 same odd
 healed odd 3

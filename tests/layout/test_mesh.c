@@ -178,7 +178,7 @@ static void check_parts(int ranks, int64_t bucket, int64_t trained)
         LS_CHECK_EQ(ls_mesh_own(&m, trained, r), packed[r]);
 }
 
-/* Groups divide what a mesh of a group's ranks would, twins own the same, and pieces are the parts
+/* Groups divide what a mesh of a group's ranks would, replicas own the same, and pieces are the parts
  * of a mesh without groups, in turns. */
 static void check_groups(int groups, int size, int64_t bucket, int64_t trained)
 {

@@ -475,7 +475,7 @@ static int64_t slots_of(const int *merges, int ranks, int rounds)
     return slots;
 }
 
-/* Of groups, of twins, and in ordered mode one of all. */
+/* Of groups, of replicas, and in ordered mode one of all. */
 static int communicators_of(const ls_dp_args *a)
 {
     return ls_mesh_shard_groups(&a->mesh) + ls_mesh_shard_ranks(&a->mesh) + a->ordered;
@@ -579,7 +579,7 @@ static int64_t tied_of(const ls_dp_args *a, ls_mesh_part part)
 }
 
 /* What a rank sends of a step: to those who sum pieces, for each root or call; in its group, for a
- * sum or a gather; to its twins. */
+ * sum or a gather; to its replicas. */
 typedef struct ways {
     int64_t others, group, shard_replicas;
 } ways;
@@ -643,7 +643,7 @@ static void traffic(ls_world *w, ls_comm *comm)
 }
 
 /* Zero 3: each call of a rank once to the owners (ordered), a reduce-scatter in each round (fast);
- * to twins once. */
+ * to replicas once. */
 static void parted_traffic(ls_world *w, ls_comm *comm)
 {
     int n = ls_comm_ranks(comm), me = ls_comm_rank(comm);

@@ -168,7 +168,7 @@ static ls_status carry_rank(ls_step *s, int rank, float *moments, float *mesh_sl
     return st;
 }
 
-/* ls_mp_group_keeper.copy, of an array of the host. */
+/* ls_mp_group_storage.copy, of an array of the host. */
 static void copy_host(void *context, int64_t first, int64_t n, float *packed, bool back)
 {
     float *x = (float *)context + first;
@@ -193,7 +193,7 @@ static ls_status carry_all(ls_step *s, float *moments, float *mesh_slice, bool b
             st = carry_rank(s, r, moments, mesh_slice, back);
     if (st == LS_OK && replicas->rank == 0 && !back)
         st = ls_mp_group_sum_kept(s->args.ep_group,
-                                  &(ls_mp_group_keeper){.copy = copy_host, .context = mesh_slice},
+                                  &(ls_mp_group_storage){.copy = copy_host, .context = mesh_slice},
                                   spans, ls_model_common(model, 0, model->trained, spans), NULL);
     ls_mem_free(spans);
     return st;

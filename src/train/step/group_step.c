@@ -217,7 +217,7 @@ static void copy_piece(const parted *p, float *here, float *there, int64_t n, bo
         ls_stream_copy_out(p->step->args.stream, there, here, bytes);
 }
 
-/* ls_mp_group_keeper.copy */
+/* ls_mp_group_storage.copy */
 static void copy_parted(void *context, int64_t first, int64_t n, float *packed, bool back)
 {
     const parted *p = context;
@@ -249,7 +249,7 @@ static ls_status sum_range(ls_step *s, float *x, ls_range r, ls_comm *divided)
                 {s->args.tp_group, s->mp_group.spans, s->mp_group.n, divided}};
     bool packed = !s->pipeline && ls_step_divides_grads(s);
     parted own = {.step = s, .x = x, .mine = &s->parts.sums};
-    const ls_mp_group_keeper keeper = {.copy = copy_parted, .context = &own};
+    const ls_mp_group_storage storage = {.copy = copy_parted, .context = &own};
     ls_status st = LS_OK;
 
     for (size_t i = 0; i < LS_COUNT(both) && st == LS_OK; i++) {
@@ -262,7 +262,7 @@ static ls_status sum_range(ls_step *s, float *x, ls_range r, ls_comm *divided)
                 clear_others(s, x, &spans[end], &s->parts.sums);
         if (end > from)
             st = packed
-                     ? ls_mp_group_sum_kept(both[i].group, &keeper, spans + from, end - from,
+                     ? ls_mp_group_sum_kept(both[i].group, &storage, spans + from, end - from,
                                             both[i].divided)
                      : ls_mp_group_sum(both[i].group, x, spans + from, end - from, both[i].divided);
     }
@@ -273,13 +273,13 @@ ls_status ls_step_expert_spread(ls_step *s)
 {
     float *w = s->state_memory[0];
     parted own = {.step = s, .x = w, .on_device = s->discrete, .mine = &s->parts.own};
-    const ls_mp_group_keeper keeper = {.copy = copy_parted, .context = &own};
+    const ls_mp_group_storage storage = {.copy = copy_parted, .context = &own};
     bool shards = ls_step_divides_weights(s);
     ls_status st;
 
     for (int i = 0; i < s->ep_group.n && !shards; i++) /* each is one rank's: sums with zeros */
         clear_others(s, w, &s->ep_group.spans[i], &s->parts.own);
-    st = shards ? ls_mp_group_sum_kept(s->args.ep_group, &keeper, s->ep_group.spans, s->ep_group.n,
+    st = shards ? ls_mp_group_sum_kept(s->args.ep_group, &storage, s->ep_group.spans, s->ep_group.n,
                                        NULL)
                 : ls_mp_group_sum(s->args.ep_group, w, s->ep_group.spans, s->ep_group.n, NULL);
     if (st == LS_OK &&
