@@ -4,7 +4,7 @@
  *
  *     rank 0, 2   a collective fails: LS_EPEER                         one_step (train/loop.c)
  *                 state kept; step, exchange, loader closed; report    ls_recover_rejoin
- *     agent       view 2: ranks 0, 1 (started again), 2                member/recovery_policy.c
+ *     agent       view 2: ranks 0, 1 (started again), 2                recovery_policy.c
  *     0, 1, 2     ranks choose the base step; a new step opens         ls_session_regroup
  *                 loss, loss scale and state of the base step to all   ls_recover_restore_state
  *                 copies are confirmed                                 ls_replica_send_begin
