@@ -215,7 +215,7 @@ static void check_curve(ls_run_store *store, int64_t from, int64_t to, int most,
 
     LS_CHECK(n <= most);
     for (int i = 0; i < n; i++) {
-        double min = INFINITY, max = -INFINITY, sum = 0;
+        double min = (double)INFINITY, max = -(double)INFINITY, sum = 0;
         int64_t count = 0;
         for (; x <= p[i].last_x; x++) {
             if (x % 7 == 3)

@@ -337,7 +337,7 @@ ls_status ls_run_store_latest(ls_run_store *s, const char *name, int rank, doubl
         "SELECT value, x FROM points WHERE series = ?1 ORDER BY x DESC LIMIT 1";
     found_series found;
     sqlite3_stmt *q;
-    double value = NAN;
+    double value = (double)NAN;
     int64_t x = -1;
     ls_status st;
 
