@@ -4,9 +4,9 @@
  * A collective inside one node that is run at once waits with the same deadline in node/wait.c.
  * Three places detect that something hangs:
  *
- *     a call of a communicator   this file, and node/wait.c           by the deadline of the call
- *     a worker that is stopped   cluster/member/worker_channel.h                by the patience of its agent
- *     a silent machine           cluster/join/heartbeat_watch.c       by the timeout of heartbeats */
+ *     a call of a communicator   this file, and node/wait.c       by the deadline of the call
+ *     a worker that is stopped   cluster/member/worker_channel.h  by the patience of its agent
+ *     a silent machine           cluster/join/heartbeat_watch.c   by the timeout of heartbeats */
 #include "comm/comm_impl.h"
 
 #include <sched.h>

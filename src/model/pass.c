@@ -640,7 +640,7 @@ static void block_forward(const ls_pass *pass, const ls_pass_call *call, int64_t
     end_branch(pass, call, l, SITE_OUT, &at.out, b->act);
 }
 
-int ls_pass_times_again(const ls_pass_args *args, int64_t l)
+int ls_pass_times_recomputed(const ls_pass_args *args, int64_t l)
 {
     bool spared =
         l == ls_pass_end_block(args) - 1 || ls_pass_recompute_of(args, l + 1) == LS_RECOMPUTE_NONE;
@@ -651,13 +651,13 @@ int ls_pass_times_again(const ls_pass_args *args, int64_t l)
     return args->late > 0 ? 2 : 1;
 }
 
-void ls_pass_again(const ls_pass *pass, const ls_pass_call *call, int64_t l)
+void ls_pass_recompute(const ls_pass *pass, const ls_pass_call *call, int64_t l)
 {
     const ls_model_shape *s = &pass->args.model->shape;
     ls_recompute level = ls_pass_recompute_of(&pass->args, l);
     ls_pass_layers at;
 
-    if (ls_pass_times_again(&pass->args, l) == 0)
+    if (ls_pass_times_recomputed(&pass->args, l) == 0)
         return; /* no block above, nor another call, has taken the buffers */
     ls_pass_layers_of(pass->args.model, l, &at);
     first_norm(pass, call, l, true);

@@ -581,7 +581,7 @@ static void walk_down(ls_pass *pass, const ls_pass_call *call)
         head_back(pass, call);
     for (int64_t l = ls_pass_end_block(part) - 1; l >= ls_pass_lowest(part); l--) {
         ls_pass_need(call, 1 + l);
-        ls_pass_again(pass, call, l);
+        ls_pass_recompute(pass, call, l);
         block_backward(pass, call, l);
         if (l > 0)
             ls_pass_report(pass, call, 1 + l);

@@ -178,7 +178,7 @@ void ls_pass_experts_backward(const ls_pass *pass, const ls_pass_call *call, int
 /* Whether ranks that have parts of experts take the router's logits of the first of them. */
 bool ls_pass_shares_logits(const ls_pass_args *args);
 
-/* What backward reads of it, made again (ls_pass_again()). */
+/* What backward reads of it, made again (ls_pass_recompute()). */
 void ls_pass_experts_again(const ls_pass *pass, const ls_pass_call *call, int64_t l,
                            ls_recompute level);
 
@@ -275,10 +275,10 @@ ls_recompute ls_pass_recompute_of(const ls_pass_args *args, int64_t l);
 
 /* How often in a backward, of both halves together: never where no other block or call has taken
  * the buffers meanwhile. */
-int ls_pass_times_again(const ls_pass_args *args, int64_t l);
+int ls_pass_times_recomputed(const ls_pass_args *args, int64_t l);
 
 /* Make it, where the buffers that blocks share hold those of another block. */
-void ls_pass_again(const ls_pass *pass, const ls_pass_call *call, int64_t l);
+void ls_pass_recompute(const ls_pass *pass, const ls_pass_call *call, int64_t l);
 
 /* --- ranks of a split model (pass_tensor.c); on one rank nothing happens ------------------------ */
 

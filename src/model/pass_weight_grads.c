@@ -57,7 +57,7 @@ void ls_pass_backward_second(ls_pass *pass, const ls_pass_call *call)
     ls_pass_take_late(pass, call);
     for (int64_t l = ls_pass_end_block(part) - 1; l >= ls_pass_lowest(part); l--) {
         ls_pass_need(call, 1 + l);
-        ls_pass_again(pass, call, l);
+        ls_pass_recompute(pass, call, l);
         block_second(pass, call, l);
     }
     pass->late = NULL;

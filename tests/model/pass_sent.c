@@ -17,7 +17,7 @@ int64_t ls_pass_cp_sent(const ls_pass_args *args, int64_t B, int64_t T, bool bac
     int64_t low = ls_min_i64(ls_pass_lowest(args), end);
     for (int64_t l = low; l < end; l++)
         if (ls_pass_recompute_of(args, l) == LS_RECOMPUTE_FULL)
-            again += ls_pass_times_again(args, l);
+            again += ls_pass_times_recomputed(args, l);
     int64_t choices =
         args->model->shape.E > 0 && args->model->shape.balance > 0 && args->model->split.rank == 0
             ? B * args->model->shape.E * (int64_t)sizeof(int32_t)
@@ -44,7 +44,7 @@ static void count_again(const ls_pass_args *args, int64_t l, int64_t *joins, int
                         int64_t *norms)
 {
     bool full = ls_pass_recompute_of(args, l) == LS_RECOMPUTE_FULL;
-    int times = ls_pass_times_again(args, l);
+    int times = ls_pass_times_recomputed(args, l);
     bool experts = args->model->shape.E > 0; /* those of other ranks keep the rows that came */
     bool mlp_input = experts ? !ls_pass_is_ep(args) : full || !args->model->shape.gated;
 
@@ -81,7 +81,7 @@ static int64_t routes_again(const ls_pass_args *args, int64_t low, int64_t end)
 
     for (int64_t l = low; l < end && !ls_pass_is_ep(args); l++)
         if (ls_pass_recompute_of(args, l) == LS_RECOMPUTE_FULL)
-            n += ls_pass_times_again(args, l);
+            n += ls_pass_times_recomputed(args, l);
     return n;
 }
 

@@ -1,7 +1,8 @@
 /* heartbeat.h -- how long a node may be silent that gives a sign of life at regular times.
  *
  * A busy machine is late now and then; so the limit grows with how late signs were lately: eight
- * times that, if it is more than what was asked for. */
+ * times that, if it is more than what was asked for. Other places where a hang is detected are listed
+ * in comm/watchdog.c. */
 #pragma once
 #include "base/err.h"
 
