@@ -49,9 +49,10 @@ deps:
 test-deps:
 	@sh tools/deps.sh $(TEST_DEPS)
 
-# The program, and the same with fault points, which tests and scripts run.
+# The program, and the same with fault points, which tests and scripts run. The program comes first, so that
+# "make -j lineshaft build-test" has one make at a time that writes build/release.
 .PHONY: build-test
-build-test:
+build-test: | lineshaft
 	@$(MAKE) --no-print-directory $(JOBS) MODE=test found lineshaft build/test/lineshaft build/test/lineshaft-test
 test: test-deps
 	@$(MAKE) --no-print-directory build-test
