@@ -1,4 +1,4 @@
-/* time.h -- monotonic time in nanoseconds, and deadlines made of it. */
+/* time.h -- monotonic time in nanoseconds, deadlines made of it, and the clock on the wall. */
 #pragma once
 #include "base/base.h"
 #include <time.h>
@@ -15,6 +15,15 @@ static inline int64_t ls_time_now_ns(void)
 
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (int64_t)t.tv_sec * LS_NS_PER_S + t.tv_nsec;
+}
+
+/* Milliseconds since 1970. For people and for comparing hosts, never for a deadline: it may jump. */
+static inline int64_t ls_time_wall_ms(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / LS_NS_PER_MS;
 }
 
 /* Nanoseconds since this process was started (by the kernel's record, not by our first call). */

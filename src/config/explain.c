@@ -126,6 +126,18 @@ out:
     return st;
 }
 
+void ls_explain_settings(const ls_run *run, ls_json *json)
+{
+    ls_json_open(json, '{');
+    for (int i = 0; i < ls_option_count && run->origins; i++) {
+        if (run->origins[i].source == LS_RUN_DEFAULT)
+            continue;
+        ls_json_key(json, ls_options[i].key);
+        ls_value_json(&ls_options[i], run, json);
+    }
+    ls_json_close(json);
+}
+
 void ls_explain_yaml(const ls_run *run, ls_str *out)
 {
     const char *section = "";

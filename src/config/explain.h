@@ -4,6 +4,7 @@
  * resume to say which settings differ from the run that made a checkpoint. */
 #pragma once
 #include "base/hash.h"
+#include "base/json.h"
 #include "base/str.h"
 #include "config/option.h"
 
@@ -35,6 +36,9 @@ const char *ls_explain_where(const ls_run *run, const char *key);
  * all. LS_EUSAGE for a key that does not exist. */
 ls_status ls_explain_table(const ls_run *run, const char *const *keys, int n_keys, ls_str *out);
 ls_status ls_explain_json(const ls_run *run, const char *const *keys, int n_keys, ls_str *out);
+
+/* One object with the value of each key that was set, in the run file or elsewhere. */
+void ls_explain_settings(const ls_run *run, ls_json *json);
 
 /* The complete resolved run file. It loads back to the same run. */
 void ls_explain_yaml(const ls_run *run, ls_str *out);

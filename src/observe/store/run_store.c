@@ -39,14 +39,6 @@ struct ls_run_store {
 
 /* --- opening ----------------------------------------------------------------------------------- */
 
-static int64_t now_ms(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / LS_NS_PER_MS;
-}
-
 static int64_t events_bytes(const ls_run_store *s)
 {
     char path[PATH_MAX];
@@ -72,7 +64,7 @@ static bool writer_lives(ls_store_db *db)
         ls_store_db_get_int(db, "pid_start", &began) == LS_OK &&
         ls_store_db_get_int(db, "updated_ms", &updated) == LS_OK && pid > 0)
         lives = strcmp(at.p, host) == 0 ? ls_store_writer_start_of((int)pid) == began
-                                        : now_ms() - updated < ALIVE_S * 1000;
+                                        : ls_time_wall_ms() - updated < ALIVE_S * 1000;
     ls_str_release(&at);
     return lives;
 }

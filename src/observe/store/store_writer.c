@@ -144,15 +144,10 @@ out:
 
 ls_status ls_store_writer_commit(ls_store_writer *w)
 {
-    struct timespec t;
     ls_status st;
 
-    clock_gettime(CLOCK_REALTIME, &t);
     LS_TRY(st, ls_store_db_begin(&w->db), out);
-    LS_TRY(st,
-           ls_store_db_set_int(&w->db, "updated_ms",
-                               (int64_t)t.tv_sec * 1000 + t.tv_nsec / LS_NS_PER_MS),
-           out);
+    LS_TRY(st, ls_store_db_set_int(&w->db, "updated_ms", ls_time_wall_ms()), out);
     st = ls_store_db_commit(&w->db);
 out:
     if (st != LS_OK)

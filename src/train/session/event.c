@@ -2,6 +2,7 @@
 #include "train/session/event.h"
 
 #include "base/json.h"
+#include "config/explain.h"
 
 static void put_start(ls_json *j, const ls_event_start *e)
 {
@@ -63,6 +64,8 @@ static void put_start(ls_json *j, const ls_event_start *e)
             ls_json_put_int(j, e->ledger->items[i].name, e->ledger->items[i].bytes);
     ls_json_close(j);
     ls_json_put_int(j, "ledger_bytes", ls_ledger_total(e->ledger));
+    ls_json_key(j, "settings");
+    ls_explain_settings(e->run, j);
 }
 
 static void put_rank(ls_json *j, const ls_event_rank *e)
@@ -253,5 +256,7 @@ void ls_event_json(const ls_event *event, ls_str *line_out)
         put_summary(&j, &event->summary);
         break;
     }
+    if (event->time_ms > 0)
+        ls_json_put_num(&j, "time", (double)event->time_ms / 1e3);
     ls_json_close(&j);
 }

@@ -5,6 +5,7 @@
  * the run folder. Strings are borrowed for the duration of the call. */
 #pragma once
 #include "base/str.h"
+#include "config/run.h"
 #include "plan/mesh_choice.h"
 #include "plan/ledger.h"
 #include "train/step/step_clock.h"
@@ -64,6 +65,7 @@ typedef struct ls_event_start {
     int64_t loaded_most;         /* bytes that the rank which read most of it did */
     int64_t total_steps;         /* 0: no limit on steps */
     const ls_ledger *ledger;
+    const ls_run *run; /* what it sets, as far as that is not the default */
 } ls_event_start;
 
 typedef struct ls_event_rank {
@@ -187,6 +189,7 @@ typedef struct ls_event_summary {
 
 typedef struct ls_event {
     ls_event_kind kind;
+    int64_t time_ms; /* since 1970; ls_session_emit() sets it. 0: left out */
     union {
         ls_event_mesh mesh;
         ls_event_start start;

@@ -7,16 +7,20 @@
 #include <unistd.h>
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/time.h"
 #include "config/option.h"
 #include "parallel/blocking.h"
 #include "train/session/mesh_agree.h"
 #include "optim/lr_schedule.h"
 #include "train/session/model_groups.h"
 
-void ls_session_emit(ls_session *s, const ls_event *event)
+void ls_session_emit(ls_session *s, const ls_event *what)
 {
+    ls_event timed = *what, *event = &timed;
+
     if (s->mesh.rank > 0)
         return;
+    event->time_ms = ls_time_wall_ms();
     /* events.jsonl comes second: the next first rank goes on where it ends (train/replica/recover.h), so
      * a slow reader of the sink loses nothing when this process is killed. */
     if (s->args.sink)
@@ -146,7 +150,8 @@ static void emit_start(ls_session *s)
                                           .loaded_s = s->loaded.read.seconds,
                                           .loaded_most = s->loaded.most_bytes,
                                           .total_steps = s->progress.total_steps,
-                                          .ledger = &s->ledger}});
+                                          .ledger = &s->ledger,
+                                          .run = s->args.run}});
 }
 
 /* More ranks than leaves is allowed, and rarely meant; so are weights that leave a rank none. */
