@@ -103,8 +103,10 @@ static int call(ls_http_server *server)
     return fd;
 }
 
-static void say(int fd, const char *text, size_t len)
+static void say(int fd, const char *text)
 {
+    size_t len = strlen(text);
+
     while (len > 0) {
         LS_CHECK_OK(ls_sock_wait(fd, POLLOUT, ls_test_soon()));
         ssize_t n = send(fd, text, len, MSG_NOSIGNAL);
@@ -135,7 +137,7 @@ static void ask(ls_http_server *server, const char *text, const char *expected)
     ls_str answer;
 
     ls_str_init(&answer);
-    say(fd, text, strlen(text));
+    say(fd, text);
     hear(fd, NULL, &answer);
     if (!strstr(answer.p, expected))
         ls_test_fail(__FILE__, __LINE__, "\"%.80s\" gave \"%.200s\", not \"%s\"", text, answer.p,
@@ -220,8 +222,8 @@ LS_TEST(http_server_drops_slow_clients)
     int slow = call(server), half = call(server), deaf = call(server), silent = call(server);
     int64_t limit = ls_test_soon();
 
-    say(half, "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nabc", 58);
-    say(deaf, GET("/large"), strlen(GET("/large")));
+    say(half, "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nabc");
+    say(deaf, GET("/large"));
     while (ls_http_server_connections(server) < 4)
         usleep(1000);
     for (int i = 0; ls_http_server_connections(server) > 0; i++) {
@@ -257,7 +259,7 @@ LS_TEST(http_server_makes_room_in_a_full_table)
 
 static uint64_t open_stream(int fd, ls_str *heard)
 {
-    say(fd, "GET /stream HTTP/1.1\r\nHost: a\r\n\r\n", 33);
+    say(fd, "GET /stream HTTP/1.1\r\nHost: a\r\n\r\n");
     hear(fd, "first\n", heard);
     return atomic_load(&stream_of);
 }
