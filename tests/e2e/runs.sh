@@ -90,3 +90,21 @@ old=runs/owed/events.jsonl
 run 0 "$LINESHAFT" runs show "${old%/events.jsonl}"
 run 0 "$LINESHAFT" runs diff "${old%/events.jsonl}" runs/a
 says "settings were not kept"
+
+# plot: dots or letters in a terminal, a picture that an XML parser reads.
+run 0 "$LINESHAFT" plot runs/a
+says "loss, val_loss over steps"
+says "b  runs/a val_loss"
+run 0 "$LINESHAFT" plot runs/a runs/deep/b --svg ab.svg --smooth 0.5
+says "ab.svg: 2 curves"
+python3 -c 'import xml.dom.minidom as x; t = x.parse("ab.svg").documentElement
+assert t.tagName == "svg" and len([p for p in t.getElementsByTagName("path") if p.getAttribute("stroke")]) == 2' || fail "ab.svg"
+run 0 "$LINESHAFT" plot runs/a --series tokens_per_s --x time --svg -
+says "hours"
+run 2 "$LINESHAFT" plot runs/a --series los
+says 'has no values of the series "los"'
+run 2 "$LINESHAFT" plot runs/a --smooth 1
+says "--smooth takes a number"
+run 2 "$LINESHAFT" plot "${old%/events.jsonl}" --x time
+says "does not say when its steps were made"
+run 3 "$LINESHAFT" plot nothing
