@@ -293,7 +293,8 @@ ls_status ls_generate_speak(ls_generate_model *m, const ls_generate_settings *s,
         LS_TRY(st, ls_str_status(text_out), out);
     }
     if (sp.why == END_INTERRUPTED)
-        st = ls_fail(LS_EINTR, "after %lld tokens", (long long)(sp.ids->count - sp.prompt));
+        st = ls_fail(LS_EINTR, "after %lld token%s", (long long)(sp.ids->count - sp.prompt),
+                     ls_str_plural(sp.ids->count - sp.prompt));
 out:
     speech_release(&sp);
     return st;
