@@ -17,6 +17,7 @@
 #include <limits.h>
 #include <math.h>
 #include "base/file.h"
+#include "config/hub_name.h"
 #include "config/unbuilt_families.h"
 #include "config/value.h"
 
@@ -734,7 +735,8 @@ ls_status ls_hf_config_open(ls_hf_config *config_out, const char *folder)
     snprintf(path, sizeof path, "%s/config.json", folder);
     if (!ls_file_is_dir(folder)) {
         st = ls_fail(LS_EUSAGE, "\"%s\" is not a folder", folder);
-        ls_err_hint("A model is a folder with config.json and model.safetensors in it.");
+        if (!ls_hub_name_hint(folder, LS_HUB_MODEL))
+            ls_err_hint("A model is a folder with config.json and model.safetensors in it.");
         goto out;
     }
     if (!ls_file_exists(path)) {
