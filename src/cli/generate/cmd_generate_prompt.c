@@ -126,7 +126,7 @@ ls_status ls_generate_context(const ls_generate_model *m, const ls_generate_sett
 ls_status ls_generate_encode(const ls_generate_model *m, const ls_generate_settings *s,
                              const ls_str *prompt, ls_tokens *ids_out)
 {
-    int64_t T = m->model.shape.T, context;
+    int64_t T = m->model.shape.T, context = 0;
     ls_status st;
 
     LS_TRY(st, ls_generate_context(m, s, &context), out);
