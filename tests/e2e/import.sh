@@ -21,9 +21,26 @@ for file in config.json generation_config.json model.safetensors tokenizer.json 
     [ -f "hf/$file" ] || fail "no $file"
 done
 run 0 "$LINESHAFT" import hf ours
+says "plausible?"
 says "llama, 47,264 parameters"
 says "fingerprint  verified"
 says "$hash"
+cp -r hf blank
+rm blank/lineshaft_fingerprint.json
+python3 - <<'PY'
+import json, random, struct
+random.seed(1)
+data = bytearray(open("blank/model.safetensors", "rb").read())
+n = struct.unpack("<Q", data[:8])[0]
+for name, row in json.loads(data[8:8 + n]).items():
+    if name != "__metadata__" and len(row["shape"]) > 1:
+        begin, end = (8 + n + at for at in row["data_offsets"])
+        data[begin:end] = b"".join(struct.pack("<f", random.gauss(0, 0.02)) for _ in range((end - begin) // 4))
+open("blank/model.safetensors", "wb").write(data)
+PY
+run 0 "$LINESHAFT" import blank blank.ours
+says "plausible?   no: loss"
+says "it is untrained, or these weights and this tokenizer do not belong together"
 run 0 "$LINESHAFT" ckpt verify ours
 run 0 "$LINESHAFT" generate hf -p "Once" -n 8 --seed 3
 cp out told
@@ -167,7 +184,7 @@ run 4 "$LINESHAFT" import small x
 says "is missing: model.safetensors.index.json names it"
 head -c 20000 hf/model.safetensors >back/model.safetensors
 run 4 "$LINESHAFT" import back x
-says "ends behind the end of the file"
+says "is cut off: it has"
 [ ! -e x ] || fail "a failed command left something"
 
 # A command that was killed leaves a folder under another name; the next one removes it.
