@@ -49,6 +49,8 @@ static ls_status show_page(const ls_args *args, bool mistake)
         ls_help_command(args->command, &term, &text);
     else
         ls_help_overview(&term, &text);
+    if (!args->command)
+        ls_term_fold(&term, &text);
     if (mistake)
         fputs(text.p, stderr);
     else

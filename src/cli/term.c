@@ -72,17 +72,23 @@ static size_t bytes_of_columns(const char *p, size_t len, int columns)
     return i;
 }
 
-/* Where to break: before the last word that does not fit; len: all fits, or one long word. */
+/* Where to break: before a column of a table, else before the last word that does not fit; len: all
+ * fits, or one long word. */
 static size_t find_break(const char *p, size_t len, int columns)
 {
-    size_t fits = bytes_of_columns(p, len, columns), begin = strspn(p, " ");
+    size_t fits = bytes_of_columns(p, len, columns), begin = strspn(p, " "), word = 0;
 
     if (fits == len)
         return len;
     for (size_t at = fits; at > begin; at--)
-        if (p[at] == ' ' && p[at - 1] != ' ')
-            return at;
-    size_t word = begin + strcspn(p + begin, " \n");
+        if (p[at] == ' ' && p[at - 1] != ' ') {
+            word = word ? word : at;
+            if (p[at + 1] == ' ')
+                return at;
+        }
+    if (word)
+        return word;
+    word = begin + strcspn(p + begin, " \n");
     return word < len ? word : len;
 }
 
@@ -96,9 +102,7 @@ void ls_term_fold(const ls_term *term, ls_str *text)
     ls_str_init(&folded);
     for (const char *p = text->p; *p;) {
         size_t len = strcspn(p, "\n"), at = find_break(p, len, term->width);
-        size_t in = strspn(p, " ") + FURTHER;
-        if ((int)in > term->width / 2)
-            in = FURTHER;
+        size_t lead = strspn(p, " "), in = (lead < FURTHER ? lead : FURTHER) + FURTHER;
         for (;;) {
             ls_str_append_bytes(&folded, p, at);
             len -= at + strspn(p + at, " ");

@@ -34,7 +34,9 @@ LS_TEST(term_breaks_wide_lines_between_words)
     const char *const table = "step  saved  size\n  12  today  9.7 MiB\n";
 
     check_fold(40, true, table, table);
-    check_fold(18, true, table, "step  saved  size\n  12  today  9.7\n      MiB\n");
+    check_fold(18, true, table,
+               "step  saved  size\n  12  today\n      9.7 MiB\n"); /* whole columns */
+    check_fold(9, true, "no columns here\n", "no\n    columns\n    here\n");
     check_fold(12, true, table, "step  saved\n    size\n  12  today\n      9.7\n      MiB\n");
     check_fold(12, false, table, table);
     check_fold(8, true, "averylongname x\n\nb", "averylongname\n    x\n\nb"); /* no word is cut */
