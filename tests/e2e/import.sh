@@ -154,6 +154,18 @@ says "Give a Hugging Face folder"
 run 2 "$LINESHAFT" generate nowhere
 says "Give a Hugging Face folder"
 mkdir empty
+run 2 "$LINESHAFT" import Qwen/Qwen2.5-0.5B x
+says 'hint: If it is a model of the Hugging Face Hub, download it first: `hf download Qwen/Qwen2.5-0.5B --local-dir Qwen2.5-0.5B`, then name that folder.'
+run 2 "$LINESHAFT" generate Qwen/Qwen2.5-0.5B -p x
+says 'hf download Qwen/Qwen2.5-0.5B'
+run 2 "$LINESHAFT" train --set model.import=Qwen/Qwen2.5-0.5B --set out=x
+says 'hf download Qwen/Qwen2.5-0.5B'
+run 2 "$LINESHAFT" train --set data.tokenizer=Qwen/Qwen2.5-0.5B --set out=x
+says 'hf download Qwen/Qwen2.5-0.5B'
+run 2 "$LINESHAFT" train --set data.text=roneneldan/TinyStories --set out=x
+says 'hf download --repo-type dataset roneneldan/TinyStories'
+run 2 "$LINESHAFT" generate runs/nobody -p x
+grep -q 'hf download' err && fail "a mistyped path is taken for a name of the Hub: $(cat err)"
 run 2 "$LINESHAFT" import empty x
 says "there is no model in \"empty\""
 run 2 "$LINESHAFT" import hf ours
