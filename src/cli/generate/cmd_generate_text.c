@@ -192,7 +192,8 @@ static ls_status read_prompt(speech *sp)
          i++) /* a chat's answer is its own text */
         if (!ls_tokenizer_is_special(m->tokenizer, sp->ids->ids[i]))
             LS_TRY(st, ls_tokenizer_stream_feed(&sp->stream, sp->ids->ids[i], &sp->piece), out);
-    for (int64_t n = PIECE; n < sp->prompt && !stop_asked; n += PIECE)
+    /* From what the cache holds on: to read less would make it forget the rest. */
+    for (int64_t n = sp->held + PIECE; n < sp->prompt && !stop_asked; n += PIECE)
         LS_TRY(st, ls_decode_read(m->decode, m->weights, sp->ids->ids, n), out);
 out:
     return st;
