@@ -253,7 +253,7 @@ hosts-int8-zero1      gpt2       lab=2 n=4 train.reduce=fast exchange.compress=i
 hosts-topk            gpt2       lab=2 n=2 train.reduce=fast exchange.compress=topk exchange.topk=0.05
 hosts-int8-goes-on    gpt2       lab=2 n=2 train.reduce=fast exchange.compress=int8 train.steps=5 | lab=2 n=2 train.reduce=fast exchange.compress=int8
 hosts-int8-pays       gpt2       lab=2 train.reduce=fast exchange.compress=int8 train.steps=5 | n=3 train.reduce=fast exchange.compress=int8
-hosts-topk-zero1      gpt2       lab=2 n=2 train.reduce=fast exchange.compress=topk train.steps=5 | lab=2 n=1 train.reduce=fast exchange.compress=topk mesh.zero=1
+hosts-topk-zero1      gpt2       lab=2 n=2 train.reduce=fast exchange.compress=topk exchange.topk=0.01 train.steps=5 | lab=2 n=1 train.reduce=fast exchange.compress=topk exchange.topk=0.01 mesh.zero=1
 
 # Runs that stop and go on, also on another mesh.
 goes-on               gpt2       train.steps=4 | train.steps=10

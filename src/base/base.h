@@ -34,6 +34,20 @@ static inline int64_t ls_max_i64(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
+/* Bytes in LS_MIB or another unit, to a tenth. What is needed is rounded up and what is there down, so
+ * that too little never reads like enough: "needs 1.6 MiB, 1.5 MiB free". */
+static inline double ls_size_up(int64_t bytes, int64_t unit)
+{
+    int64_t rest = bytes % unit;
+
+    return (double)(bytes / unit) + (double)((rest * 10 + unit - 1) / unit) / 10;
+}
+
+static inline double ls_size_down(int64_t bytes, int64_t unit)
+{
+    return (double)(bytes / unit) + (double)(bytes % unit * 10 / unit) / 10;
+}
+
 /* Smallest multiple of step that is >= n. */
 static inline int64_t ls_round_up(int64_t n, int64_t step)
 {

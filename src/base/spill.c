@@ -47,9 +47,9 @@ static int take_room(int fd, int64_t bytes)
 static ls_status fail_room(const char *dir, int64_t bytes, const char *what)
 {
     struct statvfs fs;
-    double left = statvfs(dir, &fs) == 0 ? (double)fs.f_bavail * (double)fs.f_frsize : 0;
+    int64_t left = statvfs(dir, &fs) == 0 ? (int64_t)(fs.f_bavail * fs.f_frsize) : 0;
     ls_status st = ls_fail_sys(LS_EIO, "cannot take %.1f MiB in \"%s\" for %s (%.1f MiB are free)",
-                               (double)bytes / (double)LS_MIB, dir, what, left / (double)LS_MIB);
+                               ls_size_up(bytes, LS_MIB), dir, what, ls_size_down(left, LS_MIB));
 
     ls_err_hint("Free some space there, or choose a folder on another disk.");
     return st;

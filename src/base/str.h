@@ -32,6 +32,12 @@ void ls_str_printf(ls_str *s, const char *fmt, ...) LS_PRINTF(2, 3);
 /* LS_ENOMEM when an append was lost since init or clear. */
 ls_status ls_str_status(const ls_str *s);
 
+/* "" for one, else "s": the end of a noun behind a number. */
+static inline const char *ls_str_plural(int64_t n)
+{
+    return n == 1 ? "" : "s";
+}
+
 /* Edit distance between two names with case ignored: the base of "did you mean". */
 int ls_str_distance(const char *a, const char *b);
 

@@ -78,8 +78,8 @@ static ls_status plan(const ls_ckpt *ckpt, const ls_ckpt_store *to, state *had,
     LS_TRY(st, ls_file_free_bytes(to->dir, &left), out);
     if (left < copied->bytes_copied) {
         st = ls_fail(LS_EIO, "cannot copy step %lld to \"%s\": needs %.1f MiB, %.1f MiB free",
-                     (long long)ckpt->info.step, to->dir,
-                     (double)copied->bytes_copied / (double)LS_MIB, (double)left / (double)LS_MIB);
+                     (long long)ckpt->info.step, to->dir, ls_size_up(copied->bytes_copied, LS_MIB),
+                     ls_size_down(left, LS_MIB));
         ls_err_hint("Free some space there; what has been copied already need not be again.");
     }
 out:

@@ -682,8 +682,8 @@ static ls_status reserve(work *s)
     }
     if (left < need) {
         st = ls_fail(LS_EIO, "cannot save step %lld in \"%s\": needs %.1f MiB, %.1f MiB free",
-                     (long long)s->how->step, s->store->dir, (double)need / (double)LS_MIB,
-                     (double)left / (double)LS_MIB);
+                     (long long)s->how->step, s->store->dir, ls_size_up(need, LS_MIB),
+                     ls_size_down(left, LS_MIB));
         ls_err_hint("Free some space there, or keep fewer checkpoints.");
     }
 out:

@@ -65,18 +65,28 @@ static ls_status damaged(const char *name, const char *why)
     return ls_fail(LS_EDATA, "\"%s\" is not a valid safetensors file: %s", name, why);
 }
 
+/* least: bytes that it must have, as far as can be seen. */
+static ls_status cut_off(const char *name, int64_t have, int64_t least)
+{
+    ls_status st = ls_fail(LS_EDATA, "\"%s\" is cut off: it has %lld of at least %lld bytes", name,
+                           (long long)have, (long long)least);
+
+    ls_err_hint("Copy or download it again, and compare its size with the original.");
+    return st;
+}
+
 ls_status ls_safetensors_head_bytes(const void *first8, int64_t file_bytes, const char *name,
                                     int64_t *bytes_out)
 {
     uint64_t n;
 
     if (file_bytes < 8)
-        return damaged(name, "it is shorter than 8 bytes");
+        return cut_off(name, file_bytes, 8);
     memcpy(&n, first8, 8);
     if (n > LS_SAFETENSORS_HEADER_LIMIT)
         return damaged(name, "its header is longer than 100,000,000 bytes");
     if ((int64_t)n > file_bytes - 8)
-        return damaged(name, "its header does not end inside the file");
+        return cut_off(name, file_bytes, 8 + (int64_t)n);
     *bytes_out = 8 + (int64_t)n;
     return LS_OK;
 }
@@ -200,8 +210,16 @@ static int by_name(const void *a, const void *b)
  *     a [0, 60)   b [50, 100)      an overlap    a [0, 60)                 40 bytes behind the last */
 static ls_status check_tiling(ls_safetensors *file, int64_t file_bytes, const char *name)
 {
-    int64_t at = 0, room = file_bytes - file->data_begin;
+    int64_t at = 0, end = 0, room = file_bytes - file->data_begin;
 
+    for (int i = 0; i < file->count; i++)
+        end = ls_max_i64(end, file->entries[i].end);
+    if (end > room) {
+        ls_status st = ls_fail(LS_EDATA, "\"%s\" is cut off: it has %lld of %lld bytes", name,
+                               (long long)file_bytes, (long long)(file->data_begin + end));
+        ls_err_hint("Copy or download it again, and compare its size with the original.");
+        return st;
+    }
     qsort(file->entries, (size_t)file->count, sizeof *file->entries, by_offset);
     for (int i = 0; i < file->count; i++) {
         ls_safetensors_entry *e = &file->entries[i];
@@ -210,9 +228,6 @@ static ls_status check_tiling(ls_safetensors *file, int64_t file_bytes, const ch
                            name, (long long)e->begin,
                            e->begin < at ? "inside another tensor" : "after a hole");
         at = e->end;
-        if (at > room)
-            return ls_fail(LS_EDATA, "tensor \"%s\" in \"%s\" ends behind the end of the file",
-                           e->name, name);
         e->begin += file->data_begin;
         e->end += file->data_begin;
     }
@@ -235,7 +250,7 @@ ls_status ls_safetensors_parse_header(ls_safetensors *file, const void *bytes, s
     *file = (ls_safetensors){.count = 0};
     ls_arena_init(&file->arena);
     if (have < 8)
-        return damaged(name, "it is shorter than 8 bytes");
+        return cut_off(name, file_bytes, 8);
     LS_TRY(st, ls_safetensors_head_bytes(bytes, file_bytes, name, &file->data_begin), out);
     LS_BUG_IF((int64_t)have < file->data_begin, "the header is not in memory");
     if (file->data_begin == 8 || text[0] != '{') {

@@ -43,6 +43,21 @@ static const ls_flag *find_letter(const ls_command *command, char letter)
     return NULL;
 }
 
+/* Letters that a flag has lost, because they mean something else in other commands. They are read,
+ * with a note, and shown nowhere. */
+static const ls_flag *find_old_letter(const ls_command *command, char letter)
+{
+    static const struct {
+        char letter;
+        const char *command, *flag;
+    } rows[] = {{'n', "prune", "dry-run"}};
+
+    for (size_t i = 0; command && i < LS_COUNT(rows); i++)
+        if (rows[i].letter == letter && strcmp(rows[i].command, command->name) == 0)
+            return find_flag(command, rows[i].flag, strlen(rows[i].flag));
+    return NULL;
+}
+
 static const ls_flag *must_find(const ls_args *args, const char *name)
 {
     const ls_flag *flag = find_flag(args->command, name, strlen(name));
@@ -325,6 +340,9 @@ static ls_status parse_short(ls_args *args, int argc, const char *const *argv, i
 
     for (const char *p = argv[*i] + 1; *p; p++) {
         const ls_flag *flag = find_letter(args->command, *p);
+        if (!flag && (flag = find_old_letter(args->command, *p)) != NULL)
+            fprintf(stderr, "lineshaft: note: write --%s: -%c is how many in other commands\n",
+                    flag->name, *p);
         if (!flag) {
             char shown[4] = {'-', *p};
             return unknown_flag(args->command, shown, NULL);

@@ -2,6 +2,7 @@
 #include "cli/cmds.h"
 
 #include "cli/load_run.h"
+#include "cli/term.h"
 #include "config/explain.h"
 #include "config/runfile.h"
 #include "config/check.h"
@@ -80,6 +81,8 @@ static ls_status run_explain(const ls_args *args, ls_str *out)
         st = ls_explain_json(&run, keys, n, out);
     else
         st = ls_explain_table(&run, keys, n, out);
+    if (!ls_args_has(args, "json") && !ls_args_has(args, "yaml"))
+        ls_term_fold_stdout(args, out);
     ls_runfile_release(&run);
 out:
     return st;

@@ -279,6 +279,8 @@ static ls_status run_inspect(const ls_args *args, ls_str *out)
         inspect_json(&shard, &text, sound == LS_OK, out);
     else
         inspect_text(&shard, &text, sound == LS_OK, out);
+    if (!ls_args_has(args, "json"))
+        ls_term_fold_stdout(args, out);
     LS_TRY(st, ls_term_print(out), out);
     if (sound != LS_OK)
         st = ls_err_adopt(&reason);

@@ -21,6 +21,27 @@ static void say_tokenizer(const ls_hf_import_report *r, ls_str *out)
     ls_str_append_char(out, '\n');
 }
 
+/* Whether it knows English, beside a model that finds all tokens equally likely. */
+static void say_verdict(const ls_hf_import_report *r, ls_str *out)
+{
+    double ignorant = log((double)r->vocab);
+
+    ls_str_printf(out,
+                  "plausible?   %s: loss %.2f on %lld tokens of plain English; a model that "
+                  "knows nothing has %.2f\n",
+                  r->loss < 0.6 * ignorant   ? "yes"
+                  : r->loss < 0.9 * ignorant ? "hardly"
+                                             : "no",
+                  r->loss, (long long)r->loss_tokens, ignorant);
+    if (r->loss >= 0.9 * ignorant)
+        ls_str_append(out,
+                      "             it is untrained, or these weights and this tokenizer do not "
+                      "belong together\n");
+    else if (r->loss >= 0.6 * ignorant)
+        ls_str_append(out, "             it was trained little, or on something else than "
+                           "English\n");
+}
+
 static void say_proof(const ls_hf_import_report *r, ls_str *out)
 {
     if (r->proof == LS_HF_IMPORT_PROVED)
@@ -32,10 +53,7 @@ static void say_proof(const ls_hf_import_report *r, ls_str *out)
         ls_str_append(out, "fingerprint  none came with the model; one was made from this "
                            "import\n");
     if (!isnan(r->loss) && r->loss_tokens)
-        ls_str_printf(out,
-                      "plausible?   loss %.2f on %lld tokens of plain English; a model that knows "
-                      "nothing has %.2f\n",
-                      r->loss, (long long)r->loss_tokens, log((double)r->vocab));
+        say_verdict(r, out);
 }
 
 static void say_next(const ls_hf_import_report *r, const char *to, ls_str *out)
@@ -59,14 +77,15 @@ static ls_status run_import(const ls_args *args, ls_str *out)
     ls_str_printf(out, "imported %s to %s in %.1f s\n", from, to, r.seconds);
     ls_str_printf(out, "model        %s, ", ls_option_find("model.family")->names[r.family]);
     ls_cmd_data_put_count(out, r.parameters);
-    ls_str_printf(out, " parameters: %lld layers, width %lld, context %lld, vocabulary %lld\n",
-                  (long long)r.layers, (long long)r.width, (long long)r.context,
-                  (long long)r.vocab);
+    ls_str_printf(out, " parameters: %lld layer%s, width %lld, context %lld, vocabulary %lld\n",
+                  (long long)r.layers, ls_str_plural(r.layers), (long long)r.width,
+                  (long long)r.context, (long long)r.vocab);
     ls_str_printf(out, "weights      %s in %d file%s, kept as F32; hash %s\n", r.dtype, r.files,
                   r.files == 1 ? "" : "s", r.weights_hash);
     say_tokenizer(&r, out);
     say_proof(&r, out);
-    say_next(&r, to, out);
+    ls_term_fold_stdout(args, out);
+    say_next(&r, to, out); /* commands to copy stay in one piece */
 out:
     return st;
 }

@@ -38,7 +38,7 @@ typedef struct ls_command {
     const ls_flag *flags;  /* ends with a row whose name is NULL; NULL: none */
     const struct ls_command *const *subs; /* NULL-terminated; NULL: a leaf */
     /* What it appends to out is printed when it succeeds. One that prints as it goes, or prints and
-     * then fails, calls ls_term_print() itself. */
+     * then fails, calls ls_term_print() itself. LS_EFAIL without an error record: the answer is no. */
     ls_status (*run)(const ls_args *args, ls_str *out);
 } ls_command;
 

@@ -49,6 +49,8 @@ static ls_status show_page(const ls_args *args, bool mistake)
         ls_help_command(args->command, &term, &text);
     else
         ls_help_overview(&term, &text);
+    if (!args->command)
+        ls_term_fold(&term, &text);
     if (mistake)
         fputs(text.p, stderr);
     else
@@ -105,7 +107,8 @@ int ls_dispatch_main(int argc, const char *const *argv)
         st = run(&args);
     if ((fflush(stdout) != 0 || ferror(stdout)) && st == LS_OK)
         st = ls_fail_sys(LS_EIO, "cannot write to standard output");
-    if (st != LS_OK &&
+    /* A command that has printed its answer may leave it to the exit code to say no. */
+    if (st != LS_OK && ls_err_last()->code != LS_OK &&
         !ls_error_channel_send(ls_err_last())) /* a worker's agent shows the first cause */
         ls_report_error(ls_err_last(), &term);
     ls_log_set_sink(NULL, NULL, LS_LOG_WARN);

@@ -18,7 +18,8 @@ const ls_help_page ls_help_pages[] = {
 
 const ls_help_exit ls_help_exits[] = {
     {LS_OK, "The work is done."},
-    {LS_EFAIL, "A failure that has no exit code of its own."},
+    {LS_EFAIL, "A failure that has no exit code of its own; of `ckpt diff`: the checkpoints "
+               "differ."},
     {LS_EUSAGE, "The command line or the run file makes no sense as written, or names a file that "
                 "does not exist; nothing was created."},
     {LS_EIO, "The operating system refused: a file cannot be opened, read or written, the disk is "
@@ -277,6 +278,41 @@ void ls_help_command(const ls_command *command, const ls_term *term, ls_str *out
     }
 }
 
+/* The commands of a list whose -n is this flag: "train, plan mesh". */
+static void list_counting(const ls_command *const *list, const char *group, const char *name,
+                          bool *first, ls_str *out)
+{
+    for (; *list; list++) {
+        for (const ls_flag *f = (*list)->flags; f && f->name; f++)
+            if (f->letter == 'n' && strcmp(f->name, name) == 0) {
+                ls_str_printf(out, "%s%s%s%s", *first ? "" : ", ", group, *group ? " " : "",
+                              (*list)->name);
+                *first = false;
+            }
+        if ((*list)->subs)
+            list_counting((*list)->subs, (*list)->name, name, first, out);
+    }
+}
+
+/* -n always is how many; of what depends on the command. */
+static void put_counting(const ls_term *term, ls_str *out)
+{
+    static const char *const names[] = {"ranks", "tokens", "count"};
+
+    heading(term, "What -n N counts", out);
+    for (size_t i = 0; i < LS_COUNT(names); i++) {
+        char name[24];
+        bool first = true;
+        ls_str commands;
+        ls_str_init(&commands);
+        ls_str_append(&commands, "in ");
+        list_counting(ls_commands, "", names[i], &first, &commands);
+        snprintf(name, sizeof name, "--%s", names[i]);
+        entry(term, name, 8, commands.p, out);
+        ls_str_release(&commands);
+    }
+}
+
 void ls_help_overview(const ls_term *term, ls_str *out)
 {
     int width = 0;
@@ -289,6 +325,7 @@ void ls_help_overview(const ls_term *term, ls_str *out)
     put_commands(ls_commands, term, out);
     heading(term, "Flags of every command", out);
     put_flags(ls_args_globals, term, out);
+    put_counting(term, out);
     heading(term, "More help", out);
     for (const ls_help_page *p = ls_help_pages; p->name; p++)
         width = (int)ls_max_i64(width, (int64_t)strlen(p->name));

@@ -13,7 +13,8 @@ static const struct {
 } rows[] = {
     {"max_tokens max_new_tokens n_predict num_tokens n_tokens max_length max_gen_len length",
      "tokens"},
-    {"temp", "temperature"},
+    {"temp greedy", "temperature"},
+    {"interactive conversation", "chat"},
     {"repeat_penalty rep_pen", "repetition-penalty"},
     {"ctx_size ctx n_ctx max_seq_len", "context"},
     {"file input_file", "prompt-file"},
@@ -37,6 +38,8 @@ static const struct {
     {"model model_path model_name_or_path ckpt checkpoint m", "The model is an argument"},
     {"resume resume_from_checkpoint",
      "A run resumes by itself from the newest checkpoint in its folder"},
+    {"step checkpoint_step global_step",
+     "An earlier step is named by its manifest, RUN/checkpoints/step-*.json"},
 };
 
 static const ls_flag *own_flag(const ls_command *command, const char *name)
@@ -60,7 +63,7 @@ static void show_flag(const ls_flag *flag, ls_str *out)
 /* "MODEL", "RUN": the arguments of the command name what the sentence is about. */
 static bool sentence_fits(const ls_command *command, size_t i)
 {
-    static const char *const about[] = {"RUN", "MODEL", "RUN"};
+    static const char *const about[] = {"RUN", "MODEL", "RUN", "MODEL"};
 
     return command && command->arguments && strstr(command->arguments, about[i]);
 }
@@ -81,8 +84,11 @@ static bool suggest_setting(const char *word, ls_str *out)
 {
     const ls_option *row = own_option(word);
 
-    if (ls_other_names_suggest(word, true, out))
+    if (ls_other_names_suggest(word, "", out))
         return true;
+    const char *meant = row ? NULL : ls_other_names_of_section(word, "");
+    if (meant)
+        row = ls_option_find(meant);
     if (row)
         ls_str_printf(out, "Write --set %s=VALUE.", row->key);
     return row;

@@ -19,6 +19,7 @@ void ls_progress_init(ls_progress *progress, const ls_args *args)
 {
     *progress = (ls_progress){.quiet = ls_args_has(args, "quiet"),
                               .verbose = ls_args_has(args, "verbose"),
+                              .first_loss = (double)NAN,
                               .val_loss = (double)NAN};
     ls_term_init(&progress->term, STDOUT_FILENO, args);
 }
@@ -70,8 +71,9 @@ static void show_run(const ls_event_start *e)
         printf(", %s of them trained", trained);
     printf(", vocabulary %lld\n", (long long)e->vocab);
     printf("data    %s tokens to train on, %s to validate\n", train, validation);
-    printf("batch   %lld sequences of %lld tokens, in leaves of %lld, %lld per call\n",
-           (long long)e->sequences, (long long)e->context, (long long)e->leaf, (long long)e->group);
+    printf("batch   %lld sequence%s of %lld tokens, in leaves of %lld, %lld per call\n",
+           (long long)e->sequences, ls_str_plural(e->sequences), (long long)e->context,
+           (long long)e->leaf, (long long)e->group);
     if (e->recompute.chosen || strcmp(e->recompute.level, "none") != 0) {
         printf("        recompute %s", e->recompute.level);
         if (strcmp(e->recompute.level, "none") != 0)
@@ -258,6 +260,8 @@ static void show_step(ls_progress *p, const ls_event_step *e)
     ls_str line;
 
     smooth(p, e);
+    if (isnan(p->first_loss))
+        p->first_loss = e->loss;
     if (p->quiet || (!last && p->shown_ns && now - p->shown_ns < wait))
         return;
     p->shown_ns = now;
@@ -322,7 +326,7 @@ static void show_ranks(const ls_event_balance *e)
     printf("ranks   %d, with %lld", e->ranks, (long long)least);
     if (most > least)
         printf(" to %lld", (long long)most);
-    printf(" of %lld sequences\n", (long long)e->sequences);
+    printf(" of %lld sequence%s\n", (long long)e->sequences, ls_str_plural(e->sequences));
     for (int r = 0; r < e->ranks; r++) {
         if (e->slices[r].ratio < SLOW || slow++ == SLOW_SHOWN)
             continue;
@@ -331,7 +335,7 @@ static void show_ranks(const ls_event_balance *e)
     }
 }
 
-static void show_summary(const ls_event_summary *e)
+static void show_summary(const ls_progress *p, const ls_event_summary *e)
 {
     char took[24], speed[16];
 
@@ -349,6 +353,10 @@ static void show_summary(const ls_event_summary *e)
         printf(fabs(e->val_loss) < 1000 ? ", validation loss %.4f" : ", validation loss %.4g",
                e->val_loss);
     printf("\n");
+    if (e->steps_here > 1 && e->loss > 1.1 * p->first_loss)
+        printf("        training diverged: the loss was %.4g at first; lower train.lr or lengthen "
+               "train.warmup\n",
+               p->first_loss);
     if (e->steps_here > 0)
         printf("speed   %s tok/s (%s); %lld step%s in %s, the first after %.2f s\n", speed,
                e->is_mean ? "mean" : "median", (long long)e->steps_here,
@@ -366,9 +374,11 @@ static void show_summary(const ls_event_summary *e)
                (long long)e->exchanges, e->exchanges == 1 ? "" : "s",
                (double)e->exchange_bytes / (double)LS_MIB);
     if (e->pushes > 0)
-        printf("pushed  %lld times; the first rank sent %.2f MiB to servers and workers and saw a "
-               "rank %lld steps ahead\n",
-               (long long)e->pushes, (double)e->push_bytes / (double)LS_MIB, (long long)e->ahead);
+        printf("pushed  %lld time%s; the first rank sent %.2f MiB to servers and workers and saw a "
+               "rank %lld step%s ahead\n",
+               (long long)e->pushes, ls_str_plural(e->pushes),
+               (double)e->push_bytes / (double)LS_MIB, (long long)e->ahead,
+               ls_str_plural(e->ahead));
     if (e->sent_bytes > 0)
         printf("traffic %.2f MiB sent, %.2f MiB received by the first rank, between machines\n",
                (double)e->sent_bytes / (double)LS_MIB, (double)e->received_bytes / (double)LS_MIB);
@@ -433,7 +443,7 @@ void ls_progress_event(void *context, const ls_event *event)
     case LS_EVENT_SUMMARY:
         clear_bar(p);
         if (!p->quiet)
-            show_summary(&event->summary);
+            show_summary(p, &event->summary);
         break;
     case LS_EVENT_RANK:
     case LS_EVENT_BALANCE:

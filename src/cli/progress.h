@@ -11,6 +11,7 @@ typedef struct ls_progress {
     bool quiet, verbose;
     bool drawn;                  /* the bar is on the screen */
     int64_t shown_ns;            /* when it was last drawn */
+    double first_loss;           /* of this start; NaN: none yet */
     double val_loss;             /* last one; NaN: none */
     double smooth_ms;            /* of a step */
     double split[LS_STEP_TIMES]; /* smoothed ms of each part */

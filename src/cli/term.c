@@ -51,6 +51,88 @@ void ls_term_text(const unsigned char *text, size_t len, FILE *to)
     }
 }
 
+/* How many bytes of a line fit into so many columns. Bytes that continue a character, and what sets a
+ * style, take none. */
+static size_t bytes_of_columns(const char *p, size_t len, int columns)
+{
+    size_t i = 0;
+
+    while (i < len) {
+        if (p[i] == '\033') {
+            while (i < len && p[i] != 'm')
+                i++;
+            i += i < len;
+            continue;
+        }
+        bool begins = ((unsigned char)p[i] & 0xc0) != 0x80;
+        if (begins && columns-- == 0)
+            break;
+        i++;
+    }
+    return i;
+}
+
+/* Where to break: before a column of a table, else before the last word that does not fit; len: all
+ * fits, or one long word. */
+static size_t find_break(const char *p, size_t len, int columns)
+{
+    size_t fits = bytes_of_columns(p, len, columns), begin = strspn(p, " "), word = 0;
+
+    if (fits == len)
+        return len;
+    for (size_t at = fits; at > begin; at--)
+        if (p[at] == ' ' && p[at - 1] != ' ') {
+            word = word ? word : at;
+            if (p[at + 1] == ' ')
+                return at;
+        }
+    if (word)
+        return word;
+    word = begin + strcspn(p + begin, " \n");
+    return word < len ? word : len;
+}
+
+void ls_term_fold(const ls_term *term, ls_str *text)
+{
+    enum { FURTHER = 4 };
+    ls_str folded;
+
+    if (!term->tty || ls_str_status(text) != LS_OK)
+        return;
+    ls_str_init(&folded);
+    for (const char *p = text->p; *p;) {
+        size_t len = strcspn(p, "\n"), at = find_break(p, len, term->width);
+        size_t lead = strspn(p, " "), in = (lead < FURTHER ? lead : FURTHER) + FURTHER;
+        for (;;) {
+            ls_str_append_bytes(&folded, p, at);
+            len -= at + strspn(p + at, " ");
+            p += at + strspn(p + at, " ");
+            if (len == 0)
+                break;
+            ls_str_printf(&folded, "\n%*s", (int)in, "");
+            at = find_break(p, len, term->width - (int)in);
+        }
+        if (*p == '\n') {
+            ls_str_append_char(&folded, '\n');
+            p++;
+        }
+    }
+    if (ls_str_status(&folded) == LS_OK) { /* else it is shown as it is */
+        ls_str swap = *text;
+        *text = folded;
+        folded = swap;
+    }
+    ls_str_release(&folded);
+}
+
+void ls_term_fold_stdout(const ls_args *args, ls_str *text)
+{
+    ls_term term;
+
+    ls_term_init(&term, STDOUT_FILENO, args);
+    ls_term_fold(&term, text);
+}
+
 const char *ls_term_code(const ls_term *term, ls_term_style style)
 {
     static const char *const codes[] = {

@@ -33,6 +33,12 @@ void ls_term_measure(ls_term *term);
  * change colours, is shown as a dot; line ends stay. */
 void ls_term_text(const unsigned char *text, size_t len, FILE *to);
 
+/* Lines that are wider than a terminal are broken between words, and go on further in; what goes to a
+ * pipe or file stays as it is. For tables and other text of lines, not for JSON or scripts. */
+void ls_term_fold(const ls_term *term, ls_str *text);
+/* The same for standard output; args may be NULL. */
+void ls_term_fold_stdout(const ls_args *args, ls_str *text);
+
 /* The escape sequence of a style, "" without colour. */
 const char *ls_term_code(const ls_term *term, ls_term_style style);
 

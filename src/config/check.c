@@ -374,14 +374,15 @@ static ls_status check_family(const ls_run *run)
 /* What means something only where there are experts must not be set for nothing. */
 static ls_status check_no_experts(const ls_run *run)
 {
-    static const double balance = 0.001; /* the default */
+    static const double balance_default = 0.001;
     const ls_run_model *m = &run->model;
-    const char *key = m->experts != 0                               ? "model.experts"
-                      : m->experts_used != 2                        ? "model.experts_used"
-                      : !m->experts_norm                            ? "model.experts_norm"
-                      : fabs(run->train.balance_loss - balance) > 0 ? "train.balance_loss"
-                      : run->train.z_loss > 0                       ? "train.z_loss"
-                                                                    : NULL;
+    double balance = run->train.balance_loss; /* 0 is true of every model without experts */
+    const char *key = m->experts != 0                                      ? "model.experts"
+                      : m->experts_used != 2                               ? "model.experts_used"
+                      : !m->experts_norm                                   ? "model.experts_norm"
+                      : balance > 0 && fabs(balance - balance_default) > 0 ? "train.balance_loss"
+                      : run->train.z_loss > 0                              ? "train.z_loss"
+                                                                           : NULL;
     char names[128];
 
     if (!key)

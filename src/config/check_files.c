@@ -4,6 +4,7 @@
 #include "config/check_impl.h"
 
 #include "config/hf_config.h"
+#include "config/hub_name.h"
 #include "config/value.h"
 #include "base/file.h"
 #include <limits.h>
@@ -23,7 +24,8 @@ static ls_status check_pattern(const char *where, const char *key, const char *p
         goto out;
     if (st != LS_OK) {
         st = ls_fail(LS_EUSAGE, "%s: %s: no file matches %s", where, key, quoted);
-        if (pattern[0] != '/' && getcwd(here, sizeof here))
+        if (!ls_hub_name_hint(pattern, LS_HUB_DATASET) && pattern[0] != '/' &&
+            getcwd(here, sizeof here))
             ls_err_hint("Relative paths start at the current folder, \"%.200s\".", here);
         goto out;
     }
@@ -90,7 +92,8 @@ static ls_status check_tokenizer(const ls_run *run)
     ls_value_quote(name, quoted, sizeof quoted);
     ls_status st =
         ls_fail(LS_EUSAGE, "%s: data.tokenizer: there is no folder %s", origin->where, quoted);
-    ls_err_hint("Write bytes, or the path of a folder that has a tokenizer.json.");
+    if (!ls_hub_name_hint(name, LS_HUB_MODEL))
+        ls_err_hint("Write bytes, or the path of a folder that has a tokenizer.json.");
     return st;
 }
 

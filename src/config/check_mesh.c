@@ -13,6 +13,14 @@ static ls_status check_exchange(const ls_run *run)
     if (compress == LS_COMPRESS_NONE && forgotten &&
         ls_check_origin(run, "exchange.topk")->source != LS_RUN_DEFAULT)
         return ls_check_clash(run, "exchange.topk", "exchange.compress", "only topk uses it");
+    if (compress == LS_COMPRESS_TOPK && run->exchange.topk <= 0) {
+        st = ls_check_clash(run, "exchange.compress", "exchange.topk",
+                            "no share of the gradients suits every model, so choose one");
+        ls_err_hint("exchange.compress: int8 sends a quarter of the bytes and stays within 2 %% of "
+                    "the loss; topk does so with exchange.topk: 0.5, and falls far behind below "
+                    "0.3 (docs/guide/parallel/data.md).");
+        return st;
+    }
     if (compress == LS_COMPRESS_NONE || run->train.reduce != LS_REDUCE_ORDERED)
         return LS_OK;
     st = ls_check_clash(run, "exchange.compress", "train.reduce",

@@ -4,6 +4,7 @@
  * value: there is one notion of equality, the one a user sees. */
 #include "config/explain.h"
 
+#include <stdlib.h>
 #include "base/json.h"
 #include "config/value.h"
 
@@ -27,6 +28,23 @@ static void print_origin(const ls_run *run, const ls_option *row, ls_str *out)
                       row->when_auto ? row->when_auto : "");
     else
         ls_str_append(out, origin->where);
+}
+
+/* As it could stand in a run file; a number that was worked out without the rounding of its last
+ * digit (a tenth of 0.003 is 0.0003, not 0.00030000000000000003). */
+static void print_shown(const ls_run *run, const ls_option *row, ls_str *out)
+{
+    enum { DIGITS = 15 }; /* of a double are always right */
+    size_t at = out->len;
+    bool worked_out = ls_explain_origin(run, row)->automatic && !ls_value_is_auto(row, run);
+
+    ls_value_print(row, run, out);
+    if (row->type != LS_OPTION_FLOAT || !worked_out || out->len - at <= DIGITS ||
+        ls_str_status(out) != LS_OK)
+        return;
+    double value = strtod(out->p + at, NULL);
+    out->len = at;
+    ls_str_printf(out, "%.*g", DIGITS, value);
 }
 
 static bool is_wanted(const ls_option *row, const char *const *keys, int n_keys)
@@ -71,7 +89,7 @@ ls_status ls_explain_table(const ls_run *run, const char *const *keys, int n_key
         if (!is_wanted(&ls_options[i], keys, n_keys))
             continue;
         ls_str_clear(&value);
-        ls_value_print(&ls_options[i], run, &value);
+        print_shown(run, &ls_options[i], &value);
         key_width = (int)ls_max_i64(key_width, (int64_t)strlen(ls_options[i].key));
         /* One long list must not push all origins off the screen. */
         if (value.len <= 40)
@@ -81,7 +99,7 @@ ls_status ls_explain_table(const ls_run *run, const char *const *keys, int n_key
         if (!is_wanted(&ls_options[i], keys, n_keys))
             continue;
         ls_str_clear(&value);
-        ls_value_print(&ls_options[i], run, &value);
+        print_shown(run, &ls_options[i], &value);
         ls_str_printf(out, "%-*s  %-*s  ", key_width, ls_options[i].key, value_width, value.p);
         print_origin(run, &ls_options[i], out);
         ls_str_append_char(out, '\n');

@@ -17,6 +17,8 @@
 #include <limits.h>
 #include <math.h>
 #include "base/file.h"
+#include "config/hub_name.h"
+#include "config/unbuilt_families.h"
 #include "config/value.h"
 
 enum { CONFIG_BYTES = 1 << 22 }; /* longest config.json; real ones have a few KiB */
@@ -130,17 +132,49 @@ static void clean(const char *text, char *out, size_t cap)
     ls_value_quote(text, out, cap);
 }
 
+/* How many experts the file speaks of; 0: of none. key_out names the key. */
+static int64_t count_experts(const reader *r, char *key_out, size_t cap)
+{
+    const json_t *n = find(
+        r->root, "num_local_experts|num_experts|n_routed_experts|moe_num_experts", key_out, cap);
+
+    return n && json_is_integer(n) && json_integer_value(n) > 1 ? json_integer_value(n) : 0;
+}
+
 /* Experts in a family that has none here. */
 static ls_status refuse_experts(const reader *r)
 {
-    char key[64], text[96];
-    const json_t *n = find(
-        r->root, "num_local_experts|num_experts|n_routed_experts|moe_num_experts", key, sizeof key);
+    char key[64], mixtures[96], text[192];
+    int64_t n = count_experts(r, key, sizeof key);
 
-    if (!n || !json_is_integer(n) || json_integer_value(n) <= 1)
+    if (n == 0)
         return LS_OK;
-    snprintf(text, sizeof text, "a mixture of experts (%lld experts): not built yet",
-             (long long)json_integer_value(n));
+    ls_families_list(true, mixtures, sizeof mixtures);
+    snprintf(text, sizeof text,
+             "a %s model with %lld experts is not built; mixtures of experts are %s", r->row->name,
+             (long long)n, mixtures);
+    return refuse(r, key, text);
+}
+
+/* A family that has no row: what it needs, as far as that is known. */
+static ls_status refuse_family(const reader *r, const char *key, const char *name)
+{
+    const char *lacks = ls_unbuilt_families_lacks(name);
+    bool images = json_is_object(json_object_get(r->root, "vision_config"));
+    char quoted[64], experts[64], text[320];
+    int64_t n = count_experts(r, experts, sizeof experts);
+
+    clean(name, quoted, sizeof quoted);
+    int at = snprintf(text, sizeof text, "the family %s is not built", quoted);
+    size_t left = sizeof text - (size_t)at;
+    if (lacks && images)
+        snprintf(text + at, left, ": it reads images, and needs %s", lacks);
+    else if (lacks)
+        snprintf(text + at, left, ": it needs %s", lacks);
+    else if (images)
+        snprintf(text + at, left, ": it reads images");
+    else if (n > 0)
+        snprintf(text + at, left, " (a mixture of %lld experts)", (long long)n);
     return refuse(r, key, text);
 }
 
@@ -170,14 +204,7 @@ static ls_status read_family(reader *r)
         r->row = row;
         return ls_families_is_mixture(r->family) ? LS_OK : refuse_experts(r);
     }
-    ls_status st = refuse_experts(r);
-    if (st != LS_OK)
-        return st;
-    clean(type ? type : class, quoted, sizeof quoted);
-    bool moe = type && (strstr(type, "moe") || strncmp(type, "deepseek_v", 10) == 0);
-    snprintf(text, sizeof text, "%s is %s", quoted,
-             moe ? "a mixture of experts: not built yet" : "a family that is not built");
-    return refuse(r, type ? "model_type" : "architectures", text);
+    return refuse_family(r, type ? "model_type" : "architectures", type ? type : class);
 }
 
 /* Whether a name is one of "a|b|c". */
@@ -260,6 +287,8 @@ static ls_status read_sizes(const reader *r)
     LS_TRY(st, get_int(r, keys->heads, 1, 1024, REQUIRED, &m->heads), out);
     LS_TRY(st, get_int(r, keys->mlp, 1, 1048576, gated ? REQUIRED : 4 * m->width, &m->mlp), out);
     LS_TRY(st, get_int(r, keys->context, 1, 1048576, r->row->context, &m->context), out);
+    if (strcmp(keys->mlp, "intermediate_size") != 0 && gated)
+        LS_TRY(st, get_int(r, "intermediate_size", 0, INT32_MAX, 0, &r->to->dense_mlp), out);
     if (m->mlp > 1048576)
         st = ls_fail(LS_EDATA, "%s: 4 times \"n_embd\" is too large", r->name);
 out:
@@ -706,7 +735,8 @@ ls_status ls_hf_config_open(ls_hf_config *config_out, const char *folder)
     snprintf(path, sizeof path, "%s/config.json", folder);
     if (!ls_file_is_dir(folder)) {
         st = ls_fail(LS_EUSAGE, "\"%s\" is not a folder", folder);
-        ls_err_hint("A model is a folder with config.json and model.safetensors in it.");
+        if (!ls_hub_name_hint(folder, LS_HUB_MODEL))
+            ls_err_hint("A model is a folder with config.json and model.safetensors in it.");
         goto out;
     }
     if (!ls_file_exists(path)) {

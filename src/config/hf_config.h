@@ -42,7 +42,9 @@ typedef struct ls_hf_config {
     ls_hf_config_kept kept[LS_HF_CONFIG_KEPT]; /* pad_token_id and the like */
     int n_kept;
     int64_t positions; /* of the model this one was tuned from, where more; 0: unknown */
-    char dtype[16];    /* "float32", "bfloat16", "float16" ..., "" when not given */
+    int64_t
+        dense_mlp; /* a mixture's width of layers without experts, where it has a key; 0: not said */
+    char dtype[16]; /* "float32", "bfloat16", "float16" ..., "" when not given */
 } ls_hf_config;
 
 /* name stands in messages. LS_EDATA: not such a file, or a value that cannot be. LS_EUSAGE: a model

@@ -198,7 +198,7 @@ static void put_experts(ls_json *json, const ls_hf_config *config)
     ls_json_put_bool(json, "output_router_logits", false);
     if (!row->experts.norm_key)
         return;
-    if (strcmp(row->keys.mlp, "intermediate_size") != 0) /* that of a model without experts */
+    if (strcmp(row->keys.mlp, "intermediate_size") != 0) /* which layers without experts have */
         ls_json_put_int(json, row->keys.mlp, m->mlp);
     ls_json_put_bool(json, "norm_topk_prob", m->experts_norm);
     if (!row->experts.step_key)
@@ -216,7 +216,7 @@ static void put_llama(ls_json *json, const ls_hf_config *config)
     bool all = m->bias == LS_BIAS_ALL;
 
     ls_json_put_int(json, "hidden_size", m->width);
-    ls_json_put_int(json, "intermediate_size", m->mlp);
+    ls_json_put_int(json, "intermediate_size", config->dense_mlp ? config->dense_mlp : m->mlp);
     ls_json_put_int(json, "num_hidden_layers", m->layers);
     ls_json_put_int(json, "num_attention_heads", m->heads);
     ls_json_put_int(json, "num_key_value_heads", m->kv_heads);

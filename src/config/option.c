@@ -228,8 +228,9 @@ const ls_option ls_options[] = {
         "batch.sequences. 0: none.",
         .unit = "sequences"),
     ENUM(train.schedule, FIXED, "cosine",
-         "Course of the learning rate after warm-up. wsd stays at the peak and falls in the last "
-         "train.decay steps.",
+         "Course of the learning rate after warm-up. cosine: of n steps with w of warm-up, step s "
+         "= w, w + 1 ... n - 1 takes min_lr + (lr - min_lr) (1 + cos(pi (s - w) / (n - 1 - w))) / "
+         "2. wsd stays at the peak and falls in the last train.decay steps.",
          .names = {"constant", "linear", "cosine", "wsd"}),
     INT(train.warmup, FREE, "auto", 0, LS_OPTION_BIG,
         "Steps in which the learning rate rises from 0.", .unit = "steps",
@@ -423,10 +424,9 @@ const ls_option ls_options[] = {
          "largest. What is rounded off or left out is added in the next step (error feedback). "
          "Needs train.reduce: fast.",
          .names = {"none", "bf16", "int8", "topk"}),
-    FLOAT(exchange.topk, FREE, "0.01", 0, 0.5,
+    FLOAT(exchange.topk, FREE, "0", 0, 0.5,
           "Share of the gradients that exchange.compress: topk sends: the largest of each 4096, at "
-          "least one.",
-          .above = true),
+          "least one. 0: not chosen, which topk refuses."),
     ENUM(
         exchange.device, FREE, "host",
         "How GPUs exchange gradients. nccl: from card to card by NVIDIA's library, version 2.18 or "

@@ -130,6 +130,12 @@ static const struct {
     {"resume resume_from_checkpoint auto_resume", "",
      "`lineshaft train` resumes by itself from the newest checkpoint in the run folder; --fresh "
      "begins anew."},
+    {"training_args training_arguments training trainer hyperparameters train_config", "",
+     "Settings of training stand in train: {lr: 3e-4, steps: 1000}."},
+    {"model_args model_arguments model_config network", "",
+     "Settings of the model stand in model: {layers: 6, width: 384, heads: 6, context: 256}."},
+    {"data_args data_arguments data_config", "",
+     "Settings of the data stand in data: {text: [corpus/*.txt]}."},
     {"compile torch_compile", "", "There is nothing to compile: leave it out."},
 };
 
@@ -190,7 +196,7 @@ static int find_row(const char *key)
     return -1;
 }
 
-bool ls_other_names_suggest(const char *key, bool set, ls_str *out)
+bool ls_other_names_suggest(const char *key, const char *set, ls_str *out)
 {
     int i = find_row(key);
     char written[96];
@@ -200,8 +206,13 @@ bool ls_other_names_suggest(const char *key, bool set, ls_str *out)
     const ls_option *row = first_option(rows[i].keys, written, sizeof written);
     const char *value = row ? strchr(written, '=') : NULL;
     bool first = row && strncmp(rows[i].keys, written, strlen(written)) == 0;
+    /* A value is repeated only where it means here what it meant there. */
+    bool same = set && *set && first && !*rows[i].more;
     if (row && set)
-        ls_str_printf(out, "Write --set %s%s.", written, value ? "" : "=VALUE");
+        ls_str_printf(out, "Write --set %s%s%.60s.", written, value ? "" : "=",
+                      value  ? ""
+                      : same ? set
+                             : "VALUE");
     else if (value)
         ls_str_printf(out, "Write %s: %s.", row->key, value + 1);
     else if (row)

@@ -8,8 +8,9 @@
 LS_C_BEGIN
 
 /* Append to out what to write here for a key of another program, with or without a section ("max_steps",
- * "train.max_steps"): in a run file, or as --set. false, and nothing appended: no other program has it. */
-bool ls_other_names_suggest(const char *key, bool set, ls_str *out);
+ * "train.max_steps"): in a run file (set NULL), or as --set with the value set, or where that is "" with any.
+ * false, and nothing appended: no other program has it. */
+bool ls_other_names_suggest(const char *key, const char *set, ls_str *out);
 
 /* The key that is most often meant where a section has this one value instead of keys ("device: cuda"); NULL: none. */
 const char *ls_other_names_of_section(const char *section, const char *value);

@@ -249,7 +249,9 @@ out:
 
 /* --- the file --------------------------------------------------------------------------------- */
 
-static ls_status fail_unknown(const char *where, const char *section, const char *key)
+/* set: what --set gives it; NULL: it stands in the file. */
+static ls_status fail_unknown(const char *where, const char *section, const char *key,
+                              const char *set)
 {
     char full[160], quoted[64];
     const char *why;
@@ -265,7 +267,7 @@ static ls_status fail_unknown(const char *where, const char *section, const char
     if (!*section && ls_option_find(key))
         ls_str_printf(&hint, "Write it inside its section: %.*s: {%s: ...}.",
                       (int)strcspn(key, "."), key, ls_option_leaf(ls_option_find(key)));
-    else
+    else if (!set || !ls_other_names_suggest(key, set, &hint))
         ls_option_suggest(section, key, &hint);
     ls_err_hint("%s", hint.p);
     ls_str_release(&hint);
@@ -375,7 +377,7 @@ static ls_status walk_mapping(loader *l, const char *section)
         else if (row && ls_option_in(row, section))
             st = walk_option(l, row, where);
         else
-            st = fail_unknown(where, section, name);
+            st = fail_unknown(where, section, name, NULL);
         if (st != LS_OK)
             goto out;
     }
@@ -664,10 +666,10 @@ static ls_status apply_set(ls_run *run, const char *set)
     if (dot) {
         *dot = '\0';
         if (ls_option_find_section(key))
-            return fail_unknown("--set", key, dot + 1);
+            return fail_unknown("--set", key, dot + 1, set + n + 1);
         *dot = '.';
     }
-    return fail_unknown("--set", "", key);
+    return fail_unknown("--set", "", key, set + n + 1);
 }
 
 /* --- the whole -------------------------------------------------------------------------------- */

@@ -7,6 +7,7 @@
  *   10k = 10 000   64M = 64 000 000   4GiB = 4 * 2^30   10% = 0.1   1h30m = 5400 s */
 #include "config/value.h"
 
+#include "config/unbuilt_families.h"
 #include <ctype.h>
 #include <math.h>
 
@@ -256,7 +257,11 @@ static ls_status refuse_item(const ls_option *row, const ls_value_item *item)
     if (item->quoted && row->type <= LS_OPTION_BOOL)
         ls_err_hint("Remove the quotes if a number or a truth value is meant.");
     const char *near = near_value(row, item->text);
-    if (near)
+    const char *lacks =
+        strcmp(row->key, "model.family") == 0 ? ls_unbuilt_families_lacks(item->text) : NULL;
+    if (lacks)
+        ls_err_hint("%.60s needs %s.", item->text, lacks);
+    else if (near)
         ls_err_hint("Did you mean \"%s\"?", near);
     return st;
 }

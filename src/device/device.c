@@ -113,8 +113,7 @@ ls_status ls_device_alloc(ls_device *device, int64_t bytes, const char *what, vo
     if (!memory) {
         ls_device_info info = ls_device_describe(device);
         return ls_fail(LS_ENOMEM, "cannot allocate %.1f MiB for %s: %.1f MiB are free",
-                       (double)bytes / (double)LS_MIB, what,
-                       (double)info.free_bytes / (double)LS_MIB);
+                       ls_size_up(bytes, LS_MIB), what, ls_size_down(info.free_bytes, LS_MIB));
     }
     ls_device_count(device, memory, bytes);
     *memory_out = memory;

@@ -83,8 +83,8 @@ ls_status ls_device_window_back(ls_device *device, void *base, int64_t first, in
         to = next_backed(d, at, end);
         if (!d->ops->window_back(d, at, to - at))
             return ls_fail(LS_ENOMEM, "cannot allocate %.1f MiB for %s: %.1f MiB are free",
-                           (double)(to - at) / (double)LS_MIB, what,
-                           (double)ls_device_describe(d).free_bytes / (double)LS_MIB);
+                           ls_size_up(to - at, LS_MIB), what,
+                           ls_size_down(ls_device_describe(d).free_bytes, LS_MIB));
         ls_device_count(d, at, to - at);
         at = to;
     }
@@ -109,8 +109,8 @@ ls_status ls_device_window_turn(ls_device *device, void *base, int64_t first, in
     period = period < count ? period : count;
     if (!d->ops->window_turn(d, at, count, period))
         return ls_fail(LS_ENOMEM, "cannot allocate %.1f MiB for %s: %.1f MiB are free",
-                       (double)period / (double)LS_MIB, what,
-                       (double)ls_device_describe(d).free_bytes / (double)LS_MIB);
+                       ls_size_up(period, LS_MIB), what,
+                       ls_size_down(ls_device_describe(d).free_bytes, LS_MIB));
     d->windows[slot].turns = at;
     d->windows[slot].turned = count;
     d->windows[slot].period = period;

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "config/explain.h"
+#include "config/hub_name.h"
 #include "config/model_families.h"
 #include "config/runfile.h"
 #include "hf/hf_convert.h"
@@ -135,8 +136,9 @@ static ls_status locate(const ls_hf_folder *f, ls_str *dir_out, int64_t *step_ou
         return st;
     st = ls_file_exists(f->path) ? ls_fail(LS_EUSAGE, "there is no model in \"%s\"", f->path)
                                  : ls_fail(LS_EUSAGE, "there is no \"%s\"", f->path);
-    ls_err_hint("Give a Hugging Face folder (config.json and model.safetensors), a run folder, its "
-                "checkpoints folder or one manifest (step-*.json).");
+    if (!ls_hub_name_hint(f->path, LS_HUB_MODEL))
+        ls_err_hint("Give a Hugging Face folder (config.json and model.safetensors), a run folder, "
+                    "its checkpoints folder or one manifest (step-*.json).");
     return st;
 }
 

@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "checkpoint/safetensors.h"
+#include "config/hub_name.h"
 #include "hf/hf_convert.h"
 #include "hf/hf_fused.h"
 
@@ -55,8 +56,9 @@ static ls_status read_config(const char *folder, json_t **config_out)
                                "there is no adapter in \"%s\": it has no "
                                "adapter_config.json",
                                folder);
-        ls_err_hint("lineshaft export RUN FOLDER --adapter writes one, and so does "
-                    "PeftModel.save_pretrained() in peft.");
+        if (!ls_hub_name_hint(folder, LS_HUB_MODEL))
+            ls_err_hint("lineshaft export RUN FOLDER --adapter writes one, and so does "
+                        "PeftModel.save_pretrained() in peft.");
         return st;
     }
     *config_out = json_load_file(path, 0, &error);

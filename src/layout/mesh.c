@@ -69,7 +69,7 @@ static ls_status check_workers(const ls_run *run, int ranks)
     ls_fail(LS_EUSAGE, "sync is %s, but %d ranks cannot each have one of %lld %s",
             ps ? "ps" : "local", ranks, (long long)leaves,
             ordered ? "leaves (batch.sequences / batch.leaf)" : "sequences (batch.sequences)");
-    ls_err_hint("Take at most %lld ranks%s.", (long long)leaves,
+    ls_err_hint("Take at most %lld rank%s%s.", (long long)leaves, leaves == 1 ? "" : "s",
                 ordered && run->batch.leaf > 1 ? ", or lower batch.leaf" : "");
     return LS_EUSAGE;
 }

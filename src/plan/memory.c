@@ -728,15 +728,14 @@ static int64_t total_with(const ls_memory_args *args, const ls_run *changed)
     return ls_ledger_total(&ledger);
 }
 
-/* MiB as far as a person can read them, then GiB. */
-static const char *size_text(int64_t bytes, char out[24])
+/* MiB as far as a person can read them, then GiB; rounded up, or down where it is what is free. */
+static const char *size_text(int64_t bytes, bool is_free, char out[24])
 {
-    double mib = (double)bytes / (double)LS_MIB;
+    bool small = bytes < 10000 * LS_MIB;
+    int64_t unit = small ? LS_MIB : LS_GIB;
 
-    if (mib < 10000)
-        snprintf(out, 24, "%.1f MiB", mib);
-    else
-        snprintf(out, 24, "%.1f GiB", mib / 1024);
+    snprintf(out, 24, small ? "%.1f MiB" : "%.1f GiB",
+             is_free ? ls_size_down(bytes, unit) : ls_size_up(bytes, unit));
     return out;
 }
 
@@ -838,16 +837,16 @@ ls_status ls_memory_check(const ls_memory_args *args, const ls_ledger *ledger, i
             small = before; /* more gradient buffers can cost more than smaller calls save */
         else if (used < sizeof hint) {
             used += (size_t)snprintf(hint + used, sizeof hint - used, "%s%s (saves %s)",
-                                     used ? ", " : "", text, size_text(least - now, size));
+                                     used ? ", " : "", text, size_text(least - now, true, size));
             least = now;
         }
     }
     ls_status st = ls_fail(LS_ENOMEM, "this run needs %s of memory, but %s are free",
-                           size_text(total, size), size_text(free_bytes, other));
+                           size_text(total, false, size), size_text(free_bytes, true, other));
     if (least <= free_bytes)
         ls_err_hint("It fits with %s.", hint);
     else
         ls_err_hint("Even with %s it needs %s: choose a smaller model or context.",
-                    used ? hint : "the smallest call", size_text(least, size));
+                    used ? hint : "the smallest call", size_text(least, false, size));
     return st;
 }

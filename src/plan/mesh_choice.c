@@ -258,9 +258,8 @@ static ls_status fit(const maker *m, const ls_run *run, ls_mesh_choice_row *row)
             break;
     }
     if (row->bytes > m->facts->free_bytes)
-        st = ls_fail(LS_ENOMEM, "a rank needs %.0f MiB, %.0f are free",
-                     (double)row->bytes / (double)LS_MIB,
-                     (double)m->facts->free_bytes / (double)LS_MIB);
+        st = ls_fail(LS_ENOMEM, "a rank needs %.1f MiB, %.1f are free",
+                     ls_size_up(row->bytes, LS_MIB), ls_size_down(m->facts->free_bytes, LS_MIB));
 out:
     return st;
 }
@@ -437,10 +436,10 @@ static ls_status say_none(const ls_mesh_choice *c)
         return LS_EUSAGE;
     }
     ls_fail(LS_ENOMEM,
-            "mesh: auto finds no mesh of %d ranks that fits: %s needs least, %.0f MiB a rank, and "
-            "%.0f are free",
-            c->facts.ranks, near->mesh, (double)near->bytes / (double)LS_MIB,
-            (double)c->facts.free_bytes / (double)LS_MIB);
+            "mesh: auto finds no mesh of %d ranks that fits: %s needs least, %.1f MiB a rank, and "
+            "%.1f are free",
+            c->facts.ranks, near->mesh, ls_size_up(near->bytes, LS_MIB),
+            ls_size_down(c->facts.free_bytes, LS_MIB));
     ls_err_hint("More ranks on more machines, a smaller batch.leaf, model or context would do; "
                 "`lineshaft plan mesh` shows the table.");
     return LS_ENOMEM;

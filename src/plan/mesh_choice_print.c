@@ -60,9 +60,9 @@ static void tell_too_large(const ls_mesh_choice *c, ls_str *out)
             }
     }
     for (int k = 0; k < SHOWN && least[k]; k++)
-        ls_str_printf(out, "  %s: a rank needs %.0f MiB, %.0f are free\n", least[k]->mesh,
-                      (double)least[k]->bytes / (double)LS_MIB,
-                      (double)c->facts.free_bytes / (double)LS_MIB);
+        ls_str_printf(out, "  %s: a rank needs %.1f MiB, %.1f are free\n", least[k]->mesh,
+                      ls_size_up(least[k]->bytes, LS_MIB),
+                      ls_size_down(c->facts.free_bytes, LS_MIB));
     if (n > SHOWN)
         ls_str_printf(out, "  and %d more that need more memory\n", n - SHOWN);
 }

@@ -87,3 +87,16 @@ LS_TEST(mem_counts_its_calls)
     ls_mem_free(ls_mem_strdup(""));
     LS_CHECK_EQ(ls_mem_calls() - before, 4);
 }
+
+/* 1.54 MiB that are needed and 1.51 that are there must not both read as 1.5. */
+LS_TEST(mem_sizes_for_people_never_make_too_little_look_like_enough)
+{
+    LS_CHECK_NEAR(ls_size_up(1614807, LS_MIB), 1.6, 1e-12);
+    LS_CHECK_NEAR(ls_size_down(1583350, LS_MIB), 1.5, 1e-12);
+    LS_CHECK_NEAR(ls_size_up(LS_MIB + 1, LS_MIB), 1.1, 1e-12);
+    LS_CHECK_NEAR(ls_size_down(LS_MIB + 1, LS_MIB), 1, 1e-12);
+    LS_CHECK_NEAR(ls_size_up(3 * LS_GIB, LS_GIB), 3, 1e-12);
+    LS_CHECK_NEAR(ls_size_up(0, LS_MIB), 0, 0);
+    for (int64_t n = 1; n < 1 << 21; n += 4099) /* a byte short always shows */
+        LS_CHECK(ls_size_up(n, LS_MIB) > ls_size_down(n - 1, LS_MIB));
+}

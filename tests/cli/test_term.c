@@ -17,6 +17,35 @@ static int open_terminal(int *master)
     return fd;
 }
 
+static void check_fold(int width, bool tty, const char *text, const char *want)
+{
+    const ls_term term = {.tty = tty, .width = width};
+    ls_str s;
+
+    ls_str_init(&s);
+    ls_str_append(&s, text);
+    ls_term_fold(&term, &s);
+    LS_CHECK_STR(s.p, want);
+    ls_str_release(&s);
+}
+
+LS_TEST(term_breaks_wide_lines_between_words)
+{
+    const char *const table = "step  saved  size\n  12  today  9.7 MiB\n";
+
+    check_fold(40, true, table, table);
+    check_fold(18, true, table,
+               "step  saved  size\n  12  today\n      9.7 MiB\n"); /* whole columns */
+    check_fold(9, true, "no columns here\n", "no\n    columns\n    here\n");
+    check_fold(12, true, table, "step  saved\n    size\n  12  today\n      9.7\n      MiB\n");
+    check_fold(12, false, table, table);
+    check_fold(8, true, "averylongname x\n\nb", "averylongname\n    x\n\nb"); /* no word is cut */
+    check_fold(5, true, "\xc3\xa4\xc3\xb6\xc3\xbc \xc3\x9f\n",
+               "\xc3\xa4\xc3\xb6\xc3\xbc \xc3\x9f\n");
+    check_fold(5, true, "\033[31mred\033[0m ab\n", "\033[31mred\033[0m\n    ab\n");
+    check_fold(40, true, "", "");
+}
+
 LS_TEST(term_asks_the_terminal)
 {
     struct winsize size = {.ws_col = 123, .ws_row = 40};

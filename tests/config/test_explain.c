@@ -39,6 +39,26 @@ LS_TEST(explain_table_is_as_reviewed)
     ls_runfile_release(&run);
 }
 
+/* 0.003 / 10 is 0.00030000000000000003 to the last bit; what was written is shown as it is. */
+LS_TEST(explain_shows_a_worked_out_number_without_its_rounding)
+{
+    const char *keys[] = {"train.min_lr"},
+               *sets[] = {"train.lr=3e-3", "train.min_lr=0.00030000000000000003"};
+    ls_run run;
+    ls_str text;
+
+    ls_str_init(&text);
+    for (int n = 1; n <= 2; n++) {
+        load(&run, TEXT, sets, n);
+        ls_str_clear(&text);
+        LS_CHECK_OK(ls_explain_table(&run, keys, 1, &text));
+        LS_CHECK_STR(text.p, n == 1 ? "train.min_lr  0.0003  default (auto: a tenth of train.lr)\n"
+                                    : "train.min_lr  0.00030000000000000003  --set\n");
+        ls_runfile_release(&run);
+    }
+    ls_str_release(&text);
+}
+
 LS_TEST(explain_shows_only_the_keys_asked_for)
 {
     const char *keys[] = {"batch", "train.lr"}, *wrong[] = {"batch.laef"}, *other[] = {"steps"};

@@ -7,7 +7,9 @@
 #include "base/json.h"
 #include "config/explain.h"
 #include "config/hf_config.h"
+#include "config/model_families.h"
 #include "config/runfile.h"
+#include "config/unbuilt_families.h"
 #include "config/value.h"
 
 #define LLAMA                                                                               \
@@ -227,9 +229,11 @@ LS_TEST(hf_refuses_other_models_by_name)
         const char *text, *part;
         ls_status status;
     } rows[] = {
-        {"{\"model_type\":\"qwen2_moe\",\"num_experts\":60}",
-         "a mixture of experts (60 experts): not built yet", LS_EUSAGE},
-        {"{\"model_type\":\"flex_olmo_moe\"}", "a mixture of experts: not built yet", LS_EUSAGE},
+        {"{\"model_type\":\"unheard_moe\",\"num_experts\":60}",
+         "\"model_type\": the family \"unheard_moe\" is not built (a mixture of 60 experts)",
+         LS_EUSAGE},
+        {"{\"model_type\":\"unheard_vl\",\"vision_config\":{}}",
+         "the family \"unheard_vl\" is not built: it reads images", LS_EUSAGE},
         {"{" OLMOE ",\"clip_qkv\":8.0}", "that are clipped", LS_EUSAGE},
         {"{" PHI3 ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,1,1,1],"
          "\"long_factor\":[2,2,2,2]}}",
@@ -237,13 +241,15 @@ LS_TEST(hf_refuses_other_models_by_name)
         {"{" PHI3 ",\"rope_scaling\":{\"type\":\"su\"}}", "scaled by \"su\"", LS_EUSAGE},
         {"{" PHI3 ",\"partial_rotary_factor\":0.75}", "only a part of each head", LS_EUSAGE},
         {"{" OLMOE ",\"head_dim\":16}", "heads that fill its width", LS_EUSAGE},
-        {"{" LLAMA ",\"num_local_experts\":4}", "4 experts", LS_EUSAGE},
+        {"{" LLAMA ",\"num_local_experts\":4}",
+         "a llama model with 4 experts is not built; mixtures of experts are mixtral, qwen3_moe "
+         "and olmoe",
+         LS_EUSAGE},
         {"{" QWEN3_MOE ",\"decoder_sparse_step\":2}", "in some layers only", LS_EUSAGE},
         {"{" QWEN3_MOE ",\"mlp_only_layers\":[1]}", "in some layers only", LS_EUSAGE},
         {"{" MIXTRAL ",\"num_local_experts\":6,\"num_experts_per_tok\":7}",
          "is 7, but there are 6 experts", LS_EDATA},
-        {"{\"model_type\":\"deepseek_v3\",\"n_routed_experts\":256}", "256 experts", LS_EUSAGE},
-        {"{\"model_type\":\"bert\"}", "\"bert\" is a family that is not built", LS_EUSAGE},
+        {"{\"model_type\":\"bert\"}", "the family \"bert\" is not built", LS_EUSAGE},
         {"{" LLAMA ",\"hidden_act\":\"gelu\"}", "the activation \"gelu\"", LS_EUSAGE},
         {"{" LLAMA ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}", "scaled by \"yarn\"",
          LS_EUSAGE},
@@ -285,6 +291,52 @@ LS_TEST(hf_refuses_other_models_by_name)
 
     for (size_t i = 0; i < LS_COUNT(rows); i++)
         LS_CHECK_FAILS(read_text(rows[i].text, &c), rows[i].status, rows[i].part);
+}
+
+/* A family that is not built is refused for what it lacks here, not for having experts. */
+LS_TEST(hf_says_what_a_family_lacks)
+{
+    static const char *const rows[][2] = {
+        {"deepseek_v3", "it needs latent attention (MLA), experts that all tokens share"},
+        {"gpt_oss", "it needs attention sinks, biases of experts and router"},
+        {"qwen3_next", "layers of linear attention (gated delta rule)"},
+        {"qwen2_moe", "it needs an expert that all tokens share, with a gate of its own"},
+        {"llama4_text", "attention in chunks, layers without rotary positions"},
+        {"glm4_moe", "a router that takes sigmoids"},
+        {"granitemoe", "its multipliers of embeddings, attention, residuals and logits"},
+        {"gemma2", "norms that multiply by 1 + weight"},
+    };
+    ls_hf_config c;
+    char text[160], part[160];
+
+    for (size_t i = 0; i < LS_COUNT(rows); i++) {
+        snprintf(text, sizeof text, "{\"model_type\":\"%s\",\"num_local_experts\":8}", rows[i][0]);
+        snprintf(part, sizeof part, "the family \"%s\" is not built: ", rows[i][0]);
+        LS_CHECK_FAILS(read_text(text, &c), LS_EUSAGE, part);
+        LS_CHECK_FAILS(read_text(text, &c), LS_EUSAGE, rows[i][1]);
+    }
+}
+
+/* The table is of families that are not built: one that gets a row in model_families.c leaves it. */
+LS_TEST(hf_lacks_nothing_in_a_family_that_is_built)
+{
+    for (int i = 0; i < LS_FAMILIES; i++)
+        LS_CHECK(!ls_unbuilt_families_lacks(ls_families_row((ls_family)i)->name));
+}
+
+/* qwen3_moe has two widths: that of an expert, and that of layers without experts. */
+LS_TEST(hf_keeps_the_width_of_layers_without_experts)
+{
+    ls_hf_config c;
+    ls_str out;
+
+    ls_str_init(&out);
+    LS_CHECK_OK(read_text("{" QWEN3_MOE "}", &c));
+    LS_CHECK_EQ(c.model.mlp, 24);
+    ls_hf_config_write(&c, &out);
+    LS_CHECK(strstr(out.p, "\"intermediate_size\": 48,"));
+    LS_CHECK(strstr(out.p, "\"moe_intermediate_size\": 24,"));
+    ls_str_release(&out);
 }
 
 /* What is written reads back to the same model. */
@@ -493,8 +545,9 @@ LS_TEST(hf_import_refuses_what_disagrees)
         "run.yaml:1:27: model.width is 64 but the imported model has 32 (m/config.json)");
     LS_CHECK_FAILS(load(&run, "model: {import: g, context: 65}\ndata: {text: [builtin:stories]}\n"),
                    LS_EUSAGE, "model.context is 65 but the imported model learned only 64");
-    LS_CHECK_FAILS(load(&run, "model: {import: x}\ndata: {text: [builtin:stories]}\n"), LS_EUSAGE,
-                   "run.yaml:1:17: model.import: x/config.json: \"model_type\": \"qwen2_moe\"");
+    LS_CHECK_FAILS(
+        load(&run, "model: {import: x}\ndata: {text: [builtin:stories]}\n"), LS_EUSAGE,
+        "run.yaml:1:17: model.import: x/config.json: \"model_type\": the family \"qwen2_moe\"");
     LS_CHECK_FAILS(load(&run, "model: {import: nowhere}\ndata: {text: [builtin:stories]}\n"),
                    LS_EUSAGE, "run.yaml:1:17: model.import: \"nowhere\" is not a folder");
     LS_CHECK_EQ(mkdir("empty", 0755), 0);

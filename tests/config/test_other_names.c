@@ -2,7 +2,7 @@
 #include "harness.h"
 #include "config/other_names.h"
 
-static void expect(const char *key, bool set, const char *sentence)
+static void expect(const char *key, const char *set, const char *sentence)
 {
     ls_str out;
 
@@ -16,16 +16,24 @@ static void expect(const char *key, bool set, const char *sentence)
 
 LS_TEST(other_names_are_answered_with_ours)
 {
-    expect("learning_rate", false, "Here it is called \"train.lr\".");
-    expect("model.n_embd", false, "Here it is called \"model.width\".");
-    expect("Max-Steps", false, "Here it is called \"train.steps\".");
-    expect("warmup_ratio", false, "Here it is called \"train.warmup\". It counts steps.");
-    expect("bf16", false, "Write precision: bf16.");
-    expect("bf16", true, "Write --set precision=bf16.");
-    expect("lr", true, "Write --set train.lr=VALUE.");
-    expect("wombat", false, NULL);
-    expect("", false, NULL);
-    expect("train.", false, NULL);
+    expect("learning_rate", NULL, "Here it is called \"train.lr\".");
+    expect("model.n_embd", NULL, "Here it is called \"model.width\".");
+    expect("Max-Steps", NULL, "Here it is called \"train.steps\".");
+    expect("warmup_ratio", NULL, "Here it is called \"train.warmup\". It counts steps.");
+    expect("bf16", NULL, "Write precision: bf16.");
+    expect("bf16", "", "Write --set precision=bf16.");
+    expect("lr", "", "Write --set train.lr=VALUE.");
+    expect("learning_rate", "1e-4", "Write --set train.lr=1e-4.");
+    expect("bf16", "true", "Write --set precision=bf16.");
+    expect(
+        "per_device_train_batch_size", "8",
+        "Write --set batch.leaf=VALUE. It counts the sequences that are computed at once; "
+        "batch.sequences is the whole batch of a step, and lineshaft accumulates what is between "
+        "them.");
+    expect("training_args", NULL, "Settings of training stand in train: {lr: 3e-4, steps: 1000}.");
+    expect("wombat", NULL, NULL);
+    expect("", NULL, NULL);
+    expect("train.", NULL, NULL);
 }
 
 LS_TEST(other_names_of_a_section_that_got_one_value)

@@ -24,13 +24,21 @@ grep -q "\"new_bytes\":$written,\"reused_bytes\":$reused" out || fail "list says
 run 0 "$LINESHAFT" ckpt list a
 grep -q 'written      reused' out || fail "no columns: $(cat out)"
 
-run 0 "$LINESHAFT" ckpt diff a/checkpoints/step-0000000002.json a
-grep -q '^param  *[0-9.e-]*  [0-9]* of 512  transformer.wpe.weight$' out || fail "diff: $(cat out)"
+run 1 "$LINESHAFT" ckpt diff a/checkpoints/step-0000000002.json a
+[ ! -s err ] || fail "a difference is no error: $(cat err)"
+head -n 1 out | grep -q '^kind  *elements that differ  *largest by  tensor$' || fail "no header: $(cat out)"
+grep -q '^param  *[0-9]* of 512  *[0-9.e-]*  transformer.wpe.weight$' out || fail "diff: $(cat out)"
+run 1 "$LINESHAFT" ckpt diff a/checkpoints/step-0000000002.json a --json
+grep -q '"different":0' out && fail "diff --json: $(cat out)"
+run 0 "$LINESHAFT" ckpt diff a a
 grep -q 'transformer.wte.weight' out && fail "a frozen tensor differs: $(cat out)"
 grep -q 'tensors differ, .* are shared$' out || fail "diff: $(cat out)"
 run 0 "$LINESHAFT" ckpt diff a mirror --json
 grep -q '"changes":\[\],"same":' out || fail "the mirror differs: $(cat out)"
 run 2 "$LINESHAFT" ckpt diff a nowhere
+run 0 "$LINESHAFT" ckpt show a --step 2
+says transformer.wpe.weight
+run 2 "$LINESHAFT" ckpt show a --step 3
 run 2 "$LINESHAFT" ckpt diff a
 
 # The mirror heals what is lost, on one rank and on two; without it a run goes back.
@@ -60,6 +68,11 @@ run 0 "$LINESHAFT" ckpt verify c
 run 2 "$LINESHAFT" ckpt copy a run.yaml
 run 2 "$LINESHAFT" ckpt copy a d --step 5
 
+run 0 "$LINESHAFT" ckpt prune c --keep 1 --dry-run
+cp out dry
+run 0 "$LINESHAFT" ckpt prune c --keep 1 -n # its short form of old
+cmp -s out dry || fail "-n of prune: $(cat out)"
+says 'note: write --dry-run: -n is how many in other commands'
 run 0 "$LINESHAFT" ckpt prune c --keep 1 --dry-run
 grep -q 'c/step-0000000004.json$' out && grep -q 'would be freed$' out || fail "prune: $(cat out)"
 [ -e c/step-0000000004.json ] || fail "a dry run removed something"

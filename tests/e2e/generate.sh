@@ -24,7 +24,19 @@ g 0 --prompt-file p.txt -n 12 --seed 5
 cmp out plain || fail "a prompt from a file differs"
 "$LINESHAFT" generate m --prompt-file - -n 12 --seed 5 <p.txt >out 2>err || fail "standard input"
 cmp out plain || fail "a prompt from standard input differs"
+# A pipe is a prompt, with the flag or without it; the line feed that echo adds is none of the text.
+echo Once | "$LINESHAFT" generate m -n 12 --seed 5 >out 2>err || fail "a pipe: $(cat err)"
+cmp out plain || fail "a prompt from a pipe differs"
+echo Once | "$LINESHAFT" generate m -p - -n 12 --seed 5 >out 2>err || fail "--prompt -: $(cat err)"
+cmp out plain || fail "a prompt from --prompt - differs"
+"$LINESHAFT" generate m -n 12 --seed 5 <p.txt >out 2>err || fail "a file at standard input: $(cat err)"
+cmp out plain || fail "a prompt from a file at standard input differs"
+says "ended by --tokens; temperature 0.8, top-p 0.95, seed 5"
+g 0 -p "Once" -n 12 --temperature 0
+says "ended by --tokens; temperature 0"
+
 g 0 -p "Once" -n 12 --seed 5 --json
+grep -q '"sampling":{"temperature":0.8,' out || fail "no temperature: $(cat out)"
 [ "Once$(get text)" = "$(cat plain)" ] || fail "JSON tells another text: $(cat out)"
 [ "$(get finish_reason)" = length ] && [ "$(get stop)" = None ] || fail "finish_reason: $(cat out)"
 [ "$(get prompt_ids)" = "[79, 110, 99, 101]" ] || fail "prompt_ids: $(cat out)"
@@ -43,8 +55,9 @@ g 0 -p "Once" -n 12 --seed 5 --stop "never met" --stop "$stop" --json
 case "$text" in "$(get text)$stop"*) ;; *) fail "the text is not a beginning: $(cat out)" ;; esac
 
 # Nothing to continue is fine; what cannot be meant is told before anything is loaded.
-g 0 -n 3
+g 0 -n 3 </dev/null
 g 0 -p "" -n 3
+g 0 -p - -n 3 </dev/null
 : >empty
 g 0 --prompt-file empty -n 3
 g 2 -p x --top-p 0 && says "--top-p must be a number above 0 and at most 1"
@@ -134,6 +147,74 @@ for bad in '{"top_p": 7}' '{"temperature": "hot"}' '[1]' '{"top_k": 1' '{"top_k"
 done
 echo '{"top_p": 7}' >hf/generation_config.json
 run 0 "$LINESHAFT" generate hf -p x -n 1 --top-p 0.5
+
+# A conversation at a terminal. A model that only knows small letters, so that answers are read back.
+cp -r hf talk
+rm talk/generation_config.json
+python3 - <<'PY'
+import json, struct
+data = bytearray(open("talk/model.safetensors", "rb").read())
+n = struct.unpack("<Q", data[:8])[0]
+row = json.loads(data[8:8 + n])["lm_head.weight"]
+begin, width = 8 + n + row["data_offsets"][0], 4 * row["shape"][1]
+for i in range(row["shape"][0]):
+    if not 97 <= i <= 122:
+        data[begin + i * width:begin + (i + 1) * width] = bytes(width)
+open("talk/model.safetensors", "wb").write(data)
+config = json.load(open("talk/tokenizer_config.json"))
+config["chat_template"] = ("{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %}<bot>{% else %}<user>"
+                           "{% endif %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}")
+json.dump(config, open("talk/tokenizer_config.json", "w"))
+PY
+cat >session.py <<'PY'
+"""Type each line at the prompt of a command that runs at a terminal; print what it shows."""
+import os, pty, sys
+def show(text):
+    os.write(1, text)
+status, lines = None, sys.argv[1].split("|")
+pid, fd = pty.fork()
+if pid == 0:
+    os.execvp(sys.argv[2], sys.argv[2:])
+waiting = b""
+while True:
+    try:
+        seen = os.read(fd, 4096)
+    except OSError:
+        break
+    if not seen:
+        break
+    show(seen)
+    waiting = (waiting + seen)[-3:]
+    if waiting in (b"\n> ", b"\n. ") and lines:
+        os.write(fd, lines.pop(0).replace("^D", "\x04").encode() + b"\n")
+        waiting = b""
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+PY
+talk() { # talk LINES FLAGS...: what the terminal showed is in out
+    lines=$1
+    shift
+    run 0 python3 session.py "$lines" "$LINESHAFT" generate talk --chat --temperature 0 --ignore-eos "$@"
+    tr -d '\r' <out >shown
+}
+said() { # the answers of the session
+    grep -E '^[a-z]+$' shown
+}
+talk 'hi|ho|/quit' -n 4
+first=$(said | sed -n 1p) second=$(said | sed -n 2p)
+run 0 "$LINESHAFT" generate talk -p "<user>hi<bot>$first<user>ho<bot>" -n 4 --temperature 0 --ignore-eos --json
+[ "$(get text)" = "$second" ] || fail "the second answer does not know the first one: $(cat shown out)"
+grep 'tokens of prompt' shown | sed -n 2p | grep -q '^[45] tokens' || fail "nothing was reused: $(cat shown)"
+talk 'hi|/reset|hi|/system ho|hi|^D' -n 4
+[ "$(said | sed -n 1p)" = "$(said | sed -n 2p)" ] || fail "/reset keeps something: $(cat shown)"
+run 0 "$LINESHAFT" generate talk -p "<user>ho<user>hi<bot>" -n 4 --temperature 0 --ignore-eos --json
+[ "$(get text)" = "$(said | sed -n 3p)" ] || fail "/system: $(cat shown out)"
+long=$(printf '%070d' 0)
+talk "hi\\|ho|$long|/frob|hi|hi|hi|hi|hi|hi|hi|hi|/quit" -n 4
+says "oldest turn is left out"
+says "the message has 73 tokens, but the context holds 64"
+says "there is no such command"
+run 2 python3 session.py "x" "$LINESHAFT" generate talk --chat --json
+says "a conversation has many answers"
 
 # A full disk is told; a reader that goes away is none of our business.
 "$LINESHAFT" generate m -p x -n 5 >/dev/full 2>err

@@ -21,9 +21,26 @@ for file in config.json generation_config.json model.safetensors tokenizer.json 
     [ -f "hf/$file" ] || fail "no $file"
 done
 run 0 "$LINESHAFT" import hf ours
+says "plausible?"
 says "llama, 47,264 parameters"
 says "fingerprint  verified"
 says "$hash"
+cp -r hf blank
+rm blank/lineshaft_fingerprint.json
+python3 - <<'PY'
+import json, random, struct
+random.seed(1)
+data = bytearray(open("blank/model.safetensors", "rb").read())
+n = struct.unpack("<Q", data[:8])[0]
+for name, row in json.loads(data[8:8 + n]).items():
+    if name != "__metadata__" and len(row["shape"]) > 1:
+        begin, end = (8 + n + at for at in row["data_offsets"])
+        data[begin:end] = b"".join(struct.pack("<f", random.gauss(0, 0.02)) for _ in range((end - begin) // 4))
+open("blank/model.safetensors", "wb").write(data)
+PY
+run 0 "$LINESHAFT" import blank blank.ours
+says "plausible?   no: loss"
+says "it is untrained, or these weights and this tokenizer do not belong together"
 run 0 "$LINESHAFT" ckpt verify ours
 run 0 "$LINESHAFT" generate hf -p "Once" -n 8 --seed 3
 cp out told
@@ -137,6 +154,18 @@ says "Give a Hugging Face folder"
 run 2 "$LINESHAFT" generate nowhere
 says "Give a Hugging Face folder"
 mkdir empty
+run 2 "$LINESHAFT" import Qwen/Qwen2.5-0.5B x
+says 'hint: If it is a model of the Hugging Face Hub, download it first: `hf download Qwen/Qwen2.5-0.5B --local-dir Qwen2.5-0.5B`, then name that folder.'
+run 2 "$LINESHAFT" generate Qwen/Qwen2.5-0.5B -p x
+says 'hf download Qwen/Qwen2.5-0.5B'
+run 2 "$LINESHAFT" train --set model.import=Qwen/Qwen2.5-0.5B --set out=x
+says 'hf download Qwen/Qwen2.5-0.5B'
+run 2 "$LINESHAFT" train --set data.tokenizer=Qwen/Qwen2.5-0.5B --set out=x
+says 'hf download Qwen/Qwen2.5-0.5B'
+run 2 "$LINESHAFT" train --set data.text=roneneldan/TinyStories --set out=x
+says 'hf download --repo-type dataset roneneldan/TinyStories'
+run 2 "$LINESHAFT" generate runs/nobody -p x
+grep -q 'hf download' err && fail "a mistyped path is taken for a name of the Hub: $(cat err)"
 run 2 "$LINESHAFT" import empty x
 says "there is no model in \"empty\""
 run 2 "$LINESHAFT" import hf ours
@@ -167,7 +196,7 @@ run 4 "$LINESHAFT" import small x
 says "is missing: model.safetensors.index.json names it"
 head -c 20000 hf/model.safetensors >back/model.safetensors
 run 4 "$LINESHAFT" import back x
-says "ends behind the end of the file"
+says "is cut off: it has"
 [ ! -e x ] || fail "a failed command left something"
 
 # A command that was killed leaves a folder under another name; the next one removes it.

@@ -77,3 +77,12 @@ for mesh in 1 2 2,mesh.pp=2,batch.leaf=1 2,mesh.zero=1; do
 done
 run 0 "$LINESHAFT" train run.yaml --json --set checkpoint.every=0 --set out=last
 [ "$(grep -c '"event":"checkpoint"' out)" = 1 ] || fail "checkpoint.every: 0 saves before the end"
+
+# --- divergence is called so, whether numbers still hold it or not ---
+run 0 "$LINESHAFT" train run.yaml --set train.clip=0 --set train.lr=2 --set train.warmup=0 --set train.schedule=constant --set train.steps=30 --set out=far
+says "training diverged: the loss was 5."
+run 7 "$LINESHAFT" train run.yaml --set train.clip=0 --set train.lr=90 --set train.warmup=0 --set train.schedule=constant --set out=farther
+says "hint: Training diverged: lower train.lr"
+run 0 "$LINESHAFT" train run.yaml --set out=near
+grep -q diverged out err && fail "a run that learns is said to diverge: $(cat out err)"
+exit 0

@@ -48,6 +48,7 @@ static void load(ls_run *run, const job *j)
         "train: {steps: 50, warmup: 1, lr: 3e-3, schedule: constant, reduce: fast}\n"
         "checkpoint: {every: 0}\n"
         "eval: {every: 0, sequences: 2}\n"
+        "exchange: {compress: none, topk: 0.01}\n"
         "mesh: {bucket: 65536}\n"
         "device: {threads: 1}\n";
     const char *sets[MOST_SETS] = {"out=run"};

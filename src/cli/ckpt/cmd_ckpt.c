@@ -211,6 +211,8 @@ static ls_status run_list(const ls_args *args, ls_str *out)
         ls_json_close(&json);
         ls_json_close(&json);
         ls_str_append_char(out, '\n');
+    } else {
+        ls_term_fold_stdout(args, out);
     }
 out:
     target_close(&t);
@@ -301,11 +303,11 @@ static ls_status verify_step(target *t, int64_t step, const report *to, bool *ba
     } else if (!ckpt) {
         ls_str_printf(t->out, "step %lld  DAMAGED\n  %s\n", (long long)step, ls_err_last()->text);
     } else {
-        ls_str_printf(t->out, "step %lld  %s, %s in %d tensors%s; %s\n%s", (long long)step,
-                      damaged ? "DAMAGED" : "ok",
-                      ls_cmd_ckpt_size(ls_ckpt_about(ckpt)->total_bytes, size), ls_ckpt_count(ckpt),
-                      ls_cmd_ckpt_signed(ls_ckpt_about(ckpt)->trust), chain_text(follows, chain),
-                      rows.p);
+        ls_str_printf(
+            t->out, "step %lld  %s, %s in %d tensor%s%s; %s\n%s", (long long)step,
+            damaged ? "DAMAGED" : "ok", ls_cmd_ckpt_size(ls_ckpt_about(ckpt)->total_bytes, size),
+            ls_ckpt_count(ckpt), ls_str_plural(ls_ckpt_count(ckpt)),
+            ls_cmd_ckpt_signed(ls_ckpt_about(ckpt)->trust), chain_text(follows, chain), rows.p);
     }
     st = ls_str_status(&rows);
 out:
@@ -354,6 +356,8 @@ static ls_status run_verify(const ls_args *args, ls_str *out)
         goto out;
     }
     LS_TRY(st, verify_all(&t, &bad), out);
+    if (!ls_args_has(args, "json"))
+        ls_term_fold_stdout(args, out);
     LS_TRY(st, ls_term_print(out), out);
     if (bad) {
         st = ls_fail(LS_EDATA, "%d of %d checkpoint%s in \"%s\" %s damaged%s", bad, t.n,

@@ -39,9 +39,11 @@ static void put_copy(int64_t step, const ls_ckpt_copied *c, bool json, ls_str *o
     ls_json j;
 
     if (!json) {
-        ls_str_printf(out, "step %lld: %d objects copied (%s), %d were there (%s)", (long long)step,
-                      c->objects_copied, ls_cmd_ckpt_size(c->bytes_copied, copied),
-                      c->objects_there, ls_cmd_ckpt_size(c->bytes_there, there));
+        ls_str_printf(out, "step %lld: %d object%s copied (%s), %d %s there (%s)", (long long)step,
+                      c->objects_copied, ls_str_plural(c->objects_copied),
+                      ls_cmd_ckpt_size(c->bytes_copied, copied), c->objects_there,
+                      c->objects_there == 1 ? "was" : "were",
+                      ls_cmd_ckpt_size(c->bytes_there, there));
         if (c->objects_healed)
             ls_str_printf(out, "; %d of the copied were there but damaged", c->objects_healed);
         ls_str_append_char(out, '\n');

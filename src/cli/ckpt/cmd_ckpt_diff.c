@@ -5,6 +5,8 @@
 #include "base/json.h"
 #include "cli/term.h"
 
+#define ROW_FORMAT "%-7s  %-22s"
+
 typedef struct diffing {
     ls_str *out;
     ls_json *json; /* NULL: text */
@@ -18,7 +20,11 @@ static void put_change(const ls_ckpt_change *c, void *context)
                                         [LS_CKPT_FIRST_ONLY] = "only in the first",
                                         [LS_CKPT_SECOND_ONLY] = "only in the second"};
     const diffing *d = context;
+    char differ[48];
 
+    if (!d->json && d->out->len == 0)
+        ls_str_printf(d->out, ROW_FORMAT "%12s  %s\n", "kind", "elements that differ", "largest by",
+                      "tensor");
     if (d->json) {
         ls_json_open(d->json, '{');
         ls_json_put_str(d->json, "name", c->name);
@@ -29,10 +35,11 @@ static void put_change(const ls_ckpt_change *c, void *context)
         ls_json_put_num(d->json, "max_difference", c->most);
         ls_json_close(d->json);
     } else if (c->how == LS_CKPT_CHANGED) {
-        ls_str_printf(d->out, "%-7s  %12.6g  %lld of %lld  %s\n", c->kind, c->most,
-                      (long long)c->differ, (long long)c->elements, c->name);
+        snprintf(differ, sizeof differ, "%lld of %lld", (long long)c->differ,
+                 (long long)c->elements);
+        ls_str_printf(d->out, ROW_FORMAT "%12.6g  %s\n", c->kind, differ, c->most, c->name);
     } else {
-        ls_str_printf(d->out, "%-7s  %s  %s\n", c->kind, words[c->how], c->name);
+        ls_str_printf(d->out, ROW_FORMAT "%12s  %s\n", c->kind, words[c->how], "", c->name);
     }
 }
 
@@ -83,6 +90,13 @@ static ls_status run_diff(const ls_args *args, ls_str *out)
     LS_TRY(st, ls_cmd_ckpt_named_open(&a, args, 0, -1), out);
     LS_TRY(st, ls_cmd_ckpt_named_open(&b, args, 1, -1), out);
     LS_TRY(st, (ls_args_has(args, "json") ? diff_json : diff_text)(&a, &b, out, &diffs), out);
+    if (!ls_args_has(args, "json"))
+        ls_term_fold_stdout(args, out);
+    if (diffs.different == 0)
+        goto out;
+    LS_TRY(st, ls_term_print(out), out);
+    ls_err_clear(); /* no error, but the answer that the exit code gives */
+    st = LS_EFAIL;
 out:
     ls_cmd_ckpt_named_close(&a);
     ls_cmd_ckpt_named_close(&b);
@@ -100,13 +114,14 @@ const ls_command ls_cmd_ckpt_diff = {
     .summary = "show which tensors differ between two checkpoints",
     .arguments = "A B",
     .about =
-        "One line per tensor that differs: its kind, the largest difference of an element,\n"
-        "how many elements differ, and its name; then how many tensors are the same, and how\n"
+        "One line per tensor that differs: its kind, how many elements differ, the largest\n"
+        "difference of one, and its name; then how many tensors are the same, and how\n"
         "many bytes both checkpoints share as objects. It does not matter how many ranks\n"
         "wrote them. Tensors in shared objects are equal without being read.\n"
         "\n"
         "A and B are run folders (the newest checkpoint is meant), their checkpoints folders,\n"
-        "or step-*.json files. Differences are no error: the exit code is 0.",
+        "or step-*.json files. As with diff, the exit code is 0 when all tensors are the same,\n"
+        "1 when some differ, and more when a checkpoint cannot be read.",
     .examples = "lineshaft ckpt diff runs/a runs/b  # the newest of two runs\n"
                 "lineshaft ckpt diff c/step-0000000100.json c/step-0000000200.json  # two steps\n",
     .flags = diff_flags,

@@ -53,7 +53,7 @@ static const ls_flag prune_flags[] = {
     {.name = "keep-every",
      .value = "N",
      .doc = "Keep those of steps that are multiples of N, too."},
-    {.name = "dry-run", .letter = 'n', .doc = "Show what would be removed; remove nothing."},
+    {.name = "dry-run", .doc = "Show what would be removed; remove nothing."},
     LS_CMD_CKPT_KEY_FLAG,
     {.name = NULL},
 };

@@ -58,8 +58,8 @@ static void show_table(const char *family, const ls_model *model, ls_str *out)
 {
     char shape[48];
 
-    ls_str_printf(out, "%s, %lld parameters in %d tensors\n", family, (long long)model->elements,
-                  model->n_params);
+    ls_str_printf(out, "%s, %lld parameters in %d tensor%s\n", family, (long long)model->elements,
+                  model->n_params, ls_str_plural(model->n_params));
     for (int i = 0; i < model->n_params; i++) {
         const ls_param *p = &model->params[i];
         if (p->ndim == 2)
@@ -76,11 +76,17 @@ static ls_status run_show(const ls_args *args, ls_str *out)
     const ls_option *row = ls_option_find("model.family");
     ls_hf_folder *folder = NULL;
     ls_model model = {.params = NULL};
-    int64_t vocab;
+    int64_t vocab, step;
     ls_status st;
 
-    LS_TRY(st, ls_hf_folder_open_signed(&folder, args->rest[0], -1, ls_args_value(args, "key")),
+    LS_TRY(st, ls_args_number(args, "step", -1, 0, INT64_MAX, &step), out);
+    LS_TRY(st, ls_hf_folder_open_signed(&folder, args->rest[0], step, ls_args_value(args, "key")),
            out);
+    if (step >= 0 && *ls_hf_folder_origin(folder)) {
+        st = ls_fail(LS_EUSAGE, "\"%s\" is a Hugging Face folder, which has no steps",
+                     args->rest[0]);
+        goto out;
+    }
     LS_TRY(st, vocab_of(folder, &vocab), out);
     LS_TRY(st, ls_model_init(&model, ls_hf_folder_run(folder), vocab), out);
     const char *family = row->names[model.run.family];
@@ -88,6 +94,8 @@ static ls_status run_show(const ls_args *args, ls_str *out)
         show_json(family, &model, out);
     else
         show_table(family, &model, out);
+    if (!ls_args_has(args, "json"))
+        ls_term_fold_stdout(args, out);
 out:
     ls_model_release(&model);
     ls_hf_folder_close(folder);
@@ -95,6 +103,7 @@ out:
 }
 
 static const ls_flag flags[] = {
+    {.name = "step", .value = "N", .doc = "The checkpoint of this step, not the newest."},
     LS_CMD_CKPT_KEY_FLAG,
     {.name = "json", .letter = 'j', .doc = "Print one JSON object instead of a table."},
     {.name = NULL},

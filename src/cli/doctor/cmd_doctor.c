@@ -190,6 +190,8 @@ static ls_status run_doctor(const ls_args *args, ls_str *out)
         ls_doctor_json(d, out);
     else
         ls_doctor_text(d, &term, out);
+    if (!ls_args_has(args, "json"))
+        ls_term_fold(&term, out);
     LS_TRY(st, ls_term_print(out), out);
     int problems = count_of(d, LS_DOCTOR_PROBLEM);
     if (problems)

@@ -213,8 +213,8 @@ static void say_memory(ls_doctor *d, const ls_model *model, const ls_kernels *ke
         ls_doctor_say(d, "run", "memory", LS_DOCTOR_OK,
                       "it needs %.1f MiB of memory beside the token shards, %.1f MiB are free "
                       "(in MiB: %s)",
-                      (double)ls_ledger_total(&ledger) / (double)LS_MIB,
-                      (double)info.free_bytes / (double)LS_MIB, parts.p);
+                      ls_size_up(ls_ledger_total(&ledger), LS_MIB),
+                      ls_size_down(info.free_bytes, LS_MIB), parts.p);
         ls_str_release(&parts);
     }
     ls_doctor_value(d, (double)ls_ledger_total(&ledger));
@@ -231,10 +231,10 @@ static void say_disk(ls_doctor *d, const ls_model *model)
         return; /* said under "disk" */
     }
     ls_doctor_say(d, "run", "disk", need > bytes ? LS_DOCTOR_PROBLEM : LS_DOCTOR_OK,
-                  "its checkpoints need up to %.2f GiB (%lld of %.1f MiB, and one being written), "
+                  "its checkpoints need up to %.1f GiB (%lld of %.1f MiB, and one being written), "
                   "%.1f GiB are free",
-                  (double)need / (double)LS_GIB, (long long)kept, (double)each / (double)LS_MIB,
-                  (double)bytes / (double)LS_GIB);
+                  ls_size_up(need, LS_GIB), (long long)kept, ls_size_up(each, LS_MIB),
+                  ls_size_down(bytes, LS_GIB));
     ls_doctor_value(d, (double)need);
 }
 

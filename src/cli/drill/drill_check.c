@@ -216,7 +216,8 @@ void ls_drill_judge(const ls_drill *drill, const ls_drill_row *row, const ls_dri
     /* One save may be under way when it strikes; a checkpoint that was damaged costs one more. */
     bool damaged = row->kind == LS_DRILL_OBJECT || row->kind == LS_DRILL_MANIFEST;
     if (why_out->len == 0 && report->redone > (damaged ? 3 : 2) * d->every + 1) /* I4 */
-        ls_str_printf(why_out, "%lld steps were done again", (long long)report->redone);
+        ls_str_printf(why_out, "%lld step%s done again", (long long)report->redone,
+                      report->redone == 1 ? " was" : "s were");
     if (why_out->len == 0)
         judge_checkpoints(out, why_out);
     leftover[0] = '\0';

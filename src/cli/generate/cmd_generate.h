@@ -3,6 +3,7 @@
  * First what the model is, then what is asked of it, then whether that fits into memory; the
  * weights are loaded last, so that a mistake in a flag costs no time. */
 #pragma once
+#include <jansson.h>
 #include "cli/command.h"
 #include "data/tokenizer/tokenizer.h"
 #include "hf/special_ids.h"
@@ -52,15 +53,41 @@ ls_status ls_generate_read_defaults(ls_generate_settings *s, const ls_args *args
 
 /* --- cmd_generate_prompt.c -------------------------------------------------------------------- */
 
-/* --prompt, or what --prompt-file names; empty without either. */
+/* Whether a session at the terminal is meant: --chat, no prompt, and somebody who can type one. */
+bool ls_generate_is_session(const ls_args *args);
+/* --prompt, or what --prompt-file names, or what a pipe or file at standard input holds; else empty. */
 ls_status ls_generate_read_prompt(const ls_args *args, ls_str *prompt_out);
 /* The ids that the model reads: the prompt, with --chat as the chat template writes it. LS_EUSAGE:
  * more than the context holds, or no chat template. */
 ls_status ls_generate_encode(const ls_generate_model *m, const ls_generate_settings *s,
                              const ls_str *prompt, ls_tokens *ids_out);
+/* The ids of a conversation, {"messages": [...]}, up to where the assistant begins to speak. */
+ls_status ls_generate_encode_chat(const ls_generate_model *m, const json_t *object,
+                                  ls_tokens *ids_out);
+/* LS_EUSAGE: --context is more than the model has. context_out: how many tokens it may see. */
+ls_status ls_generate_context(const ls_generate_model *m, const ls_generate_settings *s,
+                              int64_t *context_out);
 
 /* --- cmd_generate_text.c ---------------------------------------------------------------------- */
 
-/* Continue the prompt on standard output. LS_EINTR: Ctrl-C; what was printed stays. */
+/* What is continued. */
+typedef struct ls_generate_task {
+    const ls_str *prompt; /* shown in front of the text; NULL: only what is added is shown */
+    ls_tokens *ids;       /* what the model reads; what it adds is appended */
+    int64_t held;         /* of these the cache has as many already */
+    int64_t position;     /* number of the first token to choose, for the random choice */
+} ls_generate_task;
+
+/* Continue it on standard output. text_out, which may be NULL, gets what was added. LS_EINTR: Ctrl-C;
+ * what was printed stays, and text_out has it. */
 ls_status ls_generate_speak(ls_generate_model *m, const ls_generate_settings *s,
-                            const ls_str *prompt, const ls_tokens *ids);
+                            const ls_generate_task *task, ls_str *text_out);
+
+/* --- cmd_generate_session.c ------------------------------------------------------------------- */
+
+/* How many tokens a session keeps unless --context says. */
+enum { LS_GENERATE_SESSION = 8192 };
+
+/* Talk with the user at the terminal until the end of the input or /quit. */
+ls_status ls_generate_converse(ls_generate_model *m, const ls_generate_settings *s,
+                               int64_t context);

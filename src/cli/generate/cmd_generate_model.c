@@ -99,7 +99,7 @@ static ls_status check_memory(const ls_generate_model *m, const ls_pass_args *ar
         int64_t left = info.free_bytes - (total - cache);
         int64_t fits = left > 0 ? (int64_t)((double)left / (double)cache * (double)args->cache) : 0;
         st = ls_fail(LS_ENOMEM, "this model needs %.1f MiB of memory, but %.1f MiB are free",
-                     (double)total / (double)LS_MIB, (double)info.free_bytes / (double)LS_MIB);
+                     ls_size_up(total, LS_MIB), ls_size_down(info.free_bytes, LS_MIB));
         if (fits > 0)
             ls_err_hint("The cache of %lld positions takes %.1f MiB of it: --context %lld fits.",
                         (long long)args->cache, (double)cache / (double)LS_MIB, (long long)fits);

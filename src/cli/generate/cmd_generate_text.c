@@ -22,8 +22,11 @@ typedef struct speech {
     const ls_generate_settings *s;
     ls_tokenizer_stream stream;
     ls_decode_stop stop;
-    ls_tokens ids;      /* prompt and answer */
-    int64_t prompt;     /* how many of them are the prompt */
+    ls_tokens *ids;   /* prompt and answer; borrowed */
+    int64_t prompt;   /* how many of them are the prompt */
+    int64_t held;     /* and of these were read before */
+    int64_t position; /* number of the first choice */
+    bool shows_prompt;
     ls_str piece, text; /* of the last token; the whole answer */
     bool terminal;
     ending why;
@@ -86,9 +89,22 @@ static void put_ids(ls_json *json, const char *key, const int32_t *ids, int64_t 
     ls_json_close(json);
 }
 
+static void put_sampling(ls_json *json, const ls_sampling *sampling)
+{
+    ls_json_key(json, "sampling");
+    ls_json_open(json, '{');
+    ls_json_put_num(json, "temperature", sampling->temperature);
+    ls_json_put_int(json, "top_k", sampling->top_k);
+    ls_json_put_num(json, "top_p", sampling->top_p);
+    ls_json_put_num(json, "min_p", sampling->min_p);
+    ls_json_put_num(json, "repetition_penalty", sampling->repetition);
+    ls_json_put_int(json, "seed", (int64_t)sampling->seed);
+    ls_json_close(json);
+}
+
 static ls_status print_json(speech *sp)
 {
-    int64_t said = sp->ids.count - sp->prompt;
+    int64_t said = sp->ids->count - sp->prompt;
     ls_json json;
 
     ls_str_clear(&sp->piece);
@@ -98,8 +114,9 @@ static ls_status print_json(speech *sp)
     ls_json_text(&json, sp->text.p, sp->text.len);
     ls_json_put_str(&json, "finish_reason", reasons[sp->why]);
     ls_json_put_str(&json, "stop", sp->why == END_STOP ? sp->s->stops[sp->stop.hit] : NULL);
-    put_ids(&json, "prompt_ids", sp->ids.ids, sp->prompt);
-    put_ids(&json, "ids", sp->ids.ids + sp->prompt, said);
+    put_sampling(&json, &sp->s->sampling);
+    put_ids(&json, "prompt_ids", sp->ids->ids, sp->prompt);
+    put_ids(&json, "ids", sp->ids->ids + sp->prompt, said);
     ls_json_key(&json, "timings");
     ls_json_open(&json, '{');
     ls_json_put_int(&json, "prompt_n", sp->prompt);
@@ -121,18 +138,37 @@ static void print_rate(double per_second)
         fprintf(stderr, per_second < 100 ? " (%.1f/s)" : " (%.0f/s)", per_second);
 }
 
-/* "12 tokens of prompt (340/s), 200 added (95.2/s), ended by --tokens" */
+/* "temperature 0.8, top-p 0.95, seed 1", without what does nothing. */
+static void print_sampling(const ls_sampling *sampling)
+{
+    if (sampling->temperature <= 0) {
+        fputs("temperature 0", stderr);
+        return;
+    }
+    fprintf(stderr, "temperature %g", sampling->temperature);
+    if (sampling->top_k > 0)
+        fprintf(stderr, ", top-k %lld", (long long)sampling->top_k);
+    if (sampling->top_p < 1)
+        fprintf(stderr, ", top-p %g", sampling->top_p);
+    if (sampling->min_p > 0)
+        fprintf(stderr, ", min-p %g", sampling->min_p);
+    fprintf(stderr, ", seed %llu", (unsigned long long)sampling->seed);
+}
+
+/* "12 tokens of prompt (340/s), 200 added (95.2/s), ended by --tokens; temperature 0.8, seed 1" */
 static void print_summary(const speech *sp)
 {
     static const char *const why[] = {"ended by --tokens", "the model ended its text",
                                       "ended by a stop string", "interrupted"};
-    int64_t said = sp->ids.count - sp->prompt;
+    int64_t said = sp->ids->count - sp->prompt, read = sp->prompt - sp->held;
 
-    fprintf(stderr, "%lld token%s of prompt", (long long)sp->prompt, sp->prompt == 1 ? "" : "s");
-    print_rate(rate(sp->prompt, sp->read_ns));
+    fprintf(stderr, "%lld token%s of prompt", (long long)read, read == 1 ? "" : "s");
+    print_rate(rate(read, sp->read_ns));
     fprintf(stderr, ", %lld added", (long long)said);
     print_rate(rate(said - 1, sp->said_ns));
-    fprintf(stderr, ", %s\n", why[sp->why]);
+    fprintf(stderr, ", %s; ", why[sp->why]);
+    print_sampling(&sp->s->sampling);
+    fputc('\n', stderr);
 }
 
 /* --- the answer ------------------------------------------------------------------------------- */
@@ -152,11 +188,13 @@ static ls_status read_prompt(speech *sp)
     const ls_generate_model *m = sp->m;
     ls_status st = LS_OK;
 
-    for (int64_t i = 0; i < sp->prompt && !sp->s->chat; i++) /* a chat's answer is its own text */
-        if (!ls_tokenizer_is_special(m->tokenizer, sp->ids.ids[i]))
-            LS_TRY(st, ls_tokenizer_stream_feed(&sp->stream, sp->ids.ids[i], &sp->piece), out);
-    for (int64_t n = PIECE; n < sp->prompt && !stop_asked; n += PIECE)
-        LS_TRY(st, ls_decode_read(m->decode, m->weights, sp->ids.ids, n), out);
+    for (int64_t i = 0; i < sp->prompt && sp->shows_prompt;
+         i++) /* a chat's answer is its own text */
+        if (!ls_tokenizer_is_special(m->tokenizer, sp->ids->ids[i]))
+            LS_TRY(st, ls_tokenizer_stream_feed(&sp->stream, sp->ids->ids[i], &sp->piece), out);
+    /* From what the cache holds on: to read less would make it forget the rest. */
+    for (int64_t n = sp->held + PIECE; n < sp->prompt && !stop_asked; n += PIECE)
+        LS_TRY(st, ls_decode_read(m->decode, m->weights, sp->ids->ids, n), out);
 out:
     return st;
 }
@@ -168,12 +206,12 @@ static ls_status add_token(speech *sp, int64_t i, bool *more_out)
     int32_t token;
     ls_status st;
 
-    LS_TRY(st, ls_tokens_reserve(&sp->ids, 1), out);
+    LS_TRY(st, ls_tokens_reserve(sp->ids, 1), out);
     LS_TRY(st,
-           ls_decode_next(m->decode, m->weights, sp->ids.ids, sp->ids.count, &sp->s->sampling,
-                          (uint64_t)i, &token),
+           ls_decode_next(m->decode, m->weights, sp->ids->ids, sp->ids->count, &sp->s->sampling,
+                          (uint64_t)(sp->position + i), &token),
            out);
-    sp->ids.ids[sp->ids.count++] = token;
+    sp->ids->ids[sp->ids->count++] = token;
     *more_out = !ends(sp, token);
     if (!*more_out)
         sp->why = END_EOS;
@@ -218,30 +256,32 @@ out:
 static void speech_release(speech *sp)
 {
     ls_decode_stop_release(&sp->stop);
-    ls_tokens_release(&sp->ids);
     ls_str_release(&sp->piece);
     ls_str_release(&sp->text);
 }
 
 ls_status ls_generate_speak(ls_generate_model *m, const ls_generate_settings *s,
-                            const ls_str *prompt, const ls_tokens *ids)
+                            const ls_generate_task *task, ls_str *text_out)
 {
-    speech sp = {.m = m, .s = s, .prompt = ids->count, .terminal = isatty(STDOUT_FILENO) == 1};
-    ls_status st;
+    speech sp = {.m = m,
+                 .s = s,
+                 .ids = task->ids,
+                 .prompt = task->ids->count,
+                 .held = task->held,
+                 .position = task->position,
+                 .shows_prompt = task->prompt != NULL,
+                 .terminal = isatty(STDOUT_FILENO) == 1};
+    ls_status st = LS_OK;
 
-    ls_tokens_init(&sp.ids);
     ls_str_init(&sp.piece);
     ls_str_init(&sp.text);
     ls_tokenizer_stream_begin(&sp.stream, m->tokenizer);
     ls_decode_stop_init(&sp.stop, s->stops, s->n_stops);
-    LS_TRY(st, ls_tokens_reserve(&sp.ids, ids->count), out);
-    memcpy(sp.ids.ids, ids->ids, (size_t)ids->count * sizeof *ids->ids);
-    sp.ids.count = ids->count;
     stop_asked = 0;
     signal(SIGINT, on_stop);
     signal(SIGTERM, on_stop);
-    if (!s->chat)
-        LS_TRY(st, show(&sp, prompt->p, prompt->len), out);
+    if (task->prompt)
+        LS_TRY(st, show(&sp, task->prompt->p, task->prompt->len), out);
     LS_TRY(st, answer(&sp), out);
     if (s->json)
         LS_TRY(st, print_json(&sp), out);
@@ -249,8 +289,13 @@ ls_status ls_generate_speak(ls_generate_model *m, const ls_generate_settings *s,
         LS_TRY(st, show(&sp, "\n", 1), out);
     if (!s->quiet && !s->json)
         print_summary(&sp);
+    if (text_out) {
+        ls_str_append_bytes(text_out, sp.text.p, sp.text.len);
+        LS_TRY(st, ls_str_status(text_out), out);
+    }
     if (sp.why == END_INTERRUPTED)
-        st = ls_fail(LS_EINTR, "after %lld tokens", (long long)(sp.ids.count - sp.prompt));
+        st = ls_fail(LS_EINTR, "after %lld token%s", (long long)(sp.ids->count - sp.prompt),
+                     ls_str_plural(sp.ids->count - sp.prompt));
 out:
     speech_release(&sp);
     return st;

@@ -91,6 +91,8 @@ static ls_status run_mesh(const ls_args *args, ls_str *out)
     st = ls_mesh_choice_make(&run, &facts, &choice);
     if (choice.count > 0) { /* where none works, too: what refuses each */
         show(args, &choice, rows, out);
+        if (!ls_args_has(args, "json"))
+            ls_term_fold_stdout(args, out);
         ls_status shown = ls_term_print(out);
         st = st == LS_OK ? shown : st;
     }

@@ -59,11 +59,11 @@ ls_status ls_shm_segment_commit(const ls_shm_segment *segment, int64_t at, int64
     if (bytes <= room && !failed)
         return LS_OK;
     room = ls_min_i64(room, room_left());
-    ls_status st =
-        ls_fail(LS_ENOMEM,
-                "cannot allocate %.1f MiB of memory shared on this node for \"%s\": "
-                "%.1f MiB are free%s%s",
-                mib(bytes), what, mib(room), failed ? ": " : "", failed ? strerror(failed) : "");
+    ls_status st = ls_fail(LS_ENOMEM,
+                           "cannot allocate %.1f MiB of memory shared on this node for \"%s\": "
+                           "%.1f MiB are free%s%s",
+                           ls_size_up(bytes, LS_MIB), what, ls_size_down(room, LS_MIB),
+                           failed ? ": " : "", failed ? strerror(failed) : "");
     ls_err_hint("Use fewer ranks on this node, or smaller buffers.");
     return st;
 }

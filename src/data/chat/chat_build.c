@@ -113,14 +113,15 @@ out:
 static void tell(const builder *b)
 {
     const ls_chat_built *n = &b->built;
+    const char *was = n->cut == 1 ? "was" : "were";
 
     if (n->skipped)
-        ls_log(LS_LOG_WARN, "%lld lines of \"%s\" were skipped", (long long)n->skipped,
-               b->args->name);
+        ls_log(LS_LOG_WARN, "%lld line%s of \"%s\" %s skipped", (long long)n->skipped,
+               ls_str_plural(n->skipped), b->args->name, n->skipped == 1 ? "was" : "were");
     if (n->cut)
-        ls_log(LS_LOG_WARN,
-               "%lld of %lld conversations were longer than %lld tokens and were cut%s",
-               (long long)n->cut, (long long)n->conversations, (long long)b->args->window,
+        ls_log(LS_LOG_WARN, "%lld of %lld conversation%s %s longer than %lld tokens and %s cut%s",
+               (long long)n->cut, (long long)n->conversations, ls_str_plural(n->conversations), was,
+               (long long)b->args->window, was,
                n->lost ? "; those without an answer left were dropped" : "");
     ls_log(LS_LOG_INFO, "\"%s\": %lld conversations in %lld windows, %lld tokens, %lld with loss",
            b->args->name, (long long)(n->conversations - n->lost), (long long)n->windows,

@@ -113,8 +113,9 @@ static ls_status copy_file(builder *b, const char *file)
             b->args->progress(b->args->context, file, b->bytes);
     }
     if (ls_source_skipped(source))
-        ls_log(LS_LOG_WARN, "%lld lines of \"%s\" were skipped",
-               (long long)ls_source_skipped(source), file);
+        ls_log(LS_LOG_WARN, "%lld line%s of \"%s\" %s skipped",
+               (long long)ls_source_skipped(source), ls_str_plural(ls_source_skipped(source)), file,
+               ls_source_skipped(source) == 1 ? "was" : "were");
     st = put_rest(b);
 out:
     ls_source_close(source);

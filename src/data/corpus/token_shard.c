@@ -77,8 +77,10 @@ static ls_status check_lengths(const ls_token_shard *shard, const ls_token_shard
         end += ls_token_shard_mark_bytes(h->tokens);
     }
     if (end != len) {
-        snprintf(text, sizeof text, "is %s: it has %zu bytes, its header says %llu",
-                 len < end ? "cut off" : "damaged", len, (unsigned long long)end);
+        snprintf(text, sizeof text,
+                 len < end ? "is cut off: it has %zu of %llu bytes"
+                           : "is damaged: it has %zu bytes, its header says %llu",
+                 len, (unsigned long long)end);
         return refuse_rebuild(shard, text);
     }
     return LS_OK;

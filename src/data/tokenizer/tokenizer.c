@@ -7,6 +7,7 @@
 #include "data/tokenizer/tokenizer_impl.h"
 #include "data/tokenizer/utf8.h"
 #include "base/mem.h"
+#include "config/hub_name.h"
 
 static const ls_tokenizer_kind *const kinds[] = {&ls_tokenizer_bytes, &ls_tokenizer_json};
 
@@ -52,7 +53,8 @@ ls_status ls_tokenizer_open(ls_tokenizer **out, const char *name)
             kind = kinds[i];
     if (!kind) {
         st = ls_fail(LS_EUSAGE, "there is no tokenizer \"%s\"", name);
-        ls_err_hint("Write \"bytes\", or the path of a folder that has a tokenizer.json.");
+        if (!ls_hub_name_hint(name, LS_HUB_MODEL))
+            ls_err_hint("Write \"bytes\", or the path of a folder that has a tokenizer.json.");
         return st;
     }
     tok = ls_mem_alloc(sizeof *tok);

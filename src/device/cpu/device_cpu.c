@@ -124,8 +124,7 @@ static ls_status cpu_open(ls_device *device, int threads)
         st = start_pool(device, &cpus);
     else
         st = ls_fail(LS_ENOMEM, "cannot allocate %.1f MiB for %d threads: %.1f MiB are free",
-                     (double)bytes / (double)LS_MIB, device->threads,
-                     (double)free_bytes / (double)LS_MIB);
+                     ls_size_up(bytes, LS_MIB), device->threads, ls_size_down(free_bytes, LS_MIB));
     ls_cpus_release(&cpus);
     return st;
 }

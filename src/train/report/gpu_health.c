@@ -46,9 +46,9 @@ static void look_at_clocks(ls_gpu_health *a, const ls_nvml_state *now, ls_sessio
         return;
     ls_nvml_reasons(now->reasons, why);
     snprintf(text, sizeof text,
-             "at step %lld the GPU's clocks are held back by %s (%lld times so far): training is "
-             "slower than it could be",
-             (long long)s->step_number, why, (long long)a->slowdowns);
+             "at step %lld the GPU's clocks are held back by %s (%lld time%s so far): training "
+             "is slower than it could be",
+             (long long)s->step_number, why, (long long)a->slowdowns, ls_str_plural(a->slowdowns));
     report(s, text);
 }
 

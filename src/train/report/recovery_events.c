@@ -73,14 +73,15 @@ void ls_recovery_events_view(ls_session *s)
                          : s->step_number > 0 ? "the last checkpoint"
                                               : "the start");
     if (came)
-        n = (size_t)snprintf(action, sizeof action, "%d joined; %d ranks go on after step %lld",
-                             plan->joined, plan->ranks, (long long)s->step_number);
+        n = (size_t)snprintf(action, sizeof action, "%d joined; %d rank%s after step %lld",
+                             plan->joined, plan->ranks, plan->ranks == 1 ? " goes on" : "s go on",
+                             (long long)s->step_number);
     else if (plan->restarted + plan->lost == 0)
         n = (size_t)snprintf(action, sizeof action, "%d ranks met again after step %lld",
                              plan->ranks, (long long)s->step_number);
     if (recovery.redone > 0)
-        snprintf(action + n, sizeof action - n, "; %lld steps are done again",
-                 (long long)recovery.redone);
+        snprintf(action + n, sizeof action - n, "; %lld step%s done again",
+                 (long long)recovery.redone, recovery.redone == 1 ? " is" : "s are");
     ls_log(came ? LS_LOG_INFO : LS_LOG_WARN, "%s: %s (%.2f s)", view->cause, action,
            recovery.seconds);
     ls_session_emit(

@@ -167,10 +167,14 @@ static void warn_of_idle_ranks(const ls_session *s)
         idle += runs[r].count == 0;
     if (!ls_session_is_first(s) || s->mesh.independent || idle == 0)
         return;
+    int64_t shared = calls.leaves / calls.cp;
     bool divisible = calls.ordered && calls.leaf > 1;
     ls_log(LS_LOG_WARN, "%d of %d ranks have no work: they share %lld %s; %s%stake fewer ranks",
-           idle, ranks, (long long)(calls.leaves / calls.cp),
-           calls.ordered ? "leaves (batch.sequences / batch.leaf)" : "sequences (batch.sequences)",
+           idle, ranks, (long long)shared,
+           calls.ordered ? shared == 1 ? "leaf (batch.sequences / batch.leaf)"
+                                       : "leaves (batch.sequences / batch.leaf)"
+           : shared == 1 ? "sequence (batch.sequences)"
+                         : "sequences (batch.sequences)",
            divisible ? "lower batch.leaf, " : "",
            s->mesh.weights && !s->mesh.balance ? "change mesh.weights, or "
            : divisible                         ? "or "
@@ -217,11 +221,13 @@ static void emit_fallback(ls_session *s)
 {
     char text[160];
 
-    if (s->save.newest_step <= s->step_number)
+    int64_t redone = s->save.newest_step - s->step_number;
+
+    if (redone <= 0)
         return;
     snprintf(text, sizeof text,
-             "the checkpoint of step %lld is damaged: %lld steps are done again from step %lld",
-             (long long)s->save.newest_step, (long long)(s->save.newest_step - s->step_number),
+             "the checkpoint of step %lld is damaged: %lld step%s done again from step %lld",
+             (long long)s->save.newest_step, (long long)redone, redone == 1 ? " is" : "s are",
              (long long)s->step_number);
     ls_session_incident(s, s->step_number, "resume", "an older checkpoint was used", text);
 }

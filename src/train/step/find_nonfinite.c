@@ -226,7 +226,8 @@ ls_status ls_step_find_nonfinite(ls_step *step, int64_t number)
         st = ls_fail(LS_ENUMERIC, "the gradient of step %lld is too large for its norm",
                      (long long)number + 1);
     if (st == LS_ENUMERIC)
-        ls_err_hint("Lower train.lr or lengthen train.warmup; train.nonfinite: skip drops such "
+        ls_err_hint("Training diverged: lower train.lr or lengthen train.warmup; train.nonfinite: "
+                    "skip drops such "
                     "steps.");
     ls_mem_free(step->search.block);
     step->search.block = NULL;

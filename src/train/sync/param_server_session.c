@@ -238,7 +238,8 @@ static ls_status take_result(const ls_session *s, const ls_param_server_result *
         return LS_OK;
     ls_fail(LS_ENUMERIC, "the sum of all ranks' gradients of step %lld is too large for its norm",
             (long long)s->step_number + 1);
-    ls_err_hint("Lower train.lr or lengthen train.warmup; train.nonfinite: skip drops such "
+    ls_err_hint("Training diverged: lower train.lr or lengthen train.warmup; train.nonfinite: skip "
+                "drops such "
                 "steps.");
     return LS_ENUMERIC;
 }
