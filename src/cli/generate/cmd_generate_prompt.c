@@ -14,7 +14,8 @@ ls_status ls_generate_read_prompt(const ls_args *args, ls_str *prompt_out)
     const char *text = ls_args_value(args, "prompt"), *file = ls_args_value(args, "prompt-file");
 
     if (file)
-        return ls_file_read(strcmp(file, "-") == 0 ? "/dev/stdin" : file, PROMPT_BYTES, prompt_out);
+        return strcmp(file, "-") == 0 ? ls_file_read_stdin(PROMPT_BYTES, prompt_out)
+                                      : ls_file_read(file, PROMPT_BYTES, prompt_out);
     ls_str_append(prompt_out, text ? text : "");
     return ls_str_status(prompt_out);
 }
