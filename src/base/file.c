@@ -1,11 +1,14 @@
 /* file.c -- POSIX files with named errors. */
 #include "base/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
 #include <libgen.h>
 #include <limits.h>
+#include <signal.h>
+#include <stdlib.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -236,6 +239,35 @@ out:
     if (named)
         unlink(temp);
     return st;
+}
+
+/* The number of the process that wrote it, behind the last ".tmp." of a name; 0: it is no name of ours. */
+static pid_t writer_of(const char *name)
+{
+    const char *mark = ".tmp.", *at = NULL;
+
+    for (const char *p = name; (p = strstr(p, mark)); p += strlen(mark))
+        at = p + strlen(mark);
+    if (!at || !*at || at[strspn(at, "0123456789")] || strlen(at) > 9)
+        return 0;
+    return (pid_t)strtol(at, NULL, 10);
+}
+
+void ls_file_sweep_temps(const char *folder)
+{
+    struct stat info;
+    DIR *dir = opendir(folder);
+
+    for (const struct dirent *e; dir && (e = readdir(dir));) {
+        pid_t writer = writer_of(e->d_name);
+        if (writer <= 0 || (writer != getpid() && (kill(writer, 0) == 0 || errno != ESRCH)))
+            continue;
+        if (fstatat(dirfd(dir), e->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0 &&
+            S_ISREG(info.st_mode))
+            unlinkat(dirfd(dir), e->d_name, 0);
+    }
+    if (dir)
+        closedir(dir);
 }
 
 ls_status ls_file_make_dirs(const char *path)

@@ -39,6 +39,11 @@ ls_status ls_file_refuse_link(const char *path);
 /* Replace path by bytes, atomically and durably. */
 ls_status ls_file_write_atomic(const char *path, const void *bytes, size_t len);
 
+/* Remove files NAME.tmp.PID of processes that are gone: an atomic write that was killed leaves one.
+ * The caller holds the lock under which files are written there, so that a process of another host
+ * writes none. */
+void ls_file_sweep_temps(const char *folder);
+
 /* All of bytes to fd, through short writes and EINTR; path is for the message. */
 ls_status ls_file_write_all(int fd, const void *bytes, size_t len, const char *path);
 

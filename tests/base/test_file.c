@@ -139,6 +139,33 @@ LS_TEST(file_append_does_not_write_through_a_link)
     check_holds("target", "as it was\nand more\n");
 }
 
+LS_TEST(file_sweep_removes_what_dead_writers_left)
+{
+    char dead[64], alive[64], own[64];
+    pid_t pid = fork();
+
+    if (pid == 0)
+        _exit(0);
+    LS_CHECK_EQ(waitpid(pid, NULL, 0), pid); /* nobody has this number now */
+    snprintf(dead, sizeof dead, "generation.tmp.%d", (int)pid);
+    snprintf(alive, sizeof alive, "generation.tmp.%d", (int)getppid());
+    snprintf(own, sizeof own, ".seen-5.tmp.%d", (int)getpid()); /* of one that had our number */
+    put(dead, "half");
+    put(alive, "half");
+    put(own, "");
+    put("generation", "1");
+    put("notes.tmp.txt", "mine");
+    put("x.tmp.", "mine");
+    put("y.tmp.99999999999999", "mine");
+    LS_CHECK_EQ(symlink("generation", "link.tmp.999999999"), 0);
+    ls_file_sweep_temps(".");
+    LS_CHECK(!ls_file_exists(dead) && !ls_file_exists(own));
+    LS_CHECK(ls_file_exists(alive) && ls_file_exists("generation"));
+    LS_CHECK(ls_file_exists("notes.tmp.txt") && ls_file_exists("x.tmp."));
+    LS_CHECK(ls_file_exists("y.tmp.99999999999999") && ls_file_exists("link.tmp.999999999"));
+    ls_file_sweep_temps("nowhere");
+}
+
 LS_TEST(file_read_out_of_memory)
 {
     ls_str s;

@@ -112,6 +112,7 @@ ls_status ls_run_folder_open(ls_session *s)
     }
     if (st != LS_OK)
         return st;
+    ls_file_sweep_temps(out);
     ls_str_clear(&s->folder.config);
     ls_explain_yaml(s->run, &s->folder.config);
     return ls_str_status(&s->folder.config);
