@@ -119,9 +119,11 @@ void ls_disk_cache_add(const char *about, const void *key, size_t key_bytes, con
     memcpy(record + sizeof h + key_bytes, value, value_bytes);
     h.sum = ls_hash_bytes(record + sizeof h, key_bytes + value_bytes).lo;
     memcpy(record, &h, sizeof h);
-    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    if (fd < 0)
+    int fd = -1;
+    if (ls_file_open_append(path, 0644, &fd) != LS_OK) {
+        ls_err_clear();
         return;
+    }
     if (write(fd, record, bytes) != (ssize_t)bytes)
         (void)unlink(path); /* a full disk: begin anew another time */
     close(fd);

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <execinfo.h>
 #include <stdarg.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum { DOING_DEPTH = 6, DOING_CHARS = 160, LONGEST = 8192 };
@@ -40,6 +41,27 @@ static void keep_ends(char *out, size_t cap, const char *text)
         snprintf(out, cap, "%.*s...%s", (int)head, text, text + n - tail);
 }
 
+/* A limit of the process is a reason that a user can remove, wherever it is met. */
+static void hint_at_limit(int reason)
+{
+    static const struct {
+        int reason, resource;
+        const char *unit, *flag;
+    } limits[] = {
+        {EFBIG, RLIMIT_FSIZE, "bytes in a file", "-f"},
+        {EMFILE, RLIMIT_NOFILE, "open files", "-n"},
+        {ENOMEM, RLIMIT_AS, "bytes of address space", "-v"},
+    };
+    struct rlimit most;
+
+    for (size_t i = 0; i < LS_COUNT(limits); i++)
+        if (reason == limits[i].reason && getrlimit(limits[i].resource, &most) == 0 &&
+            most.rlim_cur != RLIM_INFINITY)
+            snprintf(last.hint, sizeof last.hint,
+                     "This process may have %lld %s: raise the limit with \"ulimit %s\".",
+                     (long long)most.rlim_cur, limits[i].unit, limits[i].flag);
+}
+
 ls_status ls_err_raise(ls_status code, const char *file, int line, bool add_errno, const char *fmt,
                        ...)
 {
@@ -57,6 +79,7 @@ ls_status ls_err_raise(ls_status code, const char *file, int line, bool add_errn
     last.line = line;
     last.unreached = 0;
     last.hint[0] = '\0';
+    hint_at_limit(add_errno ? saved : code == LS_ENOMEM ? ENOMEM : 0);
     keep_ends(last.text, sizeof last.text, n < 0 ? fmt : text);
     join_doing(last.doing, sizeof last.doing);
     errno = saved;

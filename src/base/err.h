@@ -37,7 +37,8 @@ typedef struct ls_err_record {
 
 /* Record a failure on this thread and return code. The message is lower case, without a full stop,
  * with names in double quotes. ls_fail_sys() appends strerror(errno). A message that is too long
- * loses its middle, not its end. The arguments may point into the last record. */
+ * loses its middle, not its end. Where the reason is a limit of this process (file size, open files,
+ * address space), the record gets a hint at once. The arguments may point into the last record. */
 #define ls_fail(code, ...) ls_err_raise((code), __FILE__, __LINE__, false, __VA_ARGS__)
 #define ls_fail_sys(code, ...) ls_err_raise((code), __FILE__, __LINE__, true, __VA_ARGS__)
 ls_status ls_err_raise(ls_status code, const char *file, int line, bool add_errno, const char *fmt,

@@ -1,11 +1,14 @@
 /* file.c -- POSIX files with named errors. */
 #include "base/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
 #include <libgen.h>
 #include <limits.h>
+#include <signal.h>
+#include <stdlib.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -15,23 +18,48 @@
 #include "base/hash.h"
 #include "base/mem.h"
 
-ls_status ls_file_read(const char *path, int64_t limit_bytes, ls_str *text_out)
+/* A file that a user names may be a pipe without a writer or a device without an end. */
+static ls_status judge_kind(int fd, const char *path)
 {
-    ls_status st = LS_OK;
     struct stat info;
-    size_t before = text_out->len;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    mode_t kind;
 
+    if (fstat(fd, &info) != 0)
+        return ls_fail_sys(LS_EIO, "cannot read \"%s\"", path);
+    kind = info.st_mode & S_IFMT;
+    if (kind == S_IFREG)
+        return LS_OK;
+    if (kind == S_IFDIR)
+        return ls_fail(LS_EIO, "cannot read \"%s\": it is a folder", path);
+    ls_fail(LS_EIO, "cannot read \"%s\": it is a %s, not a plain file", path,
+            kind == S_IFIFO ? "pipe" : "device");
+    ls_err_hint("Write what it gives to a file, and name that.");
+    return LS_EIO;
+}
+
+ls_status ls_file_open_read(const char *path, int *fd_out)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe must not hold us */
+    ls_status st;
+
+    if (fd < 0 && errno == ENXIO) /* a socket */
+        return ls_fail(LS_EIO, "cannot read \"%s\": it is no plain file", path);
     if (fd < 0)
         return ls_fail_sys(LS_EIO, "cannot open \"%s\"", path);
-    if (fstat(fd, &info) != 0) {
-        st = ls_fail_sys(LS_EIO, "cannot read \"%s\"", path);
-        goto out;
-    }
-    if (S_ISDIR(info.st_mode)) {
-        st = ls_fail(LS_EIO, "cannot read \"%s\": it is a folder", path);
-        goto out;
-    }
+    st = judge_kind(fd, path);
+    if (st == LS_OK)
+        *fd_out = fd;
+    else
+        close(fd);
+    return st;
+}
+
+/* To the end of the file. */
+static ls_status read_all(int fd, const char *path, int64_t limit_bytes, ls_str *text_out)
+{
+    size_t before = text_out->len;
+    ls_status st = LS_OK;
+
     while (!text_out->failed) {
         char block[65536];
         ssize_t n = read(fd, block, sizeof block);
@@ -52,25 +80,40 @@ ls_status ls_file_read(const char *path, int64_t limit_bytes, ls_str *text_out)
     }
     st = ls_str_status(text_out);
 out:
-    close(fd);
     if (st != LS_OK && text_out->len > before)
         text_out->p[text_out->len = before] = '\0';
     return st;
 }
 
+ls_status ls_file_read(const char *path, int64_t limit_bytes, ls_str *text_out)
+{
+    int fd = -1;
+    ls_status st = ls_file_open_read(path, &fd);
+
+    if (st != LS_OK)
+        return st;
+    st = read_all(fd, path, limit_bytes, text_out);
+    close(fd);
+    return st;
+}
+
+ls_status ls_file_read_stdin(int64_t limit_bytes, ls_str *text_out)
+{
+    return read_all(STDIN_FILENO, "standard input", limit_bytes, text_out);
+}
+
 ls_status ls_file_map_open(ls_file_map *map, const char *path)
 {
-    ls_status st = LS_OK;
     struct stat info;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a named pipe must not hold us */
+    ls_status st;
+    int fd = -1;
 
     *map = (ls_file_map){.bytes = NULL};
-    if (fd < 0)
-        return ls_fail_sys(LS_EIO, "cannot open \"%s\"", path);
+    st = ls_file_open_read(path, &fd);
+    if (st != LS_OK)
+        return st;
     if (fstat(fd, &info) != 0) {
         st = ls_fail_sys(LS_EIO, "cannot read \"%s\"", path);
-    } else if (!S_ISREG(info.st_mode)) {
-        st = ls_fail(LS_EIO, "cannot map \"%s\": it is not a plain file", path);
     } else if (info.st_size == 0) {
         map->bytes = (const unsigned char *)"";
     } else {
@@ -91,6 +134,45 @@ void ls_file_map_close(ls_file_map *map)
     if (map->len)
         munmap((void *)(uintptr_t)map->bytes, map->len);
     *map = (ls_file_map){.bytes = NULL};
+}
+
+/* open() with O_NOFOLLOW, in words that say what was found. */
+static int open_own(const char *path, int flags, mode_t mode, const char *what)
+{
+    int fd = open(path, flags | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, mode);
+    struct stat info;
+
+    if (fd < 0 && errno == ELOOP) {
+        ls_file_refuse_link(path);
+    } else if (fd < 0) {
+        ls_fail_sys(LS_EIO, "cannot %s \"%s\"", what, path);
+    } else if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+        ls_fail(LS_EIO, "cannot %s \"%s\": it is not a plain file", what, path);
+        close(fd);
+        fd = -1;
+    }
+    return fd;
+}
+
+ls_status ls_file_refuse_link(const char *path)
+{
+    struct stat info;
+
+    if (lstat(path, &info) != 0 || !S_ISLNK(info.st_mode))
+        return LS_OK;
+    ls_fail(LS_EIO, "\"%s\" is a symbolic link: nothing is written through it", path);
+    ls_err_hint("Remove the link, or put the file it points to in its place.");
+    return LS_EIO;
+}
+
+ls_status ls_file_open_append(const char *path, mode_t mode, int *fd_out)
+{
+    int fd = open_own(path, O_WRONLY | O_CREAT | O_APPEND, mode, "write");
+
+    if (fd < 0)
+        return LS_EIO;
+    *fd_out = fd;
+    return LS_OK;
 }
 
 ls_status ls_file_write_all(int fd, const void *bytes, size_t len, const char *path)
@@ -159,6 +241,35 @@ out:
     return st;
 }
 
+/* The number of the process that wrote it, behind the last ".tmp." of a name; 0: it is no name of ours. */
+static pid_t writer_of(const char *name)
+{
+    const char *mark = ".tmp.", *at = NULL;
+
+    for (const char *p = name; (p = strstr(p, mark)); p += strlen(mark))
+        at = p + strlen(mark);
+    if (!at || !*at || at[strspn(at, "0123456789")] || strlen(at) > 9)
+        return 0;
+    return (pid_t)strtol(at, NULL, 10);
+}
+
+void ls_file_sweep_temps(const char *folder)
+{
+    struct stat info;
+    DIR *dir = opendir(folder);
+
+    for (const struct dirent *e; dir && (e = readdir(dir));) {
+        pid_t writer = writer_of(e->d_name);
+        if (writer <= 0 || (writer != getpid() && (kill(writer, 0) == 0 || errno != ESRCH)))
+            continue;
+        if (fstatat(dirfd(dir), e->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0 &&
+            S_ISREG(info.st_mode))
+            unlinkat(dirfd(dir), e->d_name, 0);
+    }
+    if (dir)
+        closedir(dir);
+}
+
 ls_status ls_file_make_dirs(const char *path)
 {
     char part[PATH_MAX];
@@ -223,10 +334,10 @@ ls_status ls_file_lock(const char *path, int *fd_out)
     char text[160] = "";
     char host[64] = "";
     ls_status st;
-    int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
+    int fd = open_own(path, O_RDWR | O_CREAT, 0644, "open lock");
 
     if (fd < 0)
-        return ls_fail_sys(LS_EIO, "cannot open lock \"%s\"", path);
+        return LS_EIO;
     if (LS_FAULT("file.lock") ? (errno = ENOLCK, true) : flock(fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK) {
             st = ls_fail_sys(LS_EIO, "cannot lock \"%s\"", path);

@@ -6,12 +6,19 @@
 #pragma once
 #include "base/err.h"
 #include "base/str.h"
+#include <sys/types.h>
 
 LS_C_BEGIN
+
+/* Open a plain file to read it. A folder, a pipe and a device, which may never begin or never end, are
+ * refused (LS_EIO), at once. */
+ls_status ls_file_open_read(const char *path, int *fd_out);
 
 /* The whole file, appended to text_out; LS_EDATA for a file longer than limit_bytes. When it fails,
  * text_out holds what it held. */
 ls_status ls_file_read(const char *path, int64_t limit_bytes, ls_str *text_out);
+/* The same of standard input, which may be a pipe or a terminal. */
+ls_status ls_file_read_stdin(int64_t limit_bytes, ls_str *text_out);
 
 /* A file mapped read-only. Empty files map to len 0 and a valid pointer. */
 typedef struct ls_file_map {
@@ -21,8 +28,21 @@ typedef struct ls_file_map {
 ls_status ls_file_map_open(ls_file_map *map, const char *path);
 void ls_file_map_close(ls_file_map *map);
 
+/* Open a file of ours to write at its end; it is made with this mode if it is not there. LS_EIO for a
+ * symbolic link, through which somebody else would choose the file that is written, and for what is
+ * no plain file. */
+ls_status ls_file_open_append(const char *path, mode_t mode, int *fd_out);
+
+/* LS_EIO when path is a symbolic link; for files that a library opens. */
+ls_status ls_file_refuse_link(const char *path);
+
 /* Replace path by bytes, atomically and durably. */
 ls_status ls_file_write_atomic(const char *path, const void *bytes, size_t len);
+
+/* Remove files NAME.tmp.PID of processes that are gone: an atomic write that was killed leaves one.
+ * The caller holds the lock under which files are written there, so that a process of another host
+ * writes none. */
+void ls_file_sweep_temps(const char *folder);
 
 /* All of bytes to fd, through short writes and EINTR; path is for the message. */
 ls_status ls_file_write_all(int fd, const void *bytes, size_t len, const char *path);

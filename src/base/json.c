@@ -59,32 +59,13 @@ void ls_json_close(ls_json *json)
     ls_str_append_char(json->out, bracket);
 }
 
-/* Length of the valid UTF-8 sequence at p (at most left bytes), 0 when there is none. */
-static size_t utf8_len(const unsigned char *p, size_t left)
-{
-    static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
-    size_t n = p[0] < 0x80 ? 1 : p[0] >> 5 == 6 ? 2 : p[0] >> 4 == 14 ? 3 : p[0] >> 3 == 30 ? 4 : 0;
-
-    if (n <= 1)
-        return n;
-    if (n > left)
-        return 0;
-    uint32_t code = p[0] & (0xffu >> (n + 1));
-    for (size_t i = 1; i < n; i++) {
-        if (p[i] >> 6 != 2)
-            return 0;
-        code = code << 6 | (p[i] & 0x3fu);
-    }
-    return code < least[n] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000) ? 0 : n;
-}
-
 static void put_escaped(ls_str *out, const char *bytes, size_t len)
 {
     const unsigned char *p = (const unsigned char *)bytes;
 
     ls_str_append_char(out, '"');
     for (size_t i = 0; i < len;) {
-        size_t n = utf8_len(p + i, len - i);
+        size_t n = ls_str_utf8_len(p + i, len - i);
         if (n == 0) {
             ls_str_append(out, "\xef\xbf\xbd");
             i++;
@@ -98,6 +79,8 @@ static void put_escaped(ls_str *out, const char *bytes, size_t len)
             ls_str_append(out, "\\t");
         else if (p[i] < 0x20 || p[i] == 0x7f)
             ls_str_printf(out, "\\u%04x", p[i]);
+        else if (n == 2 && p[i] == 0xc2 && p[i + 1] < 0xa0) /* control, too */
+            ls_str_printf(out, "\\u%04x", p[i + 1]);
         else
             ls_str_append_bytes(out, p + i, n);
         i += n;

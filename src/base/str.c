@@ -93,6 +93,45 @@ void ls_str_printf(ls_str *s, const char *fmt, ...)
     va_end(ap);
 }
 
+size_t ls_str_utf8_len(const unsigned char *p, size_t left)
+{
+    static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
+    size_t n = p[0] < 0x80 ? 1 : p[0] >> 5 == 6 ? 2 : p[0] >> 4 == 14 ? 3 : p[0] >> 3 == 30 ? 4 : 0;
+
+    if (n <= 1)
+        return n;
+    if (n > left)
+        return 0;
+    uint32_t code = p[0] & (0xffu >> (n + 1));
+    for (size_t i = 1; i < n; i++) {
+        if (p[i] >> 6 != 2)
+            return 0;
+        code = code << 6 | (p[i] & 0x3fu);
+    }
+    return code < least[n] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000) ? 0 : n;
+}
+
+void ls_str_append_visible(ls_str *s, const char *text, size_t len)
+{
+    const unsigned char *p = (const unsigned char *)text;
+
+    for (size_t i = 0, n; i < len; i += n) {
+        size_t valid = ls_str_utf8_len(p + i, len - i);
+        bool c1 = valid == 2 && p[i] == 0xc2 && p[i + 1] < 0xa0; /* U+0080 .. U+009F */
+        n = valid ? valid : 1;
+        if (p[i] == '\n')
+            ls_str_append(s, "\\n");
+        else if (p[i] == '\t')
+            ls_str_append(s, "\\t");
+        else if (c1)
+            ls_str_printf(s, "\\x%02x\\x%02x", p[i], p[i + 1]);
+        else if (!valid || p[i] < 0x20 || p[i] == 0x7f)
+            ls_str_printf(s, "\\x%02x", p[i]);
+        else
+            ls_str_append_bytes(s, p + i, n);
+    }
+}
+
 ls_status ls_str_status(const ls_str *s)
 {
     return s->failed ? ls_fail(LS_ENOMEM, "cannot grow a string beyond %zu bytes", s->len) : LS_OK;

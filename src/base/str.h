@@ -29,6 +29,13 @@ void ls_str_append_bytes(ls_str *s, const void *bytes, size_t len);
 void ls_str_append_char(ls_str *s, char c);
 void ls_str_printf(ls_str *s, const char *fmt, ...) LS_PRINTF(2, 3);
 
+/* Text of unknown origin as one line that a terminal may get: control characters, line ends among them,
+ * and what is not UTF-8 as \n, \t or \x1b. */
+void ls_str_append_visible(ls_str *s, const char *text, size_t len);
+
+/* Bytes of the valid UTF-8 character at p, of which left >= 1 are there; 0 when there is none. */
+size_t ls_str_utf8_len(const unsigned char *p, size_t left);
+
 /* LS_ENOMEM when an append was lost since init or clear. */
 ls_status ls_str_status(const ls_str *s);
 

@@ -40,7 +40,7 @@ int ls_ckpt_open_file(const char *path, int flags)
     int64_t until_ns = ls_time_now_ns() + LS_CKPT_SEEN_S * LS_NS_PER_S;
     int fd;
 
-    while ((fd = open(path, flags | O_RDONLY | O_CLOEXEC)) < 0 && is_stale(until_ns))
+    while ((fd = open(path, flags | O_RDONLY | O_CLOEXEC | O_NONBLOCK)) < 0 && is_stale(until_ns))
         ;
     return fd;
 }
@@ -82,6 +82,8 @@ static ls_status open_object(const char *path, const ls_ckpt_object *object, int
     if (fd < 0 || fstat(fd, &info) != 0)
         st = errno == ENOENT ? ls_fail(LS_EDATA, "object \"%s\" is missing", path)
                              : ls_fail_sys(LS_EIO, "cannot read object \"%s\"", path);
+    else if (!S_ISREG(info.st_mode))
+        st = ls_fail(LS_EDATA, "object \"%s\" is not a plain file", path);
     else if (info.st_size != object->bytes)
         st = ls_fail(LS_EDATA, "object \"%s\" has %lld bytes instead of %lld", path,
                      (long long)info.st_size, (long long)object->bytes);

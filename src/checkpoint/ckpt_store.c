@@ -181,6 +181,7 @@ ls_status ls_ckpt_claim(ls_ckpt_store *store, int64_t *generation_out)
     LS_TRY(st, ls_ckpt_read_newest(store, INT64_MAX, &newest), out); /* a copy has no claim */
     *generation_out = ls_max_i64(claimed, newest ? newest->info.generation : 0) + 1;
     snprintf(text, sizeof text, "%lld\n", (long long)*generation_out);
+    ls_file_sweep_temps(store->dir);
     while ((st = ls_file_write_atomic(path, text, strlen(text))) != LS_OK && errno == ESTALE &&
            ls_time_now_ns() < until_ns)
         usleep(50 * 1000);

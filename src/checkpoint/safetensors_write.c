@@ -41,7 +41,7 @@ ls_status ls_safetensors_create(ls_safetensors_writer *w, const char *path,
     ls_str_init(&head);
     LS_TRY(st, ls_safetensors_layout(items, count, &head), out);
     w->end = count ? items[count - 1].end : (int64_t)head.len;
-    w->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    w->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (w->fd < 0) {
         st = ls_fail_sys(LS_EIO, "cannot write \"%s\"", path);
         goto out;

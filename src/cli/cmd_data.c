@@ -51,8 +51,11 @@ static void show_bytes(void *context, const char *file, int64_t bytes)
 {
     ls_cmd_data_watch *w = context;
 
-    if (ls_cmd_data_watch_due(w))
-        fprintf(stderr, "\r\033[Kencoding %s: %lld MiB", file, (long long)(bytes / LS_MIB));
+    if (!ls_cmd_data_watch_due(w))
+        return;
+    fputs("\r\033[Kencoding ", stderr);
+    ls_term_text((const unsigned char *)file, strlen(file), stderr);
+    fprintf(stderr, ": %lld MiB", (long long)(bytes / LS_MIB));
 }
 
 static void show_share(void *context, int64_t done, int64_t all)

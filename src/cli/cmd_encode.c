@@ -17,7 +17,8 @@ static ls_status read_input(const ls_args *args, ls_str *out)
 
     if (strcmp(path, "-") != 0 && ls_cmd_data_need_file(path) != LS_OK)
         return LS_EUSAGE;
-    return ls_file_read(strcmp(path, "-") == 0 ? "/dev/stdin" : path, largest_input, out);
+    return strcmp(path, "-") == 0 ? ls_file_read_stdin(largest_input, out)
+                                  : ls_file_read(path, largest_input, out);
 }
 
 /* id in decimal, then the byte `after`. Written by hand: printf took most of the time. */

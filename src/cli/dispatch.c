@@ -6,6 +6,7 @@
 #include "cli/dispatch.h"
 
 #include <signal.h>
+#include <string.h>
 #include <unistd.h>
 #include "cli/args.h"
 #include "cli/help.h"
@@ -18,11 +19,15 @@ static void show_log(ls_log_level level, const char *line, void *context)
 {
     static const ls_term_style styles[] = {LS_TERM_RED, LS_TERM_YELLOW, LS_TERM_CYAN, LS_TERM_DIM};
     const ls_term *term = context;
+    ls_str text;
 
+    ls_str_init(&text);
+    ls_str_append_visible(&text, line, strlen(line));
     /* A progress line may stand there. */
     fprintf(stderr, "%slineshaft: %s%s:%s %s\n", term->cursor ? "\r\033[K" : "",
             ls_term_code(term, styles[level]), ls_log_level_name(level),
-            ls_term_code(term, LS_TERM_PLAIN), line);
+            ls_term_code(term, LS_TERM_PLAIN), text.failed ? "out of memory" : text.p);
+    ls_str_release(&text);
 }
 
 static ls_log_level log_level(const ls_args *args)

@@ -57,6 +57,12 @@ static void duration(double seconds, char *out, size_t cap)
         snprintf(out, cap, "%ld:%02ld", s / 60, s % 60);
 }
 
+/* A name or a text that a run file brought along. */
+static void show_foreign(const char *text)
+{
+    ls_term_text((const unsigned char *)text, strlen(text), stdout);
+}
+
 static void show_run(const ls_event_start *e)
 {
     char parameters[16], trained[16], train[16], validation[16];
@@ -65,7 +71,11 @@ static void show_run(const ls_event_start *e)
     short_number((double)e->trained, trained, sizeof trained);
     short_number((double)e->train_tokens, train, sizeof train);
     short_number((double)e->validation_tokens, validation, sizeof validation);
-    printf("run     %s, in %s\n", e->name, e->out);
+    printf("run     ");
+    show_foreign(e->name);
+    printf(", in ");
+    show_foreign(e->out);
+    putchar('\n');
     printf("model   %s, %s parameters", e->family, parameters);
     if (e->trained < e->parameters)
         printf(", %s of them trained", trained);
@@ -306,8 +316,9 @@ static void show_sample(ls_progress *p, const ls_event_sample *e)
     while (len > 0 && t[len - 1] == '\n')
         len--;
     clear_bar(p);
-    printf("--- after step %lld: %s%s%s", (long long)e->step, ls_term_code(&p->term, LS_TERM_BOLD),
-           e->prompt, ls_term_code(&p->term, LS_TERM_PLAIN));
+    printf("--- after step %lld: %s", (long long)e->step, ls_term_code(&p->term, LS_TERM_BOLD));
+    show_foreign(e->prompt);
+    printf("%s", ls_term_code(&p->term, LS_TERM_PLAIN));
     ls_term_text(t, len, stdout);
     printf("\n---\n");
     fflush(stdout);

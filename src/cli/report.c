@@ -1,13 +1,31 @@
 /* report.c -- rendering an error record, and how a job ended. */
 #include "cli/report.h"
 
+#include <string.h>
 #include <unistd.h>
+
+/* Messages quote what is not ours: file names, tokens, what a chat template says. Further lines are
+ * set in, so that none of them looks like one of the program. */
+static void put_text(ls_str *out, const char *text)
+{
+    for (;;) {
+        size_t n = strcspn(text, "\n");
+        ls_str_append_visible(out, text, n);
+        ls_str_append_char(out, '\n');
+        text += n;
+        if (!*text || !*++text)
+            break;
+        ls_str_append(out, "    ");
+    }
+}
 
 static void line(ls_str *out, const ls_term *term, const char *label, const char *text)
 {
-    if (*text)
-        ls_str_printf(out, "  %s%s:%s %s\n", ls_term_code(term, LS_TERM_DIM), label,
-                      ls_term_code(term, LS_TERM_PLAIN), text);
+    if (!*text)
+        return;
+    ls_str_printf(out, "  %s%s:%s ", ls_term_code(term, LS_TERM_DIM), label,
+                  ls_term_code(term, LS_TERM_PLAIN));
+    put_text(out, text);
 }
 
 void ls_report_render(const ls_err_record *record, const ls_term *term, ls_str *out)
@@ -15,9 +33,10 @@ void ls_report_render(const ls_err_record *record, const ls_term *term, ls_str *
     /* Stopping on request is no mistake and should not look like one. */
     bool asked = record->code == LS_EINTR || record->code == LS_EUNSAVED;
 
-    ls_str_printf(out, "lineshaft: %s%s%s:%s %s\n", ls_term_code(term, LS_TERM_BOLD),
+    ls_str_printf(out, "lineshaft: %s%s%s:%s ", ls_term_code(term, LS_TERM_BOLD),
                   ls_term_code(term, asked ? LS_TERM_YELLOW : LS_TERM_RED),
-                  asked ? "stopped" : "error", ls_term_code(term, LS_TERM_PLAIN), record->text);
+                  asked ? "stopped" : "error", ls_term_code(term, LS_TERM_PLAIN));
+    put_text(out, record->text);
     line(out, term, "while", record->doing);
     line(out, term, "hint", record->hint);
 }

@@ -1,6 +1,7 @@
 /* term.c -- terminals. */
 #include "cli/term.h"
 
+#include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 #include "data/tokenizer/utf8.h"
@@ -133,27 +134,65 @@ void ls_term_fold_stdout(const ls_args *args, ls_str *text)
     ls_term_fold(&term, text);
 }
 
+static const char *const codes[] = {
+    [LS_TERM_PLAIN] = "\033[0m", [LS_TERM_BOLD] = "\033[1m",   [LS_TERM_DIM] = "\033[2m",
+    [LS_TERM_RED] = "\033[31m",  [LS_TERM_GREEN] = "\033[32m", [LS_TERM_YELLOW] = "\033[33m",
+    [LS_TERM_CYAN] = "\033[36m",
+};
+
 const char *ls_term_code(const ls_term *term, ls_term_style style)
 {
-    static const char *const codes[] = {
-        [LS_TERM_PLAIN] = "\033[0m", [LS_TERM_BOLD] = "\033[1m",   [LS_TERM_DIM] = "\033[2m",
-        [LS_TERM_RED] = "\033[31m",  [LS_TERM_GREEN] = "\033[32m", [LS_TERM_YELLOW] = "\033[33m",
-        [LS_TERM_CYAN] = "\033[36m",
-    };
-
     return term->color ? codes[style] : "";
+}
+
+/* Bytes of what we ourselves put there at the front of text: a style, a line end, a tab. */
+static size_t own_bytes(const char *text)
+{
+    for (size_t i = 0; i < LS_COUNT(codes); i++)
+        if (strncmp(text, codes[i], strlen(codes[i])) == 0)
+            return strlen(codes[i]);
+    return *text == '\n' || *text == '\t';
+}
+
+void ls_term_append_visible(ls_str *out, const char *text, size_t len)
+{
+    for (size_t at = 0, end; at < len; at = end) {
+        size_t own = own_bytes(text + at);
+        end = at + own;
+        while (!own && end < len && !(end > at && own_bytes(text + end)))
+            end++;
+        if (own)
+            ls_str_append_bytes(out, text + at, own);
+        else
+            ls_str_append_visible(out, text + at, end - at);
+    }
+}
+
+static ls_status print_bytes(const ls_str *text)
+{
+    if (fwrite(text->p, 1, text->len, stdout) != text->len || fflush(stdout) != 0)
+        return ls_fail_sys(LS_EIO, "cannot write to standard output");
+    return LS_OK;
 }
 
 ls_status ls_term_print(ls_str *text)
 {
     ls_status st = ls_str_status(text);
+    ls_str visible;
 
-    if (st != LS_OK)
-        return st;
-    if (fwrite(text->p, 1, text->len, stdout) != text->len || fflush(stdout) != 0)
-        return ls_fail_sys(LS_EIO, "cannot write to standard output");
+    ls_str_init(&visible);
+    LS_TRY(st, st, out);
+    if (isatty(STDOUT_FILENO) == 1) {
+        ls_term_append_visible(&visible, text->p, text->len);
+        LS_TRY(st, ls_str_status(&visible), out);
+        LS_TRY(st, print_bytes(&visible), out);
+    } else {
+        LS_TRY(st, print_bytes(text), out);
+    }
     ls_str_clear(text);
-    return LS_OK;
+out:
+    ls_str_release(&visible);
+    return st;
 }
 
 ls_status ls_term_print_some(ls_str *text)

@@ -39,10 +39,16 @@ void ls_term_fold(const ls_term *term, ls_str *text);
 /* The same for standard output; args may be NULL. */
 void ls_term_fold_stdout(const ls_args *args, ls_str *text);
 
+/* Lines that hold text of others (names of tensors and files, tokens) as a terminal may get them: of
+ * control characters only line ends, tabs and the codes of ls_term_code() stay, others are shown as
+ * \x1b. */
+void ls_term_append_visible(ls_str *out, const char *text, size_t len);
+
 /* The escape sequence of a style, "" without colour. */
 const char *ls_term_code(const ls_term *term, ls_term_style style);
 
-/* Write text to standard output and empty it. LS_EIO when it cannot be written (a full disk). */
+/* Write text to standard output and empty it; a terminal gets what ls_term_append_visible() makes of
+ * it, a file or a pipe every byte. LS_EIO when it cannot be written (a full disk). */
 ls_status ls_term_print(ls_str *text);
 /* The same once enough has gathered. */
 ls_status ls_term_print_some(ls_str *text);

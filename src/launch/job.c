@@ -22,6 +22,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/time.h"
+#include "cluster/elect/state_file.h"
 #include "cluster/node/launcher_env.h"
 #include "comm/comm.h"
 #include "launch/job_rank.h"
@@ -383,6 +384,7 @@ ls_status ls_job_run(const ls_job_args *args, ls_agent_result *result_out)
     char lab[64];
     ls_status st;
 
+    ls_state_file_sweep();
     LS_TRY(st, begin(&j), out);
     ls_agent_args agent = {.command = j->words,
                            .workers = args->ranks,
@@ -514,6 +516,7 @@ ls_status ls_job_run_agent(ls_launch_nodes *nodes, const ls_agent_args *agent,
 {
     ls_agent_result result = {.worker = -1}, again;
     const char *first = nodes->join;
+    ls_state_file_sweep();
     ls_status st = run_agent(nodes, *agent, &result);
     ls_err_record why = *ls_err_last(); /* of a spare */
 

@@ -1,4 +1,4 @@
-/* stop_signals.c -- SIGTERM, SIGUSR1, Ctrl-C and SIGPIPE become a flag and a deadline. Handlers
+/* stop_signals.c -- SIGTERM, SIGUSR1, Ctrl-C, SIGXCPU and SIGPIPE become a flag and a deadline. Handlers
  * only store, read clocks, write and _exit, which is allowed there.
  *
  * Slurm: SLURM_JOB_END_TIME is the time limit of the job (walltime). A signal that comes before it has until
@@ -77,6 +77,16 @@ static void on_reader_gone(int number LS_UNUSED)
     ls_stop_signals_asked = 1;
 }
 
+/* The kernel says it every second from now on. */
+static void on_cpu_time(int number)
+{
+    if (atomic_load(&asked_ns) != 0)
+        return;
+    say("lineshaft: warning: the CPU time that this process may use is almost used up (ulimit "
+        "-t)\n");
+    on_stop(number);
+}
+
 static void take(int number, void (*handler)(int))
 {
     struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
@@ -95,6 +105,7 @@ void ls_stop_signals_begin(const ls_stop_signals_args *args)
     take(SIGINT, on_stop);
     take(SIGTERM, on_stop);
     take(SIGUSR1, on_stop);
+    take(SIGXCPU, on_cpu_time);
     take(SIGPIPE, on_reader_gone);
 }
 

@@ -85,10 +85,85 @@ LS_TEST(file_read_refuses_and_leaves_the_output_alone)
     LS_CHECK_FAILS(ls_file_read(path, 9, &s), LS_EIO, "File name too long");
     make_long(path, PATH_MAX + 50);
     LS_CHECK_FAILS(ls_file_read(path, 9, &s), LS_EIO, "File name too long");
-    LS_CHECK_FAILS(ls_file_read("/dev/zero", 100000, &s), LS_EDATA, "longer than");
+    LS_CHECK_FAILS(ls_file_read("/dev/zero", 100000, &s), LS_EIO, "it is a device");
+    LS_CHECK_EQ(mkfifo("pipe", 0600), 0);
+    LS_CHECK_FAILS(ls_file_read("pipe", 9, &s), LS_EIO, "it is a pipe"); /* and at once */
+    LS_CHECK(strstr(ls_err_last()->hint, "to a file"));
     LS_CHECK_STR(s.p, "kept");
     LS_CHECK_EQ(s.len, 4);
     ls_str_release(&s);
+}
+
+LS_TEST(file_read_of_standard_input)
+{
+    int ends[2];
+    ls_str s;
+
+    ls_str_init(&s);
+    LS_CHECK_EQ(pipe(ends), 0);
+    LS_CHECK_EQ(write(ends[1], "through a pipe", 14), 14);
+    close(ends[1]);
+    LS_CHECK_EQ(dup2(ends[0], STDIN_FILENO), STDIN_FILENO);
+    LS_CHECK_OK(ls_file_read_stdin(14, &s));
+    LS_CHECK_STR(s.p, "through a pipe");
+    LS_CHECK_EQ(dup2(open("/dev/zero", O_RDONLY | O_CLOEXEC), STDIN_FILENO), STDIN_FILENO);
+    LS_CHECK_FAILS(ls_file_read_stdin(100000, &s), LS_EDATA, "\"standard input\" is longer than");
+    LS_CHECK_STR(s.p, "through a pipe");
+    close(ends[0]);
+    ls_str_release(&s);
+}
+
+LS_TEST(file_append_does_not_write_through_a_link)
+{
+    int fd = -1;
+
+    put("target", "as it was\n");
+    LS_CHECK_EQ(symlink("target", "link"), 0);
+    LS_CHECK_EQ(symlink("nowhere", "dangling"), 0);
+    LS_CHECK_EQ(mkfifo("pipe", 0600), 0);
+    LS_CHECK_FAILS(ls_file_open_append("link", 0644, &fd), LS_EIO, "\"link\" is a symbolic link");
+    LS_CHECK(*ls_err_last()->hint);
+    LS_CHECK_FAILS(ls_file_open_append("dangling", 0644, &fd), LS_EIO, "symbolic link");
+    LS_CHECK_FAILS(ls_file_lock("link", &fd), LS_EIO, "\"link\" is a symbolic link");
+    LS_CHECK_FAILS(ls_file_open_append("pipe", 0644, &fd), LS_EIO, "cannot write \"pipe\"");
+    LS_CHECK_FAILS(ls_file_refuse_link("dangling"), LS_EIO, "symbolic link");
+    LS_CHECK_EQ(fd, -1);
+    check_holds("target", "as it was\n");
+    LS_CHECK(!ls_file_exists("nowhere"));
+
+    LS_CHECK_OK(ls_file_refuse_link("target"));
+    LS_CHECK_OK(ls_file_refuse_link("none"));
+    LS_CHECK_OK(ls_file_open_append("target", 0644, &fd));
+    LS_CHECK_OK(ls_file_write_all(fd, "and more\n", 9, "target"));
+    close(fd);
+    check_holds("target", "as it was\nand more\n");
+}
+
+LS_TEST(file_sweep_removes_what_dead_writers_left)
+{
+    char dead[64], alive[64], own[64];
+    pid_t pid = fork();
+
+    if (pid == 0)
+        _exit(0);
+    LS_CHECK_EQ(waitpid(pid, NULL, 0), pid); /* nobody has this number now */
+    snprintf(dead, sizeof dead, "generation.tmp.%d", (int)pid);
+    snprintf(alive, sizeof alive, "generation.tmp.%d", (int)getppid());
+    snprintf(own, sizeof own, ".seen-5.tmp.%d", (int)getpid()); /* of one that had our number */
+    put(dead, "half");
+    put(alive, "half");
+    put(own, "");
+    put("generation", "1");
+    put("notes.tmp.txt", "mine");
+    put("x.tmp.", "mine");
+    put("y.tmp.99999999999999", "mine");
+    LS_CHECK_EQ(symlink("generation", "link.tmp.999999999"), 0);
+    ls_file_sweep_temps(".");
+    LS_CHECK(!ls_file_exists(dead) && !ls_file_exists(own));
+    LS_CHECK(ls_file_exists(alive) && ls_file_exists("generation"));
+    LS_CHECK(ls_file_exists("notes.tmp.txt") && ls_file_exists("x.tmp."));
+    LS_CHECK(ls_file_exists("y.tmp.99999999999999") && ls_file_exists("link.tmp.999999999"));
+    ls_file_sweep_temps("nowhere");
 }
 
 LS_TEST(file_read_out_of_memory)
@@ -129,7 +204,7 @@ LS_TEST(file_map_refuses_what_is_not_a_plain_file)
 
     LS_CHECK_FAILS(ls_file_map_open(&map, "none"), LS_EIO, "cannot open \"none\"");
     LS_CHECK(!map.bytes && map.len == 0);
-    LS_CHECK_FAILS(ls_file_map_open(&map, "."), LS_EIO, "not a plain file");
+    LS_CHECK_FAILS(ls_file_map_open(&map, "."), LS_EIO, "it is a folder");
     LS_CHECK_FAILS(ls_file_map_open(&map, "/dev/null"), LS_EIO, "not a plain file");
     LS_CHECK_EQ(mkfifo("pipe", 0600), 0);
     LS_CHECK_FAILS(ls_file_map_open(&map, "pipe"), LS_EIO, "not a plain file"); /* and at once */

@@ -74,3 +74,35 @@ LS_TEST(str_clear_keeps_the_capacity)
     LS_CHECK_EQ(s.len, 1002);
     ls_str_release(&s);
 }
+
+LS_TEST(str_makes_control_characters_visible)
+{
+    static const struct {
+        const char *text, *shown;
+    } cases[] = {
+        {"plain \"text\" \\ caf\xc3\xa9 \xe2\x82\xac",
+         "plain \"text\" \\ caf\xc3\xa9 \xe2\x82\xac"},
+        {"\033]0;title\007", "\\x1b]0;title\\x07"},
+        {"one\ntwo\tthree\r", "one\\ntwo\\tthree\\x0d"},
+        {"\x7f\x9b"
+         "31m",
+         "\\x7f\\x9b31m"},
+        {"\xc2\x9b"
+         "2J",
+         "\\xc2\\x9b2J"}, /* U+009B begins a sequence, too */
+        {"\xc2\xa0", "\xc2\xa0"},
+        {"cut \xe2\x82", "cut \\xe2\\x82"},
+    };
+    ls_str s;
+
+    ls_str_init(&s);
+    for (size_t i = 0; i < LS_COUNT(cases); i++) {
+        ls_str_clear(&s);
+        ls_str_append_visible(&s, cases[i].text, strlen(cases[i].text));
+        LS_CHECK_STR(s.p, cases[i].shown);
+    }
+    ls_str_clear(&s);
+    ls_str_append_visible(&s, "a\0b", 3);
+    LS_CHECK_STR(s.p, "a\\x00b");
+    ls_str_release(&s);
+}

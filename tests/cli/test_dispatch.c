@@ -227,3 +227,25 @@ LS_TEST(dispatch_report_has_three_lines)
     LS_CHECK(strstr(text.p, "\033[33mstopped:\033[0m"));
     ls_str_release(&text);
 }
+
+LS_TEST(report_shows_control_characters_of_others)
+{
+    ls_err_record record = {.code = LS_EDATA,
+                            .text = "the template said \"\033[2J\033]0;x\007\"\nlineshaft: done",
+                            .hint = "Ask \xc2\x9b"
+                                    "31m.",
+                            .doing = "reading \"a\rb\""};
+    ls_term plain = {.fd = 2}, colour = {.fd = 2, .color = true};
+    ls_str text;
+
+    ls_str_init(&text);
+    ls_report_render(&record, &plain, &text);
+    LS_CHECK_STR(text.p, "lineshaft: error: the template said \"\\x1b[2J\\x1b]0;x\\x07\"\n"
+                         "    lineshaft: done\n"
+                         "  while: reading \"a\\x0db\"\n"
+                         "  hint: Ask \\xc2\\x9b31m.\n");
+    ls_str_clear(&text);
+    ls_report_render(&record, &colour, &text);
+    LS_CHECK(strstr(text.p, "\033[31merror") && !strstr(text.p, "\033[2J"));
+    ls_str_release(&text);
+}

@@ -97,3 +97,45 @@ LS_TEST(term_flag_goes_before_everything)
     close(fd);
     close(master);
 }
+
+LS_TEST(term_shows_text_of_others)
+{
+    static const char text[] = "\033[1mname\033[0m\t\033[8mhidden\nnext\033[2J \r\033[31mred";
+    ls_str out;
+
+    ls_str_init(&out);
+    ls_term_append_visible(&out, text, sizeof text - 1);
+    LS_CHECK_STR(out.p, "\033[1mname\033[0m\t\\x1b[8mhidden\nnext\\x1b[2J \\x0d\033[31mred");
+    ls_str_release(&out);
+}
+
+LS_TEST(term_print_filters_for_a_terminal_only)
+{
+    int master, fd = open_terminal(&master), before = dup(STDOUT_FILENO), ends[2];
+    char got[64];
+    ls_str text;
+
+    ls_str_init(&text);
+    ls_str_append(&text, "a\033[2Jb");
+    LS_CHECK_EQ(dup2(fd, STDOUT_FILENO), STDOUT_FILENO);
+    LS_CHECK_OK(ls_term_print(&text));
+    ssize_t n = read(master, got, sizeof got);
+    LS_CHECK_EQ(n, 9);
+    LS_CHECK(memcmp(got, "a\\x1b[2Jb", 9) == 0);
+    LS_CHECK_EQ(text.len, 0);
+
+    ls_str_append(&text, "a\033[2Jb");
+    LS_CHECK_EQ(pipe(ends), 0);
+    LS_CHECK_EQ(dup2(ends[1], STDOUT_FILENO), STDOUT_FILENO);
+    LS_CHECK_OK(ls_term_print(&text));
+    n = read(ends[0], got, sizeof got);
+    LS_CHECK_EQ(n, 6);
+    LS_CHECK(memcmp(got, "a\033[2Jb", 6) == 0);
+    dup2(before, STDOUT_FILENO);
+    close(before);
+    close(ends[0]);
+    close(ends[1]);
+    close(fd);
+    close(master);
+    ls_str_release(&text);
+}

@@ -38,7 +38,7 @@ static ls_status read_stdin(ls_str *out)
         fputs("waiting for a prompt on standard input; --prompt TEXT gives one, --prompt \"\" "
               "none\n",
               stderr);
-    st = ls_file_read("/dev/stdin", PROMPT_BYTES, out);
+    st = ls_file_read_stdin(PROMPT_BYTES, out);
     if (st == LS_OK && out->len > 0 && out->p[out->len - 1] == '\n')
         out->p[--out->len] = '\0';
     return st;
@@ -49,7 +49,8 @@ ls_status ls_generate_read_prompt(const ls_args *args, ls_str *prompt_out)
     const char *text = ls_args_value(args, "prompt"), *file = ls_args_value(args, "prompt-file");
 
     if (file)
-        return ls_file_read(strcmp(file, "-") == 0 ? "/dev/stdin" : file, PROMPT_BYTES, prompt_out);
+        return strcmp(file, "-") == 0 ? ls_file_read_stdin(PROMPT_BYTES, prompt_out)
+                                      : ls_file_read(file, PROMPT_BYTES, prompt_out);
     if (text ? strcmp(text, "-") == 0 : stdin_has_text())
         return read_stdin(prompt_out);
     ls_str_append(prompt_out, text ? text : "");

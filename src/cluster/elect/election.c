@@ -20,6 +20,7 @@
 #include "base/mem.h"
 #include "base/time.h"
 #include "cluster/member/wire_codec.h"
+#include "cluster/elect/state_file.h"
 #include "cluster/elect/vote_store.h"
 #include "net/frame.h"
 #include "net/acceptor.h"
@@ -48,9 +49,9 @@ typedef struct node_link {
 
 struct ls_election {
     ls_election_args args;
-    ls_quorum *quorum;         /* owned */
-    ls_vote_store *vote_store; /* owned */
-    char path[PATH_MAX];
+    ls_quorum *quorum;               /* owned */
+    ls_vote_store *vote_store;       /* owned */
+    ls_state_file file;              /* of the vote store */
     ls_election_endpoint *endpoints; /* owned */
     int n_endpoints;
     int listen_fd, epoll_fd, timer_fd;
@@ -389,25 +390,14 @@ out:
 
 static ls_status open_vote_store(ls_election *s, ls_quorum_promise *promise)
 {
-    ls_status st = ls_vote_store_path(".vote", s->path);
+    ls_status st = ls_state_file_create(&s->file, ".vote");
 
     if (st != LS_OK)
         return st;
-    st = ls_vote_store_open(&s->vote_store, s->path, promise);
+    st = ls_vote_store_open(&s->vote_store, s->file.path, promise);
     if (st != LS_OK)
         ls_err_hint("Set LINESHAFT_STATE to a folder on a disk of this machine.");
     return st;
-}
-
-static void remove_vote_store(const ls_election *s)
-{
-    char lock[PATH_MAX + 8];
-
-    if (!*s->path)
-        return;
-    snprintf(lock, sizeof lock, "%s.lock", s->path);
-    unlink(s->path);
-    unlink(lock);
 }
 
 static ls_status open_clock(ls_election *s)
@@ -477,8 +467,7 @@ void ls_election_close(ls_election *election)
     ls_sock_close(&s->listen_fd);
     ls_sock_close(&s->timer_fd);
     ls_sock_close(&s->epoll_fd);
-    if (s->vote_store)
-        remove_vote_store(s);
+    ls_state_file_remove(&s->file);
     ls_vote_store_close(s->vote_store);
     ls_mem_free(s->quorum);
     ls_mem_free(s->endpoints);

@@ -7,73 +7,18 @@
  * and comes back does not vote for h2 in term 2. */
 #include "cluster/elect/vote_store.h"
 
-#include <dirent.h>
-#include <errno.h>
-#include <stdlib.h>
 #include <sys/random.h>
-#include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
 #include "base/log.h"
 #include "base/mem.h"
 #include "cluster/elect/journal.h"
 
-enum { COMPACT_BYTES = 1 << 20, KEPT_DAYS = 7 };
+enum { COMPACT_BYTES = 1 << 20 };
 
 struct ls_vote_store {
     ls_journal *journal;
     ls_str bytes;
     bool failed; /* the last one could not be kept; said once */
 };
-
-/* Of agents that were killed: nobody reads them any more. */
-static void remove_old(const char *folder)
-{
-    time_t before = time(NULL) - KEPT_DAYS * 24 * 3600;
-    DIR *dir = opendir(folder);
-    struct stat info;
-
-    for (const struct dirent *e; dir && (e = readdir(dir));)
-        if ((strstr(e->d_name, ".vote") || strstr(e->d_name, ".vow") || /* as it was before 0.2 */
-             strstr(e->d_name, ".wal")) &&
-            fstatat(dirfd(dir), e->d_name, &info, 0) == 0 && S_ISREG(info.st_mode) &&
-            info.st_mtime < before)
-            unlinkat(dirfd(dir), e->d_name, 0);
-    if (dir)
-        closedir(dir);
-}
-
-/* Only the last folder is made, and for this user alone. */
-static ls_status machine_folder(char *folder_out, size_t cap)
-{
-    const char *state = getenv("LINESHAFT_STATE");
-
-    if (state && *state)
-        snprintf(folder_out, cap, "%s", state);
-    else
-        snprintf(folder_out, cap, "/var/tmp/lineshaft-%d", (int)getuid());
-    if (mkdir(folder_out, 0700) != 0 && errno != EEXIST) {
-        ls_fail_sys(LS_EIO, "cannot make the folder \"%s\" for promises of this machine",
-                    folder_out);
-        ls_err_hint("Set LINESHAFT_STATE to a folder on a disk of this machine.");
-        return LS_EIO;
-    }
-    remove_old(folder_out);
-    return LS_OK;
-}
-
-ls_status ls_vote_store_path(const char *suffix, char path_out[PATH_MAX])
-{
-    char folder[PATH_MAX / 2];
-    uint64_t name = 0;
-    ls_status st = machine_folder(folder, sizeof folder);
-
-    if (st == LS_OK && getrandom(&name, sizeof name, 0) != (ssize_t)sizeof name)
-        st = ls_fail_sys(LS_EIO, "cannot draw a name for a file in \"%s\"", folder);
-    if (st == LS_OK)
-        snprintf(path_out, PATH_MAX, "%s/%016llx%s", folder, (unsigned long long)name, suffix);
-    return st;
-}
 
 /* A record that was written whole and cannot be read is of another version: not ours to guess. */
 static ls_status take(void *context, const void *bytes, size_t len)

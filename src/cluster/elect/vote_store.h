@@ -3,16 +3,11 @@
  * A node keeps its number for as long as it keeps its journal. Without one, or with one that was
  * damaged, it draws a new number: the old one may have voted, and must not vote again. */
 #pragma once
-#include <limits.h>
 #include "cluster/elect/quorum.h"
 
 LS_C_BEGIN
 
 typedef struct ls_vote_store ls_vote_store;
-
-/* The path of a new file there, with a random name that no other process has: what another one has
- * promised is not this one's. */
-ls_status ls_vote_store_path(const char *suffix, char path_out[PATH_MAX]);
 
 /* Open PATH. promise_out: what was kept last; else an empty promise with a new number (generation
  * 0). Says in the log what was torn or damaged. LS_EBUSY: another process has it. LS_EIO: it cannot

@@ -73,6 +73,7 @@ static void reset_signals(void)
     sigset_t none;
 
     signal(SIGPIPE, SIG_DFL);
+    signal(SIGXFSZ, SIG_DFL);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
 }

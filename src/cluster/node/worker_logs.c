@@ -273,9 +273,7 @@ static ls_status open_file(ls_worker_logs *logs, worker *w, const char *stem)
     ls_str_init(&path);
     ls_str_printf(&path, "%s/%s%s.log", logs->folder, stem, w->label);
     LS_TRY(st, ls_str_status(&path), out);
-    w->file = open(path.p, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (w->file < 0)
-        st = ls_fail_sys(LS_EIO, "cannot open the log \"%s\"", path.p);
+    st = ls_file_open_append(path.p, 0666, &w->file);
 out:
     ls_str_release(&path);
     return st;

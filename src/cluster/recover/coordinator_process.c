@@ -31,7 +31,7 @@
 #include "base/time.h"
 #include "cluster/node/worker_env.h"
 #include "cluster/node/spawn.h"
-#include "cluster/elect/vote_store.h"
+#include "cluster/elect/state_file.h"
 
 enum { SLOW_S = 20, END_MS = 2000, WORKED_S = 5, EARLY_DEATHS = 10, READ_BYTES = 64 << 10 };
 
@@ -39,7 +39,7 @@ struct ls_coordinator_process {
     ls_coordinator_process_args args;
     ls_coordinator_log *coordinator_log; /* owned; NULL: it is a process of its own */
     bool pumps;
-    char path[PATH_MAX];
+    ls_state_file file; /* its log */
     pid_t pid;
     int fd, epoll_fd;
     bool writes;      /* watched for room to send */
@@ -140,7 +140,7 @@ static void greet(ls_coordinator_process *o)
     ls_str_clear(&o->first);
     ls_coordinator_log_put(&o->first, &(ls_coordinator_log_event){.kind = LS_COORDINATOR_LOG_HELLO,
                                                                   .number = o->n_heard,
-                                                                  .why = o->path,
+                                                                  .why = o->file.path,
                                                                   .bytes = &o->args.rules,
                                                                   .len = sizeof o->args.rules});
     o->first_at = 0;
@@ -506,7 +506,7 @@ static ls_status start_first(ls_coordinator_process *o)
     char how[120];
     ls_status st;
 
-    LS_TRY(st, ls_vote_store_path(".wal", o->path), out);
+    LS_TRY(st, ls_state_file_create(&o->file, ".wal"), out);
     LS_TRY(st, start(o), out);
     while (!o->ready) {
         struct pollfd p = {.fd = o->fd, .events = POLLIN};
@@ -573,17 +573,6 @@ out:
     return st;
 }
 
-static void remove_log(const ls_coordinator_process *o)
-{
-    static const char *const ends[] = {"", ".lock", ".new", ".next", ".next.lock", ".next.new"};
-    char path[PATH_MAX + 16];
-
-    for (size_t i = 0; i < LS_COUNT(ends) && *o->path; i++) {
-        snprintf(path, sizeof path, "%s%s", o->path, ends[i]);
-        unlink(path);
-    }
-}
-
 void ls_coordinator_process_close(ls_coordinator_process *coordinator_process)
 {
     ls_coordinator_process *o = coordinator_process;
@@ -593,7 +582,7 @@ void ls_coordinator_process_close(ls_coordinator_process *coordinator_process)
         return;
     ls_err_record before = *ls_err_last();
     reap(o, how, sizeof how); /* the end of its socket is its order to end */
-    remove_log(o);
+    ls_state_file_remove(&o->file);
     ls_coordinator_log_close(o->coordinator_log);
     if (o->epoll_fd >= 0)
         close(o->epoll_fd);

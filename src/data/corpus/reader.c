@@ -6,12 +6,11 @@
 #include "data/corpus/reader_impl.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <strings.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
+#include "base/file.h"
 #include "base/mem.h"
 
 enum { BLOCK = 1 << 17 };
@@ -55,7 +54,6 @@ static ls_status start_decoder(ls_reader *r)
 ls_status ls_reader_open(ls_reader **reader_out, const char *path)
 {
     ls_status st = LS_OK;
-    struct stat info;
     ls_reader *r = ls_mem_alloc(sizeof *r);
 
     if (!r)
@@ -70,16 +68,10 @@ ls_status ls_reader_open(ls_reader **reader_out, const char *path)
         st = LS_ENOMEM;
         goto out;
     }
-    r->fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (r->fd < 0) {
-        st = ls_fail_sys(LS_EIO, "cannot open \"%s\"", path);
-        goto out;
-    }
-    if (fstat(r->fd, &info) == 0 && S_ISDIR(info.st_mode)) {
-        st = ls_fail(LS_EIO, "cannot read \"%s\": it is a folder", path);
+    st = ls_file_open_read(path, &r->fd);
+    if (st != LS_OK && ls_file_is_dir(path))
         ls_err_hint("Name the files in it with a pattern such as \"%s/*.txt\".", path);
-        goto out;
-    }
+    LS_TRY(st, st, out);
     LS_TRY(st, start_decoder(r), out);
     *reader_out = r;
 out:

@@ -13,6 +13,7 @@
 
 #include <math.h>
 #include <string.h>
+#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -67,6 +68,8 @@ ls_status ls_store_db_open(ls_store_db *db, const char *path)
     int64_t version = 0;
     ls_status st;
 
+    *db = (ls_store_db){0};
+    LS_TRY(st, ls_file_refuse_link(path), out);
     LS_TRY(st, open_file(db, path, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE), out);
     LS_TRY(
         st,

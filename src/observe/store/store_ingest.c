@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "observe/store/run_store.h"
@@ -306,13 +307,21 @@ ls_status ls_store_ingest_events(ls_store_db *db, const char *folder, int64_t mo
     int64_t offset, lines = 0;
     FILE *f = NULL;
     ls_status st = LS_OK;
+    int fd = -1;
 
     *lines_out = 0;
     if (snprintf(path, sizeof path, "%s/events.jsonl", folder) >= (int)sizeof path)
         return ls_fail(LS_EUSAGE, "the path of the run folder is too long");
-    f = fopen(path, "re");
-    if (!f)
-        return errno == ENOENT ? LS_OK : ls_fail_sys(LS_EIO, "cannot read \"%s\"", path);
+    if (!ls_file_exists(path))
+        return LS_OK;
+    st = ls_file_open_read(path, &fd);
+    if (st != LS_OK)
+        return st;
+    f = fdopen(fd, "r");
+    if (!f) {
+        close(fd);
+        return ls_fail_sys(LS_EIO, "cannot read \"%s\"", path);
+    }
     if (fstat(fileno(f), &file) != 0)
         LS_TRY(st, ls_fail_sys(LS_EIO, "cannot read \"%s\"", path), out);
     LS_TRY(st, find_offset(db, &file, &offset), out);

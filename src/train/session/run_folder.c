@@ -30,7 +30,7 @@ enum { LOOK_MS = 20, LOCK_S = 20, DIES_S = 5 };
 
 void ls_run_folder_holder(const char *path, char holder_out[LS_RUN_FOLDER_HOLDER])
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     ssize_t n = fd < 0 ? -1 : read(fd, holder_out, LS_RUN_FOLDER_HOLDER - 1);
 
     if (fd >= 0)
@@ -112,6 +112,7 @@ ls_status ls_run_folder_open(ls_session *s)
     }
     if (st != LS_OK)
         return st;
+    ls_file_sweep_temps(out);
     ls_str_clear(&s->folder.config);
     ls_explain_yaml(s->run, &s->folder.config);
     return ls_str_status(&s->folder.config);
@@ -123,9 +124,12 @@ int64_t ls_run_folder_last_step(const ls_session *session)
     enum { TAIL = 1 << 16 };
     char path[PATH_MAX], *text = ls_mem_alloc(TAIL + 1);
     int64_t step = 0;
+    int fd = -1;
 
     snprintf(path, sizeof path, "%s/events.jsonl", session->run->out);
-    FILE *f = text ? fopen(path, "re") : NULL;
+    if (text && ls_file_exists(path) && ls_file_open_read(path, &fd) != LS_OK)
+        ls_err_clear();
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
     if (f && fseek(f, 0, SEEK_END) == 0) {
         long bytes = ftell(f), from = bytes > TAIL ? bytes - TAIL : 0;
         if (fseek(f, from, SEEK_SET) == 0) {
@@ -175,11 +179,12 @@ ls_status ls_run_folder_open_events(ls_session *s)
     char path[PATH_MAX];
 
     snprintf(path, sizeof path, "%s/events.jsonl", s->run->out);
-    ls_status st = put_attempt_aside(s, path);
+    ls_status st = ls_file_refuse_link(path);
+    if (st == LS_OK)
+        st = put_attempt_aside(s, path);
     if (st != LS_OK)
         return st;
-    s->folder.events_fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    return s->folder.events_fd < 0 ? ls_fail_sys(LS_EIO, "cannot write \"%s\"", path) : LS_OK;
+    return ls_file_open_append(path, 0644, &s->folder.events_fd);
 }
 
 /* A run that could not be opened takes its folder away again, unless something of value is in it:
@@ -217,7 +222,8 @@ void ls_run_folder_remember(ls_session *session)
 }
 
 /* Whether all ranks write their parts of checkpoints: they must see the run folder, so they look
- * for a file that the first one has just made; and the parts must lie in the memory of the host. */
+ * for a file that the first one has just made; and the parts must lie in the memory of the host. The
+ * file is named as a temporary one, so that the next run sweeps it if this one is killed here. */
 ls_status ls_run_folder_find_writers(ls_session *s)
 {
     const int64_t until_ns = ls_session_deadline();
@@ -227,7 +233,8 @@ ls_status ls_run_folder_find_writers(ls_session *s)
     ls_status st = LS_OK;
 
     if (s->mesh.ranks > 1 && !s->mesh.independent) {
-        snprintf(name, sizeof name, ".seen-%d-%lld", (int)getpid(), (long long)ls_time_now_ns());
+        snprintf(name, sizeof name, ".seen-%lld.tmp.%d", (long long)ls_time_now_ns(),
+                 (int)getpid());
         snprintf(path, sizeof path, "%s/%s", s->run->out, name);
         if (first)
             LS_TRY(st, ls_file_write_atomic(path, "", 0), out);
