@@ -5,7 +5,7 @@
  *   turns    what the template's loop over the messages writes for each of them in the whole
  *            conversation (ls_jinja_args.item_spans)
  *   prompt   what the template adds to ask the model to speak: the text of the messages before the
- *            first answer, with and without it
+ *            first answer, with and without it, or behind its loop
  *   shape    the whole once more with another content in all answers, to tell what a turn has
  *            before its content
  * An answer is its turn behind the prompt, without the white space at its end. Example in ChatML:
@@ -28,7 +28,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 
-enum { VERSION = 3 };          /* raise it when other answers are found in the same text */
+enum { VERSION = 4 };          /* raise it when other answers are found in the same text */
 enum { SLOW_MESSAGES = 1000 }; /* of a conversation that is asked message by message */
 static const int64_t longest_template = LS_JINJA_TEXT;
 /* Characters for private use: no text has them, no template looks for them. */
@@ -515,9 +515,18 @@ typedef struct shape {
     ls_jinja_item_spans turns;
 } shape;
 
+/* How much of a text the template's loop over the messages wrote; 0 where it wrote in no loop. */
+static size_t end_of_turns(const ls_jinja_item_spans *turns)
+{
+    return turns->count ? turns->items[turns->count - 1].span.end : 0;
+}
+
+/* The prompt follows the text without it, or takes the place of what a template writes behind its
+ * loop where nobody is asked (Phi-3: the token that ends the text). */
 static ls_status find_prompt(const job *j, ls_str *prompt_out, bool *found_out)
 {
     size_t n = json_array_size(j->messages), first = 0;
+    ls_jinja_item_spans turns = {.count = 0};
     ls_status st = LS_OK;
     ls_str without;
 
@@ -525,13 +534,22 @@ static ls_status find_prompt(const job *j, ls_str *prompt_out, bool *found_out)
         first++;
     ls_str_init(&without);
     LS_TRY(st, render(j, first, false, &without), out);
-    LS_TRY(st, render(j, first, true, prompt_out), out);
+    LS_TRY(
+        st,
+        render_list(j, j->messages, first, true, (ls_jinja_args){.item_spans = &turns}, prompt_out),
+        out);
     *found_out = is_prefix(without.p, without.len, prompt_out);
+    if (!*found_out) {
+        size_t end = end_of_turns(&turns);
+        *found_out = end && end <= without.len && is_prefix(without.p, end, prompt_out);
+        without.len = end;
+    }
     if (*found_out) {
         prompt_out->len -= without.len;
         memmove(prompt_out->p, prompt_out->p + without.len, prompt_out->len + 1);
     }
 out:
+    ls_mem_free(turns.items);
     ls_str_release(&without);
     return st;
 }
