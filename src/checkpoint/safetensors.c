@@ -73,6 +73,11 @@ ls_status ls_safetensors_head_bytes(const void *first8, int64_t file_bytes, cons
     if (file_bytes < 8)
         return damaged(name, "it is shorter than 8 bytes");
     memcpy(&n, first8, 8);
+    if (memcmp(first8, "version ", 8) == 0) {
+        ls_fail(LS_EDATA, "\"%s\" is a pointer of Git LFS, not the file itself", name);
+        ls_err_hint("Fetch it: `git lfs pull` in the folder that was cloned.");
+        return LS_EDATA;
+    }
     if (n > LS_SAFETENSORS_HEADER_LIMIT)
         return damaged(name, "its header is longer than 100,000,000 bytes");
     if ((int64_t)n > file_bytes - 8)
@@ -194,6 +199,16 @@ static int by_name(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
+/* Where the last tensor ends, behind the header. */
+static int64_t furthest(const ls_safetensors *file)
+{
+    int64_t end = 0;
+
+    for (int i = 0; i < file->count; i++)
+        end = ls_max_i64(end, file->entries[i].end);
+    return end;
+}
+
 /* The tensors must fill the space after the header exactly, in some order. With 100 bytes of them:
  *
  *     a [0, 60)   b [60, 100)      a file        a [0, 60)   b [64, 100)   a hole
@@ -210,9 +225,15 @@ static ls_status check_tiling(ls_safetensors *file, int64_t file_bytes, const ch
                            name, (long long)e->begin,
                            e->begin < at ? "inside another tensor" : "after a hole");
         at = e->end;
-        if (at > room)
-            return ls_fail(LS_EDATA, "tensor \"%s\" in \"%s\" ends behind the end of the file",
-                           e->name, name);
+        if (at > room) {
+            ls_fail(LS_EDATA,
+                    "tensor \"%s\" in \"%s\" ends behind the end of the file, which has %lld bytes "
+                    "instead of %lld",
+                    e->name, name, (long long)file_bytes,
+                    (long long)(file->data_begin + furthest(file)));
+            ls_err_hint("The file was cut: download or copy it again.");
+            return LS_EDATA;
+        }
         e->begin += file->data_begin;
         e->end += file->data_begin;
     }

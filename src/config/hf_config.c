@@ -17,6 +17,7 @@
 #include <limits.h>
 #include <math.h>
 #include "base/file.h"
+#include "config/hub_name.h"
 #include "config/value.h"
 
 enum { CONFIG_BYTES = 1 << 22 }; /* longest config.json; real ones have a few KiB */
@@ -680,11 +681,14 @@ ls_status ls_hf_config_read(ls_hf_config *config_out, const char *text, size_t l
     if (len > CONFIG_BYTES)
         return ls_fail(LS_EDATA, "%s: longer than any configuration", name);
     root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &error);
-    if (!root)
-        /* jansson leaves the text empty when it found no memory */
-        return error.text[0] ? ls_fail(LS_EDATA, "%s:%d:%d: not valid JSON: %.160s", name,
-                                       error.line, error.column, error.text)
-                             : ls_fail(LS_ENOMEM, "cannot read \"%s\"", name);
+    if (!root && !error.text[0]) /* as jansson has it when it found no memory */
+        return ls_fail(LS_ENOMEM, "cannot read \"%s\"", name);
+    if (!root) {
+        ls_fail(LS_EDATA, "%s:%d:%d: not valid JSON: %.160s", name, error.line, error.column,
+                error.text);
+        ls_err_hint("If it was cut, fetch it again.");
+        return LS_EDATA;
+    }
     reader r = {.root = root, .name = name, .to = &config};
     if (!json_is_object(root))
         st = ls_fail(LS_EDATA, "%s: not a JSON object", name);
@@ -706,7 +710,8 @@ ls_status ls_hf_config_open(ls_hf_config *config_out, const char *folder)
     snprintf(path, sizeof path, "%s/config.json", folder);
     if (!ls_file_is_dir(folder)) {
         st = ls_fail(LS_EUSAGE, "\"%s\" is not a folder", folder);
-        ls_err_hint("A model is a folder with config.json and model.safetensors in it.");
+        if (!ls_hub_name_hint(folder, "model"))
+            ls_err_hint("A model is a folder with config.json and model.safetensors in it.");
         goto out;
     }
     if (!ls_file_exists(path)) {

@@ -186,9 +186,13 @@ static ls_status join_parts(const job *j, size_t number, const json_t *parts, ls
     for (size_t i = 0; i < json_array_size(parts); i++) {
         const json_t *part = json_array_get(parts, i), *text = json_object_get(part, "text");
         const char *type = json_string_value(json_object_get(part, "type"));
-        if (!json_is_string(text) || (type && strcmp(type, "text") != 0))
-            return ls_fail(LS_EDATA, "%s: part %zu of message %zu is not text", j->where, i + 1,
-                           number + 1);
+        if (!json_is_string(text) || (type && strcmp(type, "text") != 0)) {
+            ls_fail(LS_EDATA, "%s: part %zu of message %zu is not text", j->where, i + 1,
+                    number + 1);
+            ls_err_hint("Models here read text only: leave such lines out, or pass over them with "
+                        "data.skip_bad (data build: --skip-bad).");
+            return LS_EDATA;
+        }
         ls_str_append_bytes(out, json_string_value(text), json_string_length(text));
     }
     return ls_str_status(out);
@@ -272,9 +276,14 @@ static ls_status read_messages(job *j, const json_t *object)
     list = share ? json_object_get(object, "conversations") : list;
     if (!json_is_array(list)) {
         st = ls_fail(LS_EDATA, "%s: the line has no list \"messages\"", j->where);
-        ls_err_hint(
-            "Chat data has {\"messages\": [{\"role\": ..., \"content\": ...}, ...]} in each "
-            "line; for plain text set data.template to none.");
+        if (json_object_get(object, "instruction"))
+            ls_err_hint("These are instructions: write each as {\"messages\": [{\"role\": "
+                        "\"user\", \"content\": INSTRUCTION}, "
+                        "{\"role\": \"assistant\", \"content\": OUTPUT}]}.");
+        else
+            ls_err_hint(
+                "Chat data has {\"messages\": [{\"role\": ..., \"content\": ...}, ...]} in each "
+                "line; for plain text set data.template to none.");
         return st;
     }
     if (json_array_size(list) == 0)
