@@ -135,10 +135,11 @@ hashes:
 	@$(MAKE) --no-print-directory MODE=release build/release/lineshaft
 	@bench/weights_hash.sh
 
-## make examples   run every example for a few steps
+## make examples   run every example, and every command of docs/start.md, for a few steps
 examples:
 	@$(MAKE) --no-print-directory MODE=release lineshaft
 	@sh tools/examples.sh build/release/lineshaft
+	@sh tools/start.sh build/release/lineshaft
 
 ## make conformance  compare with PyTorch, transformers, tokenizers and peft (fetched once, kept in
 ##                 ~/.cache/lineshaft/peers); NAME=models: only tests/conformance/models.py

@@ -624,8 +624,12 @@ ls_status ls_ckpt_passed_tell(const ls_ckpt_store *store, const ls_ckpt_passed *
 
     if (used < 0) {
         ls_status st =
-            ls_fail(LS_EDATA, "none of the %d checkpoints in \"%s\" is usable; the newest: %s",
-                    passed->n, store->dir, reason);
+            passed->n == 1
+                ? ls_fail(LS_EDATA, "the only checkpoint in \"%s\" is not usable: %s", store->dir,
+                          reason)
+                : ls_fail(LS_EDATA,
+                          "none of the %d checkpoints in \"%s\" is usable; the newest: %s",
+                          passed->n, store->dir, reason);
         ls_err_hint("\"lineshaft ckpt verify %s\" shows each damage; \"lineshaft train RUN "
                     "--fresh\" puts them aside and starts anew.",
                     store->dir);

@@ -83,6 +83,11 @@ ls_status ls_safetensors_head_bytes(const void *first8, int64_t file_bytes, cons
     if (file_bytes < 8)
         return cut_off(name, file_bytes, 8);
     memcpy(&n, first8, 8);
+    if (memcmp(first8, "version ", 8) == 0) {
+        ls_fail(LS_EDATA, "\"%s\" is a pointer of Git LFS, not the file itself", name);
+        ls_err_hint("Fetch it: `git lfs pull` in the folder that was cloned.");
+        return LS_EDATA;
+    }
     if (n > LS_SAFETENSORS_HEADER_LIMIT)
         return damaged(name, "its header is longer than 100,000,000 bytes");
     if ((int64_t)n > file_bytes - 8)
@@ -204,21 +209,29 @@ static int by_name(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
+/* Where the last tensor ends, behind the header. */
+static int64_t furthest(const ls_safetensors *file)
+{
+    int64_t end = 0;
+
+    for (int i = 0; i < file->count; i++)
+        end = ls_max_i64(end, file->entries[i].end);
+    return end;
+}
+
 /* The tensors must fill the space after the header exactly, in some order. With 100 bytes of them:
  *
  *     a [0, 60)   b [60, 100)      a file        a [0, 60)   b [64, 100)   a hole
  *     a [0, 60)   b [50, 100)      an overlap    a [0, 60)                 40 bytes behind the last */
 static ls_status check_tiling(ls_safetensors *file, int64_t file_bytes, const char *name)
 {
-    int64_t at = 0, end = 0, room = file_bytes - file->data_begin;
+    int64_t at = 0, room = file_bytes - file->data_begin;
 
-    for (int i = 0; i < file->count; i++)
-        end = ls_max_i64(end, file->entries[i].end);
-    if (end > room) {
-        ls_status st = ls_fail(LS_EDATA, "\"%s\" is cut off: it has %lld of %lld bytes", name,
-                               (long long)file_bytes, (long long)(file->data_begin + end));
+    if (furthest(file) > room) {
+        ls_fail(LS_EDATA, "\"%s\" is cut off: it has %lld of %lld bytes", name,
+                (long long)file_bytes, (long long)(file->data_begin + furthest(file)));
         ls_err_hint("Copy or download it again, and compare its size with the original.");
-        return st;
+        return LS_EDATA;
     }
     qsort(file->entries, (size_t)file->count, sizeof *file->entries, by_offset);
     for (int i = 0; i < file->count; i++) {

@@ -157,9 +157,10 @@ ls_status ls_args_unknown_command(const ls_command *const *list, const ls_comman
 {
     const char *best = NULL;
     int least = slips(name) + 1;
-    ls_str full;
+    ls_str full, other;
 
     ls_str_init(&full);
+    ls_str_init(&other);
     ls_args_full_name(group, &full);
     if (group)
         ls_fail(LS_EUSAGE, "\"%s\" has no command \"%.60s\"", full.p, name);
@@ -174,8 +175,11 @@ ls_status ls_args_unknown_command(const ls_command *const *list, const ls_comman
     }
     if (best)
         ls_err_hint("Did you mean \"%s %s\"?", full.p, best);
+    else if (!group && ls_other_flags_command(name, &other))
+        ls_err_hint("%s", other.p);
     else
         ls_err_hint("`%s --help` lists the commands.", full.p);
+    ls_str_release(&other);
     ls_str_release(&full);
     return LS_EUSAGE;
 }
@@ -211,6 +215,11 @@ static ls_status unknown_flag(const ls_command *command, const char *shown, cons
     }
     if (known)
         ls_err_hint("%s", other.p);
+    else if (!command && name && ls_args_find_command(ls_commands, name))
+        ls_err_hint("A command has no dashes: `lineshaft %s`.", name);
+    else if (!command)
+        ls_err_hint("Flags follow the command, as in `lineshaft train run.yaml --set "
+                    "train.lr=1e-3`; `lineshaft --help` lists the commands.");
     else if (best)
         ls_err_hint("Did you mean \"--%s\"?", best);
     else
@@ -242,18 +251,24 @@ static ls_status check_count(const ls_args *args)
 {
     const char *usage = args->command->arguments ? args->command->arguments : "";
     int least, most;
-    ls_str full;
+    ls_str full, other;
 
     count_arguments(usage, &least, &most);
     if (args->n_rest >= least && (most < 0 || args->n_rest <= most))
         return LS_OK;
     ls_str_init(&full);
+    ls_str_init(&other);
     ls_args_full_name(args->command, &full);
     if (args->n_rest < least)
         ls_fail(LS_EUSAGE, "\"%s\" needs %s", full.p, usage);
     else
         ls_fail(LS_EUSAGE, "\"%s\" does not take the argument \"%.60s\"", full.p, args->rest[most]);
-    ls_err_hint("Usage: %s%s%s; `%s --help` says more.", full.p, *usage ? " " : "", usage, full.p);
+    if (args->n_rest >= least && ls_other_flags_argument(args->command, args->rest[most], &other))
+        ls_err_hint("%s", other.p);
+    else
+        ls_err_hint("Usage: %s%s%s; `%s --help` says more.", full.p, *usage ? " " : "", usage,
+                    full.p);
+    ls_str_release(&other);
     ls_str_release(&full);
     return LS_EUSAGE;
 }

@@ -197,7 +197,7 @@ static void say_built(const char *path, const ls_chat_built *n, int64_t window, 
     ls_str_append_char(out, '\n');
 }
 
-ls_status ls_cmd_chat_build(const ls_args *args, ls_str *out)
+ls_status ls_cmd_chat_build(const ls_args *args, const ls_cmd_data_files *files, ls_str *out)
 {
     ls_status st = LS_OK;
     ls_tokenizer *tok = NULL;
@@ -206,8 +206,8 @@ ls_status ls_cmd_chat_build(const ls_args *args, ls_str *out)
     ls_str name;
     const char *policy = ls_args_value(args, "utf8");
     ls_chat_build_args build = {.out = ls_args_value(args, "out"),
-                                .files = args->rest,
-                                .n_files = args->n_rest,
+                                .files = files->items,
+                                .n_files = files->count,
                                 .skip_bad = ls_args_has(args, "skip-bad")};
 
     ls_str_init(&name);

@@ -16,6 +16,7 @@
 #include "base/mem.h"
 #include "base/time.h"
 #include "cli/cmd_chat.h"
+#include "cli/cmd_data_files.h"
 #include "cli/cmd_tokenizer.h"
 #include "cli/load_run.h"
 #include "cli/term.h"
@@ -144,10 +145,9 @@ static ls_status run_build(const ls_args *args, ls_str *out)
     ls_tokenizer *tok = NULL;
     const char *policy = ls_args_value(args, "utf8");
     ls_cmd_data_watch w = ls_cmd_data_watch_begin();
+    ls_cmd_data_files files = {.count = 0};
     ls_str name;
     ls_corpus_build_args build = {.out = ls_args_value(args, "out"),
-                                  .files = args->rest,
-                                  .n_files = args->n_rest,
                                   .field = ls_args_value(args, "field"),
                                   .skip_bad = ls_args_has(args, "skip-bad"),
                                   .progress = show_bytes,
@@ -155,13 +155,13 @@ static ls_status run_build(const ls_args *args, ls_str *out)
 
     ls_str_init(&name);
     LS_TRY(st, check_out_name(build.out), out);
-    for (int i = 0; i < args->n_rest; i++)
-        if (strncmp(args->rest[i], "builtin:", 8) != 0)
-            LS_TRY(st, ls_cmd_data_need_file(args->rest[i]), out);
+    LS_TRY(st, ls_cmd_data_files_open(&files, args), out);
     if (ls_args_has(args, "template")) {
-        st = ls_cmd_chat_build(args, out);
+        st = ls_cmd_chat_build(args, &files, out);
         goto out;
     }
+    build.files = files.items;
+    build.n_files = files.count;
     if (policy && ls_utf8_parse_policy(policy, &build.utf8) != LS_OK) {
         st = ls_fail(LS_EUSAGE, "--utf8 must be strict, replace or bytes, not \"%s\"", policy);
         goto out;
@@ -175,6 +175,7 @@ static ls_status run_build(const ls_args *args, ls_str *out)
     if (st == LS_OK)
         st = say_built(build.out, ls_args_has(args, "json"), out);
 out:
+    ls_cmd_data_files_release(&files);
     ls_tokenizer_free(tok);
     ls_str_release(&name);
     return st;
@@ -449,7 +450,7 @@ static const ls_command build = {
     .arguments = "FILE ...",
     .about = "Reads .txt files (each is one document) and .jsonl files (each line is one), also "
              "compressed as .gz or .zst, or \"builtin:stories\", and writes their tokens with an "
-             "index of documents.",
+             "index of documents. A pattern in quotes is opened as data.text opens it.",
     .examples =
         "lineshaft data build --out corpus.lst corpus/*.txt  # every file is a document\n"
         "lineshaft data build --out web.lst --field body web.jsonl.zst  # every line is one",

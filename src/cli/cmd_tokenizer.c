@@ -16,6 +16,7 @@
 #include "base/time.h"
 #include "cli/args.h"
 #include "cli/cmd_data.h"
+#include "cli/cmd_data_files.h"
 
 const char *ls_cmd_tokenizer_name(const ls_args *args)
 {
@@ -123,7 +124,7 @@ static ls_status need_value(const ls_args *args, const char *flag, const char *h
 
 /* From flags to training arguments; specials: room for MOST_SPECIALS. */
 static ls_status read_train_flags(const ls_args *args, const char **specials,
-                                  ls_bpe_train_args *out)
+                                  ls_cmd_data_files *files, ls_bpe_train_args *out)
 {
     ls_status st = LS_OK;
     const char *utf8 = ls_args_value(args, "utf8");
@@ -144,11 +145,9 @@ static ls_status read_train_flags(const ls_args *args, const char **specials,
     if (out->n_specials == 0)
         specials[out->n_specials++] = DEFAULT_SPECIAL;
     out->specials = specials;
-    out->files = args->rest;
-    out->n_files = args->n_rest;
-    for (int i = 0; i < args->n_rest; i++)
-        if (strncmp(args->rest[i], "builtin:", 8) != 0)
-            LS_TRY(st, ls_cmd_data_need_file(args->rest[i]), out);
+    LS_TRY(st, ls_cmd_data_files_open(files, args), out);
+    out->files = files->items;
+    out->n_files = files->count;
     st = ls_bpe_train_check_folder(ls_args_value(args, "out"));
 out:
     return st;
@@ -161,9 +160,10 @@ static ls_status run_train(const ls_args *args, ls_str *out)
     const char *specials[MOST_SPECIALS];
     ls_cmd_data_watch w = ls_cmd_data_watch_begin();
     ls_bpe_train_args asked = {.progress = show_training, .context = &w};
+    ls_cmd_data_files files = {.count = 0};
     int64_t began = ls_time_now_ns();
 
-    LS_TRY(st, read_train_flags(args, specials, &asked), out);
+    LS_TRY(st, read_train_flags(args, specials, &files, &asked), out);
     st = ls_bpe_train_create(&train, &asked);
     ls_cmd_data_watch_end(&w);
     if (st != LS_OK)
@@ -176,6 +176,7 @@ static ls_status run_train(const ls_args *args, ls_str *out)
     else
         trained_text(args, &asked, &stats, seconds, out);
 out:
+    ls_cmd_data_files_release(&files);
     ls_bpe_train_free(train);
     return st;
 }
@@ -468,6 +469,7 @@ const ls_command ls_cmd_tokenizer = {
              ".jsonl, also as .gz or .zst, or \"builtin:stories\". Any text can be encoded with "
              "it, whatever it was trained on. The folder loads in transformers and in the "
              "tokenizers package, and its merges equal those that the package would find.\n"
+             "A pattern in quotes names files as data.text does.\n"
              "Without --train, shows kind, vocabulary, pattern, special tokens and hash of the "
              "tokenizer in a folder.",
     .examples =

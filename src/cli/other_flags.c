@@ -42,6 +42,23 @@ static const struct {
      "An earlier step is named by its manifest, RUN/checkpoints/step-*.json"},
 };
 
+/* Commands of other programs. */
+static const struct {
+    const char *words, *instead;
+} commands[] = {
+    {"finetune fine_tune pretrain sft fit run start resume continue", "train RUN.yaml"},
+    {"chat ask talk", "generate MODEL --chat"},
+    {"infer inference sample complete predict prompt", "generate MODEL --prompt TEXT"},
+    {"tokenize encode", "data encode"},
+    {"tokenizer", "data tokenizer"},
+    {"convert load", "import HF_FOLDER OUT` or `lineshaft export CKPT OUT"},
+    {"save", "export CKPT OUT"},
+    {"evaluate test perplexity ppl", "eval MODEL --text FILE"},
+    {"init new create", "train --print > run.yaml"},
+    {"check validate lint", "config check RUN.yaml"},
+    {"info inspect show", "ckpt show CKPT"},
+};
+
 static const ls_flag *own_flag(const ls_command *command, const char *name)
 {
     for (const ls_flag *f = command ? command->flags : NULL; f && f->name; f++)
@@ -119,4 +136,48 @@ bool ls_other_flags_suggest(const ls_command *command, const char *name, ls_str 
             return true;
         }
     return own_flag(command, "set") && suggest_setting(word, out);
+}
+
+bool ls_other_flags_command(const char *word, ls_str *out)
+{
+    char plain[64];
+    size_t n = 0, dot = strlen(word);
+
+    if (dot > 5 && (strcmp(word + dot - 5, ".yaml") == 0 || strcmp(word + dot - 4, ".yml") == 0)) {
+        ls_str_printf(out, "A run file follows a command: `lineshaft train %.60s`.", word);
+        return true;
+    }
+    for (; word[n] && n + 1 < sizeof plain; n++)
+        plain[n] = word[n] == '-' ? '_' : word[n];
+    plain[n] = '\0';
+    for (size_t i = 0; i < LS_COUNT(commands); i++)
+        if (ls_other_names_has(commands[i].words, plain)) {
+            ls_str_printf(out, "Write `lineshaft %s`.", commands[i].instead);
+            return true;
+        }
+    return false;
+}
+
+/* A dash, a long one or a minus sign of a word processor, in UTF-8. */
+static bool is_other_dash(const char *word)
+{
+    return strncmp(word, "\xe2\x80\x93", 3) == 0 || strncmp(word, "\xe2\x80\x94", 3) == 0 ||
+           strncmp(word, "\xe2\x88\x92", 3) == 0;
+}
+
+bool ls_other_flags_argument(const ls_command *command, const char *word, ls_str *out)
+{
+    const char *is = strchr(word, '=');
+
+    if (is_other_dash(word))
+        ls_str_append(out, "It begins with a dash of a word processor: type --.");
+    else if (is && is > word && own_flag(command, "set"))
+        ls_str_printf(out, "Write --set %.60s.", word);
+    else if (own_flag(command, "set") && strspn(word, "=0123456789.eE+-") == strlen(word))
+        ls_str_append(out, "A setting is one word, without blanks: --set train.lr=1e-3.");
+    else if (own_flag(command, "prompt"))
+        ls_str_append(out, "Write --prompt \"TEXT\", in quotes.");
+    else
+        return false;
+    return true;
 }

@@ -351,9 +351,13 @@ static ls_status check_family(const ls_run *run)
     if (learned && m->rope_scaling != LS_ROPE_PLAIN)
         return clash(run, "model.rope_scaling", "model.family", "%s learns its positions",
                      row->name);
-    if (!learned && m->head_size % 2)
-        return ls_check_clash(run, "model.head_size", "model.family",
-                              "rotary positions rotate pairs of elements");
+    if (!learned && m->head_size % 2) {
+        ls_status st = ls_check_clash(run, "model.head_size", "model.family",
+                                      "rotary positions rotate pairs of elements");
+        ls_err_hint(
+            "Choose model.width and model.heads so that each head has an even part of the width.");
+        return st;
+    }
     if (!learned && row->head_sizes == LS_HEADS_FILL && m->heads * m->head_size != m->width)
         return clash(run, "model.head_size", "model.width", "the heads of %s fill its width",
                      row->name);

@@ -10,10 +10,27 @@
 #include <limits.h>
 #include <unistd.h>
 
+/* Why a path that looks right to its writer matches nothing. */
+static void explain_pattern(const char *pattern)
+{
+    char here[PATH_MAX];
+
+    if (pattern[0] == '~')
+        ls_err_hint("Only a shell opens ~: write the whole path, as in /home/me/book.txt.");
+    else if (strchr(pattern, '$'))
+        ls_err_hint("Only a shell opens $: write the path itself.");
+    else if (ls_hub_name_hint(pattern, LS_HUB_DATASET))
+        return;
+    else if (strstr(pattern, "://"))
+        ls_err_hint("lineshaft reads files: download it first, and name the file.");
+    else if (pattern[0] != '/' && getcwd(here, sizeof here))
+        ls_err_hint("Relative paths start at the current folder, \"%.200s\".", here);
+}
+
 static ls_status check_pattern(const char *where, const char *key, const char *pattern)
 {
     ls_status st = LS_OK;
-    char quoted[64], here[PATH_MAX];
+    char quoted[64];
     ls_str names;
     int count = 0;
 
@@ -24,9 +41,7 @@ static ls_status check_pattern(const char *where, const char *key, const char *p
         goto out;
     if (st != LS_OK) {
         st = ls_fail(LS_EUSAGE, "%s: %s: no file matches %s", where, key, quoted);
-        if (!ls_hub_name_hint(pattern, LS_HUB_DATASET) && pattern[0] != '/' &&
-            getcwd(here, sizeof here))
-            ls_err_hint("Relative paths start at the current folder, \"%.200s\".", here);
+        explain_pattern(pattern);
         goto out;
     }
     const char *name = names.p;

@@ -709,11 +709,14 @@ ls_status ls_hf_config_read(ls_hf_config *config_out, const char *text, size_t l
     if (len > CONFIG_BYTES)
         return ls_fail(LS_EDATA, "%s: longer than any configuration", name);
     root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &error);
-    if (!root)
-        /* jansson leaves the text empty when it found no memory */
-        return error.text[0] ? ls_fail(LS_EDATA, "%s:%d:%d: not valid JSON: %.160s", name,
-                                       error.line, error.column, error.text)
-                             : ls_fail(LS_ENOMEM, "cannot read \"%s\"", name);
+    if (!root && !error.text[0]) /* as jansson has it when it found no memory */
+        return ls_fail(LS_ENOMEM, "cannot read \"%s\"", name);
+    if (!root) {
+        ls_fail(LS_EDATA, "%s:%d:%d: not valid JSON: %.160s", name, error.line, error.column,
+                error.text);
+        ls_err_hint("If it was cut, fetch it again.");
+        return LS_EDATA;
+    }
     reader r = {.root = root, .name = name, .to = &config};
     if (!json_is_object(root))
         st = ls_fail(LS_EDATA, "%s: not a JSON object", name);

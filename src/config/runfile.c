@@ -72,6 +72,31 @@ static yaml_mark_t mark_of(const char *text, size_t offset)
 
 /* --- events ----------------------------------------------------------------------------------- */
 
+/* Whether a line of the file begins with these words, blanks left out. */
+static bool begins_line(const loader *l, const char *words)
+{
+    size_t n = strlen(words);
+
+    for (const char *p = l->text; p && *p; p = strchr(p, '\n'), p += p != NULL) {
+        p += strspn(p, " \t");
+        if (strncmp(p, words, n) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* "lr:1e-3" is one word to YAML. Sets the hint; false for other words. */
+static bool hint_colon(const char *text)
+{
+    size_t n = strspn(text, "abcdefghijklmnopqrstuvwxyz_");
+
+    if (n == 0 || text[n] != ':' || text[n + 1] == '/' || !text[n + 1])
+        return false;
+    ls_err_hint("YAML wants a blank behind the colon: \"%.*s: %.*s\".", (int)n, text,
+                (int)strcspn(text + n + 1, " \n"), text + n + 1);
+    return true;
+}
+
 static ls_status syntax_error(loader *l)
 {
     const yaml_parser_t *p = &l->parser;
@@ -98,6 +123,11 @@ static ls_status syntax_error(loader *l)
             p->problem ? p->problem : "it cannot be read", context);
     if (p->context && strstr(p->context, "alias")) /* a pattern such as *.txt */
         ls_err_hint("Put a text that begins with * in quotes.");
+    else if (p->context && strstr(p->context, "quoted scalar")) /* "C:\\Users" */
+        ls_err_hint("Between double quotes \\ has a meaning of its own: take single quotes, or / "
+                    "in paths.");
+    else if (begins_line(l, "//"))
+        ls_err_hint("A comment begins with #, not with //.");
     return LS_EUSAGE;
 }
 
@@ -342,6 +372,8 @@ static ls_status walk_section(loader *l, const ls_option_section *section, const
                    : LS_ENOMEM;
         const char *text =
             l->event.type == YAML_SCALAR_EVENT ? (const char *)l->event.data.scalar.value : NULL;
+        if (where && text && hint_colon(text))
+            goto out;
         const char *meant = text ? ls_other_names_of_section(section->name, text) : NULL;
         if (where && meant)
             ls_err_hint("Write %s: {%s: %s}.", section->name, strchr(meant, '.') + 1, text);
@@ -427,9 +459,14 @@ static ls_status check_utf8(loader *l)
     if (ls_value_is_utf8(l->text, l->len, &bad))
         return LS_OK;
     const char *where = place_of(l, mark_of(l->text, bad));
-    return where ? ls_fail(LS_EUSAGE, "%s: byte 0x%02x is not UTF-8 text", where,
-                           (unsigned char)l->text[bad])
-                 : LS_ENOMEM;
+    if (!where)
+        return LS_ENOMEM;
+    bool wide = bad == 0 && l->len > 1 &&
+                (unsigned char)l->text[0] + (unsigned char)l->text[1] == 0xff + 0xfe;
+    ls_fail(LS_EUSAGE, "%s: byte 0x%02x is not UTF-8 text", where, (unsigned char)l->text[bad]);
+    ls_err_hint(wide ? "The file is UTF-16: save it as UTF-8."
+                     : "A run file is text, in UTF-8; `lineshaft train --print` shows one.");
+    return LS_EUSAGE;
 }
 
 /* What does not fit is often only what follows a bracket or quote that was forgotten: then that is the message. */
@@ -470,7 +507,8 @@ static ls_status load_text(loader *l)
         const char *where = place_of(l, l->event.start_mark);
         st = where ? ls_fail(LS_EUSAGE, "%s: a run file must be a mapping of keys to values", where)
                    : LS_ENOMEM;
-        if (where)
+        bool word = where && l->event.type == YAML_SCALAR_EVENT;
+        if (where && !(word && hint_colon((const char *)l->event.data.scalar.value)))
             ls_err_hint(
                 "Text to train on is named in a run file, under data.text; `lineshaft train "
                 "--print` shows one.");
@@ -486,6 +524,21 @@ out:
     return st;
 }
 
+/* A run's or a model's, most often. */
+static ls_status refuse_folder(const char *path)
+{
+    char config[4096];
+
+    ls_fail(LS_EUSAGE, "cannot read run file \"%s\": it is a folder", path);
+    snprintf(config, sizeof config, "%s/config.json", path);
+    if (ls_file_exists(config))
+        ls_err_hint("To train a model further, name it in a run file: model: {import: %s}.", path);
+    else
+        ls_err_hint(
+            "A run goes on when it is started with its run file again, not with its folder.");
+    return LS_EUSAGE;
+}
+
 static ls_status read_file(const char *path, ls_str *text)
 {
     struct stat info;
@@ -494,7 +547,8 @@ static ls_status read_file(const char *path, ls_str *text)
     if (stat(path, &info) != 0) {
         ls_status st = ls_fail_sys(errno == ENOENT || errno == ENOTDIR ? LS_EUSAGE : LS_EIO,
                                    "cannot open run file \"%s\"", path);
-        snprintf(other, sizeof other, "%s.yaml", path);
+        size_t n = strlen(path), end = n > 4 && strcmp(path + n - 4, ".yml") == 0 ? n - 4 : n;
+        snprintf(other, sizeof other, "%.*s.yaml", (int)end, path);
         if (ls_file_exists(other))
             ls_err_hint("Did you mean \"%s\"?", other);
         else
@@ -502,7 +556,7 @@ static ls_status read_file(const char *path, ls_str *text)
         return st;
     }
     if (S_ISDIR(info.st_mode))
-        return ls_fail(LS_EUSAGE, "cannot read run file \"%s\": it is a folder", path);
+        return refuse_folder(path);
     if (info.st_size > LS_RUNFILE_BYTES)
         return ls_fail(LS_EUSAGE, "\"%s\" is longer than 1 MiB and cannot be a run file", path);
     return ls_file_read(path, LS_RUNFILE_BYTES, text);

@@ -246,6 +246,19 @@ static const char *near_value(const ls_option *row, const char *text)
     return near;
 }
 
+/* How people write numbers elsewhere. */
+static void hint_number(const char *text)
+{
+    size_t digits = strspn(text, "0123456789");
+
+    if (*text == '"' || *text == '\'')
+        ls_err_hint("Remove the inner quotes.");
+    else if (strchr(text, '='))
+        ls_err_hint("Each setting has a --set of its own.");
+    else if (digits && text[digits] == ',')
+        ls_err_hint("Write numbers without commas, and with a decimal point: 1000, 0.001.");
+}
+
 static ls_status refuse_item(const ls_option *row, const ls_value_item *item)
 {
     char quoted[64];
@@ -256,6 +269,8 @@ static ls_status refuse_item(const ls_option *row, const ls_value_item *item)
     ls_status st = refuse(row, item->where, quoted);
     if (item->quoted && row->type <= LS_OPTION_BOOL)
         ls_err_hint("Remove the quotes if a number or a truth value is meant.");
+    else if (row->type <= LS_OPTION_BOOL)
+        hint_number(item->text);
     const char *near = near_value(row, item->text);
     const char *lacks =
         strcmp(row->key, "model.family") == 0 ? ls_unbuilt_families_lacks(item->text) : NULL;

@@ -671,13 +671,6 @@ out:
     return st;
 }
 
-static ls_status write_adapter(job *j)
-{
-    ls_status st = write_adapter_config(j);
-
-    return st == LS_OK ? write_adapter_weights(j) : st;
-}
-
 /* --- the whole -------------------------------------------------------------------------------- */
 
 static double tolerance(ls_dtype type)
@@ -787,6 +780,19 @@ static ls_status open_tokenizer(job *j)
     else if (st != LS_OK)
         return st;
     return ls_special_ids_find(j->folder, j->tok, false, &j->ids);
+}
+
+/* The tokenizer goes along: the adapter learned its template, and to end where that ends a turn. */
+static ls_status write_adapter(job *j)
+{
+    ls_status st;
+
+    LS_TRY(st, open_tokenizer(j), out);
+    LS_TRY(st, write_adapter_config(j), out);
+    LS_TRY(st, write_adapter_weights(j), out);
+    st = write_tokenizer(j);
+out:
+    return st;
 }
 
 static ls_status write_model(job *j)

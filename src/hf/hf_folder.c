@@ -127,6 +127,36 @@ static ls_status config_of_ours(ls_hf_folder *f)
     return st;
 }
 
+static bool ends_in(const char *path, const char *end)
+{
+    size_t n = strlen(path), m = strlen(end);
+
+    return n > m && strcmp(path + n - m, end) == 0;
+}
+
+static void explain_no_model(const char *path)
+{
+    if (ends_in(path, ".yaml") || ends_in(path, ".yml"))
+        ls_err_hint("A run file is no model: give the folder of its run, runs/NAME unless out: "
+                    "names another.");
+    else if (ends_in(path, ".safetensors"))
+        ls_err_hint("Give the folder that it lies in, with its config.json.");
+    else if (ends_in(path, ".gguf"))
+        ls_err_hint("GGUF files are written here but not read: give the Hugging Face folder of "
+                    "that model.");
+    else if (holds(path, "adapter_config.json"))
+        ls_err_hint("It is an adapter: `lineshaft merge %s OUT` makes a model of it and its base.",
+                    path);
+    else if (holds(path, "events.jsonl"))
+        ls_err_hint(
+            "It is a run that has saved no checkpoint yet: the first comes with checkpoint.every, "
+            "checkpoint.minutes, Ctrl-C or the end.");
+    else if (!ls_hub_name_hint(path, LS_HUB_MODEL))
+        ls_err_hint(
+            "Give a Hugging Face folder (config.json and model.safetensors), a run folder, its "
+            "checkpoints folder or one manifest (step-*.json).");
+}
+
 /* Where there is neither kind, say what would be one. */
 static ls_status locate(const ls_hf_folder *f, ls_str *dir_out, int64_t *step_out)
 {
@@ -136,9 +166,7 @@ static ls_status locate(const ls_hf_folder *f, ls_str *dir_out, int64_t *step_ou
         return st;
     st = ls_file_exists(f->path) ? ls_fail(LS_EUSAGE, "there is no model in \"%s\"", f->path)
                                  : ls_fail(LS_EUSAGE, "there is no \"%s\"", f->path);
-    if (!ls_hub_name_hint(f->path, LS_HUB_MODEL))
-        ls_err_hint("Give a Hugging Face folder (config.json and model.safetensors), a run folder, "
-                    "its checkpoints folder or one manifest (step-*.json).");
+    explain_no_model(f->path);
     return st;
 }
 

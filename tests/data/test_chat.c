@@ -226,6 +226,32 @@ LS_TEST(a_template_may_write_a_message_in_another_way_when_more_follow)
     close_chat(&c);
 }
 
+/* Phi-3's template ends a text that asks nobody with a token of its own: that is no prompt, and ends no turn. */
+LS_TEST(the_end_of_a_text_is_not_the_end_of_a_turn)
+{
+    static const char template[] =
+        "{% for m in messages %}{{ '<' + m.role + '>\n' + m.content + '<end>\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<assistant>\n' }}{% else %}{{ '<stop>' }}{% endif %}";
+    ls_str end;
+    int32_t id;
+    chat c;
+
+    put("phi.jinja", template);
+    open_chat(&c, "phi.jinja");
+    check_text(
+        &c,
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\",\"content\":"
+        "\"Ho\"},"
+        "{\"role\":\"user\",\"content\":\"And?\"},{\"role\":\"assistant\",\"content\":\"So\"}]}",
+        "<user>\nHi<end>\n<assistant>\n[Ho<end>]\n<user>\nAnd?<end>\n<assistant>\n[So<end>]\n<"
+        "stop>");
+    ls_str_init(&end);
+    LS_CHECK_OK(ls_chat_turn_end(c.chat, &end, &id));
+    LS_CHECK_STR(end.p, "<end>");
+    ls_str_release(&end);
+    close_chat(&c);
+}
+
 LS_TEST(built_in_templates_write_tool_calls_or_refuse_them)
 {
     static const char line[] =

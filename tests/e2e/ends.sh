@@ -96,3 +96,11 @@ run 0 "$LINESHAFT" train run.yaml $chat --set data.tokenizer=bytes --set model.c
 run 0 "$LINESHAFT" generate bytes --chat --prompt Hi --temperature 0 --json
 is out finish_reason stop
 is out text Ho
+
+# An adapter takes the tokenizer along, which ends as it learned to.
+# shellcheck disable=SC2086
+run 0 "$LINESHAFT" train tune.yaml $chat --set lora.rank=2 --set train.steps=1 --set out=lora
+run 0 "$LINESHAFT" export lora adapter --adapter
+is adapter/tokenizer_config.json eos_token "<|im_end|>"
+grep -q im_end adapter/chat_template.jinja || fail "the adapter has no template"
+run 0 "$LINESHAFT" merge adapter merged --base ours

@@ -100,8 +100,15 @@ grep -q im_start chat/chat_template.jinja || fail "the template stayed behind"
 run 2 "$LINESHAFT" generate runs/tune --chat --prompt "Hi"
 says "needs a chat template"
 
-# The tokenizer "bytes" as others load it has no token that ends a text.
-run 2 "$LINESHAFT" generate hf --prompt ""
+# The tokenizer "bytes" as others load it has no token that ends a text: config.json says which byte does, here and where texts are
+# tuned on. Where nothing says it, nothing can begin.
+run 0 "$LINESHAFT" generate hf --prompt "" -n 1
+printf 'A line of text to be tuned on, and more of it.\n%.0s' 1 2 3 4 5 6 7 8 >lines.txt
+printf 'model: {import: hf, context: 16}\ndata: {text: lines.txt, validation: 0}\nbatch: {sequences: 2}\ntrain: {steps: 1}\neval: {every: 0}\n' >bytes.yaml
+run 0 "$LINESHAFT" train bytes.yaml
+cp -r hf endless
+sed -i 's/"eos_token_id": 0/"eos_token_id": null/' endless/config.json
+run 2 "$LINESHAFT" generate endless --prompt ""
 says "so nothing can be generated without a prompt"
 
 # A tokenizer with more tokens than the model is told at once.

@@ -30,6 +30,16 @@ cmp one/tokenizer.json two/tokenizer.json || fail "two trainings differ"
 run 2 "$LINESHAFT" data tokenizer --train a.txt --vocab 400 -o one
 says "not empty"
 run 2 "$LINESHAFT" data tokenizer --train nowhere.txt --vocab 400 -o bad
+run 2 "$LINESHAFT" data tokenizer --train 'nowhere/*.txt' --vocab 400 -o bad
+says 'no file matches "nowhere/*.txt"'
+
+# A pattern in quotes, as the run file has it.
+mkdir some && cp a.txt some/a.txt && cp a.txt 'some/b[1].txt'
+run 0 "$LINESHAFT" data tokenizer --train 'some/[ab].txt' --vocab 400 -o opened
+cmp one/tokenizer.json opened/tokenizer.json || fail "a pattern names another text"
+run 0 "$LINESHAFT" data tokenizer --train 'some/b[1].txt' --vocab 400 -o named
+run 0 "$LINESHAFT" data build --out some.lst 'some/*.txt' --json
+grep -q '"documents":2' out || fail "a pattern of two files makes: $(cat out)"
 run 2 "$LINESHAFT" data tokenizer --train a.txt --vocab 100 -o bad
 says "need 257"
 mkdir not-one

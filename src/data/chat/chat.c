@@ -5,7 +5,7 @@
  *   turns    what the template's loop over the messages writes for each of them in the whole
  *            conversation (ls_jinja_args.item_spans)
  *   prompt   what the template adds to ask the model to speak: the text of the messages before the
- *            first answer, with and without it
+ *            first answer, with and without it, or behind its loop
  *   shape    the whole once more with another content in all answers, to tell what a turn has
  *            before its content
  * An answer is its turn behind the prompt, without the white space at its end. Example in ChatML:
@@ -28,7 +28,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 
-enum { VERSION = 3 };          /* raise it when other answers are found in the same text */
+enum { VERSION = 4 };          /* raise it when other answers are found in the same text */
 enum { SLOW_MESSAGES = 1000 }; /* of a conversation that is asked message by message */
 static const int64_t longest_template = LS_JINJA_TEXT;
 /* Characters for private use: no text has them, no template looks for them. */
@@ -186,9 +186,13 @@ static ls_status join_parts(const job *j, size_t number, const json_t *parts, ls
     for (size_t i = 0; i < json_array_size(parts); i++) {
         const json_t *part = json_array_get(parts, i), *text = json_object_get(part, "text");
         const char *type = json_string_value(json_object_get(part, "type"));
-        if (!json_is_string(text) || (type && strcmp(type, "text") != 0))
-            return ls_fail(LS_EDATA, "%s: part %zu of message %zu is not text", j->where, i + 1,
-                           number + 1);
+        if (!json_is_string(text) || (type && strcmp(type, "text") != 0)) {
+            ls_fail(LS_EDATA, "%s: part %zu of message %zu is not text", j->where, i + 1,
+                    number + 1);
+            ls_err_hint("Models here read text only: leave such lines out, or pass over them with "
+                        "data.skip_bad (data build: --skip-bad).");
+            return LS_EDATA;
+        }
         ls_str_append_bytes(out, json_string_value(text), json_string_length(text));
     }
     return ls_str_status(out);
@@ -272,9 +276,14 @@ static ls_status read_messages(job *j, const json_t *object)
     list = share ? json_object_get(object, "conversations") : list;
     if (!json_is_array(list)) {
         st = ls_fail(LS_EDATA, "%s: the line has no list \"messages\"", j->where);
-        ls_err_hint(
-            "Chat data has {\"messages\": [{\"role\": ..., \"content\": ...}, ...]} in each "
-            "line; for plain text set data.template to none.");
+        if (json_object_get(object, "instruction"))
+            ls_err_hint("These are instructions: write each as {\"messages\": [{\"role\": "
+                        "\"user\", \"content\": INSTRUCTION}, "
+                        "{\"role\": \"assistant\", \"content\": OUTPUT}]}.");
+        else
+            ls_err_hint(
+                "Chat data has {\"messages\": [{\"role\": ..., \"content\": ...}, ...]} in each "
+                "line; for plain text set data.template to none.");
         return st;
     }
     if (json_array_size(list) == 0)
@@ -515,9 +524,18 @@ typedef struct shape {
     ls_jinja_item_spans turns;
 } shape;
 
+/* How much of a text the template's loop over the messages wrote; 0 where it wrote in no loop. */
+static size_t end_of_turns(const ls_jinja_item_spans *turns)
+{
+    return turns->count ? turns->items[turns->count - 1].span.end : 0;
+}
+
+/* The prompt follows the text without it, or takes the place of what a template writes behind its
+ * loop where nobody is asked (Phi-3: the token that ends the text). */
 static ls_status find_prompt(const job *j, ls_str *prompt_out, bool *found_out)
 {
     size_t n = json_array_size(j->messages), first = 0;
+    ls_jinja_item_spans turns = {.count = 0};
     ls_status st = LS_OK;
     ls_str without;
 
@@ -525,13 +543,22 @@ static ls_status find_prompt(const job *j, ls_str *prompt_out, bool *found_out)
         first++;
     ls_str_init(&without);
     LS_TRY(st, render(j, first, false, &without), out);
-    LS_TRY(st, render(j, first, true, prompt_out), out);
+    LS_TRY(
+        st,
+        render_list(j, j->messages, first, true, (ls_jinja_args){.item_spans = &turns}, prompt_out),
+        out);
     *found_out = is_prefix(without.p, without.len, prompt_out);
+    if (!*found_out) {
+        size_t end = end_of_turns(&turns);
+        *found_out = end && end <= without.len && is_prefix(without.p, end, prompt_out);
+        without.len = end;
+    }
     if (*found_out) {
         prompt_out->len -= without.len;
         memmove(prompt_out->p, prompt_out->p + without.len, prompt_out->len + 1);
     }
 out:
+    ls_mem_free(turns.items);
     ls_str_release(&without);
     return st;
 }

@@ -118,9 +118,15 @@ static ls_status fill_block(ls_reader *r)
 static ls_status damaged(const ls_reader *r, const char *why)
 {
     /* The libraries' words for a file that never was one of theirs. */
-    if (strcmp(why, "incorrect header check") == 0 || strcmp(why, "Unknown frame descriptor") == 0)
-        return ls_fail(LS_EDATA, "\"%s\" is not compressed as its name says", r->path);
-    return ls_fail(LS_EDATA, "\"%s\" is damaged: %s", r->path, why);
+    if (strcmp(why, "incorrect header check") == 0 ||
+        strcmp(why, "Unknown frame descriptor") == 0) {
+        ls_fail(LS_EDATA, "\"%s\" is not compressed as its name says", r->path);
+        ls_err_hint("Give it a name without .gz or .zst if it is plain text.");
+        return LS_EDATA;
+    }
+    ls_fail(LS_EDATA, "\"%s\" is damaged: %s", r->path, why);
+    ls_err_hint("Copy or download it again.");
+    return LS_EDATA;
 }
 
 /* Inflate from the block; *n_out may be 0 when more input is needed. */

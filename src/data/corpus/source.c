@@ -90,6 +90,17 @@ static ls_status refuse_other_formats(const char *path)
         {".parquet", "Convert it to JSON lines first; .txt, .jsonl, .gz and .zst are read."},
         {".arrow", "Convert it to JSON lines first; .txt, .jsonl, .gz and .zst are read."},
         {".zip", "Unpack it first; .gz and .zst are read as they are."},
+        {".tar", "Unpack it first; .gz and .zst are read as they are."},
+        {".tar.gz", "Unpack it first; a .gz must hold one text."},
+        {".tgz", "Unpack it first; a .gz must hold one text."},
+        {".bz2", "Unpack it first; .gz and .zst are read as they are."},
+        {".xz", "Unpack it first; .gz and .zst are read as they are."},
+        {".pdf", "Save it as plain text first, for instance with pdftotext."},
+        {".docx", "Save it as plain text first."},
+        {".doc", "Save it as plain text first."},
+        {".odt", "Save it as plain text first."},
+        {".epub", "Save it as plain text first."},
+        {".xlsx", "Convert it to JSON lines first; .txt, .jsonl, .gz and .zst are read."},
         {".json", "Write one JSON object a line and name the file .jsonl."},
     };
 
@@ -194,9 +205,15 @@ static ls_status refuse_utf8(const ls_source *s, int64_t offset)
                                               s->args.path, (long long)s->line)
                                     : ls_fail(LS_EDATA, "\"%s\" is not UTF-8 at byte %lld",
                                               s->args.path, (long long)offset);
-    ls_err_hint(
-        "Convert it to UTF-8, or set data.utf8 (data build: --utf8) to replace, which puts U+FFFD "
-        "there, or to bytes, which keeps the text as it is.");
+    bool wide = offset == 0 && s->held.len >= 2 &&
+                (memcmp(s->held.p, "\xff\xfe", 2) == 0 || memcmp(s->held.p, "\xfe\xff", 2) == 0);
+    if (wide)
+        ls_err_hint("It is UTF-16: convert it with `iconv -f UTF-16 -t UTF-8 OLD > NEW`.");
+    else
+        ls_err_hint("Convert it to UTF-8, for instance with `iconv -f LATIN1 -t UTF-8 OLD > NEW`, "
+                    "or set data.utf8 (data "
+                    "build: --utf8) to replace, which puts U+FFFD there, or to bytes, which keeps "
+                    "the text as it is.");
     return st;
 }
 

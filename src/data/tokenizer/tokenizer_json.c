@@ -50,8 +50,9 @@ static ls_status find_files(const char *name, ls_str *folder, ls_str *file)
         return st;
     if (ls_file_is_dir(name)) {
         st = ls_fail(LS_EUSAGE, "the tokenizer \"%s\" has no tokenizer.json", name);
-        ls_err_hint("A folder of a Hugging Face model has one; a tokenizer.model must be converted "
-                    "to it first.");
+        ls_err_hint("A folder of a Hugging Face model has one; where there are other files, "
+                    "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) in transformers "
+                    "writes it.");
     } else {
         st = ls_fail(LS_EUSAGE, "there is no tokenizer \"%s\": no such folder or file", name);
         ls_err_hint("Write \"bytes\", or the path of a folder that has a tokenizer.json.");

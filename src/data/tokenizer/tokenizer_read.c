@@ -32,10 +32,14 @@ static ls_status load(reader *r, const char *path, ls_hash *hash_out)
     LS_TRY(st, ls_file_read(path, LS_JSON_FILE_BYTES, &text), out);
     *hash_out = ls_hash_bytes(text.p, text.len);
     r->root = json_loadb(text.p, text.len, 0, &error);
-    if (!r->root)
+    if (!r->root) {
         st = ls_fail(LS_EDATA, "\"%s\" is not JSON: %s (line %d, column %d)", path, error.text,
                      error.line, error.column);
-    else if (!json_is_object(r->root))
+        ls_err_hint(
+            "A tokenizer.json that was cut must be fetched again; for other kinds of tokenizers "
+            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) in transformers writes "
+            "one.");
+    } else if (!json_is_object(r->root))
         st = ls_fail(LS_EDATA, "\"%s\" is not a tokenizer: it holds no object", path);
 out:
     ls_str_release(&text);

@@ -1,8 +1,8 @@
 /* tokenizer_side.c -- what the files next to a tokenizer.json add: which token begins a text, which
  * ends it, and the chat template.
  *
- * tokenizer_config.json comes first, then special_tokens_map.json, then the usual names. A null in
- * a file is an answer ("there is none"), a missing key is not. */
+ * tokenizer_config.json comes first, then special_tokens_map.json, then the usual names; between texts
+ * stands what ends one, or what the model's config.json names. A null in a file is an answer ("there is none"), a missing key is not. */
 #include "data/tokenizer/tokenizer_json_impl.h"
 
 #include "base/file.h"
@@ -102,6 +102,26 @@ out:
     return st;
 }
 
+/* Where no file of the tokenizer names an end, the one that the model's config.json names separates texts: our own exports of
+ * models that were trained on bytes have no other. */
+static ls_status read_separator(ls_tokenizer *tok, const char *folder)
+{
+    json_t *config = NULL;
+    ls_status st = LS_OK;
+
+    tok->separator = tok->eos >= 0 ? tok->eos : ls_json_find(tok, "<|endoftext|>");
+    if (tok->separator >= 0)
+        return LS_OK;
+    LS_TRY(st, load(folder, "config.json", &config), out);
+    const json_t *id = json_object_get(config, "eos_token_id");
+    id = json_is_array(id) ? json_array_get(id, 0) : id;
+    if (json_is_integer(id) && json_integer_value(id) >= 0 && json_integer_value(id) < tok->vocab)
+        tok->separator = (int32_t)json_integer_value(id);
+out:
+    json_decref(config);
+    return st;
+}
+
 ls_status ls_json_read_side(ls_tokenizer *tok, ls_json_rules *rules, const char *folder)
 {
     static const char *const bos[] = {"<|begin_of_text|>", "<s>", NULL};
@@ -116,7 +136,7 @@ ls_status ls_json_read_side(ls_tokenizer *tok, ls_json_rules *rules, const char 
     tok->bos = choose(tok, files, "bos_token", bos);
     tok->eos = choose(tok, files, "eos_token", eos);
     tok->pad = choose(tok, files, "pad_token", (const char *const[]){NULL});
-    tok->separator = tok->eos >= 0 ? tok->eos : ls_json_find(tok, "<|endoftext|>");
+    LS_TRY(st, read_separator(tok, folder), out);
     LS_TRY(st, read_template(tok, rules, folder, files[0]), out);
     /* The separator decides ids in a shard, so it belongs to what the hash names. */
     int n = snprintf(values, sizeof values, "%d %d %d json 1", (int)tok->bos, (int)tok->eos,
