@@ -23,6 +23,7 @@
 #include "data/chat/chat.h"
 #include "data/tokenizer/bpe_train.h"
 #include "hf/gguf_model.h"
+#include "hf/hf_base.h"
 #include "hf/hf_copy.h"
 #include "hf/hf_fused.h"
 #include "hf/hf_quant.h"
@@ -293,6 +294,20 @@ static void name_ids(job *j)
                                                    .value = (double)ids->pad};
 }
 
+static ls_status note_base(const job *j, ls_str *config)
+{
+    ls_status st;
+    ls_str base;
+
+    ls_str_init(&base);
+    LS_TRY(st, ls_hf_base_of(j->folder, &base), out);
+    if (base.len > 0 && !ls_hf_folder_is_trained(j->folder))
+        st = ls_hf_base_set(config, base.p);
+out:
+    ls_str_release(&base);
+    return st;
+}
+
 static ls_status write_config(job *j)
 {
     ls_str text;
@@ -304,6 +319,8 @@ static ls_status write_config(job *j)
     j->config.model = j->r.run.model;
     snprintf(j->config.dtype, sizeof j->config.dtype, "%s", torch_name(j->report.type));
     ls_hf_config_write(&j->config, &text);
+    if (j->args->bits) /* still the same model: adapters trained beside it name its origin */
+        LS_TRY(st, note_base(j, &text), out);
     LS_TRY(st, write_text(j, "config.json", &text), out);
 out:
     ls_str_release(&text);
@@ -611,8 +628,7 @@ static ls_status write_adapter_config(job *j)
     ls_json_open(&json, '{');
     ls_json_put_str(&json, "peft_type", "LORA");
     ls_json_put_str(&json, "task_type", "CAUSAL_LM");
-    ls_json_put_str(&json, "base_model_name_or_path",
-                    j->args->base ? j->args->base : run->model.import);
+    ls_json_put_str(&json, "base_model_name_or_path", j->report.base);
     ls_json_put_int(&json, "r", run->lora.rank);
     ls_json_put_num(&json, "lora_alpha", run->lora.alpha);
     ls_json_put_num(&json, "lora_dropout", 0);
@@ -671,11 +687,37 @@ out:
     return st;
 }
 
+/* What the adapter calls its base model. */
+static ls_status find_base(job *j)
+{
+    ls_status st = LS_OK;
+    ls_str base;
+
+    ls_str_init(&base);
+    if (j->args->base)
+        ls_str_append(&base, j->args->base);
+    else
+        LS_TRY(st, ls_hf_base_of(j->folder, &base), out);
+    LS_TRY(st, ls_str_status(&base), out);
+    snprintf(j->report.base, sizeof j->report.base, "%s", base.p);
+    if (!ls_hf_base_loads(j->report.base))
+        snprintf(
+            j->report.notes, sizeof j->report.notes,
+            "transformers finds no model there: export the base model and name it with --base");
+out:
+    ls_str_release(&base);
+    return st;
+}
+
 static ls_status write_adapter(job *j)
 {
-    ls_status st = write_adapter_config(j);
+    ls_status st;
 
-    return st == LS_OK ? write_adapter_weights(j) : st;
+    LS_TRY(st, find_base(j), out);
+    LS_TRY(st, write_adapter_config(j), out);
+    st = write_adapter_weights(j);
+out:
+    return st;
 }
 
 /* --- the whole -------------------------------------------------------------------------------- */

@@ -131,7 +131,8 @@ def check_adapter(family, targets):
     train(hf, out, "lora: {rank: 4, alpha: 6, targets: [%s]}" % ", ".join(targets))
     lineshaft("export", out, out + "-merged")
     lineshaft("export", out, out + "-peft", "--adapter")
-    adapted = logits_of(peft.PeftModel.from_pretrained(oracle.load(hf), out + "-peft").eval(), length=30)
+    # The base is the one that the adapter names.
+    adapted = logits_of(peft.AutoPeftModelForCausalLM.from_pretrained(out + "-peft", attn_implementation="eager").eval(), length=30)
     merged = logits_of(oracle.load(out + "-merged"), length=30)
     ours = ours_of(out + "-merged", 300, length=30)
     base = logits_of(oracle.load(hf), length=30)
