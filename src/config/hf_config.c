@@ -260,6 +260,7 @@ static ls_status read_sizes(const reader *r)
     LS_TRY(st, get_int(r, keys->heads, 1, 1024, REQUIRED, &m->heads), out);
     LS_TRY(st, get_int(r, keys->mlp, 1, 1048576, gated ? REQUIRED : 4 * m->width, &m->mlp), out);
     LS_TRY(st, get_int(r, keys->context, 1, 1048576, r->row->context, &m->context), out);
+    m->positions = ls_families_learns_positions(r->row) ? m->context : 0;
     if (m->mlp > 1048576)
         st = ls_fail(LS_EDATA, "%s: 4 times \"n_embd\" is too large", r->name);
 out:

@@ -68,7 +68,7 @@ const ls_option ls_options[] = {
     STRING(model.import, FIXED, "",
            "Folder of a model to start from: a Hugging Face folder, or one made by `lineshaft "
            "import` or export. Its configuration gives all other keys of this section; only "
-           "context, dropout and init_std may differ."),
+           "context, positions, dropout and init_std may differ."),
     ENUM(model.family, FIXED, "gpt2",
          "Architecture of the network; the names are those of Hugging Face configurations. gpt2: "
          "learned positions, LayerNorm, GELU; the others: rotary positions, RMSNorm, gated SiLU; "
@@ -87,6 +87,12 @@ const ls_option ls_options[] = {
         "Tokens of one sequence: how far back the model can look. Attention time grows with its "
         "square.",
         .unit = "tokens"),
+    INT(model.positions, FIXED, "auto", 0, 1048576,
+        "Rows of gpt2's table of learned positions; training uses the first model.context of them. "
+        "All rows of an imported model are kept, in checkpoints and exports too, however short the "
+        "sequences are; a smaller number cuts its table. 0 for the other families.",
+        .unit = "tokens",
+        .when_auto = "gpt2: those of model.import, otherwise model.context; other families: 0"),
     INT(model.kv_heads, FIXED, "auto", 1, 1024,
         "Heads of keys and values, each read by the same number of query heads (grouped-query "
         "attention). The number must divide model.heads; gpt2 has as many as heads.",

@@ -577,7 +577,7 @@ static ls_model_shape shape_of(const ls_run *run, int64_t vocab)
         .post_norm = row->post_norm,
         .act = gated ? LS_ACT_SILU : LS_ACT_GELU,
         .gated = gated,
-        .positions = learned,
+        .positions = learned ? ls_max_i64(r->positions, r->context) : 0,
         .rope = !learned,
         .qk_norm = row->qk_norm != LS_QK_NORM_NONE,
         .qk_wide = row->qk_norm == LS_QK_NORM_WHOLE,
@@ -643,7 +643,7 @@ static void add_all(builder *b)
     m->wte = add(b, divided(b, wte, 0, by_tokens(b), 1), false);
     m->wpe = nowhere;
     if (s->positions)
-        m->wpe = add(b, table(b, named(b, "", n->positions, ".weight"), s->T), false);
+        m->wpe = add(b, table(b, named(b, "", n->positions, ".weight"), s->positions), false);
     add_blocks(b);
     snprintf(b->prefix, sizeof b->prefix, "%s", n->prefix);
     snprintf(b->group, sizeof b->group, "final");

@@ -36,7 +36,8 @@ typedef struct ls_model_shape {
                             * without experts and dropout */
     ls_act act;            /* gelu, or silu where gated */
     bool gated;            /* MLP: act(gate) * up instead of act(fc) */
-    bool positions;        /* learned positions are added to the embedding */
+    int64_t positions;     /* learned ones, which are added to the embedding: rows of their table,
+                            * T or more; 0: none */
     bool rope;             /* queries and keys are turned by their position */
     bool qk_norm;          /* q and k are normalised first: each head, */
     bool qk_wide;          /* or all heads of q together, and all of k */

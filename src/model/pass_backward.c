@@ -502,7 +502,7 @@ static void embed_back(const ls_pass *pass, const ls_pass_call *call)
     if (adds && model->wpe.g >= 0)
         pass->args.kernels->fill(
             pass->args.stream,
-            &(ls_fill){.x = ls_pass_gradient(call, model->wpe), .n = s->T * s->C});
+            &(ls_fill){.x = ls_pass_gradient(call, model->wpe), .n = s->positions * s->C});
     pass->args.kernels->embed_bwd(
         pass->args.stream,
         &(ls_embed_bwd){.type = pass->args.type,
@@ -516,7 +516,7 @@ static void embed_back(const ls_pass *pass, const ls_pass_call *call)
                         .V = s->V,
                         .first = model->split.token,
                         .vocab = model->whole.V,
-                        .positions = s->positions ? s->T : 0,
+                        .positions = s->positions,
                         .leaves = call->leaves,
                         .piece = ls_pass_piece(&pass->args, call->T),
                         .accumulate = call->accumulate || adds,

@@ -96,7 +96,7 @@ static int64_t backward_scratch(const ls_pass_args *args, int threads)
                                 .C = s->C,
                                 .T = T,
                                 .V = s->V,
-                                .positions = s->positions ? s->T : 0,
+                                .positions = s->positions,
                                 .leaves = leaves};
     const ls_qkv qkv = {.type = args->type,
                         .B = B,

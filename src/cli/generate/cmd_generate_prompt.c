@@ -70,12 +70,13 @@ out:
 ls_status ls_generate_encode(const ls_generate_model *m, const ls_generate_settings *s,
                              const ls_str *prompt, ls_tokens *ids_out)
 {
-    int64_t T = m->model.shape.T, context = s->context ? s->context : T;
+    int64_t context = s->context ? s->context : m->model.shape.T;
+    int64_t most = ls_hf_folder_positions(m->folder);
     ls_status st;
 
-    if (context > T)
+    if (context > most)
         return ls_fail(LS_EUSAGE, "--context is %lld, but the model has %lld positions",
-                       (long long)context, (long long)T);
+                       (long long)context, (long long)most);
     LS_TRY(st, encode_text(m, s, prompt, ids_out), out);
     if (ids_out->count == 0) { /* no prompt: begin as after the end of a document */
         if (ls_tokenizer_separator(m->tokenizer) < 0) {
@@ -92,9 +93,9 @@ ls_status ls_generate_encode(const ls_generate_model *m, const ls_generate_setti
     if (ids_out->count > context) {
         st = ls_fail(LS_EUSAGE, "the prompt has %lld tokens, but the context holds %lld",
                      (long long)ids_out->count, (long long)context);
-        if (context < T)
+        if (context < most)
             ls_err_hint("Shorten it, or raise --context; the model has %lld positions.",
-                        (long long)T);
+                        (long long)most);
         else
             ls_err_hint("Shorten it: the model cannot read more at once.");
     }
