@@ -183,7 +183,9 @@ const ls_option ls_options[] = {
     BOOL(data.skip_bad, FIXED, "false",
          "Pass over lines of a .jsonl that cannot be used, with a warning that names the line, "
          "instead of ending there."),
-    BOOL(data.isolate, FIXED, "false", "Tokens see only tokens of their own document."),
+    BOOL(data.isolate, FIXED, "false",
+         "Tokens see only tokens of their own document, whose positions begin at 0. Always so for "
+         "chat data (data.template)."),
     BOOL(data.shuffle, FIXED, "true",
          "Read the sequences in random order, a new one in each epoch. It costs no memory."),
 

@@ -347,7 +347,8 @@ typedef struct ls_act_args {
     int64_t M, F;
 } ls_act_args;
 
-/* embed_fwd: y[row] = dropout(wte[token] + wpe[past + row % T]). A token outside [0, V) fails the
+/* embed_fwd: y[row] = dropout(wte[token] + wpe[past + row % T]), or, where documents have a `start`,
+ * from which positions count, wpe[past + row % T - start[row]]. A token outside [0, V) fails the
  * stream. embed_bwd: dwte and dwpe, either may be NULL; every row of dwte is written (or added to),
  * in token order. With `vocab`, wte holds only tokens first .. first + V - 1 of this many: others
  * count as a vector of zeros, and have no gradient here. */
@@ -361,6 +362,7 @@ typedef struct ls_embed_fwd {
     int64_t first, vocab; /* see above; 0: wte is whole */
     int64_t past;         /* position of the first token */
     ls_piece piece;       /* whose positions count instead of row % T */
+    const int32_t *start; /* [M] or NULL: the position where the document of a token begins */
     ls_dropout drop;
 } ls_embed_fwd;
 
@@ -373,6 +375,7 @@ typedef struct ls_embed_bwd {
     int64_t M, C, T, V, positions, leaves;
     int64_t first, vocab; /* as in ls_embed_fwd */
     ls_piece piece;
+    const int32_t *start;
     bool accumulate;
     ls_dropout drop;
     void *scratch;

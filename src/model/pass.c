@@ -703,6 +703,7 @@ static void embed(const ls_pass *pass, const ls_pass_call *call)
                         .vocab = model->whole.V,
                         .past = call->past,
                         .piece = ls_pass_piece(&pass->args, call->T),
+                        .start = call->restart ? call->start : NULL,
                         .drop = ls_pass_drop_at(pass, call, 0, SITE_EMBED)});
     ls_pass_join(pass, call, pass->in0);
 }

@@ -519,6 +519,7 @@ static void embed_back(const ls_pass *pass, const ls_pass_call *call)
                         .positions = s->positions,
                         .leaves = call->leaves,
                         .piece = ls_pass_piece(&pass->args, call->T),
+                        .start = call->restart ? call->start : NULL,
                         .accumulate = call->accumulate || adds,
                         .drop = ls_pass_drop_at(pass, call, 0, SITE_EMBED),
                         .scratch = pass->scratch});

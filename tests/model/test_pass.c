@@ -394,6 +394,72 @@ LS_TEST_SECONDS(pass_gradient_matches_finite_differences_with_dropout, 60)
     check_gradient(0.2, &variants[3]);
 }
 
+/* Documents of 6 and 7 tokens in each sequence. */
+enum { FIRST = 6, SECOND = 7 };
+
+/* The sequences of document d alone. */
+static void take_document(const rig *r, int d, int32_t *tokens, int32_t *targets)
+{
+    int64_t at = d == 0 ? 0 : FIRST, n = d == 0 ? FIRST : SECOND;
+
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t t = 0; t < n; t++) {
+            tokens[b * n + t] = r->tokens[b * 13 + at + t];
+            targets[b * n + t] = r->targets[b * 13 + at + t];
+        }
+}
+
+static void check_document_losses(const rig *r, int d, const float *packed)
+{
+    int64_t at = d == 0 ? 0 : FIRST, n = d == 0 ? FIRST : SECOND;
+
+    for (int64_t b = 0; b < B; b++)
+        ls_check_near("losses of a document", r->losses + b * n, packed + b * 13 + at, n, 1e-5);
+}
+
+/* Packed documents that see only themselves have the losses, and together the gradient, of calls of one
+ * document each: also where positions are learned. */
+static void check_packed(const char *isa, const variant *v)
+{
+    rig r;
+
+    open_rig(&r, isa, 2, 0, v);
+    int32_t *start = ls_check_ints(&r.c, "start", r.M, 1);
+    int32_t *tokens = ls_check_ints(&r.c, "tokens alone", r.M, 1);
+    int32_t *targets = ls_check_ints(&r.c, "targets alone", r.M, 1);
+    for (int64_t i = 0; i < r.M; i++)
+        start[i] = i % 13 < FIRST ? 0 : FIRST;
+    ls_pass_call packed = call_of(&r, false, 1), alone = packed;
+    packed.start = start;
+    packed.restart = true;
+    loss_of(&r, &packed);
+    float *losses = ls_check_copy(&r.c, "losses packed", r.losses, r.M);
+    float *grad = ls_check_copy(&r.c, "gradient packed", r.grad, r.model.trained);
+    alone.tokens = tokens;
+    alone.targets = targets;
+    for (int d = 0; d < 2; d++) {
+        alone.T = d == 0 ? FIRST : SECOND;
+        alone.accumulate = d > 0;
+        take_document(&r, d, tokens, targets);
+        loss_of(&r, &alone);
+        check_document_losses(&r, d, losses);
+    }
+    for (int k = 0; k < r.model.n_params && !is_mixture(v); k++) { /* routers balance a sequence */
+        const ls_param *p = &r.model.params[k];
+        if (p->trained >= 0)
+            ls_check_near(p->name, r.grad + p->trained, grad + p->trained, p->count, 1e-5);
+    }
+    close_rig(&r);
+}
+
+LS_TEST_SECONDS(pass_of_packed_documents_is_that_of_each_alone, 120)
+{
+    for (size_t i = 0; i < LS_COUNT(variants); i++) {
+        check_packed("auto", &variants[i]);
+        check_packed("reference", &variants[i]);
+    }
+}
+
 static void check_against_reference(const variant *v)
 {
     const ls_kernels *list[8];
