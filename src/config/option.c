@@ -286,7 +286,7 @@ const ls_option ls_options[] = {
          "precision: bf16 or fp8: how fp32 weights are rounded to the 16-bit weights that the "
          "model reads. stochastic: up or down at random, more often to the nearer neighbour, so "
          "that small updates count on average. The draw depends on seed, step and element only: "
-         "the same bits on every mesh and after a restart.",
+         "no mesh and no restart changes it.",
          .names = {"nearest", "stochastic"}),
     INT(train.loss_scale, FIXED, "65536", 1, 16777216,
         "precision: fp16: the initial factor of the loss, a power of two, which keeps small "

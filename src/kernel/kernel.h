@@ -663,6 +663,21 @@ ls_status ls_kernel_pick(const char *name, const ls_kernels **kernels_out);
  * whose name is the device's kind ("cuda"); name must then be that or "auto". */
 ls_status ls_kernel_for(const ls_device *device, const char *name, const ls_kernels **kernels_out);
 
+/* How CPUs multiply two bf16 matrices: the ways differ in the last bits (cpu/dot/dot.h). Instruction
+ * sets alone change no bit. */
+typedef enum ls_bf16_way {
+    LS_BF16_WIDENED, /* to fp32: every table can */
+    LS_BF16_AVX512,  /* AVX512_BF16, */
+    LS_BF16_AMX,     /* AMX, or emulations of these, which have the same bits */
+    LS_BF16_WAYS
+} ls_bf16_way;
+
+/* The way that a table takes in this process; whether LINESHAFT_BF16 and this CPU leave it another
+ * one; and take that one from here on, also when kernels are picked again. */
+ls_bf16_way ls_kernel_bf16(const ls_kernels *kernels);
+bool ls_kernel_bf16_has(const ls_kernels *kernels, ls_bf16_way way);
+ls_status ls_kernel_bf16_take(const ls_kernels *kernels, ls_bf16_way way);
+
 /* A number made of the sizes of all arguments: a plugin built against other ones is refused. */
 static inline uint64_t ls_kernel_stamp(void)
 {
