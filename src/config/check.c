@@ -427,12 +427,20 @@ static ls_status check_tuning(const ls_run *run)
      * would train all weights instead. */
     bool forgotten =
         run->lora.rank == 0 && ls_check_origin(run, "lora.rank")->source == LS_RUN_DEFAULT;
+    bool dora = run->lora.rank > 0 && run->lora.dora;
 
     const ls_check_row rows[] = {
         {forgotten && run->lora.alpha != 0, "lora.alpha", "lora.rank",
          "without a rank there is no LoRA"},
         {forgotten && run->lora.targets.count, "lora.targets", "lora.rank",
          "without a rank there is no LoRA"},
+        {forgotten && run->lora.dora, "lora.dora", "lora.rank", "without a rank there is no LoRA"},
+        {dora && run->device.kind == LS_DEVICE_CUDA, "lora.dora", "device.kind",
+         "DoRA is built for CPUs only; LoRA trains on GPUs"},
+        {dora && run->mesh.tp > 1, "lora.dora", "mesh.tp",
+         "the length of an output needs its whole row, of which ranks would have parts"},
+        {dora && (run->precision == LS_PRECISION_FP16 || run->precision == LS_PRECISION_FP8),
+         "lora.dora", "precision", "DoRA computes in fp32 and bf16"},
         {run->lora.rank && !*run->model.import, "lora.rank", "model.import",
          "there must be a model to fine-tune"},
         {run->lora.rank && run->train.freeze.count, "lora.rank", "train.freeze",

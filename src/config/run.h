@@ -159,6 +159,7 @@ typedef struct ls_run_lora {
     int64_t rank; /* 0: none */
     double alpha; /* auto: twice the rank; the product counts alpha / rank times */
     ls_run_list targets;
+    bool dora; /* also train the lengths of the adapted weights' outputs */
 } ls_run_lora;
 
 typedef struct ls_run {

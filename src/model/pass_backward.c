@@ -180,6 +180,8 @@ static void linear_back(const ls_pass *pass, const ls_pass_call *call, int64_t l
     bool adapted = ls_pass_has_adapter(&pass->args.model->blocks[l], at);
 
     LS_BUG_IF(adapted && (act != LS_ACT_NONE || dx == x), "an adapter needs its input");
+    if (ls_pass_is_dora(&pass->args, l, at))
+        dy = ls_pass_dora_backward(pass, call, l, at, dy);
     if (!pass->late)
         ls_pass_parts_back(pass, call, at, x, dy, &fp8);
     input_back(pass, call, l, at, dy, act, z, &fp8, onto, dx);
