@@ -81,6 +81,7 @@ until-loss            gpt2       train.steps=40 train.target_loss=4.7 eval.every
 evaluated             gpt2       eval.every=3 eval.sample=Once eval.sample_tokens=4
 ramp                  gpt2       batch.ramp=6 batch.ramp_from=2
 isolate               llama      data.text=[../b.jsonl] data.isolate=true
+isolate-learned       gpt2       data.text=[../b.jsonl] data.isolate=true
 documents             llama      data.text=[../b.jsonl]
 unshuffled            gpt2       data.shuffle=false
 mixture-of-texts      gpt2       data.text=[../a.txt,../b.jsonl] data.weights=[3,1]
@@ -149,6 +150,7 @@ pp2-bf16              gpt2       mesh.pp=2 precision=bf16 train.rounding=stochas
 pp2-lora              lora-llama mesh.pp=2 lora.rank=4
 pp2-freeze            gpt2       mesh.pp=2 train.freeze=["*wte*","*h.0.*","*ln_*"]
 pp2-isolate           llama      mesh.pp=2 data.text=[../b.jsonl] data.isolate=true
+pp2-isolate-learned   gpt2       mesh.pp=2 data.text=[../b.jsonl] data.isolate=true
 pp2-ramp              gpt2       mesh.pp=2 batch.ramp=6 batch.ramp_from=2
 pp2-dp2               gpt2       n=4 mesh.pp=2
 pp2-dp3               gpt2       n=6 mesh.pp=2
@@ -192,6 +194,7 @@ cp2-zero1             gpt2       n=4 mesh.cp=2 mesh.zero=1
 cp2-zero3             gpt2       n=4 mesh.cp=2 mesh.zero=3
 cp2-zero3-gather      llama      n=2 mesh.cp=2 mesh.zero=3 mesh.keys=gather train.recompute=full
 cp2-isolate           llama      mesh.cp=2 data.text=[../b.jsonl] data.isolate=true
+cp2-isolate-learned   gpt2       mesh.cp=2 data.text=[../b.jsonl] data.isolate=true
 cp2-experts           olmoe      mesh.cp=2
 ep2                   mixtral    mesh.ep=2
 ep4                   qwen3_moe  mesh.ep=4

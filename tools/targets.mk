@@ -129,7 +129,7 @@ faults:
 	@$(MAKE) --no-print-directory MODE=test build/test/lineshaft build/test/lineshaft-test
 	@sh tools/faults.sh $(QUICK)
 
-## make hashes     compare the bits of 262 small runs with tests/golden/weights_hash.tsv; FILTER=str: only
+## make hashes     compare the bits of 265 small runs with tests/golden/weights_hash.tsv; FILTER=str: only
 ##                 rows whose name contains str
 hashes:
 	@$(MAKE) --no-print-directory MODE=release build/release/lineshaft

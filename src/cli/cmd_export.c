@@ -107,6 +107,10 @@ static void say_proof(const ls_hf_export_args *job, const ls_hf_export_report *r
                       "fingerprint  verified: the folder computes what the model does (largest "
                       "difference %.1e)\n",
                       r->worst);
+}
+
+static void say_notes(const ls_hf_export_report *r, ls_str *out)
+{
     for (const char *line = r->notes; *line;) {
         size_t n = strcspn(line, "\n");
         ls_str_printf(out, "note         %.*s\n", (int)n, line);
@@ -144,10 +148,13 @@ ls_status ls_cmd_export_run(const ls_args *args, ls_hf_export_args *job, ls_str 
     ls_str_printf(out, " bytes in %d file%s\n", r.files, r.files == 1 ? "" : "s");
     if (r.merged)
         ls_str_append(out, "LoRA         merged into the weights\n");
-    if (!job->adapter) {
+    if (job->adapter) {
+        ls_str_printf(out, "base         %s\n", r.base);
+    } else {
         ls_str_printf(out, "tokenizer    %s\n", r.tokenizer ? "copied" : "none known");
         say_proof(job, &r, out);
     }
+    say_notes(&r, out);
 out:
     return st;
 }
@@ -170,7 +177,8 @@ static const ls_flag flags[] = {
      .value = "NAME",
      .doc =
          "With --adapter: the base model that adapter_config.json names, such as the path or hub "
-         "name that transformers loads; model.import of the run unless given."},
+         "name that transformers loads. Unless given, the folder or hub name that the run's "
+         "import came from."},
     LS_CMD_CKPT_KEY_FLAG,
     {.name = NULL},
 };

@@ -13,7 +13,7 @@ const char ls_load_run_demo[] =
     "name: demo\n"
     "model: {family: gpt2, layers: 4, width: 128, heads: 4, context: 128}\n"
     "data: {text: [builtin:stories], tokenizer: bytes, validation: 5%}\n"
-    "batch: {sequences: 8, leaf: 4}\n"
+    "batch: {sequences: 8, leaf: 1}\n"
     "train: {steps: 1600, lr: 3e-3, schedule: cosine, warmup: 100, seed: 1}\n"
     "checkpoint: {every: 400, keep: 2}\n"
     "eval: {every: 200, sequences: 64, sample: \"Once upon a time\", sample_tokens: 240}\n";

@@ -100,12 +100,21 @@ static void show_run(const ls_event_start *e)
     printf("\n");
 }
 
+/* What the sums promise: mesh.tp and mesh.cp cut sums themselves (docs/guide/parallel.md). */
+static const char *bits_of(const ls_event_start *e)
+{
+    if (strcmp(e->reduce, "ordered") != 0 || e->ranks < 2 || strcmp(e->sync, "allreduce") != 0)
+        return "";
+    return e->tp > 1 || e->cp > 1 ? ": the bits of this mesh, not of one process"
+                                  : ": the bits of one process";
+}
+
 static void show_place(const ls_event_start *e)
 {
     printf("device  %s", e->device);
     if (e->cards > 0 && e->ranks > 1)
         printf(", %d ranks on %d card%s", e->ranks, e->cards, e->cards == 1 ? "" : "s");
-    printf("\n        %s kernels, %s sums\n", e->kernels, e->reduce);
+    printf("\n        %s kernels, %s sums%s\n", e->kernels, e->reduce, bits_of(e));
     if (e->collectives)
         printf("        gradients %s: %s\n",
                strcmp(e->collectives, "nccl") == 0 ? "by NCCL" : "through the host's memory",

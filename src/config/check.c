@@ -160,6 +160,8 @@ static void resolve_model(ls_run *run)
         m->mlp = ls_families_is_gated(row) ? ls_round_up((8 * m->width + 2) / 3, 64) : 4 * m->width;
     if (take_auto(run, "model.norm_eps"))
         m->norm_eps = row->layer_norm ? 1e-5 : 1e-6;
+    if (take_auto(run, "model.positions"))
+        m->positions = ls_families_learns_positions(row) ? m->context : 0;
     if (m->bias == LS_BIAS_AUTO) {
         m->bias = row->bias;
         run->origins[ls_option_index(row_of("model.bias"))].automatic = true;
@@ -348,6 +350,12 @@ static ls_status check_family(const ls_run *run)
     if (row->kv_is_heads && m->kv_heads != m->heads)
         return clash(run, "model.kv_heads", "model.family",
                      "%s has one key/value head for each head", row->name);
+    if (!learned && m->positions > 0)
+        return clash(run, "model.positions", "model.family", "the positions of %s are rotary",
+                     row->name);
+    if (learned && m->positions < m->context)
+        return ls_check_clash(run, "model.context", "model.positions",
+                              "a sequence needs a learned position for each of its tokens");
     if (learned && m->rope_scaling != LS_ROPE_PLAIN)
         return clash(run, "model.rope_scaling", "model.family", "%s learns its positions",
                      row->name);
@@ -424,12 +432,20 @@ static ls_status check_tuning(const ls_run *run)
      * would train all weights instead. */
     bool forgotten =
         run->lora.rank == 0 && ls_check_origin(run, "lora.rank")->source == LS_RUN_DEFAULT;
+    bool dora = run->lora.rank > 0 && run->lora.dora;
 
     const ls_check_row rows[] = {
         {forgotten && run->lora.alpha != 0, "lora.alpha", "lora.rank",
          "without a rank there is no LoRA"},
         {forgotten && run->lora.targets.count, "lora.targets", "lora.rank",
          "without a rank there is no LoRA"},
+        {forgotten && run->lora.dora, "lora.dora", "lora.rank", "without a rank there is no LoRA"},
+        {dora && run->device.kind == LS_DEVICE_CUDA, "lora.dora", "device.kind",
+         "DoRA is built for CPUs only; LoRA trains on GPUs"},
+        {dora && run->mesh.tp > 1, "lora.dora", "mesh.tp",
+         "the length of an output needs its whole row, of which ranks would have parts"},
+        {dora && (run->precision == LS_PRECISION_FP16 || run->precision == LS_PRECISION_FP8),
+         "lora.dora", "precision", "DoRA computes in fp32 and bf16"},
         {run->lora.rank && !*run->model.import, "lora.rank", "model.import",
          "there must be a model to fine-tune"},
         {run->lora.rank && run->train.freeze.count, "lora.rank", "train.freeze",

@@ -289,6 +289,7 @@ static ls_status read_sizes(const reader *r)
     LS_TRY(st, get_int(r, keys->context, 1, 1048576, r->row->context, &m->context), out);
     if (strcmp(keys->mlp, "intermediate_size") != 0 && gated)
         LS_TRY(st, get_int(r, "intermediate_size", 0, INT32_MAX, 0, &r->to->dense_mlp), out);
+    m->positions = ls_families_learns_positions(r->row) ? m->context : 0;
     if (m->mlp > 1048576)
         st = ls_fail(LS_EDATA, "%s: 4 times \"n_embd\" is too large", r->name);
 out:

@@ -64,8 +64,8 @@ ls_status ls_hf_config_writable(const ls_run_model *model);
 void ls_hf_config_write(const ls_hf_config *config, ls_str *out);
 
 /* Fill the model section of a run from run->model.import's config.json; keys that the run file
- * gives itself must agree, except context (for gpt2 not above what was learned), dropout and
- * init_std. When that folder is gone, the copy that the run keeps in run->out serves; out is
+ * gives itself must agree, except context and positions (for gpt2 not above what was learned), dropout
+ * and init_std. When that folder is gone, the copy that the run keeps in run->out serves; out is
  * resolved. */
 ls_status ls_hf_config_import(ls_run *run);
 

@@ -10,11 +10,11 @@
 #include "config/model_families.h"
 #include "config/value.h"
 
-/* Keys that say how to train, not what the model is. */
+/* Keys that say how to train, not what the model is; and positions, of which the first may be taken. */
 static bool is_free(const char *key)
 {
-    return strcmp(key, "model.context") == 0 || strcmp(key, "model.dropout") == 0 ||
-           strcmp(key, "model.init_std") == 0;
+    return strcmp(key, "model.context") == 0 || strcmp(key, "model.positions") == 0 ||
+           strcmp(key, "model.dropout") == 0 || strcmp(key, "model.init_std") == 0;
 }
 
 /* What the run file says itself must be what the folder says. */
@@ -52,6 +52,11 @@ static bool is_auto(const ls_option *row, const ls_run *run)
 
 static ls_status check_context(const ls_run *run, const ls_hf_config *config, const char *where)
 {
+    if (run->model.positions > config->model.positions)
+        return ls_fail(LS_EUSAGE,
+                       "%s: model.positions is %lld but the imported model learned %lld (%s)",
+                       ls_explain_where(run, "model.positions"), (long long)run->model.positions,
+                       (long long)config->model.positions, where);
     if (run->model.context <= config->model.context)
         return LS_OK;
     if (!ls_families_learns_positions(ls_families_row(config->model.family))) {
@@ -83,6 +88,8 @@ static ls_status take_row(ls_run *run, const ls_run *given, const ls_run *theirs
         return agree(given, theirs, row, where);
     if (strcmp(row->key, "model.context") == 0)
         run->model.context = given->model.context;
+    else if (strcmp(row->key, "model.positions") == 0)
+        run->model.positions = given->model.positions;
     else if (strcmp(row->key, "model.dropout") == 0)
         run->model.dropout = given->model.dropout;
     else

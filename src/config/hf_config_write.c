@@ -117,8 +117,8 @@ static void put_gpt2(ls_json *json, const ls_hf_config *config)
     ls_json_put_int(json, "n_embd", m->width);
     ls_json_put_int(json, "n_layer", m->layers);
     ls_json_put_int(json, "n_head", m->heads);
-    ls_json_put_int(json, "n_positions", m->context);
-    ls_json_put_int(json, "n_ctx", m->context);
+    ls_json_put_int(json, "n_positions", m->positions);
+    ls_json_put_int(json, "n_ctx", m->positions);
     ls_json_put_int(json, "n_inner", m->mlp);
     ls_json_put_str(json, "activation_function", "gelu_new");
     put_float(json, "layer_norm_epsilon", m->norm_eps);

@@ -68,7 +68,7 @@ const ls_option ls_options[] = {
     STRING(model.import, FIXED, "",
            "Folder of a model to start from: a Hugging Face folder, or one made by `lineshaft "
            "import` or export. Its configuration gives all other keys of this section; only "
-           "context, dropout and init_std may differ."),
+           "context, positions, dropout and init_std may differ."),
     ENUM(model.family, FIXED, "gpt2",
          "Architecture of the network; the names are those of Hugging Face configurations. gpt2: "
          "learned positions, LayerNorm, GELU; the others: rotary positions, RMSNorm, gated SiLU; "
@@ -87,6 +87,12 @@ const ls_option ls_options[] = {
         "Tokens of one sequence: how far back the model can look. Attention time grows with its "
         "square.",
         .unit = "tokens"),
+    INT(model.positions, FIXED, "auto", 0, 1048576,
+        "Rows of gpt2's table of learned positions; training uses the first model.context of them. "
+        "All rows of an imported model are kept, in checkpoints and exports too, however short the "
+        "sequences are; a smaller number cuts its table. 0 for the other families.",
+        .unit = "tokens",
+        .when_auto = "gpt2: those of model.import, otherwise model.context; other families: 0"),
     INT(model.kv_heads, FIXED, "auto", 1, 1024,
         "Heads of keys and values, each read by the same number of query heads (grouped-query "
         "attention). The number must divide model.heads; gpt2 has as many as heads.",
@@ -177,7 +183,9 @@ const ls_option ls_options[] = {
     BOOL(data.skip_bad, FIXED, "false",
          "Pass over lines of a .jsonl that cannot be used, with a warning that names the line, "
          "instead of ending there."),
-    BOOL(data.isolate, FIXED, "false", "Tokens see only tokens of their own document."),
+    BOOL(data.isolate, FIXED, "false",
+         "Tokens see only tokens of their own document, whose positions begin at 0. Always so for "
+         "chat data (data.template)."),
     BOOL(data.shuffle, FIXED, "true",
          "Read the sequences in random order, a new one in each epoch. It costs no memory."),
 
@@ -279,7 +287,7 @@ const ls_option ls_options[] = {
          "precision: bf16 or fp8: how fp32 weights are rounded to the 16-bit weights that the "
          "model reads. stochastic: up or down at random, more often to the nearer neighbour, so "
          "that small updates count on average. The draw depends on seed, step and element only: "
-         "the same bits on every mesh and after a restart.",
+         "no mesh and no restart changes it.",
          .names = {"nearest", "stochastic"}),
     INT(train.loss_scale, FIXED, "65536", 1, 16777216,
         "precision: fp16: the initial factor of the loss, a power of two, which keeps small "
@@ -317,6 +325,11 @@ const ls_option ls_options[] = {
     STRINGS(lora.targets, FIXED, "[]",
             "Layers that get small matrices: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, "
             "down_proj; for gpt2 c_attn, c_proj, c_fc. Empty: all of them."),
+    BOOL(
+        lora.dora, FIXED, "false",
+        "DoRA (weight-decomposed LoRA): for each output of an adapted weight its length is trained "
+        "too, and the small matrices change only the direction. Often better than LoRA at small "
+        "ranks, for about a third more time and memory. On CPUs, with mesh.tp: 1."),
 
     ENUM(precision, FIXED, "fp32",
          "Number format of activations and of the weights that the model reads. bf16: the weights "

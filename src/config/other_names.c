@@ -110,8 +110,11 @@ static const struct {
     {"eval_iters eval_batches", "eval.sequences", "It counts sequences."},
     /* adapters */
     {"lora_r lora_rank r", "lora.rank", ""},
+    {"use_dora dora", "lora.dora", ""},
     {"lora_alpha", "lora.alpha", ""},
     {"lora_target_modules target_modules", "lora.targets", ""},
+    {"load_in_4bit load_in_8bit bnb_4bit_quant_type quantization_config qlora", "",
+     "QLoRA is lora.rank beside a model.import that `lineshaft quantize MODEL OUT --bits 4` made."},
     /* ranks */
     {"gpus ngpus num_gpus n_gpus nproc_per_node nproc num_processes world_size devices procs "
      "num_gpus_per_node",

@@ -133,8 +133,10 @@ typedef struct ls_run_model {
     const char *import; /* folder of a model to start from; "" for none */
     ls_family family;
     int64_t layers, width, heads, context;
-    int64_t kv_heads;              /* auto: as many as heads */
-    int64_t head_size;             /* auto: width / heads */
+    int64_t positions; /* rows of the table of learned ones; auto: context, or as many as
+                                    * import has; 0: they are rotary */
+    int64_t kv_heads;  /* auto: as many as heads */
+    int64_t head_size; /* auto: width / heads */
     int64_t experts, experts_used; /* MLPs of a block that tokens choose from; 0: one for all */
     bool experts_norm;             /* weights of a token's experts are made to sum to 1 */
     int64_t mlp;   /* inner width of an MLP; auto: 4 width, or 8/3 width for gated ones */
@@ -157,6 +159,7 @@ typedef struct ls_run_lora {
     int64_t rank; /* 0: none */
     double alpha; /* auto: twice the rank; the product counts alpha / rank times */
     ls_run_list targets;
+    bool dora; /* also train the lengths of the adapted weights' outputs */
 } ls_run_lora;
 
 typedef struct ls_run {

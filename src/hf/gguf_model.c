@@ -326,7 +326,7 @@ static ls_status add_all(job *j)
         return LS_ENOMEM;
     add_matrix(j, "token_embd", m->wte, s->V, s->C);
     if (s->positions)
-        add_matrix(j, "position_embd", m->wpe, s->T, s->C);
+        add_matrix(j, "position_embd", m->wpe, s->positions, s->C);
     for (int64_t l = 0; l < s->L; l++)
         add_block(j, l);
     add_norm(j, "output_norm", m->lnf_w, m->lnf_b, s->C);
@@ -383,15 +383,18 @@ static void put_rope(job *j)
 
 /* llama.cpp lets every token of these families see all before it: with a window, it computes the
  * same only as long as a text fits into that. */
-static int64_t context_of(const ls_model_shape *s, ls_str *notes)
+static int64_t context_of(const job *j, ls_str *notes)
 {
-    if (s->window == 0 || s->window >= s->T || s->window_from >= s->L)
-        return s->T;
+    const ls_model_shape *s = &j->model->shape;
+    int64_t context = s->positions ? s->positions : ls_max_i64(s->T, j->args->config->positions);
+
+    if (s->window == 0 || s->window >= context || s->window_from >= s->L)
+        return context;
     ls_str_printf(
         notes,
         "llama.cpp has no window of %lld tokens here: the file gives that as its context, "
         "instead of %lld\n",
-        (long long)s->window, (long long)s->T);
+        (long long)s->window, (long long)context);
     return s->window;
 }
 
@@ -414,7 +417,7 @@ static void put_settings(job *j, ls_str *notes)
     ls_gguf_put_u32(&j->settings, "general.file_type", file_type(j->args->type));
     ls_gguf_put_u32(&j->settings, "general.quantization_version", 2);
     put_size(j, "vocab_size", s->V);
-    put_size(j, "context_length", context_of(s, notes));
+    put_size(j, "context_length", context_of(j, notes));
     put_size(j, "embedding_length", s->C);
     put_size(j, "block_count", s->L);
     put_size(j, "feed_forward_length", s->F);

@@ -8,6 +8,7 @@
 #include "base/new_folder.h"
 #include "base/str.h"
 #include "config/hf_config.h"
+#include "hf/hf_base.h"
 
 #define COPY_BYTES (256 * LS_MIB) /* longest file that goes along */
 
@@ -97,6 +98,7 @@ static ls_status keep_all(const char *to, const char *tokenizer, const char *imp
     }
     if (*import) {
         LS_TRY(st, ls_hf_copy_file(import, to, "config.json", &done), out);
+        LS_TRY(st, ls_hf_base_note(import, to), out);
         LS_TRY(st, ls_hf_copy_file(import, to, "generation_config.json", &done), out);
     }
 out:

@@ -23,6 +23,7 @@
 #include "data/chat/chat.h"
 #include "data/tokenizer/bpe_train.h"
 #include "hf/gguf_model.h"
+#include "hf/hf_base.h"
 #include "hf/hf_copy.h"
 #include "hf/hf_fused.h"
 #include "hf/hf_quant.h"
@@ -54,7 +55,7 @@ static bool wanted(const job *j, const ls_param *p)
 
 /* A tensor to be written. */
 typedef struct piece {
-    char name[LS_PARAM_NAME + 32];
+    char name[LS_PARAM_NAME + 48];
     const float *x;
     int ndim;
     int64_t shape[2];
@@ -293,6 +294,20 @@ static void name_ids(job *j)
                                                    .value = (double)ids->pad};
 }
 
+static ls_status note_base(const job *j, ls_str *config)
+{
+    ls_status st;
+    ls_str base;
+
+    ls_str_init(&base);
+    LS_TRY(st, ls_hf_base_of(j->folder, &base), out);
+    if (base.len > 0 && !ls_hf_folder_is_trained(j->folder))
+        st = ls_hf_base_set(config, base.p);
+out:
+    ls_str_release(&base);
+    return st;
+}
+
 static ls_status write_config(job *j)
 {
     ls_str text;
@@ -304,6 +319,8 @@ static ls_status write_config(job *j)
     j->config.model = j->r.run.model;
     snprintf(j->config.dtype, sizeof j->config.dtype, "%s", torch_name(j->report.type));
     ls_hf_config_write(&j->config, &text);
+    if (j->args->bits) /* still the same model: adapters trained beside it name its origin */
+        LS_TRY(st, note_base(j, &text), out);
     LS_TRY(st, write_text(j, "config.json", &text), out);
 out:
     ls_str_release(&text);
@@ -611,8 +628,7 @@ static ls_status write_adapter_config(job *j)
     ls_json_open(&json, '{');
     ls_json_put_str(&json, "peft_type", "LORA");
     ls_json_put_str(&json, "task_type", "CAUSAL_LM");
-    ls_json_put_str(&json, "base_model_name_or_path",
-                    j->args->base ? j->args->base : run->model.import);
+    ls_json_put_str(&json, "base_model_name_or_path", j->report.base);
     ls_json_put_int(&json, "r", run->lora.rank);
     ls_json_put_num(&json, "lora_alpha", run->lora.alpha);
     ls_json_put_num(&json, "lora_dropout", 0);
@@ -624,7 +640,7 @@ static ls_status write_adapter_config(job *j)
     ls_json_put_bool(&json, "inference_mode", true);
     ls_json_put_bool(&json, "init_lora_weights", true);
     ls_json_put_bool(&json, "use_rslora", false);
-    ls_json_put_bool(&json, "use_dora", false);
+    ls_json_put_bool(&json, "use_dora", run->lora.dora);
     ls_json_close(&json);
     ls_str_append_char(&text, '\n');
     st = write_text(j, "adapter_config.json", &text);
@@ -641,33 +657,93 @@ static piece matrix_of(const char *module, const char *which, const float *x, in
     return p;
 }
 
+/* DoRA: the lengths of an adapted weight's outputs, which the model has as differences to the base. */
+static ls_status lengths_of(const ls_loaded_model *r, const ls_param *p, float **lengths_out,
+                            piece *piece_out)
+{
+    const ls_block_params *block = &r->model.blocks[p->unit - 1];
+    size_t module = strlen(p->name) - strlen(LS_MODEL_DORA);
+    float *lengths = ls_mem_array((size_t)p->count, sizeof *lengths);
+    int i = 0;
+
+    if (!lengths)
+        return LS_ENOMEM;
+    while (block->adapters[i].d.w != p->first)
+        i++;
+    ls_loaded_model_lengths(r, ls_loaded_model_beside(block, i).w, p->count, block->adapters[i].K,
+                            lengths);
+    for (int64_t n = 0; n < p->count; n++)
+        lengths[n] += r->w[p->first + n];
+    *lengths_out = lengths;
+    *piece_out = (piece){.x = lengths, .ndim = 1, .shape = {p->count}};
+    snprintf(piece_out->name, sizeof piece_out->name, "base_model.model.%.*s.lora_magnitude_vector",
+             (int)module, p->name);
+    return LS_OK;
+}
+
 /* The small matrices: those of modules that a folder has too, then those that were joined. */
 static ls_status write_adapter_weights(job *j)
 {
     const ls_model *m = &j->r.model;
     ls_hf_fused_adapter *fused = NULL;
     char module[LS_PARAM_NAME];
-    int n = 0, n_fused = 0, part;
+    int n = 0, n_fused = 0, n_lengths = 0, part;
     piece *pieces = ls_mem_array((size_t)m->n_params, sizeof *pieces);
+    float **lengths = ls_mem_array((size_t)m->n_params, sizeof *lengths);
     ls_status st = LS_ENOMEM;
 
-    if (!pieces)
+    if (!pieces || !lengths)
         goto out;
-    LS_TRY(st, ls_hf_fused_adapters(m, j->r.w, &fused, &n_fused), out);
+    LS_TRY(st, ls_hf_fused_adapters(&j->r, &fused, &n_fused), out);
     for (int i = 0; i < m->n_params; i++) {
         const ls_param *p = &m->params[i];
-        if (p->lora && ls_hf_fused_name(m->shape.family, p->name, module, &part) == 1)
+        if (!p->lora || ls_hf_fused_name(m->shape.family, p->name, module, &part) > 1)
+            continue;
+        if (p->ndim == 2) {
             pieces[n++] = matrix_of(p->name, "", j->r.w + p->first, p->shape[0], p->shape[1]);
+        } else {
+            LS_TRY(st, lengths_of(&j->r, p, &lengths[n_lengths], &pieces[n]), out);
+            n_lengths++, n++;
+        }
     }
     for (int i = 0; i < n_fused; i++) {
         const ls_hf_fused_adapter *f = &fused[i];
         pieces[n++] = matrix_of(f->module, ".lora_A.weight", f->a, f->rank, f->K);
         pieces[n++] = matrix_of(f->module, ".lora_B.weight", f->b, f->N, f->rank);
+        if (f->m) {
+            pieces[n] = matrix_of(f->module, ".lora_magnitude_vector", f->m, f->N, 0);
+            pieces[n++].ndim = 1;
+        }
     }
     st = write_file(j, "adapter_model.safetensors", pieces, n);
 out:
     ls_hf_fused_adapters_free(fused, n_fused);
+    for (int i = 0; i < n_lengths; i++)
+        ls_mem_free(lengths[i]);
+    ls_mem_free(lengths);
     ls_mem_free(pieces);
+    return st;
+}
+
+/* What the adapter calls its base model. */
+static ls_status find_base(job *j)
+{
+    ls_status st = LS_OK;
+    ls_str base;
+
+    ls_str_init(&base);
+    if (j->args->base)
+        ls_str_append(&base, j->args->base);
+    else
+        LS_TRY(st, ls_hf_base_of(j->folder, &base), out);
+    LS_TRY(st, ls_str_status(&base), out);
+    snprintf(j->report.base, sizeof j->report.base, "%s", base.p);
+    if (!ls_hf_base_loads(j->report.base))
+        snprintf(
+            j->report.notes, sizeof j->report.notes,
+            "transformers finds no model there: export the base model and name it with --base");
+out:
+    ls_str_release(&base);
     return st;
 }
 
@@ -787,6 +863,7 @@ static ls_status write_adapter(job *j)
 {
     ls_status st;
 
+    LS_TRY(st, find_base(j), out);
     LS_TRY(st, open_tokenizer(j), out);
     LS_TRY(st, write_adapter_config(j), out);
     LS_TRY(st, write_adapter_weights(j), out);
@@ -809,7 +886,7 @@ static ls_status write_model(job *j)
         LS_TRY(st, ls_gguf_model_check(&j->r.model), out);
     LS_TRY(st, ls_fingerprint_make(&j->r, &j->print), out);
     if (j->r.model.shape.lora_rank > 0) {
-        ls_loaded_model_merge(&j->r);
+        LS_TRY(st, ls_loaded_model_merge(&j->r), out);
         j->report.merged = true;
     }
     LS_TRY(st, open_tokenizer(j), out);

@@ -1,5 +1,6 @@
 /* hf_export.h -- a model becomes a Hugging Face folder, or its small matrices a PEFT folder. */
 #pragma once
+#include <limits.h>
 #include "hf/fingerprint.h"
 #include "hf/gguf_block.h"
 
@@ -14,7 +15,7 @@ typedef struct ls_hf_export_args {
     bool same_type;    /* the type that the model came with, F32 when it is not known */
     int64_t shard;     /* most bytes of one file; 0: one file */
     bool adapter;      /* only the small matrices of LoRA */
-    const char *base;  /* what an adapter calls its base model; NULL: model.import of the run */
+    const char *base;  /* what an adapter calls its base model; NULL: where its import came from */
     const char *merge; /* an adapter of PEFT that is merged into the model first; NULL: none */
     int bits;          /* 8 or 4: a folder with quantized matrices, in groups of `group`; 0: none */
     int64_t group;
@@ -31,7 +32,8 @@ typedef struct ls_hf_export_report {
     bool tokenizer; /* one went along */
     double worst;   /* largest difference of a logit to the model exported; 0 for an adapter */
     double seconds;
-    char notes[512]; /* of a GGUF file: what llama.cpp does differently, a line each */
+    char base[PATH_MAX]; /* that an adapter names */
+    char notes[512];     /* what other programs do differently with what was written, a line each */
 } ls_hf_export_report;
 
 /* When it returns LS_OK the folder was opened again and computes what the model computes, as far as

@@ -315,6 +315,13 @@ const char *ls_hf_folder_origin(const ls_hf_folder *f)
     return holds(f->home.p, LS_HF_CONFIG_COPIES "/config.json") ? f->copies.p : f->run.model.import;
 }
 
+int64_t ls_hf_folder_positions(const ls_hf_folder *f)
+{
+    const ls_run_model *m = &f->run.model;
+
+    return m->positions ? m->positions : ls_max_i64(m->context, f->config.positions);
+}
+
 ls_status ls_hf_folder_tokenizer(const ls_hf_folder *f, ls_tokenizer **tok_out)
 {
     if (holds(f->home.p, "tokenizer.json"))

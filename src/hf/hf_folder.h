@@ -36,6 +36,10 @@ const ls_run *ls_hf_folder_run(const ls_hf_folder *folder);
 /* Token ids and dtype that config.json gives; for our folders what the import kept of them. */
 const ls_hf_config *ls_hf_folder_config(const ls_hf_folder *folder);
 
+/* Positions that the model can read, of which its run may have used fewer: learned ones, or as many
+ * as the model that it was tuned from was made for. */
+int64_t ls_hf_folder_positions(const ls_hf_folder *folder);
+
 /* The tokenizer that belongs to the model: beside it, the copy that the run kept, or the one that
  * its run names. LS_EUSAGE: none is there. */
 ls_status ls_hf_folder_tokenizer(const ls_hf_folder *folder, ls_tokenizer **tok_out);

@@ -168,10 +168,35 @@ ls_status ls_hf_fused_split(ls_hf_folder *f)
 
 /* --- adapters --------------------------------------------------------------------------------- */
 
+/* DoRA: the lengths of all outputs, also of parts without an adapter. */
+static ls_status join_lengths(const ls_loaded_model *r, int64_t l, const fusion *of,
+                              ls_hf_fused_adapter *to)
+{
+    const ls_block_params *p = &r->model.blocks[l];
+    int64_t at = 0;
+
+    to->m = ls_mem_array((size_t)to->N, sizeof *to->m);
+    if (!to->m)
+        return LS_ENOMEM;
+    for (int k = 0; k < of->n; k++) {
+        int i = of->adapter + k;
+        int64_t n = of->adapter == LS_ADAPTER_GATE ? r->model.shape.F
+                    : k == 0                       ? r->model.shape.H * r->model.shape.D
+                                                   : r->model.shape.Hkv * r->model.shape.D;
+        ls_loaded_model_lengths(r, ls_loaded_model_beside(p, i).w, n, to->K, to->m + at);
+        for (int64_t c = 0; c < n && p->adapters[i].d.w >= 0; c++)
+            to->m[at + c] += r->w[p->adapters[i].d.w + c];
+        at += n;
+    }
+    return LS_OK;
+}
+
 /* A below A, and B beside B in a diagonal of blocks. */
-static ls_status join(const ls_model *model, const float *w, int64_t l, const fusion *of,
+static ls_status join(const ls_loaded_model *loaded, int64_t l, const fusion *of,
                       ls_hf_fused_adapter *to)
 {
+    const ls_model *model = &loaded->model;
+    const float *w = loaded->w;
     const ls_adapter *parts = &model->blocks[l].adapters[of->adapter];
     const ls_family_names *names = &ls_families_row(model->shape.family)->names;
     int64_t r = model->shape.lora_rank, C = model->shape.C, at = 0;
@@ -199,7 +224,7 @@ static ls_status join(const ls_model *model, const float *w, int64_t l, const fu
                    (size_t)r * sizeof *w);
         at += r;
     }
-    return LS_OK;
+    return model->shape.dora ? join_lengths(loaded, l, of, to) : LS_OK;
 }
 
 static bool is_adapted(const ls_model *model, int64_t l, const fusion *of)
@@ -210,9 +235,10 @@ static bool is_adapted(const ls_model *model, int64_t l, const fusion *of)
     return false;
 }
 
-ls_status ls_hf_fused_adapters(const ls_model *model, const float *w,
-                               ls_hf_fused_adapter **adapters_out, int *n_out)
+ls_status ls_hf_fused_adapters(const ls_loaded_model *loaded, ls_hf_fused_adapter **adapters_out,
+                               int *n_out)
 {
+    const ls_model *model = &loaded->model;
     fusion all[FUSIONS];
     int kinds = fusions_of(model->shape.family, all), n = 0;
     ls_hf_fused_adapter *adapters =
@@ -223,7 +249,7 @@ ls_status ls_hf_fused_adapters(const ls_model *model, const float *w,
         for (int i = 0; i < kinds && st == LS_OK; i++)
             if (is_adapted(model, l, &all[i])) {
                 adapters[n] = (ls_hf_fused_adapter){.rank = 0};
-                st = join(model, w, l, &all[i], &adapters[n++]);
+                st = join(loaded, l, &all[i], &adapters[n++]);
             }
     if (st != LS_OK) {
         ls_hf_fused_adapters_free(adapters, n);
@@ -239,6 +265,7 @@ void ls_hf_fused_adapters_free(ls_hf_fused_adapter *adapters, int n)
     for (int i = 0; i < n; i++) {
         ls_mem_free(adapters[i].a);
         ls_mem_free(adapters[i].b);
+        ls_mem_free(adapters[i].m);
     }
     ls_mem_free(adapters);
 }

@@ -16,6 +16,7 @@
  * with alpha n times as large, since PEFT divides it by the rank. */
 #pragma once
 #include "hf/hf_folder.h"
+#include "hf/loaded_model.h"
 
 LS_C_BEGIN
 
@@ -34,12 +35,13 @@ typedef struct ls_hf_fused_adapter {
     char module[LS_PARAM_NAME]; /* "model.layers.3.self_attn.qkv_proj" */
     int64_t rank, K, N;
     float *a, *b; /* owned: [rank, K], [N, rank] */
+    float *m;     /* owned: with DoRA the lengths of the outputs, [N]; else NULL */
 } ls_hf_fused_adapter;
 
-/* All of a model's, made of those of the parts in the weights w. *adapters_out is owned by the
+/* All of a model's, made of those of the parts. *adapters_out is owned by the
  * caller; none: NULL. */
-ls_status ls_hf_fused_adapters(const ls_model *model, const float *w,
-                               ls_hf_fused_adapter **adapters_out, int *n_out);
+ls_status ls_hf_fused_adapters(const ls_loaded_model *loaded, ls_hf_fused_adapter **adapters_out,
+                               int *n_out);
 void ls_hf_fused_adapters_free(ls_hf_fused_adapter *adapters, int n); /* NULL is allowed */
 
 LS_C_END

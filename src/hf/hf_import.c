@@ -11,6 +11,7 @@
 #include "base/new_folder.h"
 #include "base/time.h"
 #include "config/explain.h"
+#include "hf/hf_base.h"
 #include "hf/hf_copy.h"
 
 /* The last part of a path as the name of a run. */
@@ -132,6 +133,7 @@ static ls_status write_all(const ls_hf_folder *f, const ls_loaded_model *r,
     ls_status st;
 
     LS_TRY(st, ls_hf_copy_file(from, stage->path, "config.json", &done), out);
+    LS_TRY(st, ls_hf_base_note(from, stage->path), out);
     LS_TRY(st, ls_hf_copy_file(from, stage->path, "generation_config.json", &done), out);
     LS_TRY(st, ls_hf_copy_tokenizer(from, stage->path, &files), out);
     report->tokenizer = files > 0;

@@ -1,6 +1,7 @@
 /* loaded_model.c -- a model with its weights in memory. */
 #include "hf/loaded_model.h"
 
+#include <math.h>
 #include "base/mem.h"
 #include "config/model_families.h"
 #include "hf/hf_folder_impl.h"
@@ -84,11 +85,51 @@ void ls_loaded_model_add(ls_loaded_model *r, int64_t first_w, const ls_low_rank 
     }
 }
 
-static void merge_pair(ls_loaded_model *r, const ls_adapter *pair, ls_place weight)
+/* The square of the length of output n; from one input to the next, and the first, in elements. */
+static double square_of(const ls_loaded_model *r, int64_t first, int64_t N, int64_t K, int64_t n)
+{
+    bool rows = r->model.shape.layout == LS_LAYOUT_NK;
+    const float *w = r->w + first + n * (rows ? K : 1);
+    int64_t step = rows ? 1 : N;
+    double sum = 0;
+
+    for (int64_t k = 0; k < K; k++)
+        sum += (double)w[k * step] * (double)w[k * step];
+    return sum;
+}
+
+void ls_loaded_model_lengths(const ls_loaded_model *r, int64_t first, int64_t N, int64_t K,
+                             float *lengths_out)
+{
+    for (int64_t n = 0; n < N; n++)
+        lengths_out[n] = (float)sqrt(square_of(r, first, N, K, n));
+}
+
+void ls_loaded_model_set_lengths(ls_loaded_model *r, int64_t first, int64_t N, int64_t K,
+                                 const float *lengths)
+{
+    bool rows = r->model.shape.layout == LS_LAYOUT_NK;
+    int64_t step = rows ? 1 : N;
+
+    for (int64_t n = 0; n < N; n++) {
+        double sum = square_of(r, first, N, K, n);
+        double factor = sum > 0 ? (double)lengths[n] / sqrt(sum) : 0;
+        float *w = r->w + first + n * (rows ? K : 1);
+        for (int64_t k = 0; k < K; k++)
+            w[k * step] = (float)(factor * (double)w[k * step]);
+    }
+}
+
+static ls_status merge_pair(ls_loaded_model *r, const ls_adapter *pair, ls_place weight)
 {
     const ls_model_shape *s = &r->model.shape;
-    float *b = r->w + pair->b.w;
+    float *b = r->w + pair->b.w, *d = pair->d.w >= 0 ? r->w + pair->d.w : NULL;
+    float *lengths = d ? ls_mem_array((size_t)pair->N, sizeof *lengths) : NULL;
 
+    if (d && !lengths)
+        return LS_ENOMEM;
+    if (d)
+        ls_loaded_model_lengths(r, weight.w, pair->N, pair->K, lengths);
     ls_loaded_model_add(r, weight.w,
                         &(ls_low_rank){.a = r->w + pair->a.w,
                                        .b = b,
@@ -97,21 +138,37 @@ static void merge_pair(ls_loaded_model *r, const ls_adapter *pair, ls_place weig
                                        .rank = s->lora_rank,
                                        .scale = (double)s->lora_scale});
     memset(b, 0, (size_t)(pair->N * s->lora_rank) * sizeof *b);
+    for (int64_t n = 0; d && n < pair->N; n++) {
+        lengths[n] += d[n];
+        d[n] = 0;
+    }
+    if (d)
+        ls_loaded_model_set_lengths(r, weight.w, pair->N, pair->K, lengths);
+    ls_mem_free(lengths);
+    return LS_OK;
 }
 
-void ls_loaded_model_merge(ls_loaded_model *r)
+ls_place ls_loaded_model_beside(const ls_block_params *p, int i)
 {
+    const ls_place weights[LS_ADAPTERS] = {
+        [LS_ADAPTER_Q] = p->qkv_w[0], [LS_ADAPTER_K] = p->qkv_w[1],   [LS_ADAPTER_V] = p->qkv_w[2],
+        [LS_ADAPTER_O] = p->proj_w,   [LS_ADAPTER_GATE] = p->fc_w[0], [LS_ADAPTER_UP] = p->fc_w[1],
+        [LS_ADAPTER_DOWN] = p->out_w};
+
+    return weights[i];
+}
+
+ls_status ls_loaded_model_merge(ls_loaded_model *r)
+{
+    ls_status st = LS_OK;
+
     for (int64_t l = 0; l < r->model.shape.L; l++) {
         const ls_block_params *p = &r->model.blocks[l];
-        const ls_place weights[LS_ADAPTERS] = {
-            [LS_ADAPTER_Q] = p->qkv_w[0],   [LS_ADAPTER_K] = p->qkv_w[1],
-            [LS_ADAPTER_V] = p->qkv_w[2],   [LS_ADAPTER_O] = p->proj_w,
-            [LS_ADAPTER_GATE] = p->fc_w[0], [LS_ADAPTER_UP] = p->fc_w[1],
-            [LS_ADAPTER_DOWN] = p->out_w};
-        for (int i = 0; i < LS_ADAPTERS; i++)
+        for (int i = 0; i < LS_ADAPTERS && st == LS_OK; i++)
             if (p->adapters[i].a.w >= 0)
-                merge_pair(r, &p->adapters[i], weights[i]);
+                st = merge_pair(r, &p->adapters[i], ls_loaded_model_beside(p, i));
     }
+    return st;
 }
 
 ls_status ls_loaded_model_rows(const ls_loaded_model *r, ls_ckpt_tensor **rows_out, int *n_out)

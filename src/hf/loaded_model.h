@@ -30,9 +30,19 @@ typedef struct ls_low_rank {
 /* Add a product to the weight that begins with element first of the model's weights. */
 void ls_loaded_model_add(ls_loaded_model *model, int64_t first, const ls_low_rank *product);
 
-/* Add the product of each pair of small matrices to the weight beside it, and make the product
- * zero. Afterwards the parameters that are not of LoRA are the whole model. */
-void ls_loaded_model_merge(ls_loaded_model *model);
+/* The lengths of the outputs of the weight that begins with element first, to [N]; and give them others. An
+ * output without a length keeps its zeros. */
+void ls_loaded_model_lengths(const ls_loaded_model *model, int64_t first, int64_t N, int64_t K,
+                             float *lengths_out);
+void ls_loaded_model_set_lengths(ls_loaded_model *model, int64_t first, int64_t N, int64_t K,
+                                 const float *lengths);
+
+/* Add the product of each pair of small matrices to the weight beside it, with DoRA give it its lengths, and
+ * make the product zero. Afterwards the parameters that are not of LoRA are the whole model. */
+ls_status ls_loaded_model_merge(ls_loaded_model *model);
+
+/* The weight beside which adapter i of a block lies. */
+ls_place ls_loaded_model_beside(const ls_block_params *block, int i);
 
 /* The parameters as rows of a checkpoint, without those of LoRA; *rows_out is owned by the caller
  * (ls_mem_free). */

@@ -231,9 +231,7 @@ static bool find_weight(const job *j, const char *module, ls_low_rank *p, int64_
 static ls_status set_lengths(const job *j, const char *module, int64_t first, const ls_low_rank *p)
 {
     const ls_safetensors_entry *e = find(j, module, "lora_magnitude_vector");
-    bool rows = j->model->model.shape.layout == LS_LAYOUT_NK;
-    int64_t step_n = rows ? p->K : 1, step_k = rows ? 1 : p->N;
-    float *w = j->model->w + first, *m;
+    float *m;
 
     if (!e && !json_is_true(json_object_get(j->config, "use_dora")))
         return LS_OK;
@@ -244,14 +242,7 @@ static ls_status set_lengths(const job *j, const char *module, int64_t first, co
     ls_status st = read_tensor(j, e, &m);
     if (st != LS_OK)
         return st;
-    for (int64_t n = 0; n < p->N; n++) {
-        double sum = 0;
-        for (int64_t k = 0; k < p->K; k++)
-            sum += (double)w[n * step_n + k * step_k] * (double)w[n * step_n + k * step_k];
-        double factor = sum > 0 ? (double)m[n] / sqrt(sum) : 0;
-        for (int64_t k = 0; k < p->K; k++)
-            w[n * step_n + k * step_k] = (float)(factor * (double)w[n * step_n + k * step_k]);
-    }
+    ls_loaded_model_set_lengths(j->model, first, p->N, p->K, m);
     ls_mem_free(m);
     return LS_OK;
 }

@@ -347,7 +347,8 @@ typedef struct ls_act_args {
     int64_t M, F;
 } ls_act_args;
 
-/* embed_fwd: y[row] = dropout(wte[token] + wpe[past + row % T]). A token outside [0, V) fails the
+/* embed_fwd: y[row] = dropout(wte[token] + wpe[past + row % T]), or, where documents have a `start`,
+ * from which positions count, wpe[past + row % T - start[row]]. A token outside [0, V) fails the
  * stream. embed_bwd: dwte and dwpe, either may be NULL; every row of dwte is written (or added to),
  * in token order. With `vocab`, wte holds only tokens first .. first + V - 1 of this many: others
  * count as a vector of zeros, and have no gradient here. */
@@ -361,6 +362,7 @@ typedef struct ls_embed_fwd {
     int64_t first, vocab; /* see above; 0: wte is whole */
     int64_t past;         /* position of the first token */
     ls_piece piece;       /* whose positions count instead of row % T */
+    const int32_t *start; /* [M] or NULL: the position where the document of a token begins */
     ls_dropout drop;
 } ls_embed_fwd;
 
@@ -373,6 +375,7 @@ typedef struct ls_embed_bwd {
     int64_t M, C, T, V, positions, leaves;
     int64_t first, vocab; /* as in ls_embed_fwd */
     ls_piece piece;
+    const int32_t *start;
     bool accumulate;
     ls_dropout drop;
     void *scratch;
@@ -659,6 +662,21 @@ ls_status ls_kernel_pick(const char *name, const ls_kernels **kernels_out);
 /* The table for a device: on the CPU as ls_kernel_pick(), on a GPU the one that its plugin brought,
  * whose name is the device's kind ("cuda"); name must then be that or "auto". */
 ls_status ls_kernel_for(const ls_device *device, const char *name, const ls_kernels **kernels_out);
+
+/* How CPUs multiply two bf16 matrices: the ways differ in the last bits (cpu/dot/dot.h). Instruction
+ * sets alone change no bit. */
+typedef enum ls_bf16_way {
+    LS_BF16_WIDENED, /* to fp32: every table can */
+    LS_BF16_AVX512,  /* AVX512_BF16, */
+    LS_BF16_AMX,     /* AMX, or emulations of these, which have the same bits */
+    LS_BF16_WAYS
+} ls_bf16_way;
+
+/* The way that a table takes in this process; whether LINESHAFT_BF16 and this CPU leave it another
+ * one; and take that one from here on, also when kernels are picked again. */
+ls_bf16_way ls_kernel_bf16(const ls_kernels *kernels);
+bool ls_kernel_bf16_has(const ls_kernels *kernels, ls_bf16_way way);
+ls_status ls_kernel_bf16_take(const ls_kernels *kernels, ls_bf16_way way);
 
 /* A number made of the sizes of all arguments: a plugin built against other ones is refused. */
 static inline uint64_t ls_kernel_stamp(void)

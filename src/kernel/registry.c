@@ -4,6 +4,7 @@
  * is asked for. cpu/isa.h tests what the CPU has. */
 #include "kernel/kernel.h"
 
+#include <stdlib.h>
 #include "base/str.h"
 #include "kernel/cpu/dot/dot.h"
 #include "kernel/cpu/isa.h"
@@ -159,6 +160,45 @@ static void check_complete(const ls_kernels *kernels)
                   row);
     }
     LS_BUG_IF(!kernels->scratch, "the \"%s\" kernels have no scratch", kernels->name);
+}
+
+static const ls_bf16_way way_of[LS_DOTS] = {[LS_DOT_OFF] = LS_BF16_WIDENED,
+                                            [LS_DOT_AVX512] = LS_BF16_AVX512,
+                                            [LS_DOT_AMX] = LS_BF16_AMX,
+                                            [LS_DOT_EMULATE_AVX512] = LS_BF16_AVX512,
+                                            [LS_DOT_EMULATE_AMX] = LS_BF16_AMX};
+
+static bool multiplies_pairs(const ls_kernels *kernels)
+{
+    return strcmp(kernels->name, "avx512") == 0;
+}
+
+ls_bf16_way ls_kernel_bf16(const ls_kernels *kernels)
+{
+    return multiplies_pairs(kernels) ? way_of[ls_dot_chosen()] : LS_BF16_WIDENED;
+}
+
+/* What the variable names counts as all that there is. */
+bool ls_kernel_bf16_has(const ls_kernels *kernels, ls_bf16_way way)
+{
+    static const ls_dot real[] = {LS_DOT_OFF, LS_DOT_AVX512, LS_DOT_AMX};
+    const char *asked = getenv(LS_DOT_VARIABLE);
+
+    if (way == LS_BF16_WIDENED || way == ls_kernel_bf16(kernels))
+        return true;
+    return multiplies_pairs(kernels) && (!asked || strcmp(asked, "auto") == 0) &&
+           !ls_dot_obstacle(real[way]);
+}
+
+ls_status ls_kernel_bf16_take(const ls_kernels *kernels, ls_bf16_way way)
+{
+    static const ls_dot real[] = {LS_DOT_OFF, LS_DOT_AVX512, LS_DOT_AMX};
+
+    if (way == ls_kernel_bf16(kernels))
+        return LS_OK;
+    if (setenv(LS_DOT_VARIABLE, ls_dot_name(real[way]), 1) != 0)
+        return ls_fail_sys(LS_ENOMEM, "cannot set an environment variable");
+    return ls_dot_choose();
 }
 
 ls_status ls_kernel_pick(const char *name, const ls_kernels **kernels_out)

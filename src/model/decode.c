@@ -52,9 +52,9 @@ ls_status ls_decode_open(ls_decode **decode_out, const ls_model *model, ls_pass 
 
     if (!d)
         return LS_ENOMEM;
-    LS_BUG_IF(model->shape.positions && about.cache > model->shape.T,
+    LS_BUG_IF(model->shape.positions && about.cache > model->shape.positions,
               "a cache of %lld positions for a model of %lld", (long long)about.cache,
-              (long long)model->shape.T);
+              (long long)model->shape.positions);
     d->model = model;
     d->pass = pass;
     d->stream = stream;

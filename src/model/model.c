@@ -16,8 +16,8 @@
 #include "config/explain.h"
 #include "config/model_families.h"
 
-/* Most parameters: 16 of a block (qkv with biases, norms of q and k ...) and a pair per adapter. */
-enum { PER_BLOCK = 18 + 2 * LS_ADAPTERS, OUTSIDE = 5 };
+/* Most parameters: 16 of a block (qkv with biases, norms of q and k ...) and three per adapter. */
+enum { PER_BLOCK = 18 + 3 * LS_ADAPTERS, OUTSIDE = 5 };
 
 /* A parameter about to be added. */
 typedef struct spec {
@@ -409,7 +409,7 @@ static void set_nowhere(ls_block_params *p)
     for (size_t i = 0; i < LS_COUNT(places); i++)
         *places[i] = nowhere;
     for (int i = 0; i < LS_ADAPTERS; i++)
-        p->adapters[i] = (ls_adapter){.a = nowhere, .b = nowhere};
+        p->adapters[i] = (ls_adapter){.a = nowhere, .b = nowhere, .d = nowhere};
 }
 
 /* --- LoRA ------------------------------------------------------------------------------------- */
@@ -500,7 +500,8 @@ static cut cut_of_adapter(const builder *b, int i)
     return i == LS_ADAPTER_Q || i == LS_ADAPTER_O ? by_heads(b) : by_inner(b);
 }
 
-/* A starts at random and B at zero, so that training starts from the base model itself. The one of
+/* A starts at random and B at zero, and so does what DoRA adds to lengths, so that training starts from the
+ * base model itself. The one of
  * the two that the layer's cut does not go through is on every rank, and sees a part of its uses.
  */
 static void add_adapters(builder *b, ls_block_params *p)
@@ -515,7 +516,7 @@ static void add_adapters(builder *b, ls_block_params *p)
         if (!site->name || !is_target(b->run, site))
             continue;
         ls_adapter *to = &p->adapters[i];
-        *to = (ls_adapter){.K = site->K, .N = site->N, .first = site->first};
+        *to = (ls_adapter){.K = site->K, .N = site->N, .first = site->first, .d = nowhere};
         spec a = {.name = named(b, site->module, site->name, ".lora_A.weight"),
                   .rows = s->lora_rank,
                   .cols = to->K,
@@ -531,6 +532,12 @@ static void add_adapters(builder *b, ls_block_params *p)
         up =
             site->by_inputs ? partial(b, up) : divided(b, up, 0, cut_of_adapter(b, i), site->parts);
         to->b = add(b, up, true);
+        if (s->dora)
+            to->d = add(b,
+                        (spec){.name = named(b, site->module, site->name, LS_MODEL_DORA),
+                               .cols = to->N,
+                               .box = undivided(b)},
+                        true);
     }
 }
 
@@ -577,7 +584,7 @@ static ls_model_shape shape_of(const ls_run *run, int64_t vocab)
         .post_norm = row->post_norm,
         .act = gated ? LS_ACT_SILU : LS_ACT_GELU,
         .gated = gated,
-        .positions = learned,
+        .positions = learned ? ls_max_i64(r->positions, r->context) : 0,
         .rope = !learned,
         .qk_norm = row->qk_norm != LS_QK_NORM_NONE,
         .qk_wide = row->qk_norm == LS_QK_NORM_WHOLE,
@@ -592,6 +599,7 @@ static ls_model_shape shape_of(const ls_run *run, int64_t vocab)
         .dropout = (float)r->dropout,
         .init_std = (float)r->init_std,
         .lora_rank = run->lora.rank,
+        .dora = run->lora.rank > 0 && run->lora.dora,
         .lora_scale = run->lora.rank ? (float)(run->lora.alpha / (double)run->lora.rank) : 0,
     };
 }
@@ -643,7 +651,7 @@ static void add_all(builder *b)
     m->wte = add(b, divided(b, wte, 0, by_tokens(b), 1), false);
     m->wpe = nowhere;
     if (s->positions)
-        m->wpe = add(b, table(b, named(b, "", n->positions, ".weight"), s->T), false);
+        m->wpe = add(b, table(b, named(b, "", n->positions, ".weight"), s->positions), false);
     add_blocks(b);
     snprintf(b->prefix, sizeof b->prefix, "%s", n->prefix);
     snprintf(b->group, sizeof b->group, "final");

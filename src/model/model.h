@@ -36,7 +36,8 @@ typedef struct ls_model_shape {
                             * without experts and dropout */
     ls_act act;            /* gelu, or silu where gated */
     bool gated;            /* MLP: act(gate) * up instead of act(fc) */
-    bool positions;        /* learned positions are added to the embedding */
+    int64_t positions;     /* learned ones, which are added to the embedding: rows of their table,
+                            * T or more; 0: none */
     bool rope;             /* queries and keys are turned by their position */
     bool qk_norm;          /* q and k are normalised first: each head, */
     bool qk_wide;          /* or all heads of q together, and all of k */
@@ -48,6 +49,7 @@ typedef struct ls_model_shape {
     float eps, dropout, init_std;
     int64_t lora_rank; /* 0: none */
     float lora_scale;  /* alpha / rank */
+    bool dora;         /* outputs of adapted weights have trained lengths (kernel/dora.h) */
 } ls_model_shape;
 
 typedef enum ls_param_start {
@@ -83,10 +85,13 @@ typedef struct ls_place {
     int64_t w, g;
 } ls_place;
 
+#define LS_MODEL_DORA ".lora_magnitude_delta" /* how the name of a parameter of DoRA ends */
+
 /* A pair of small matrices beside a weight of K inputs and N outputs: y[first ..] += scale B A x.
  * a is [rank, K], b is [N, rank]. */
 typedef struct ls_adapter {
     ls_place a, b;       /* a.w is -1: none */
+    ls_place d;          /* DoRA: [N], what is added to the lengths of the weight's outputs */
     int64_t K, N, first; /* first column of the packed output */
 } ls_adapter;
 

@@ -32,7 +32,8 @@
  * shares is spared: its tensors are still there. Of experts selective makes the rows that they read
  * again, and their activations.
  *
- * An adapter (LoRA) adds scale B (A x) to columns of a product; scale A x is kept for the gradient.
+ * An adapter (LoRA) adds scale B (A x) to columns of a product; scale A x is kept for the gradient. With DoRA
+ * these columns then get lengths (pass_dora.c).
  * A product with an adapter cannot include its activation, which is a separate row then. */
 #include "model/pass_impl.h"
 
@@ -330,10 +331,27 @@ static void product(const ls_pass *pass, const ls_pass_call *call, int64_t l,
             .fp8 = ls_pass_fp8(pass, l, at, max_is_known(pass, l, at), false)});
 }
 
+/* The same of a layer with DoRA: lengths count before bias and `add`. */
+static void dora_linear(const ls_pass *pass, const ls_pass_call *call, int64_t l,
+                        const ls_pass_layer *at, const void *x, const void *add, void *y)
+{
+    void *z = pass->blocks[l].dora[at->which].z;
+    ls_pass_layer bare = *at;
+
+    bare.no_bias = true;
+    product(pass, call, l, &bare, (stretch){0, call->B * call->T}, x, (result){.y = z});
+    adapt(pass, call, l, at, x, z);
+    ls_pass_dora_forward(pass, call, l, at, add, y);
+}
+
 /* y = x W + b and what adapters add to it; or add + that. */
 static void linear(const ls_pass *pass, const ls_pass_call *call, int64_t l,
                    const ls_pass_layer *at, const void *x, const void *add, void *y)
 {
+    if (ls_pass_is_dora(&pass->args, l, at)) {
+        dora_linear(pass, call, l, at, x, add, y);
+        return;
+    }
     product(pass, call, l, at, (stretch){0, call->B * call->T}, x, (result){.y = y, .add = add});
     adapt(pass, call, l, at, x, y);
 }
@@ -345,6 +363,11 @@ static void columns(const ls_pass *pass, const ls_pass_call *call, int64_t l,
 {
     stretch all = {0, call->B * call->T}, own;
     int coming;
+
+    if (ls_pass_is_dora(&pass->args, l, at)) { /* on one rank */
+        dora_linear(pass, call, l, at, share, NULL, to.y);
+        return;
+    }
     void *x = ls_pass_whole_start(pass, call, share, pass->whole_x, &coming);
 
     own.n = ls_pass_own_rows(pass, call, &own.first);
@@ -703,6 +726,7 @@ static void embed(const ls_pass *pass, const ls_pass_call *call)
                         .vocab = model->whole.V,
                         .past = call->past,
                         .piece = ls_pass_piece(&pass->args, call->T),
+                        .start = call->restart ? call->start : NULL,
                         .drop = ls_pass_drop_at(pass, call, 0, SITE_EMBED)});
     ls_pass_join(pass, call, pass->in0);
 }

@@ -68,6 +68,8 @@ typedef struct ls_pass_call {
     const int32_t *tokens;  /* [B, T] */
     const int32_t *targets; /* [B, T], -1: no loss; NULL for logits */
     const int32_t *start;   /* [B, T] or NULL: first position each token may see, in its sequence */
+    bool restart; /* learned positions count from there, as in a call of that document alone;
+                             * rotary ones need not, since only differences count */
     int64_t B, T;
     int64_t past; /* positions before tokens that the cache holds; needs a cache unless 0 */
     bool dropout; /* apply the model's dropout, keyed by state */

@@ -180,6 +180,8 @@ static void linear_back(const ls_pass *pass, const ls_pass_call *call, int64_t l
     bool adapted = ls_pass_has_adapter(&pass->args.model->blocks[l], at);
 
     LS_BUG_IF(adapted && (act != LS_ACT_NONE || dx == x), "an adapter needs its input");
+    if (ls_pass_is_dora(&pass->args, l, at))
+        dy = ls_pass_dora_backward(pass, call, l, at, dy);
     if (!pass->late)
         ls_pass_parts_back(pass, call, at, x, dy, &fp8);
     input_back(pass, call, l, at, dy, act, z, &fp8, onto, dx);
@@ -502,7 +504,7 @@ static void embed_back(const ls_pass *pass, const ls_pass_call *call)
     if (adds && model->wpe.g >= 0)
         pass->args.kernels->fill(
             pass->args.stream,
-            &(ls_fill){.x = ls_pass_gradient(call, model->wpe), .n = s->T * s->C});
+            &(ls_fill){.x = ls_pass_gradient(call, model->wpe), .n = s->positions * s->C});
     pass->args.kernels->embed_bwd(
         pass->args.stream,
         &(ls_embed_bwd){.type = pass->args.type,
@@ -516,9 +518,10 @@ static void embed_back(const ls_pass *pass, const ls_pass_call *call)
                         .V = s->V,
                         .first = model->split.token,
                         .vocab = model->whole.V,
-                        .positions = s->positions ? s->T : 0,
+                        .positions = s->positions,
                         .leaves = call->leaves,
                         .piece = ls_pass_piece(&pass->args, call->T),
+                        .start = call->restart ? call->start : NULL,
                         .accumulate = call->accumulate || adds,
                         .drop = ls_pass_drop_at(pass, call, 0, SITE_EMBED),
                         .scratch = pass->scratch});

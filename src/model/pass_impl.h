@@ -33,6 +33,13 @@ typedef struct ls_pass_ep_buffers {
 } ls_pass_ep_buffers;
 
 /* What one block computes: of the pass's type, but for the statistics. */
+/* Of a layer with DoRA, N outputs: what it makes before lengths count, [M, N], and the lengths of its
+ * outputs, [N] each (kernel/dora.h). */
+typedef struct ls_pass_dora {
+    void *z;
+    float *factor, *inverse;
+} ls_pass_dora;
+
 typedef struct ls_pass_buffers {
     void *y1, *qkv, *turned, *att, *mid, *y2, *z, *act, *next;
     void *end1, *end2; /* with norms behind the layers, which then have no y1 and y2: what attention
@@ -41,6 +48,7 @@ typedef struct ls_pass_buffers {
     ls_pass_experts experts;
     void *keys, *values;      /* the cache, [B, cache, Hkv, D] each */
     void *small[LS_ADAPTERS]; /* scale A x, [M, rank] */
+    ls_pass_dora dora[LS_LAYERS];
 } ls_pass_buffers;
 
 /* What the first half of a block's backward leaves for the second: gradients of the outputs of its
@@ -88,9 +96,10 @@ struct ls_pass {
     ls_pass_ep_buffers ep;
     void *ep_tables; /* owned, host: tables of all blocks, where the device has a memory of its own
                        */
-    float *spare; /* [D]: the gradient of a norm of q or k that is frozen while the other is not */
-    float *wide;  /* in bf16 with adapters: [M, rank], while it is scaled */
-    void *logits; /* in bf16: [V], before they are widened */
+    float *spare;  /* [D]: the gradient of a norm of q or k that is frozen while the other is not */
+    void *dora_dz; /* with DoRA: the gradient of a layer's z */
+    float *wide;   /* in bf16 with adapters: [M, rank], while it is scaled */
+    void *logits;  /* in bf16: [V], before they are widened */
     void *scratch;
     float *maxima;       /* with fp8: [L][2][LS_LAYERS], cells of what each layer reads and of its
                           * gradient */
@@ -237,6 +246,18 @@ void ls_pass_report(const ls_pass *pass, const ls_pass_call *call, int64_t unit)
 /* The layers of block l; they point into the model and into *to itself. */
 void ls_pass_layers_of(const ls_model *model, int64_t l, ls_pass_layers *to);
 bool ls_pass_has_adapter(const ls_block_params *p, const ls_pass_layer *at);
+
+/* --- DoRA (pass_dora.c) ---------------------------------------------------------------------------- */
+
+/* Whether outputs of a layer of block l have trained lengths. */
+bool ls_pass_is_dora(const ls_pass_args *args, int64_t l, const ls_pass_layer *at);
+
+/* Forward: the lengths, unless those of the call before hold, and y = f z + bias, or add + that. Backward:
+ * the gradient of z out of that of y, and the gradients of lengths. */
+void ls_pass_dora_forward(const ls_pass *pass, const ls_pass_call *call, int64_t l,
+                          const ls_pass_layer *at, const void *add, void *y);
+void *ls_pass_dora_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l,
+                            const ls_pass_layer *at, const void *dy);
 
 /* The dropout at a site of block l; what enters block l; the row between the packed product and
  * attention, without the tensors that differ between forward and backward. */

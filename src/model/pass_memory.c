@@ -96,7 +96,7 @@ static int64_t backward_scratch(const ls_pass_args *args, int threads)
                                 .C = s->C,
                                 .T = T,
                                 .V = s->V,
-                                .positions = s->positions ? s->T : 0,
+                                .positions = s->positions,
                                 .leaves = leaves};
     const ls_qkv qkv = {.type = args->type,
                         .B = B,
@@ -263,6 +263,23 @@ static void cut_heavy(cutter *c, const ls_pass_args *args, int64_t l, ls_pass_bu
             b->small[i] = cut_values(c, args, M * s->lora_rank);
 }
 
+/* What layers of block l with DoRA make, and their lengths. */
+static void cut_dora(cutter *c, const ls_pass_args *args, int64_t l, ls_pass_buffers *b)
+{
+    ls_pass_layers at;
+
+    ls_pass_layers_of(args->model, l, &at);
+    const ls_pass_layer *const all[LS_LAYERS] = {&at.qkv, &at.proj, &at.fc, &at.out};
+    for (int i = 0; i < LS_LAYERS; i++) {
+        if (!ls_pass_is_dora(args, l, all[i]))
+            continue;
+        if (args->training || l == ls_pass_first_block(args)) /* else all share the first one's */
+            b->dora[i].z = cut_values(c, args, args->B * args->T * all[i]->N);
+        b->dora[i].factor = cut_floats(c, all[i]->N);
+        b->dora[i].inverse = cut_floats(c, all[i]->N);
+    }
+}
+
 /* What is kept always: what the product that ends a block makes, with the norm behind it where there
  * is one, and rows of experts that would have to travel between ranks again. */
 static void cut_end(cutter *c, const ls_pass_args *args, int64_t l, ls_pass_buffers *b)
@@ -338,6 +355,10 @@ static void cut_backward(cutter *c, const ls_pass_args *args, ls_pass *pass)
     pass->dz = halves || s->gated ? NULL : cut_values(c, args, M * s->F);
     bool keeps_act = halves && s->gated && s->E == 0;
     pass->dact = s->lora_rank || keeps_act ? cut_values(c, args, M * s->F) : NULL;
+    if (s->dora)
+        pass->dora_dz = cut_values(c, args,
+                                   M * ls_max_i64(ls_max_i64(ls_pass_qkv_width(s), s->C),
+                                                  s->E > 0 ? 0 : ls_pass_fc_width(s)));
     pass->spare = trains_one_norm(args->model) ? cut_floats(c, s->D) : NULL;
     pass->dsmall = s->lora_rank ? cut_values(c, args, M * s->lora_rank) : NULL;
     if (s->E > 0) {
@@ -385,6 +406,7 @@ static void lay_out_slot(cutter *c, const ls_pass_args *args, ls_pass *pass, int
             b = cut_block(c, args, l, shared);
         else if (blocks)
             b = blocks[first];
+        cut_dora(c, args, l, &b);
         b.keys = cut_values(c, args, kept);
         b.values = cut_values(c, args, kept);
         if (blocks)

@@ -317,6 +317,7 @@ static ls_status one_step(loop *l)
     ls_step_batch part = {.tokens = batch->tokens,
                           .targets = batch->targets,
                           .start = batch->start,
+                          .restart = !s->progress.positions_run_on,
                           .counted = batch->counted};
     LS_TRY(st, LS_SYNC_CALL(s, begin, (s, &part, &l->clock)), out);
     l->loss_scale = s->scaler.on ? s->scaler.scale : 0;

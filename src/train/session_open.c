@@ -122,6 +122,7 @@ static ls_status open_groups(ls_session *s, const ls_device_info *info, int64_t 
     ls_status st = LS_OK;
 
     if (s->mesh.ranks > 1) {
+        LS_TRY(st, ls_session_agree_on_bf16(s), out);
         if (s->discrete)
             LS_TRY(st, ls_session_meet_cards(s, info), out);
         LS_TRY(st, ls_session_choose_collectives(s), out);

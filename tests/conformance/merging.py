@@ -3,7 +3,7 @@
 Adapters of every kind that can be merged are made by peft with random numbers; an adapter that we
 trained and exported is merged as well. Weights must be equal, and one merged into a GGUF file too.
 """
-import json, os, shutil, subprocess, sys
+import itertools, json, os, shutil, subprocess, sys
 import numpy as np, torch, peft, transformers
 from safetensors.torch import load_file, save_file
 
@@ -112,21 +112,23 @@ def check_refusals(adapter, base):
 def check_ours():
     """Trained and exported by us, merged by us and by peft, and what export itself merges."""
     open("text.txt", "w").write("the quick brown fox jumps over the lazy dog. " * 400)
-    for family in ("llama", "gpt2", "phi3"):
+    for family, dora in itertools.product(("llama", "gpt2", "phi3"), (False, True)):
         config, _ = oracle.configuration(family, 0)
         config.vocab_size, config.tie_word_embeddings = 260, False
-        base = "own-" + family
+        base = "own-" + family + "-dora" * dora
         oracle.random_model(config, 41).save_pretrained(base)
         open(base + ".yaml", "w").write(
-            "model: {import: %s, context: 32}\ndata: {text: text.txt, tokenizer: bytes}\nlora: {rank: 4}\n"
-            "batch: {sequences: 4}\ntrain: {steps: 12, lr: 0.01, warmup: 2}\neval: {every: 0, sample: ''}\n" % base)
+            "model: {import: %s, context: 32}\ndata: {text: text.txt, tokenizer: bytes}\nlora: {rank: 4, dora: %s}\n"
+            "batch: {sequences: 4}\ntrain: {steps: 12, lr: 0.01, warmup: 2}\neval: {every: 0, sample: ''}\n" % (base, str(dora).lower()))
         subprocess.run([LINESHAFT, "train", base + ".yaml"], check=True, capture_output=True)
         subprocess.run([LINESHAFT, "export", "runs/" + base, base + "-adapter", "--adapter"], check=True, capture_output=True)
+        subprocess.run([LINESHAFT, "export", "runs/" + base, base + "-whole"], check=True, capture_output=True)
         done = merge(base + "-adapter", base, base + "-merged")
         if done.returncode != 0:
             oracle.fail("%s: exit %d, %s" % (base, done.returncode, done.stderr.strip()))
         merged = peft.PeftModel.from_pretrained(oracle.load(base), base + "-adapter").merge_and_unload()
-        compare("our run of " + family, merged, base + "-merged")
+        compare("our %s of %s" % ("DoRA" if dora else "run", family), merged, base + "-merged")
+        compare("the same, exported whole", merged, base + "-whole")
 
 
 if __name__ == "__main__":

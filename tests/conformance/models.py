@@ -134,26 +134,37 @@ def check_long():
 
 # --- LoRA and frozen parameters -------------------------------------------------------------------
 
-def check_lora(family, number, targets, rank=4, alpha=6):
+def check_lora(family, number, targets, rank=4, alpha=6, dora=False):
     import peft
     config, old = oracle.configuration(family, number)
     base = oracle.random_model(config, 300 + number)
     folder = oracle.save(base, "%s-lora-%d" % (family, number), old)
     model = peft.get_peft_model(base, peft.LoraConfig(
-        r=rank, lora_alpha=alpha, target_modules=targets, lora_dropout=0.0,
+        r=rank, lora_alpha=alpha, target_modules=targets, lora_dropout=0.0, use_dora=dora,
         fan_in_fan_out=family == "gpt2", task_type="CAUSAL_LM")).eval()
     rng = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for p in model.parameters():
-            if p.requires_grad:
+            if p.requires_grad and p.dim() == 1:  # a length of DoRA, which starts as the base's
+                p.mul_(1 + 0.2 * torch.rand(p.shape, generator=rng))
+            elif p.requires_grad:
                 p.copy_(0.2 * torch.randn(p.shape, generator=rng))
 
     def rename(name):
-        return name.removeprefix("base_model.model.").replace(".default.", ".").replace(".base_layer.", ".")
+        name = name.removeprefix("base_model.model.").replace(".default.", ".").replace(".base_layer.", ".")
+        return name.replace("lora_magnitude_vector.weight", "lora_magnitude_delta")
 
-    extra = {rename(n): p.detach().numpy() for n, p in model.named_parameters() if p.requires_grad}
+    def value_of(name, p):
+        """Ours has what is added to the length that an output of the base weight has."""
+        if not name.endswith("lora_magnitude_vector.default.weight"):
+            return p.detach().numpy()
+        weight = model.get_parameter(name.replace("lora_magnitude_vector.default", "base_layer"))
+        return (p - torch.linalg.norm(weight, dim=0 if family == "gpt2" else 1)).detach().numpy()
+
+    extra = {rename(n): value_of(n, p) for n, p in model.named_parameters() if p.requires_grad}
     settings = ["lora.rank=%d" % rank, "lora.alpha=%d" % alpha, "lora.targets=[%s]" % ",".join(targets)]
-    what = "%s %d LoRA" % (family, number)
+    settings += ["lora.dora=true"] if dora else []
+    what = "%s %d %s" % (family, number, "DoRA" if dora else "LoRA")
     check_numbers(what, model, folder, 50 + number, *settings, extra=extra, rename=rename)
     check_steps(what, model, folder, 60 + number, 20, *settings, extra=extra, rename=rename)
 
@@ -220,6 +231,11 @@ if __name__ == "__main__":
         attempt(check_lora, "llama", 3, ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"])
         attempt(check_lora, "qwen3", 0, ["k_proj", "up_proj", "down_proj"])
         attempt(check_lora, "qwen2", 1, ["gate_proj"])
+        for family, number, targets in (
+                ("llama", 3, ["q_proj", "v_proj", "up_proj"]), ("gpt2", 0, ["c_attn", "attn.c_proj", "c_fc", "mlp.c_proj"]),
+                ("qwen2", 1, ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]),
+                ("olmo2", 1, ["k_proj", "o_proj", "down_proj"])):
+            attempt(check_lora, family, number, targets, 4, 6, True)
         attempt(check_lora, "gpt2", 0, ["c_attn", "c_fc"])
         attempt(check_lora, "gpt2", 3, ["attn.c_proj", "mlp.c_proj"])
         attempt(check_lora, "olmo2", 1, ["q_proj", "k_proj", "o_proj", "gate_proj", "down_proj"])

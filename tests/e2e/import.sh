@@ -81,7 +81,7 @@ says "merged into the weights"
 cmp -s hf/model.safetensors merged/model.safetensors && fail "LoRA changed nothing"
 run 0 "$LINESHAFT" export runs/lora adapter --adapter
 [ -f adapter/adapter_model.safetensors ] || fail "no adapter"
-grep -q '"base_model_name_or_path": "hf"' adapter/adapter_config.json || fail "adapter without base"
+grep -qF "\"base_model_name_or_path\": \"$PWD/hf\"" adapter/adapter_config.json || fail "adapter without base"
 run 0 "$LINESHAFT" export runs/lora named --adapter --base someone/base
 grep -q '"base_model_name_or_path": "someone/base"' named/adapter_config.json || fail "--base is ignored"
 run 0 "$LINESHAFT" import merged tuned

@@ -53,3 +53,12 @@ run 2 "$LINESHAFT" generate people --tokens 1.5
 says "whole number"
 run 0 "$LINESHAFT" ckpt verify people
 run 0 "$LINESHAFT" ckpt list people
+
+# The run file that is printed gives each rank work, in the commands of README.md.
+run 0 "$LINESHAFT" train --print
+mv out demo.yaml
+for ranks in 4 8; do
+    run 0 "$LINESHAFT" train demo.yaml -n $ranks --set train.steps=2 --set "out=demo-$ranks" --set eval.every=0
+    grep -q 'have no work' err && fail "train demo.yaml -n $ranks: $(cat err)"
+done
+exit 0

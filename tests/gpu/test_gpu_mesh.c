@@ -16,6 +16,7 @@ typedef struct embed_shape {
     int rank, ranks; /* that share sequences; ranks 1: nobody does */
     bool accumulate;
     float drop;
+    int64_t document; /* tokens of each, from which positions begin anew; 0: they do not */
 } embed_shape;
 
 static ls_piece piece_of(int64_t T, int rank, int ranks)
@@ -49,6 +50,15 @@ static void embed_case(ls_gpu *g, const void *shape)
                       .drop = {.p = s->drop, .piece = piece_of(s->T, s->rank, s->ranks)}};
     ls_embed_fwd r = a;
 
+    ls_gpu_tensor starts = ls_gpu_ints(g, "start", M, 1);
+    if (s->document > 0) { /* as a rank that shares sequences has them */
+        for (int64_t i = 0; i < M; i++) {
+            int64_t t = ls_piece_position(&a.piece, i % s->T);
+            starts.ints[i] = (int32_t)(t - t % s->document);
+        }
+        ls_gpu_send(g, &starts);
+        a.start = starts.device, r.start = starts.ints;
+    }
     r.type = LS_F32;
     a.drop.state = state_device, r.drop.state = &state;
     a.tokens = tokens.device, a.wte = wte.device, a.wpe = wpe.device, a.y = y.device;
@@ -67,11 +77,13 @@ static void embed_case(ls_gpu *g, const void *shape)
                        .first = s->first,
                        .vocab = s->vocab,
                        .piece = a.piece,
+                       .start = a.start,
                        .accumulate = s->accumulate,
                        .drop = a.drop};
     ls_embed_bwd br = ba;
     br.type = LS_F32;
     br.drop = r.drop;
+    br.start = r.start;
     ba.tokens = tokens.device, ba.dy = dy.device, ba.dwte = dwte.device, ba.dwpe = dwpe.device;
     br.tokens = tokens.ints, br.dy = dy.host, br.dwte = dwte.host, br.dwpe = dwpe.host;
     ba.scratch = ls_gpu_scratch(g, LS_ROW_EMBED_BWD, &ba);
@@ -85,9 +97,15 @@ static void embed_case(ls_gpu *g, const void *shape)
 LS_TEST_SECONDS(gpu_embed_of_parts_replicas_reference, 120)
 {
     static const embed_shape shapes[] = {
-        {2, 6, 17, 5, 3, 11, 1, 0, 1, false, 0},      {3, 20, 64, 7, 0, 30, 3, 0, 1, true, 0.25f},
-        {2, 8, 40, 13, 13, 26, 1, 1, 2, false, 0.1f}, {4, 32, 72, 9, 9, 9 + 9, 2, 2, 3, true, 0},
-        {5, 64, 16, 3, 1, 5, 1, 0, 4, false, 0},
+        {2, 6, 17, 5, 3, 11, 1, 0, 1, false, 0, 0},
+        {3, 20, 64, 7, 0, 30, 3, 0, 1, true, 0.25f, 0},
+        {2, 8, 40, 13, 13, 26, 1, 1, 2, false, 0.1f, 0},
+        {4, 32, 72, 9, 9, 9 + 9, 2, 2, 3, true, 0, 0},
+        {5, 64, 16, 3, 1, 5, 1, 0, 4, false, 0, 0},
+        {3, 20, 64, 7, 0, 7, 1, 0, 1, false, 0.25f, 7},
+        {4, 32, 72, 9, 0, 9, 2, 1, 2, true, 0, 5},
+        {40, 64, 24, 9, 0, 9, 4, 0, 1, false, 0, 3},
+        {40, 64, 24, 9, 0, 9, 1, 1, 2, true, 0, 2},
     };
 
     ls_gpu_cases(embed_case, shapes, LS_COUNT(shapes), sizeof *shapes);

@@ -156,7 +156,8 @@ LS_TEST(fused_adapters_compute_what_their_parts_do)
     float *w = ls_mem_array((size_t)m.flat + 12, sizeof *w);
     LS_CHECK(w);
     ls_rng_normal(ls_rng_derive(1, 2, 3), 0, (uint64_t)m.flat + 12, w);
-    LS_CHECK_OK(ls_hf_fused_adapters(&m, w, &joined, &n));
+    const ls_loaded_model loaded = {.model = m, .w = w};
+    LS_CHECK_OK(ls_hf_fused_adapters(&loaded, &joined, &n));
     LS_CHECK_EQ(n, 4);
     LS_CHECK_STR(joined[2].module, "model.layers.1.self_attn.qkv_proj");
     LS_CHECK_EQ(joined[2].rank, 4); /* of q and v */
@@ -170,7 +171,7 @@ LS_TEST(fused_adapters_compute_what_their_parts_do)
     ls_hf_fused_adapters_free(joined, n);
     for (int i = 1; i <= 9; i++) { /* the list, and two matrices of each of four */
         ls_mem_fail_nth((uint64_t)i);
-        LS_CHECK_FAILS(ls_hf_fused_adapters(&m, w, &joined, &n), LS_ENOMEM, "");
+        LS_CHECK_FAILS(ls_hf_fused_adapters(&loaded, &joined, &n), LS_ENOMEM, "");
         ls_mem_fail_nth(0);
     }
     ls_mem_free(w);

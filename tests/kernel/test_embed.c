@@ -8,6 +8,7 @@ typedef struct shape {
     int64_t B, T, C, V, positions, leaves;
     bool wpe, accumulate;
     bool no_dwte; /* the gradient of positions alone */
+    bool start;   /* positions count from the beginning of each document */
     float p;
 } shape;
 
@@ -19,6 +20,21 @@ static ls_step_state *new_state(ls_check *c)
     return s;
 }
 
+/* Documents of 1 to 4 tokens, one behind the other in each sequence. */
+static const int32_t *new_starts(ls_check *c, const shape *s)
+{
+    int32_t *start = s->start ? ls_check_ints(c, "start", s->B * s->T, 1) : NULL;
+
+    for (int64_t i = 0, first = 0, n = 1; start && i < s->B * s->T; i++) {
+        if (i % s->T == 0)
+            first = 0;
+        else if (i % s->T - first >= n)
+            first = i % s->T, n = 1 + i % 4;
+        start[i] = (int32_t)first;
+    }
+    return start;
+}
+
 static ls_embed_fwd fwd_args(ls_check *c, const shape *s)
 {
     ls_embed_fwd a = {.type = LS_F32, .M = s->B * s->T, .C = s->C, .T = s->T, .V = s->V};
@@ -27,6 +43,7 @@ static ls_embed_fwd fwd_args(ls_check *c, const shape *s)
     a.wte = ls_check_floats(c, "wte", s->V * s->C, 1);
     a.wpe = s->wpe ? ls_check_floats(c, "wpe", s->T * s->C, 1) : NULL;
     a.y = ls_check_floats(c, "y", a.M * s->C, 0);
+    a.start = new_starts(c, s);
     a.drop = (ls_dropout){.p = s->p, .site = 9, .state = new_state(c)};
     return a;
 }
@@ -46,6 +63,7 @@ static ls_embed_bwd bwd_args(ls_check *c, const shape *s)
     a.dwpe = s->wpe ? ls_check_floats(c, "dwpe", s->positions * s->C, s->accumulate ? 1 : 0) : NULL;
     a.leaves = s->leaves;
     a.accumulate = s->accumulate;
+    a.start = new_starts(c, s);
     a.drop = (ls_dropout){.p = s->p, .site = 9, .state = new_state(c)};
     return a;
 }
@@ -100,6 +118,48 @@ LS_TEST(embed_gradient_of_positions_alone)
     check_shape(&s);
     s.accumulate = true;
     check_shape(&s);
+}
+
+LS_TEST_SECONDS(embed_of_documents_equals_reference, 60)
+{
+    const int64_t widths[] = {1, 17, 48, 130};
+
+    for (size_t i = 0; i < LS_COUNT(widths); i++)
+        for (int form = 0; form < 8; form++) {
+            shape s = {.B = 3, .T = 11, .C = widths[i], .V = 7, .positions = 13, .leaves = 1};
+            s.wpe = s.start = true;
+            s.no_dwte = form & 1;
+            s.accumulate = form & 2;
+            s.p = form & 4 ? 0.25f : 0;
+            s.leaves = form & 4 ? 3 : 1;
+            check_shape(&s);
+        }
+}
+
+/* A token behind others in its sequence gets the vector that it has in a sequence of its document. */
+LS_TEST(embed_of_a_document_is_that_of_it_alone)
+{
+    ls_kernels list[LS_CHECK_TABLES + 1];
+    int n = ls_check_tables(list);
+    ls_check c;
+
+    list[n++] = *ls_check_reference();
+    for (int i = 0; i < n; i++) {
+        shape s = {.B = 1, .T = 12, .C = 17, .V = 7, .positions = 12, .leaves = 1, .wpe = true};
+        ls_check_begin(&c, 2);
+        ls_embed_fwd packed = fwd_args(&c, &s), alone = packed;
+        int32_t *start = ls_check_ints(&c, "start", s.T, 1);
+        for (int64_t t = 0; t < s.T; t++)
+            start[t] = t < 5 ? 0 : 5;
+        packed.start = start;
+        alone.tokens += 5;
+        alone.M = alone.T = 7;
+        alone.y = ls_check_floats(&c, "y alone", alone.M * s.C, 0);
+        list[i].embed_fwd(c.stream, &packed);
+        list[i].embed_fwd(c.stream, &alone);
+        ls_check_same("a document", (float *)packed.y + 5 * s.C, alone.y, alone.M * s.C * 4);
+        ls_check_end(&c);
+    }
 }
 
 LS_TEST_SECONDS(embed_equals_reference_with_large_vocabulary, 60)

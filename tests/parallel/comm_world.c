@@ -76,6 +76,7 @@ ls_pass_call call_of(side *s)
                           .tokens = s->tokens,
                           .targets = s->targets,
                           .start = s->documents ? s->start : NULL,
+                          .restart = true,
                           .B = s->args.B,
                           .T = s->args.T,
                           .dropout = true,

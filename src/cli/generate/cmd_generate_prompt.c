@@ -115,12 +115,12 @@ static ls_status encode_text(const ls_generate_model *m, const ls_generate_setti
 ls_status ls_generate_context(const ls_generate_model *m, const ls_generate_settings *s,
                               int64_t *context_out)
 {
-    int64_t T = m->model.shape.T;
+    int64_t most = ls_hf_folder_positions(m->folder);
 
-    if (s->context > T)
+    if (s->context > most)
         return ls_fail(LS_EUSAGE, "--context is %lld, but the model has %lld positions",
-                       (long long)s->context, (long long)T);
-    *context_out = s->context ? s->context : T;
+                       (long long)s->context, (long long)most);
+    *context_out = s->context ? s->context : m->model.shape.T;
     return LS_OK;
 }
 
@@ -147,9 +147,9 @@ ls_status ls_generate_encode(const ls_generate_model *m, const ls_generate_setti
     if (ids_out->count > context) {
         st = ls_fail(LS_EUSAGE, "the prompt has %lld tokens, but the context holds %lld",
                      (long long)ids_out->count, (long long)context);
-        if (context < T)
+        if (context < most)
             ls_err_hint("Shorten it, or raise --context; the model has %lld positions.",
-                        (long long)T);
+                        (long long)most);
         else
             ls_err_hint("Shorten it: the model cannot read more at once.");
     }

@@ -13,8 +13,9 @@ void ls_ref_embed_fwd(ls_stream *stream, const ls_embed_fwd *a)
             bool here = token >= 0 && token < a->V;
             double x = here ? ls_ref_load(a->wte, a->type, token * a->C + c) : 0;
             if (a->wpe)
-                x += ls_ref_load(a->wpe, a->type,
-                                 (a->past + ls_piece_position(&a->piece, row % a->T)) * a->C + c);
+                x += ls_ref_load(
+                    a->wpe, a->type,
+                    (a->past + ls_embed_position(&a->piece, a->start, row, a->T)) * a->C + c);
             ls_ref_store(a->y, a->type, row * a->C + c, x * ls_ref_keep(&a->drop, row, c, a->T));
         }
 }
@@ -35,8 +36,8 @@ static double leaf_sum(const void *context, int64_t leaf)
     double sum = 0;
 
     for (int64_t row = leaf * rows; row < (leaf + 1) * rows; row++)
-        if ((e->position ? ls_piece_position(&a->piece, row % a->T) : a->tokens[row] - a->first) ==
-            e->id)
+        if ((e->position ? ls_embed_position(&a->piece, a->start, row, a->T)
+                         : a->tokens[row] - a->first) == e->id)
             sum += ls_ref_load(a->dy, a->type, row * a->C + e->c) *
                    ls_ref_keep(&a->drop, row, e->c, a->T);
     return sum;

@@ -107,7 +107,14 @@ static inline int64_t ls_norm_bwd_scratch(const ls_norm_bwd *a)
 /* embed_bwd sorts the rows by token: [V + 1] first row of each token, [M] rows. */
 static inline int64_t ls_embed_bwd_scratch(const ls_embed_bwd *a)
 {
-    return (a->V + 1 + a->M) * (int64_t)sizeof(int32_t);
+    return (ls_max_i64(a->V, a->positions) + 1 + a->M) * (int64_t)sizeof(int32_t);
+}
+
+/* The position of a row in its sequence, or in its document, where those have starts. */
+static inline int64_t ls_embed_position(const ls_piece *piece, const int32_t *start, int64_t row,
+                                        int64_t T)
+{
+    return ls_piece_position(piece, row % T) - (start ? start[row] : 0);
 }
 
 /* grad_clip.c. What norm2 does after its partials: the sum over the tree over blocks in double, its root, the

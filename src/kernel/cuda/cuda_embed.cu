@@ -9,7 +9,8 @@
  * pieces of a run that has several meet in scratch. So a very common token does not delay the others.
  * Several leaves: a block owns all rows of one token and some columns; runs climb the tree over
  * leaves; a leaf without the token is left out of it (its sum would be +0). Positions are the same
- * sums over rows t, T + t, 2 T + t, ...
+ * sums over rows t, T + t, 2 T + t, ...; where they begin anew in each document, rows are sorted by
+ * position as they are by token.
  *
  * Tokens outside the vocabulary are reported through the fault cells and sorted behind all others,
  * where they are not read. */
@@ -28,9 +29,17 @@ template <typename T> struct fwd_args {
     int64_t M, C, tokens_per_seq, V, past;
     int64_t first, vocab; /* wte holds tokens from first on, of this many */
     ls_piece piece;
+    const int32_t *start;
     ls_drop drop;
     ls_cuda_fault *faults;
 };
+
+/* The position of a row in its sequence, or in its document, where those have starts. */
+__device__ inline int64_t position_of(const ls_piece &piece, const int32_t *start, int64_t row,
+                                      int64_t T)
+{
+    return ls_position(piece, row % T) - (start ? start[row] : 0);
+}
 
 template <int VEC, typename T> __global__ void fwd_kernel(fwd_args<T> a)
 {
@@ -51,7 +60,7 @@ template <int VEC, typename T> __global__ void fwd_kernel(fwd_args<T> a)
         for (int k = 0; k < VEC; k++)
             x[k] = own ? x[k] : 0.0f;
         if (a.wpe) {
-            int64_t t = ls_position(a.piece, row % a.tokens_per_seq);
+            int64_t t = position_of(a.piece, a.start, row, a.tokens_per_seq);
             ls_load_run<VEC>(a.wpe + (a.past + t) * a.C + c, p);
 #pragma unroll
             for (int k = 0; k < VEC; k++)
@@ -82,6 +91,7 @@ template <typename T> static void fwd(ls_cuda_stream *s, const ls_embed_fwd *a)
                      a->first,
                      a->vocab ? a->vocab : a->V,
                      a->piece,
+                     a->start,
                      ls_drop_of(a->drop),
                      s->faults};
 
@@ -121,11 +131,12 @@ static int key_bits(int64_t V)
     return bits;
 }
 
+/* By keys below n, or n. */
 static cudaError_t sort(const sorted *k, size_t *bytes, void *memory, const ls_embed_bwd *a,
-                        cudaStream_t stream)
+                        int64_t n, cudaStream_t stream)
 {
     return cub::DeviceRadixSort::SortPairs(memory, *bytes, k->keys_in, k->keys, k->rows_in, k->rows,
-                                           (int)a->M, 0, key_bits(a->V), stream);
+                                           (int)a->M, 0, key_bits(n), stream);
 }
 
 static int64_t piece_bytes(const ls_embed_bwd *a)
@@ -138,7 +149,7 @@ int64_t ls_cuda_embed_scratch(const ls_embed_bwd *a)
     sorted none = {};
     size_t bytes = 0;
 
-    if (sort(&none, &bytes, NULL, a, NULL) != cudaSuccess) {
+    if (sort(&none, &bytes, NULL, a, ls_max_i64(a->V, a->positions), NULL) != cudaSuccess) {
         cudaGetLastError();
         bytes = (size_t)(a->M * 16 + LS_MIB); /* no device to ask: more than it takes */
     }
@@ -161,8 +172,23 @@ __global__ void keys_kernel(const int32_t *tokens, int64_t M, int64_t first, int
     rows[i] = (int32_t)i;
 }
 
-static ls_status sort_rows(ls_cuda_stream *s, const ls_embed_bwd *a, sorted *k)
+/* Positions of documents. */
+__global__ void position_keys_kernel(ls_piece piece, const int32_t *start, int64_t M, int64_t T,
+                                     uint32_t *keys, int32_t *rows)
 {
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+
+    if (i >= M)
+        return;
+    keys[i] = (uint32_t)position_of(piece, start, i, T);
+    rows[i] = (int32_t)i;
+}
+
+/* Rows by token, or by position. */
+static ls_status sort_rows(ls_cuda_stream *s, const ls_embed_bwd *a, bool positions, sorted *k)
+{
+    int64_t n = positions ? a->positions : a->V;
+    unsigned blocks = (unsigned)((a->M + THREADS - 1) / THREADS);
     int64_t room = ls_round_up(a->M * 4, 256);
     char *at = (char *)a->scratch;
     size_t bytes = 0;
@@ -173,23 +199,27 @@ static ls_status sort_rows(ls_cuda_stream *s, const ls_embed_bwd *a, sorted *k)
     k->rows = (int32_t *)(at + 3 * room);
     k->pieces = (float *)(at + 4 * room);
     k->memory = at + 4 * room + piece_bytes(a);
-    keys_kernel<<<(unsigned)((a->M + THREADS - 1) / THREADS), THREADS, 0, s->stream>>>(
-        a->tokens, a->M, a->first, a->V, a->vocab ? a->vocab : a->V, k->keys_in, k->rows_in,
-        s->faults);
-    cudaError_t error = sort(k, &bytes, NULL, a, s->stream);
+    if (positions)
+        position_keys_kernel<<<blocks, THREADS, 0, s->stream>>>(a->piece, a->start, a->M, a->T,
+                                                                k->keys_in, k->rows_in);
+    else
+        keys_kernel<<<blocks, THREADS, 0, s->stream>>>(a->tokens, a->M, a->first, a->V,
+                                                       a->vocab ? a->vocab : a->V, k->keys_in,
+                                                       k->rows_in, s->faults);
+    cudaError_t error = sort(k, &bytes, NULL, a, n, s->stream);
     if (error == cudaSuccess)
-        error = sort(k, &bytes, k->memory, a, s->stream);
-    return ls_cuda_ok(error, "sort tokens");
+        error = sort(k, &bytes, k->memory, a, n, s->stream);
+    return ls_cuda_ok(error, positions ? "sort positions" : "sort tokens");
 }
 
 /* --- sums ----------------------------------------------------------------------------------- */
 
 template <typename T> struct sum_args {
     const T *dy;
-    const uint32_t *keys; /* of sorted rows; NULL: positions */
+    const uint32_t *keys; /* of sorted rows; NULL: positions, whose rows lie T apart */
     const int32_t *rows;
     float *out;    /* dwte or dwpe */
-    float *pieces; /* of tokens with many rows; tokens only */
+    float *pieces; /* of keys with many rows */
     int64_t M, C, tokens_per_seq, V, leaf_rows;
     bool accumulate, many; /* many: more than one leaf */
     ls_piece piece;        /* positions: of token t of a sequence */
@@ -485,10 +515,10 @@ static void launch_sums(ls_cuda_stream *s, const sum_args<T> &g, int64_t lists)
     join_kernel<VEC, T><<<joins, COLUMNS, 0, s->stream>>>(g);
 }
 
-/* Gradients of tokens (k given) or of positions. */
+/* Gradients of n keys by which rows are sorted, tokens or positions of documents, in as many lists as
+ * there are rows; without k of positions whose rows lie T apart, n of them. */
 template <typename T>
-static void sums(ls_cuda_stream *s, const ls_embed_bwd *a, const sorted *k, int64_t lists,
-                 float *out)
+static void sums(ls_cuda_stream *s, const ls_embed_bwd *a, const sorted *k, int64_t n, float *out)
 {
     constexpr int VEC = ls_vec_of<T>::n;
     sum_args<T> g = {(const T *)a->dy,
@@ -499,7 +529,7 @@ static void sums(ls_cuda_stream *s, const ls_embed_bwd *a, const sorted *k, int6
                      a->M,
                      a->C,
                      a->T,
-                     a->V,
+                     n,
                      a->M / a->leaves,
                      a->accumulate,
                      a->leaves > 1,
@@ -507,16 +537,16 @@ static void sums(ls_cuda_stream *s, const ls_embed_bwd *a, const sorted *k, int6
                      ls_drop_of(a->drop)};
 
     if (a->C % VEC == 0 && ls_cuda_aligned(a->dy, 16))
-        launch_sums<VEC, T>(s, g, lists);
+        launch_sums<VEC, T>(s, g, k ? a->M : n);
     else
-        launch_sums<1, T>(s, g, lists);
+        launch_sums<1, T>(s, g, k ? a->M : n);
 }
 
-/* Positions at which no token of the call stands: all behind it, or, of a piece of sequences, all
- * that are then not summed. */
+/* Positions at which no token of the call stands: all behind it, or, of a piece of sequences and of
+ * documents, all that are then not summed. */
 static ls_status clear_positions(ls_cuda_stream *s, const ls_embed_bwd *a)
 {
-    int64_t first = a->piece.chunk ? 0 : a->T;
+    int64_t first = a->piece.chunk || a->start ? 0 : a->T;
 
     if (a->accumulate || !a->dwpe || a->positions <= first)
         return LS_OK;
@@ -530,7 +560,7 @@ template <typename T> static ls_status bwd(ls_cuda_stream *s, const ls_embed_bwd
 {
     sorted k = {};
     size_t vectors = (size_t)a->C * sizeof(float);
-    ls_status st = a->dwte ? sort_rows(s, a, &k) : LS_OK;
+    ls_status st = a->dwte ? sort_rows(s, a, false, &k) : LS_OK;
 
     if (st == LS_OK && !a->accumulate && a->dwte)
         st = ls_cuda_ok(cudaMemsetAsync(a->dwte, 0, (size_t)a->V * vectors, s->stream),
@@ -540,10 +570,15 @@ template <typename T> static ls_status bwd(ls_cuda_stream *s, const ls_embed_bwd
     if (st != LS_OK)
         return st;
     if (a->dwte)
-        sums<T>(s, a, &k, a->M, a->dwte);
-    if (a->dwpe)
+        sums<T>(s, a, &k, a->V, a->dwte);
+    if (a->dwpe && a->start) {
+        st = sort_rows(s, a, true, &k);
+        if (st == LS_OK)
+            sums<T>(s, a, &k, a->positions, a->dwpe);
+    } else if (a->dwpe) {
         sums<T>(s, a, NULL, ls_min_i64(a->T, a->M), a->dwpe);
-    return LS_OK;
+    }
+    return st;
 }
 
 void ls_cuda_embed_bwd(ls_stream *stream, const ls_embed_bwd *a)

@@ -76,6 +76,7 @@ static ls_status read_windows(const ls_eval *e, const ls_session *s, int64_t fir
     *windows_out = (ls_step_batch){.tokens = tokens,
                                    .targets = targets,
                                    .start = isolate ? start : NULL,
+                                   .restart = !s->progress.positions_run_on,
                                    .counted = ls_corpus_counted(targets, B * T)};
 out:
     return st;

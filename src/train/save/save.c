@@ -103,12 +103,19 @@ void ls_save_close(ls_session *s)
     ls_mem_free(s->snapshot.rows);
 }
 
+bool ls_save_positions_restart(const ls_session *s)
+{
+    return s->model.shape.positions > 0 && ls_corpus_isolates(s->data.corpus) &&
+           !s->progress.positions_run_on;
+}
+
 ls_ckpt_info ls_save_info(ls_session *s)
 {
     char scaler[LS_LOSS_SCALER_TEXT];
 
     ls_loss_scaler_write(&s->scaler, scaler);
-    snprintf(s->save.extra, sizeof s->save.extra, "%s%s", s->data.hash, scaler);
+    snprintf(s->save.extra, sizeof s->save.extra, "%s%s%s", s->data.hash,
+             ls_save_positions_restart(s) ? LS_SAVE_POSITIONS : "", scaler);
     return (ls_ckpt_info){.step = s->step_number,
                           .cursor = ls_ramp_samples(s->run, s->step_number),
                           .tokens = ls_ramp_samples(s->run, s->step_number) * s->model.shape.T,

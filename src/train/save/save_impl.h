@@ -50,6 +50,11 @@ ls_status ls_save_newest_step(const ls_ckpt_store *store, int64_t *step_out);
 /* A store learns of checkpoint.mirror. */
 ls_status ls_save_mirror(const ls_session *session, ls_ckpt_store *store);
 
+/* What manifests say of a run whose learned positions count from the beginning of each document; and
+ * whether this run is one. */
+#define LS_SAVE_POSITIONS " positions=document"
+bool ls_save_positions_restart(const ls_session *session);
+
 ls_ckpt_info ls_save_info(ls_session *session);
 
 /* Report that a save has ended, or came to nothing for the reason in this thread's record; after a

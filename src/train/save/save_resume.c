@@ -11,6 +11,7 @@
  * of another shape would give a poorer message. */
 #include "train/save/save_impl.h"
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "config/explain.h"
 #include "config/ramp.h"
@@ -135,6 +136,18 @@ out:
     return st;
 }
 
+/* A run goes on as it began: older versions counted learned positions on through the window. */
+static void take_positions(ls_session *s, const char *extra)
+{
+    if (!ls_save_positions_restart(s) || strstr(extra, LS_SAVE_POSITIONS))
+        return;
+    s->progress.positions_run_on = true;
+    ls_log(
+        LS_LOG_WARN,
+        "an older version began this run: positions go on counting from the beginning of each "
+        "window; those of a new run count from the beginning of each document, as generate does");
+}
+
 ls_status ls_save_resume(ls_session *s)
 {
     ls_ckpt_info info;
@@ -157,6 +170,7 @@ ls_status ls_save_resume(ls_session *s)
         goto out;
     }
     ls_signing_warn(s->run, &info);
+    take_positions(s, info.extra);
     LS_TRY(st, ls_loss_scaler_read(&s->scaler, info.extra), out);
     LS_TRY(st, ls_error_feedback_load(s, info.step), out);
     LS_TRY(st, ls_save_newest_step(s->save.store, &s->save.newest_step), out);

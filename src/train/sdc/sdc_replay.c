@@ -119,6 +119,7 @@ static ls_status compute(ls_session *s, const leaf_run *which, ls_hash *hash_out
                                .tokens = a->window,
                                .targets = a->window + a->tokens,
                                .start = a->isolate ? a->window + 2 * a->tokens : NULL,
+                               .restart = !s->progress.positions_run_on,
                                .B = which->count * s->run->batch.leaf,
                                .T = s->model.shape.T,
                                .dropout = true,

@@ -130,7 +130,9 @@ typedef struct ls_session_progress {
     ls_step_result last;    /* of the step before */
     double seconds;         /* that the run had trained then, since its ranks were started */
     int64_t nonfinite_step; /* that was done again because of it; -1: none */
-    int64_t met;            /* the step after which this rank last did what falls due */
+    bool positions_run_on; /* learned ones count from the window's beginning, not the document's, as
+                             * an older version began this run (save/save_resume.c) */
+    int64_t met;           /* the step after which this rank last did what falls due */
 } ls_session_progress;
 
 /* What lets a view go on with the state that ranks have in memory (train/replica). */
@@ -152,8 +154,10 @@ typedef struct ls_session_save {
     ls_ckpt_store *store;
     ls_ckpt_writer *writer;          /* NULL: saved only at the end */
     struct ls_sharded_save *sharded; /* each rank writes its part; NULL: the first writes all */
-    struct ls_commit_token *commit_token;          /* asked before a commit; NULL: no etcd to ask */
-    char extra[LS_HASH_HEX + LS_LOSS_SCALER_TEXT]; /* kept in manifests: data.hash, scaler */
+    struct ls_commit_token *commit_token; /* asked before a commit; NULL: no etcd to ask */
+    char
+        extra[LS_HASH_HEX + 32 + LS_LOSS_SCALER_TEXT]; /* kept in manifests: data.hash, what learned
+                                                         * positions count from, scaler */
     int64_t newest_step;  /* that had a manifest when resuming; above step_number: damaged ones */
     int64_t saved_step;   /* newest step known to be saved, -1: none */
     double slowest_s;     /* of the saves that this process made; 0: none */

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 #include "base/fault.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/time.h"
 #include "config/option.h"
@@ -125,6 +126,40 @@ ls_status ls_session_open_device(ls_session *s)
         LS_TRY(st, ls_stream_create(&s->gpu.side, s->device), out);
 out:
     return st;
+}
+
+/* In ordered mode no bit may depend on which rank computes what, so ranks on unlike CPUs multiply bf16
+ * matrices by the best way that all have. Of ways 0 (widened), 1 (AVX512_BF16), 2 (AMX):
+ *
+ *     rank 0   has 0 1 2, takes 2
+ *     rank 1   has 0 1,   takes 1        all have 0 1: rank 0 takes 1 too */
+ls_status ls_session_agree_on_bf16(ls_session *s)
+{
+    static const char *const names[LS_BF16_WAYS] = {[LS_BF16_WIDENED] = "widened to fp32",
+                                                    [LS_BF16_AVX512] = "by AVX512_BF16",
+                                                    [LS_BF16_AMX] = "by AMX"};
+    ls_bf16_way own = ls_kernel_bf16(s->kernels), way = LS_BF16_WAYS - 1;
+    double least[LS_BF16_WAYS + 2] = {[LS_BF16_WAYS] = own, [LS_BF16_WAYS + 1] = -(double)own};
+    ls_status st;
+
+    if (s->run->train.reduce != LS_REDUCE_ORDERED || s->run->precision != LS_PRECISION_BF16)
+        return LS_OK;
+    for (ls_bf16_way w = 0; w < LS_BF16_WAYS; w++)
+        least[w] = ls_kernel_bf16_has(s->kernels, w);
+    st = ls_blocking_reduce(s->args.comm, LS_COLL_MIN, LS_F64, least, LS_COUNT(least),
+                            ls_session_deadline());
+    double worst = least[LS_BF16_WAYS], best = -least[LS_BF16_WAYS + 1];
+    if (st != LS_OK || worst >= best)
+        return st;
+    while (least[way] < 1) /* all have the first */
+        way--;
+    if (ls_session_is_first(s))
+        ls_log(LS_LOG_WARN,
+               "ranks have unlike CPUs: all multiply bf16 matrices %s, which all can (the best of "
+               "them "
+               "%s), so that no bit depends on the rank",
+               names[way], names[(int)best]);
+    return ls_kernel_bf16_take(s->kernels, way);
 }
 
 /* Each rank reports which card it uses and how much of it is free, before any rank takes of it. */

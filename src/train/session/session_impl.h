@@ -58,6 +58,9 @@ ls_status ls_session_fit_run(ls_session *session, ls_memory_args *memory, int64_
 ls_status ls_session_check_device(ls_session *session);
 ls_status ls_session_open_device(ls_session *session);
 
+/* Ordered bf16: ranks on unlike CPUs take products that all have. By all ranks of a view. */
+ls_status ls_session_agree_on_bf16(ls_session *session);
+
 /* Each rank reports which card it uses and how much of it is free, before any rank takes of it; and
  * what that leaves for each. */
 ls_status ls_session_meet_cards(ls_session *session, const ls_device_info *info);

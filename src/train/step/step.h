@@ -59,6 +59,7 @@ typedef struct ls_step_args {
 typedef struct ls_step_batch {
     const int32_t *tokens, *targets; /* [sequences of the own leaves, T] */
     const int32_t *start;            /* likewise, or NULL */
+    bool restart;                    /* learned positions count from there (model/pass.h) */
     int64_t counted; /* targets of the whole batch that are not -1: the mean is over them; 0: all */
 } ls_step_batch;
 

@@ -50,6 +50,7 @@ void ls_step_copy_sequences(ls_step *s, const ls_step_batch *batch, int64_t firs
     int32_t *const to[3] = {s->tokens, s->targets, s->start};
 
     s->isolated = batch->start != NULL;
+    s->restart = batch->restart;
     for (int i = 0; i < 3; i++) {
         if (!from[i])
             continue;
@@ -103,6 +104,7 @@ ls_pass_call ls_step_call(ls_step *s, const ls_step_leaves *p, int buffer)
                           .tokens = s->tokens + at,
                           .targets = s->targets + at,
                           .start = s->isolated ? s->start + at : NULL,
+                          .restart = s->restart,
                           .B = p->count * calls->leaf,
                           .T = T,
                           .dropout = true,
@@ -172,6 +174,7 @@ ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequ
                                    .tokens = step->tokens,
                                    .targets = step->targets,
                                    .start = step->isolated ? step->start : NULL,
+                                   .restart = windows->restart,
                                    .B = B,
                                    .T = T,
                                    .leaves = 1,

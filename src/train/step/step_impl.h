@@ -196,7 +196,8 @@ struct ls_step {
     ls_status status;     /* of what is exchanged inside of a pass, */
     ls_err_record why;    /* unless it is LS_OK */
     bool nan_injected;    /* for tests: a NaN is put into the gradient */
-    bool isolated;        /* the batch on the device has document starts */
+    bool isolated;        /* the batch on the device has document starts, */
+    bool restart;         /* from which learned positions count */
     int64_t counted;      /* targets of the batch */
     double loss_scale;
     bool has_losses; /* this rank has the head */

@@ -3,7 +3,8 @@
  * The gradient of a token's vector is a sum over the rows where the token stands. Rows are sorted
  * by token first (counting sort, so each token's rows stay in order); then a task owns some tokens
  * and columns, and is the only one to write there: no atomic adds, no order that depends on threads. The
- * gradient of position t is the same sum over rows t, T + t, 2 T + t ...
+ * gradient of position t is the same sum over rows t, T + t, 2 T + t ...; where positions begin anew
+ * in each document, rows are sorted by position as they are by token.
  *
  * Leaf sums start from +0 and are therefore never -0, so a leaf without the token may be left out
  * of the tree instead of adding its zero. Example, token in rows of leaves 0, 2 and 3 of 4:
@@ -22,7 +23,7 @@ enum { PARTS = LS_TILE / LS_LANES, DEEPEST = 40 };
 LS_INLINE void fwd_row(const ls_dtype type, const ls_embed_fwd *a, const ls_drop *drop, int64_t row)
 {
     int64_t C = a->C, token = a->tokens[row] - a->first;
-    int64_t p = (a->past + ls_piece_position(&a->piece, row % a->T)) * C;
+    int64_t p = (a->past + ls_embed_position(&a->piece, a->start, row, a->T)) * C;
     bool here = token >= 0 && token < a->V; /* else another rank has it */
     const void *wte = a->wte, *wpe = a->wpe;
     void *y = a->y;
@@ -191,7 +192,8 @@ static void sum_row(const ls_embed_bwd *a, const ls_drop *drop, const row_list *
 
 typedef struct bwd {
     ls_embed_bwd a;
-    const int32_t *start, *rows; /* of each token; rows by token */
+    const int32_t *start, *rows; /* of each token, then of each position; rows in that order. NULL:
+                                  * positions lie T rows apart */
     int64_t blocks, cuts;        /* tasks by tokens (or positions) and by columns */
     int64_t width;               /* columns per cut, a multiple of LS_TILE */
 } bwd;
@@ -233,40 +235,47 @@ static void dwpe_task(void *context, int64_t index, int worker)
 
     (void)worker;
     for (int64_t t = first; t < end; t++) {
-        int64_t row = row_at(a, t);
+        int64_t row = b->start ? 0 : row_at(a, t);
         row_list list = {.first = row, .count = row < a->T ? a->M / a->T : 0};
+        if (b->start)
+            list =
+                (row_list){.rows = b->rows + b->start[t], .count = b->start[t + 1] - b->start[t]};
         sum_row(a, &drop, &list, 0, a->C, a->dwpe + t * a->C);
     }
 }
 
-/* The row of dwte that gets row i; V: none here. */
-static int64_t place_of(const ls_embed_bwd *a, int64_t i)
+/* The row of dwte, or of dwpe, that gets row i; -1: none here. */
+static int64_t place_of(const ls_embed_bwd *a, bool positions, int64_t i)
 {
     int64_t token = a->tokens[i] - a->first;
 
-    return token >= 0 && token < a->V ? token : a->V;
+    if (positions)
+        return ls_embed_position(&a->piece, a->start, i, a->T);
+    return token >= 0 && token < a->V ? token : -1;
 }
 
-/* Counting sort: start[v] .. start[v + 1] are the places in rows of token v, in order. */
-static void sort_rows(const ls_embed_bwd *a, int32_t *start, int32_t *rows)
+/* Counting sort: start[v] .. start[v + 1] are the places in rows of token, or position, v, in order. */
+static void sort_rows(const ls_embed_bwd *a, bool positions, int32_t *start, int32_t *rows)
 {
-    memset(start, 0, (size_t)(a->V + 1) * sizeof *start);
+    int64_t n = positions ? a->positions : a->V;
+
+    memset(start, 0, (size_t)(n + 1) * sizeof *start);
     for (int64_t i = 0; i < a->M; i++)
-        if (place_of(a, i) < a->V)
-            start[place_of(a, i) + 1]++;
-    for (int64_t v = 0; v < a->V; v++)
+        if (place_of(a, positions, i) >= 0)
+            start[place_of(a, positions, i) + 1]++;
+    for (int64_t v = 0; v < n; v++)
         start[v + 1] += start[v];
     for (int64_t i = 0; i < a->M; i++)
-        if (place_of(a, i) < a->V)
-            rows[start[place_of(a, i)]++] = (int32_t)i;
+        if (place_of(a, positions, i) >= 0)
+            rows[start[place_of(a, positions, i)]++] = (int32_t)i;
     /* Now start[v] is the end of v, that is the start of v + 1. */
-    memmove(start + 1, start, (size_t)a->V * sizeof *start);
+    memmove(start + 1, start, (size_t)n * sizeof *start);
     start[0] = 0;
 }
 
 void LS_ISA_NAME(ls_embed_bwd_row)(ls_stream *stream, const ls_embed_bwd *a)
 {
-    int32_t *start = a->scratch, *rows = start + a->V + 1;
+    int32_t *start = a->scratch, *rows = start + ls_max_i64(a->V, a->positions) + 1;
     /* A large vocabulary has tasks enough, and whole rows are quicker to clear; a small one has a
      * few tokens that make most of the work, so columns are shared out as well. Little work is one
      * task. */
@@ -283,12 +292,16 @@ void LS_ISA_NAME(ls_embed_bwd_row)(ls_stream *stream, const ls_embed_bwd *a)
     if (!ls_embed_check_tokens(stream, a->tokens, a->M, a->vocab ? a->vocab : a->V))
         return;
     if (a->dwte) {
-        sort_rows(a, start, rows);
+        sort_rows(a, false, start, rows);
         b.cuts = (a->C + width - 1) / width;
         b.blocks = little ? 1 : ls_min_i64(a->V, 64);
         ls_pool_run(ls_stream_pool(stream), dwte_task, &b, b.blocks * b.cuts);
     }
     if (a->dwpe) {
+        if (a->start)
+            sort_rows(a, true, start, rows);
+        else
+            b.start = NULL;
         b.blocks = little ? 1 : ls_min_i64(a->positions, 64);
         ls_pool_run(ls_stream_pool(stream), dwpe_task, &b, b.blocks);
     }
