@@ -86,6 +86,9 @@ static void show_run(const ls_event_start *e)
     if (e->warmup_written > 0)
         printf(" (train.warmup: %lld is longer than the run)", (long long)e->warmup_written);
     printf("\n");
+    if (e->epochs > 0)
+        printf("        %g epoch%s of %lld sequences: %lld steps\n", e->epochs,
+               e->epochs > 1 ? "s" : "", (long long)e->windows, (long long)e->total_steps);
 }
 
 static void show_place(const ls_event_start *e)

@@ -211,6 +211,11 @@ const ls_option ls_options[] = {
         .when_auto = "1000 when no other end is set, otherwise 0"),
     INT(train.tokens, FREE, "0", 0, LS_OPTION_BIG,
         "Stop after this many training tokens; 0: no such limit.", .unit = "tokens"),
+    FLOAT(
+        train.epochs, FREE, "0", 0, 1e6,
+        "Stop after this many passes over the training text, rounded up to whole steps; the first "
+        "lines of the run say how many. Instead of train.steps and train.tokens. 0: no such limit.",
+        .unit = "epochs"),
     DURATION(train.seconds, FREE, "0", 0, HUGE_VAL,
              "Stop after this much training time; 0: no such limit.", .unit = "seconds"),
     FLOAT(train.target_loss, FREE, "0", 0, HUGE_VAL,

@@ -462,7 +462,8 @@ static const char *reason_to_stop(const loop *l)
     if (l->stop)
         return "interrupt";
     if (s->progress.total_steps && s->step_number >= s->progress.total_steps)
-        return run->train.tokens && (!run->train.steps || s->step_number < run->train.steps)
+        return run->train.epochs > 0 ? "epochs"
+               : run->train.tokens && (!run->train.steps || s->step_number < run->train.steps)
                    ? "tokens"
                    : "steps";
     if (l->time_over)

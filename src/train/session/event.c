@@ -56,6 +56,9 @@ static void put_start(ls_json *j, const ls_event_start *e)
         ls_json_put_int(j, "loaded_most_bytes", e->loaded_most);
     }
     ls_json_put_int(j, "total_steps", e->total_steps);
+    ls_json_put_int(j, "epoch_sequences", e->windows);
+    if (e->epochs > 0)
+        ls_json_put_num(j, "epochs", e->epochs);
     ls_json_key(j, "ledger");
     ls_json_open(j, '{');
     for (int i = 0; i < e->ledger->count; i++)

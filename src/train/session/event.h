@@ -63,6 +63,8 @@ typedef struct ls_event_start {
     double loaded_s;             /* in this time; 0: it was in memory */
     int64_t loaded_most;         /* bytes that the rank which read most of it did */
     int64_t total_steps;         /* 0: no limit on steps */
+    double epochs;               /* that they are, as train.epochs says; 0: it does not */
+    int64_t windows;             /* sequences of an epoch */
     const ls_ledger *ledger;
 } ls_event_start;
 
@@ -182,7 +184,8 @@ typedef struct ls_event_summary {
     int64_t buddy_bytes;        /* that the first rank sent to its buddy since ranks were last
                                  * lost; 0: it has none */
     const char *weights_hash;
-    const char *stopped_by; /* "steps", "tokens", "seconds", "target_loss", "interrupt", "done" */
+    const char *stopped_by; /* "steps", "tokens", "epochs", "seconds", "target_loss", "interrupt",
+                             * "done" */
 } ls_event_summary;
 
 typedef struct ls_event {

@@ -146,6 +146,8 @@ static void emit_start(ls_session *s)
                                           .loaded_s = s->loaded.read.seconds,
                                           .loaded_most = s->loaded.most_bytes,
                                           .total_steps = s->progress.total_steps,
+                                          .epochs = s->run->train.epochs,
+                                          .windows = s->data.windows,
                                           .ledger = &s->ledger}});
 }
 
