@@ -278,6 +278,21 @@ static void show_step(ls_progress *p, const ls_event_step *e)
     fflush(stdout);
 }
 
+/* Where the lowest loss is looked for: how this one stands to it. */
+static void show_best(const ls_event_eval *e)
+{
+    if (e->best_step < 0)
+        return;
+    if (e->best_step == e->step) {
+        printf(", the best so far");
+        return;
+    }
+    printf(", the best is that of step %lld", (long long)e->best_step);
+    if (e->patience > 0)
+        printf(" (%lld of %lld evaluations without a better one)", (long long)e->since_best,
+               (long long)e->patience);
+}
+
 /* On a line of its own, which stays. */
 static void show_eval(ls_progress *p, const ls_event_eval *e)
 {
@@ -290,6 +305,7 @@ static void show_eval(ls_progress *p, const ls_event_eval *e)
         printf("validation after step %lld: loss %s", (long long)e->step, loss);
         if (!isnan(p->val_loss))
             printf(" (before: %s)", before);
+        show_best(e);
         printf("\n");
     }
     p->val_loss = e->val_loss;
@@ -352,6 +368,9 @@ static void show_summary(const ls_event_summary *e)
         printf(fabs(e->val_loss) < 1000 ? ", validation loss %.4f" : ", validation loss %.4g",
                e->val_loss);
     printf("\n");
+    if (strcmp(e->stopped_by, "patience") == 0)
+        printf("        stopped early: %lld evaluation%s without a better validation loss\n",
+               (long long)e->patience, e->patience == 1 ? "" : "s");
     if (e->steps_here > 0)
         printf("speed   %s tok/s (%s); %lld step%s in %s, the first after %.2f s\n", speed,
                e->is_mean ? "mean" : "median", (long long)e->steps_here,
@@ -379,6 +398,9 @@ static void show_summary(const ls_event_summary *e)
         printf("energy  %.1f kJ, %.0f W on average, %.3g mJ per token\n", e->energy_j / 1e3,
                e->power_w, 1e3 * e->joules_per_token);
     printf("weights %s\n", e->weights_hash);
+    if (e->best)
+        printf("best    step %lld, validation loss %.4f: `lineshaft generate %s`\n",
+               (long long)e->best_step, e->best_loss, e->best);
     fflush(stdout);
 }
 

@@ -700,16 +700,33 @@ static ls_status check_sources(const ls_run *run)
     return LS_OK;
 }
 
+/* What the validation loss decides needs evaluations. */
+static ls_status check_validation(const ls_run *run)
+{
+    static const char measured[] = "without validation text the loss cannot be measured";
+    bool none = run->data.validation == 0, never = run->eval.every == 0;
+    bool target = run->train.target_loss > 0, patience = run->train.patience > 0;
+    bool best = run->checkpoint.best == LS_KEEP_BEST_ON;
+    const ls_check_row rows[] = {
+        {target && none, "train.target_loss", "data.validation", measured},
+        {target && never, "train.target_loss", "eval.every",
+         "validation during the run checks the target"},
+        {patience && none, "train.patience", "data.validation", measured},
+        {patience && never, "train.patience", "eval.every", "it counts validations during the run"},
+        {best && none, "checkpoint.best", "data.validation", measured},
+        {best && never, "checkpoint.best", "eval.every",
+         "validation during the run finds the best checkpoint"},
+    };
+
+    return ls_check_rows(run, rows, LS_COUNT(rows));
+}
+
 static ls_status check_end(const ls_run *run)
 {
-    ls_status st;
+    ls_status st = check_validation(run);
 
-    if (run->train.target_loss > 0 && run->data.validation == 0)
-        return ls_check_clash(run, "train.target_loss", "data.validation",
-                              "without validation text the loss cannot be measured");
-    if (run->train.target_loss > 0 && run->eval.every == 0)
-        return ls_check_clash(run, "train.target_loss", "eval.every",
-                              "validation during the run checks the target");
+    if (st != LS_OK)
+        return st;
     if (run->train.steps == 0 && !has_other_end(run)) {
         st = ls_fail(LS_EUSAGE, "%s: train.steps is 0 and no other end of the run is set",
                      ls_check_origin(run, "train.steps")->where);

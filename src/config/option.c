@@ -220,6 +220,11 @@ const ls_option ls_options[] = {
              "Stop after this much training time; 0: no such limit.", .unit = "seconds"),
     FLOAT(train.target_loss, FREE, "0", 0, HUGE_VAL,
           "Stop when the validation loss is at or below this; 0: no such limit."),
+    INT(train.patience, FREE, "0", 0, 1000000,
+        "Early stopping: stop when this many evaluations (eval.every) in a row have not lowered "
+        "the "
+        "validation loss; 0: never. A resumed run goes on counting.",
+        .unit = "evaluations"),
     FLOAT(train.lr, FIXED, "auto", 0, 100, "Peak learning rate.", .above = true,
           .when_auto = "1e-3, for lion 1e-4, for sgd 0.1"),
     FLOAT(train.min_lr, FIXED, "auto", 0, 100, "Final learning rate of the schedule.",
@@ -500,6 +505,12 @@ const ls_option ls_options[] = {
         "Checkpoints of steps that are multiples of this are kept for good, besides the newest; 0: "
         "none.",
         .unit = "steps"),
+    ENUM(checkpoint.best, FREE, "auto",
+         "Whether the checkpoint of the lowest validation loss is kept for good, besides the "
+         "newest: "
+         "each evaluation that finds a lower one saves. It is named by \"best\" in the run folder, "
+         "as in `lineshaft generate runs/demo/best`. auto: with train.patience.",
+         .names = {"auto", "true", "false"}),
     STRING(checkpoint.mirror, FREE, "",
            "A second folder, best on another disk: every checkpoint is copied there after it is "
            "saved, and a damaged or missing part of a checkpoint is restored from there. Empty: "

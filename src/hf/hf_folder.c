@@ -136,7 +136,7 @@ static ls_status locate(const ls_hf_folder *f, ls_str *dir_out, int64_t *step_ou
     st = ls_file_exists(f->path) ? ls_fail(LS_EUSAGE, "there is no model in \"%s\"", f->path)
                                  : ls_fail(LS_EUSAGE, "there is no \"%s\"", f->path);
     ls_err_hint("Give a Hugging Face folder (config.json and model.safetensors), a run folder, its "
-                "checkpoints folder or one manifest (step-*.json).");
+                "checkpoints folder, \"best\" in one of them, or one manifest (step-*.json).");
     return st;
 }
 
@@ -157,6 +157,8 @@ static ls_status open_ours(ls_hf_folder *f, int64_t step, const char *key)
     if (key)
         LS_TRY(st, ls_ckpt_use_key(f->store, key, false), out);
     LS_TRY(st, ls_ckpt_find(f->store, f->step, &f->ckpt, NULL), out);
+    if (f->step == LS_CKPT_BEST)
+        f->step = ls_ckpt_about(f->ckpt)->step;
     if (!f->ckpt) {
         st = ls_fail(LS_EUSAGE, "there is no checkpoint in \"%s\"", f->path);
         ls_err_hint("Train one first: lineshaft train RUN.");

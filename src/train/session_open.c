@@ -343,7 +343,8 @@ static void init(ls_session *s, const ls_session_args *args)
                       .progress.nonfinite_step = -1,
                       .progress.total_steps = ls_check_horizon(args->run),
                       .progress.loss = (double)NAN,
-                      .progress.val_loss = (double)NAN};
+                      .progress.val_loss = (double)NAN,
+                      .progress.best = {.step = -1, .judged = -1}};
     if (!args->rejoin)
         s->args.view.plan.base = -1;
     s->args.fresh = args->fresh && !args->view.begun;
@@ -393,6 +394,7 @@ static void forget_progress(ls_session *s)
     s->step_number = 0;
     s->save.saved_step = s->save.newest_step = s->progress.nonfinite_step = -1;
     s->progress.loss = s->progress.val_loss = (double)NAN;
+    s->progress.best = (ls_session_best){.step = -1, .judged = -1};
 }
 
 ls_status ls_session_regroup(ls_session *s)

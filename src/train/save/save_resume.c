@@ -15,6 +15,7 @@
 #include "config/explain.h"
 #include "config/ramp.h"
 #include "config/runfile.h"
+#include "train/save/best_loss.h"
 #include "train/save/error_feedback.h"
 #include "train/save/sharded_save.h"
 #include "train/save/signing.h"
@@ -157,6 +158,7 @@ ls_status ls_save_resume(ls_session *s)
         goto out;
     }
     ls_signing_warn(s->run, &info);
+    LS_TRY(st, ls_best_loss_read(&s->progress.best, info.extra), out);
     LS_TRY(st, ls_loss_scaler_read(&s->scaler, info.extra), out);
     LS_TRY(st, ls_error_feedback_load(s, info.step), out);
     LS_TRY(st, ls_save_newest_step(s->save.store, &s->save.newest_step), out);

@@ -92,6 +92,9 @@ typedef struct ls_event_step {
 typedef struct ls_event_eval {
     int64_t step, sequences;
     double val_loss;
+    int64_t best_step;  /* of the lowest so far; -1: it is not looked for */
+    int64_t since_best; /* evaluations since then */
+    int64_t patience;   /* after so many the run ends; 0: never */
 } ls_event_eval;
 
 typedef struct ls_event_sample {
@@ -184,8 +187,12 @@ typedef struct ls_event_summary {
     int64_t buddy_bytes;        /* that the first rank sent to its buddy since ranks were last
                                  * lost; 0: it has none */
     const char *weights_hash;
-    const char *stopped_by; /* "steps", "tokens", "epochs", "seconds", "target_loss", "interrupt",
-                             * "done" */
+    const char *best; /* path of the best checkpoint; NULL: none is kept */
+    int64_t best_step;
+    double best_loss;       /* its validation loss */
+    int64_t patience;       /* train.patience */
+    const char *stopped_by; /* "steps", "tokens", "epochs", "seconds", "target_loss", "patience",
+                             * "interrupt", "done" */
 } ls_event_summary;
 
 typedef struct ls_event {
