@@ -56,18 +56,20 @@ typedef enum ls_ckpt_trust {
 
 /* What a manifest holds besides tensors. Strings may be NULL when saving (stored as ""). */
 typedef struct ls_ckpt_info {
-    int64_t step;          /* finished steps; 0 to 9,999,999,999 */
-    int64_t cursor;        /* position in the data order */
-    int64_t tokens;        /* seen so far */
-    int64_t generation;    /* of the group of workers that wrote it; 0 for one process */
-    uint64_t seed;         /* of the run */
-    double loss;           /* last training loss; NaN: not known */
-    double val_loss;       /* last validation loss; NaN: not known */
-    const char *run_name;  /* */
-    const char *mesh;      /* the mesh, for people: "dp=1" */
-    const char *config;    /* the resolved run file, any text */
-    const char *extra;     /* the caller's own state, any text */
-    bool best;             /* it has the lowest validation loss so far; never pruned */
+    int64_t step;         /* finished steps; 0 to 9,999,999,999 */
+    int64_t cursor;       /* position in the data order */
+    int64_t tokens;       /* seen so far */
+    int64_t generation;   /* of the group of workers that wrote it; 0 for one process */
+    uint64_t seed;        /* of the run */
+    double loss;          /* last training loss; NaN: not known */
+    double val_loss;      /* last validation loss; NaN: not known */
+    const char *run_name; /* */
+    const char *mesh;     /* the mesh, for people: "dp=1" */
+    const char *config;   /* the resolved run file, any text */
+    const char *extra;    /* the caller's own state, any text */
+    const char
+        *lineage; /* where the weights come from, for people: a line each; "": a fresh start */
+    bool best;    /* it has the lowest validation loss so far; never pruned */
     char weights_hash[33]; /* of the logical parameters; computed by save when empty */
     /* Set by reading only. */
     int64_t time_s;      /* when it was saved, seconds since 1970 */

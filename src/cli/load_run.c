@@ -18,14 +18,25 @@ const char ls_load_run_demo[] =
     "checkpoint: {every: 400, keep: 2}\n"
     "eval: {every: 200, sequences: 64, sample: \"Once upon a time\", sample_tokens: 240}\n";
 
+/* Values of a flag that may be given several times; returns how many. */
+static int all_of(const ls_args *args, const char *flag, const char **values, int most)
+{
+    int n = 0;
+
+    while (n < most && (values[n] = ls_args_nth(args, flag, n)) != NULL)
+        n++;
+    return n;
+}
+
 ls_status ls_load_run_run(ls_run *run, const ls_args *args, const char *path)
 {
-    const char *sets[LS_COUNT(args->given)];
-    ls_runfile_source source = {.path = path, .sets = sets};
+    enum { MOST = (int)LS_COUNT(args->given) };
+    const char *sets[MOST], *overrides[MOST];
+    ls_runfile_source source = {.path = path, .sets = sets, .overrides = overrides};
 
-    while (source.n_sets < (int)LS_COUNT(sets) &&
-           (sets[source.n_sets] = ls_args_nth(args, "set", source.n_sets)) != NULL)
-        source.n_sets++;
+    source.n_sets = all_of(args, "set", sets, MOST);
+    if (ls_args_knows(args, "override"))
+        source.n_overrides = all_of(args, "override", overrides, MOST);
     if (!path) {
         source.text = ls_load_run_demo;
         source.len = strlen(ls_load_run_demo);

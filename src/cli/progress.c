@@ -151,6 +151,8 @@ static void show_start(ls_progress *p, const ls_event_start *e)
     show_memory(p, e->ledger);
     if (e->first_step > 0)
         printf("resumed after step %lld\n", (long long)e->first_step);
+    if (*e->overridden)
+        printf("        with --override: %s\n", e->overridden);
     if (p->term.cursor) { /* a first step may take long: show that it is under way */
         printf("step %lld is under way", (long long)e->first_step + 1);
         p->drawn = true;

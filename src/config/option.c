@@ -54,8 +54,8 @@ const int ls_option_section_count = (int)LS_COUNT(ls_option_sections);
 /* What a run that resumes may have instead. */
 #define FREE LS_OPTION_FREE
 #define FIXED LS_OPTION_FIXED
-#define ON_WORD LS_OPTION_ON_WORD
-#define REQUIRED NULL /* in place of a default */
+#define ON_WORD LS_OPTION_ON_WORD /* with --override */
+#define REQUIRED NULL             /* in place of a default */
 
 const ls_option ls_options[] = {
     STRING(name, FREE, "auto", "Name of the run; it becomes the name of the run folder.",
@@ -107,7 +107,7 @@ const ls_option ls_options[] = {
     BOOL(model.experts_norm, FIXED, "true",
          "Whether the weights of a token's experts are divided by their sum; false for qwen3_moe "
          "and olmoe only."),
-    FLOAT(model.dropout, FIXED, "0", 0, 1,
+    FLOAT(model.dropout, ON_WORD, "0", 0, 1,
           "Share of activations set to zero while training, which keeps a model from memorising a "
           "small text.",
           .below = true),
@@ -225,19 +225,19 @@ const ls_option ls_options[] = {
         "the "
         "validation loss; 0: never. A resumed run goes on counting.",
         .unit = "evaluations"),
-    FLOAT(train.lr, FIXED, "auto", 0, 100, "Peak learning rate.", .above = true,
+    FLOAT(train.lr, ON_WORD, "auto", 0, 100, "Peak learning rate.", .above = true,
           .when_auto = "1e-3, for lion 1e-4, for sgd 0.1"),
-    FLOAT(train.min_lr, FIXED, "auto", 0, 100, "Final learning rate of the schedule.",
+    FLOAT(train.min_lr, ON_WORD, "auto", 0, 100, "Final learning rate of the schedule.",
           .when_auto = "a tenth of train.lr"),
-    ENUM(train.lr_rule, FIXED, "none",
+    ENUM(train.lr_rule, ON_WORD, "none",
          "How train.lr and train.min_lr follow the batch. linear: times batch.sequences / "
          "train.lr_base_batch; sqrt: times the square root of that; none: as written.",
          .names = {"none", "linear", "sqrt"}),
-    INT(train.lr_base_batch, FIXED, "0", 0, 1048576,
+    INT(train.lr_base_batch, ON_WORD, "0", 0, 1048576,
         "Batch for which train.lr was chosen, in sequences; train.lr_rule scales it to "
         "batch.sequences. 0: none.",
         .unit = "sequences"),
-    ENUM(train.schedule, FIXED, "cosine",
+    ENUM(train.schedule, ON_WORD, "cosine",
          "Course of the learning rate after warm-up. wsd stays at the peak and falls in the last "
          "train.decay steps.",
          .names = {"constant", "linear", "cosine", "wsd"}),
@@ -250,32 +250,32 @@ const ls_option ls_options[] = {
     ENUM(train.optimizer, FIXED, "adamw",
          "Rule that changes the weights." LS_OPTIMIZERS(OPTIMIZER_DOC),
          .names = {LS_OPTIMIZERS(OPTIMIZER_NAME)}),
-    FLOAT(train.beta1, FIXED, "0.9", 0, 1,
+    FLOAT(train.beta1, ON_WORD, "0.9", 0, 1,
           "Decay of AdamW's mean of gradients; of the mean whose sign Lion takes.", .below = true),
-    FLOAT(train.beta2, FIXED, "auto", 0, 1,
+    FLOAT(train.beta2, ON_WORD, "auto", 0, 1,
           "Decay of AdamW's mean of squared gradients, and of the mean that Lion keeps.",
           .below = true, .when_auto = "0.95, for lion 0.99"),
-    FLOAT(train.eps, FIXED, "1e-8", 0, 1, "Added to AdamW's divisor.", .above = true),
-    FLOAT(train.weight_decay, FIXED, "auto", 0, 100,
+    FLOAT(train.eps, ON_WORD, "1e-8", 0, 1, "Added to AdamW's divisor.", .above = true),
+    FLOAT(train.weight_decay, ON_WORD, "auto", 0, 100,
           "Pull of matrices towards zero; biases and norms are spared.",
           .when_auto = "0.1, for lion 1, for sgd 0"),
     FLOAT(
-        train.momentum, FIXED, "auto", 0, 1,
+        train.momentum, ON_WORD, "auto", 0, 1,
         "Decay of Muon's mean of gradients, for the matrices of blocks, and of SGD's sum of them.",
         .below = true, .when_auto = "0.95, for sgd 0.9"),
-    BOOL(train.nesterov, FIXED, "true",
+    BOOL(train.nesterov, ON_WORD, "true",
          "With sgd: step along the sum of gradients as it will be after the next one (Nesterov), "
          "not as it is."),
-    FLOAT(train.adamw_lr, FIXED, "0", 0, 100,
+    FLOAT(train.adamw_lr, ON_WORD, "0", 0, 100,
           "With muon: highest learning rate of embeddings, head, norms and biases, which AdamW "
           "updates; it takes the course of train.lr. 0: the same as train.lr."),
-    FLOAT(train.clip, FIXED, "1.0", 0, HUGE_VAL,
+    FLOAT(train.clip, ON_WORD, "1.0", 0, HUGE_VAL,
           "Largest norm of the whole gradient; a longer gradient is scaled down. 0: off."),
-    FLOAT(train.balance_loss, FIXED, "0.001", 0, 10,
+    FLOAT(train.balance_loss, ON_WORD, "0.001", 0, 10,
           "Mixtures of experts: weight, in each layer, of the loss that spreads the tokens of a "
           "sequence evenly over experts; the loss of a token has weight 1. The loss that is shown "
           "leaves it out."),
-    FLOAT(train.z_loss, FIXED, "0", 0, 10,
+    FLOAT(train.z_loss, ON_WORD, "0", 0, 10,
           "Mixtures of experts: weight, in each layer, of the loss that keeps the router's logits "
           "small; the loss of a token has weight 1. The loss that is shown leaves it out."),
     INT(train.seed, FIXED, "1", 0, LS_OPTION_BIG,

@@ -350,6 +350,8 @@ static void init(ls_session *s, const ls_session_args *args)
     s->args.fresh = args->fresh && !args->view.begun;
     ls_str_init(&s->folder.config);
     ls_str_init(&s->folder.line);
+    ls_str_init(&s->save.lineage);
+    ls_str_init(&s->save.overridden);
     ls_loss_scaler_init(&s->scaler, s->run);
 }
 
@@ -442,5 +444,7 @@ void ls_session_close(ls_session *s)
     ls_run_folder_leave(s);
     ls_str_release(&s->folder.config);
     ls_str_release(&s->folder.line);
+    ls_str_release(&s->save.lineage);
+    ls_str_release(&s->save.overridden);
     *s = (ls_session){.folder.lock_fd = -1, .folder.events_fd = -1};
 }

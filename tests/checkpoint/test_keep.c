@@ -139,6 +139,7 @@ static void save_best(sample *s, int step)
     ls_ckpt_info info = sample_info(step);
 
     info.best = true;
+    info.lineage = "from a, step 3";
     LS_CHECK_OK(ls_ckpt_open(&store, "c", true));
     LS_CHECK_OK(ls_ckpt_save(store, &info, s->tensors, s->n, NULL));
     ls_ckpt_close(store);
@@ -159,6 +160,7 @@ static int64_t best_by(const char *path)
     LS_CHECK_OK(ls_ckpt_find(store, step, &ckpt, NULL));
     step = ls_ckpt_about(ckpt)->step;
     LS_CHECK(ls_ckpt_about(ckpt)->best);
+    LS_CHECK_STR(ls_ckpt_about(ckpt)->lineage, "from a, step 3");
     ls_ckpt_free(ckpt);
     ls_ckpt_close(store);
     ls_str_release(&dir);

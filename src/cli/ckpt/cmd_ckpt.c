@@ -162,6 +162,7 @@ static void list_json(ls_json *json, int64_t step, const ls_ckpt *ckpt, bool pin
         ls_json_put_num(json, "val_loss", info->val_loss);
         ls_json_put_str(json, "weights_hash", info->weights_hash);
         ls_json_put_bool(json, "best", info->best);
+        ls_json_put_str(json, "lineage", info->lineage);
         ls_json_put_str(json, "signature", ls_cmd_ckpt_trust(info->trust));
     } else {
         ls_json_put_str(json, "reason", ls_err_last()->text);
@@ -402,12 +403,14 @@ static const ls_command list = {
     .name = "list",
     .summary = "show the checkpoints of a run",
     .arguments = "DIR",
-    .about = "One line per checkpoint: step, when it was saved (UTC), its size, how much of that "
-             "was written by this save and how much was reused from earlier checkpoints, tokens "
-             "seen, loss (validation loss where there is one), whether it looks whole, and whether "
-             "it is signed and pinned. This checks each manifest's hash (with --key its signature, "
-             "too) and the sizes of its objects; \"ckpt verify\" reads every byte.\n\n"
-             "DIR is a run folder, its checkpoints folder, or one step-*.json file.",
+    .about =
+        "One line per checkpoint: step, when it was saved (UTC), its size, how much of that "
+        "was written by this save and how much was reused from earlier checkpoints, tokens "
+        "seen, loss (validation loss where there is one), whether it looks whole, and whether "
+        "it is signed and pinned. This checks each manifest's hash (with --key its signature, "
+        "too) and the sizes of its objects; \"ckpt verify\" reads every byte.\n\n"
+        "DIR is a run folder, its checkpoints folder, \"best\" in one of them, or one step-*.json "
+        "file.",
     .examples = "lineshaft ckpt list runs/demo         # a table\n"
                 "lineshaft ckpt list runs/demo --json  # for programs\n",
     .flags = list_flags,
@@ -418,13 +421,15 @@ static const ls_command verify = {
     .name = "verify",
     .summary = "read every byte of checkpoints and compare checksums",
     .arguments = "DIR",
-    .about = "Reads each object of each checkpoint, compares every block with its checksum and the "
-             "whole with its name, and checks that it holds the tensors that the manifest lists. "
-             "Damage is shown with the object's file and the tensors in it; the exit code is then "
-             "4. Each manifest carries its own hash and that of the one before it: verify shows "
-             "which one it follows, or that it is gone. Nothing is changed. Hashes find damage; "
-             "only --key finds deliberate changes.\n\n"
-             "DIR is a run folder, its checkpoints folder, or one step-*.json file.",
+    .about =
+        "Reads each object of each checkpoint, compares every block with its checksum and the "
+        "whole with its name, and checks that it holds the tensors that the manifest lists. "
+        "Damage is shown with the object's file and the tensors in it; the exit code is then "
+        "4. Each manifest carries its own hash and that of the one before it: verify shows "
+        "which one it follows, or that it is gone. Nothing is changed. Hashes find damage; "
+        "only --key finds deliberate changes.\n\n"
+        "DIR is a run folder, its checkpoints folder, \"best\" in one of them, or one step-*.json "
+        "file.",
     .examples = "lineshaft ckpt verify runs/demo             # all checkpoints\n"
                 "lineshaft ckpt verify runs/demo --step 500  # only this one\n"
                 "lineshaft ckpt verify runs/demo --key demo.key  # and their signatures\n",

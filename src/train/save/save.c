@@ -122,6 +122,7 @@ ls_ckpt_info ls_save_info(ls_session *s)
                           .mesh = s->mesh_text,
                           .config = s->folder.config.p,
                           .extra = s->save.extra,
+                          .lineage = s->save.lineage.p,
                           .best = ls_best_loss_is_now(s)};
 }
 
@@ -259,7 +260,7 @@ ls_status ls_save_reopen(ls_session *s)
     LS_TRY(st, ls_save_leave(s), out);
     LS_TRY(st, open_save(s), out);
     if (s->args.view.plan.base >= 0) /* nothing will be loaded */
-        LS_TRY(st, ls_save_newest_step(s->save.store, &s->save.saved_step), out);
+        LS_TRY(st, ls_save_recall(s), out);
 out:
     return st;
 }

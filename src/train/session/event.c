@@ -55,6 +55,8 @@ static void put_start(ls_json *j, const ls_event_start *e)
         ls_json_put_num(j, "loaded_s", e->loaded_s);
         ls_json_put_int(j, "loaded_most_bytes", e->loaded_most);
     }
+    if (*e->overridden)
+        ls_json_put_str(j, "overridden", e->overridden);
     ls_json_put_int(j, "total_steps", e->total_steps);
     ls_json_put_int(j, "epoch_sequences", e->windows);
     if (e->epochs > 0)

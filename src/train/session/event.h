@@ -62,6 +62,7 @@ typedef struct ls_event_start {
     int64_t loaded_bytes;        /* that the first rank read of their checkpoint, */
     double loaded_s;             /* in this time; 0: it was in memory */
     int64_t loaded_most;         /* bytes that the rank which read most of it did */
+    const char *overridden;      /* what --override changed in the run: "" nothing */
     int64_t total_steps;         /* 0: no limit on steps */
     double epochs;               /* that they are, as train.epochs says; 0: it does not */
     int64_t windows;             /* sequences of an epoch */

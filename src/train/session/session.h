@@ -163,6 +163,8 @@ typedef struct ls_session_save {
     struct ls_sharded_save *sharded; /* each rank writes its part; NULL: the first writes all */
     struct ls_commit_token *commit_token; /* asked before a commit; NULL: no etcd to ask */
     char extra[512];      /* kept in manifests: data.hash, the best loss, the scaler */
+    ls_str lineage;       /* kept in manifests: where the weights come from, what was overridden */
+    ls_str overridden;    /* by this process, of the settings of its checkpoint; "": nothing */
     int64_t newest_step;  /* that had a manifest when resuming; above step_number: damaged ones */
     int64_t saved_step;   /* newest step known to be saved, -1: none */
     double slowest_s;     /* of the saves that this process made; 0: none */
