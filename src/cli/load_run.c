@@ -1,11 +1,14 @@
 /* load_run.c -- from parsed flags to a run. */
 #include "cli/load_run.h"
 
+#include <limits.h>
 #include "base/file.h"
 #include "base/log.h"
 #include "config/runfile.h"
 #include "data/chat/chat.h"
 #include "data/tokenizer/tokenizer.h"
+#include "hf/base_run.h"
+#include "hf/hf_copy.h"
 #include "model/model.h"
 
 const char ls_load_run_demo[] =
@@ -32,7 +35,8 @@ ls_status ls_load_run_run(ls_run *run, const ls_args *args, const char *path)
 {
     enum { MOST = (int)LS_COUNT(args->given) };
     const char *sets[MOST], *overrides[MOST];
-    ls_runfile_source source = {.path = path, .sets = sets, .overrides = overrides};
+    ls_runfile_source source = {
+        .path = path, .sets = sets, .overrides = overrides, .base = ls_base_run_read};
 
     source.n_sets = all_of(args, "set", sets, MOST);
     if (ls_args_knows(args, "override"))
@@ -58,10 +62,14 @@ static ls_status warn_of_tokenizer(const ls_run *run, const ls_tokenizer *tok)
     if (!*folder || strcmp(folder, run->data.tokenizer) == 0)
         goto out;
     ls_str_printf(&path, "%s/tokenizer.json", folder);
+    if (!ls_file_exists(path.p)) { /* a run keeps it in a folder of its own */
+        ls_str_clear(&path);
+        ls_str_printf(&path, "%s/" LS_HF_CONFIG_COPIES "/tokenizer.json", folder);
+    }
     LS_TRY(st, ls_str_status(&path), out);
     if (!ls_file_exists(path.p))
         goto out;
-    LS_TRY(st, ls_tokenizer_open(&own, folder), out);
+    LS_TRY(st, ls_tokenizer_open(&own, path.p), out);
     if (strcmp(run->data.tokenizer, "bytes") == 0 &&
         ls_tokenizer_vocab(own) == ls_tokenizer_vocab(tok))
         goto out; /* an export of bytes: the same ids in another form */
@@ -81,9 +89,10 @@ ls_status ls_load_run_prove(const ls_run *run)
     ls_tokenizer *tok = NULL;
     ls_chat *chat = NULL;
     ls_model model = {.params = NULL};
+    char kept[PATH_MAX];
     ls_status st;
 
-    LS_TRY(st, ls_tokenizer_open(&tok, run->data.tokenizer), out);
+    LS_TRY(st, ls_tokenizer_open(&tok, ls_hf_copy_tokenizer_of(run, kept)), out);
     LS_TRY(st, ls_model_init(&model, run, ls_tokenizer_vocab(tok)), out);
     if (ls_chat_is_meant(run->data.chat_template))
         LS_TRY(st, ls_chat_open(&chat, run->data.chat_template, tok), out);

@@ -65,10 +65,12 @@ const ls_option ls_options[] = {
         "Run folder: logs and checkpoints go there. A relative path starts at the current folder.",
         .when_auto = "runs/ and the name of the run"),
 
-    STRING(model.import, FIXED, "",
-           "Folder of a model to start from: a Hugging Face folder, or one made by `lineshaft "
-           "import` or export. Its configuration gives all other keys of this section; only "
-           "context, dropout and init_std may differ."),
+    STRING(
+        model.import, FIXED, "",
+        "Model to start from: a Hugging Face folder, one made by `lineshaft import` or export, or "
+        "a run of lineshaft: its folder, \"best\" in it, or a step-*.json of it. Its "
+        "configuration gives all other keys of this section; only context, dropout and init_std "
+        "may differ."),
     ENUM(model.family, FIXED, "gpt2",
          "Architecture of the network; the names are those of Hugging Face configurations. gpt2: "
          "learned positions, LayerNorm, GELU; the others: rotary positions, RMSNorm, gated SiLU; "
@@ -160,12 +162,13 @@ const ls_option ls_options[] = {
            .above = true),
     STRING(data.tokenizer, FIXED, "auto",
            "How text becomes tokens: bytes (each byte is one), or a folder with a tokenizer.json.",
-           .when_auto = "the tokenizer in the folder of model.import, otherwise bytes"),
+           .when_auto = "the tokenizer of model.import, otherwise bytes"),
     STRING(data.field, FIXED, "text", "Field of a .jsonl line that holds the text."),
     KEYED(
         "data.template", data.chat_template, STRING, FIXED, "none",
         "Chat data: each line of .jsonl is a conversation (messages), which this template writes "
-        "out; only what the assistant says counts in the loss. auto: the tokenizer's own template; "
+        "out; only what the assistant says counts in the loss. auto: the template of the run that "
+        "model.import names, or the tokenizer's own; "
         "chatml, llama3 or qwen: a built-in one; or the path of a .jinja file. none: plain text."),
     FLOAT(data.validation, FIXED, "10%", 0, 0.9,
           "Share of the tokens, at the end of each source, that is kept for validation and never "

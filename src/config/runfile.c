@@ -717,11 +717,11 @@ static ls_status check_required(const ls_run *run)
     return LS_OK;
 }
 
-static ls_status import_model(ls_run *run)
+static ls_status import_model(ls_run *run, ls_hf_config_base *base)
 {
     ls_status st = ls_check_names(run); /* a copy of the model's settings may lie in out */
 
-    return st == LS_OK ? ls_hf_config_import(run) : st;
+    return st == LS_OK ? ls_hf_config_import(run, base) : st;
 }
 
 ls_status ls_runfile_load(ls_run *run, const ls_runfile_source *source)
@@ -747,7 +747,7 @@ ls_status ls_runfile_load(ls_run *run, const ls_runfile_source *source)
     for (int i = 0; i < source->n_overrides; i++)
         LS_TRY(st, apply_set(run, source->overrides[i], "--override", LS_RUN_OVERRIDE), out);
     if (*run->model.import && !source->no_files)
-        LS_TRY(st, import_model(run), out);
+        LS_TRY(st, import_model(run, source->base), out);
     LS_TRY(st, check_required(run), out);
     LS_TRY(st, ls_check_resolve(run), out);
     LS_TRY(st, ls_check_run(run, !source->no_files, !source->model_only), out);

@@ -4,6 +4,7 @@
  * Only what a run file needs is accepted: one document, plain mappings, scalars and lists; anchors,
  * aliases and tags are refused. Loading reads files but creates nothing. */
 #pragma once
+#include "config/hf_config.h"
 #include "config/run.h"
 
 LS_C_BEGIN
@@ -21,9 +22,10 @@ typedef struct ls_runfile_source {
     const char *const
         *overrides; /* the same, after them, of what may change in a run that has begun */
     int n_overrides;
-    bool no_environment; /* ignore LINESHAFT_* variables */
-    bool no_files;       /* do not look for the files that data and out name */
-    bool model_only;     /* the run describes a model: it need not name anything to train on */
+    ls_hf_config_base *base; /* reads a run of ours that model.import names; NULL: refused */
+    bool no_environment;     /* ignore LINESHAFT_* variables */
+    bool no_files;           /* do not look for the files that data and out name */
+    bool model_only;         /* the run describes a model: it need not name anything to train on */
 } ls_runfile_source;
 
 /* Fill run: parse, resolve every auto that can be known now, check. On failure run is empty and

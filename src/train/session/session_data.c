@@ -25,15 +25,12 @@ enum { PREPARE_S = 24 * 3600 }; /* how long ranks wait for the first one to enco
 /* The tokenizer, or the copy that an earlier start kept when the original is gone. */
 ls_status ls_session_open_tokenizer(ls_session *s)
 {
-    const char *name = s->run->data.tokenizer;
-    char kept[PATH_MAX], file[PATH_MAX + 32];
+    char kept[PATH_MAX];
+    const char *name = ls_hf_copy_tokenizer_of(s->run, kept);
 
-    snprintf(kept, sizeof kept, "%s/" LS_HF_CONFIG_COPIES, s->run->out);
-    snprintf(file, sizeof file, "%s/tokenizer.json", kept);
-    if (strcmp(name, "bytes") != 0 && !ls_file_exists(name) && ls_file_exists(file)) {
-        ls_log(LS_LOG_INFO, "\"%s\" is gone: the tokenizer in \"%s\" is used", name, kept);
-        name = kept;
-    }
+    if (name == kept)
+        ls_log(LS_LOG_INFO, "\"%s\" is gone: the tokenizer in \"%s\" is used",
+               s->run->data.tokenizer, kept);
     return ls_tokenizer_open(&s->data.tokenizer, name);
 }
 
