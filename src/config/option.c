@@ -281,6 +281,14 @@ const ls_option ls_options[] = {
     FLOAT(train.z_loss, ON_WORD, "0", 0, 10,
           "Mixtures of experts: weight, in each layer, of the loss that keeps the router's logits "
           "small; the loss of a token has weight 1. The loss that is shown leaves it out."),
+    FLOAT(
+        train.neftune, ON_WORD, "0", 0, 1000,
+        "Noise on the embeddings while training (NEFTune), against overfitting of fine-tuning: "
+        "each "
+        "element gets a uniform value between -a and a, with a = train.neftune / "
+        "sqrt(model.context "
+        "x model.width). Its authors use 5 to 15. The draw depends on seed, step and element only. "
+        "0: none."),
     INT(train.seed, FIXED, "1", 0, LS_OPTION_BIG,
         "Seed of all random choices: initial weights, order of the data, dropout."),
     ENUM(train.reduce, FIXED, "ordered",

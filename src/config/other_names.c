@@ -40,6 +40,7 @@ static const struct {
      "train.recompute", "It may be none, selective, full or auto."},
     {"deterministic full_determinism", "train.reduce",
      "ordered, the default, gives the same bits each time."},
+    {"neftune_noise_alpha neftune_alpha noise_alpha", "train.neftune", ""},
     {"early_stopping_threshold", "train.target_loss", ""},
     {"early_stopping_patience early_stopping", "train.patience",
      "It counts evaluations without a lower validation loss."},

@@ -590,6 +590,7 @@ static ls_model_shape shape_of(const ls_run *run, int64_t vocab)
         .window_from = r->window_from,
         .eps = (float)r->norm_eps,
         .dropout = (float)r->dropout,
+        .noise = (float)(run->train.neftune / sqrt((double)r->context * (double)r->width)),
         .init_std = (float)r->init_std,
         .lora_rank = run->lora.rank,
         .lora_scale = run->lora.rank ? (float)(run->lora.alpha / (double)run->lora.rank) : 0,

@@ -70,7 +70,7 @@ typedef struct ls_pass_call {
     const int32_t *start;   /* [B, T] or NULL: first position each token may see, in its sequence */
     int64_t B, T;
     int64_t past; /* positions before tokens that the cache holds; needs a cache unless 0 */
-    bool dropout; /* apply the model's dropout, keyed by state */
+    bool dropout; /* apply the model's dropout, and noise on embeddings, keyed by state */
     const ls_step_state *state;
     float *losses;   /* [B, T]: loss of each token */
     float *grad;     /* of what is trained; see ls_pass_grad_elements */
