@@ -47,14 +47,8 @@ __device__ inline void noise_of(const ls_drop &d, float scale, int64_t row, int6
     for (int i = 0; i < VEC; i += 4) {
         ls_rng_block b = ls_noise_words(d.state->key, column + i, position, sequence);
 #pragma unroll
-        for (int k = 0; k < 4 && i + k < VEC; k++) {
-            uint32_t word = b.v[k];
-            if constexpr (VEC == 1) {
-                int at = (int)(column % 4);
-                word = at == 0 ? b.v[0] : at == 1 ? b.v[1] : at == 2 ? b.v[2] : b.v[3];
-            }
-            x[i + k] += ls_noise_of(word, scale);
-        }
+        for (int k = 0; k < 4 && i + k < VEC; k++)
+            x[i + k] += ls_noise_of(ls_word<VEC>(b, k, column), scale);
     }
 }
 
