@@ -21,6 +21,9 @@ LS_C_BEGIN
 
 enum { LS_CKPT_RANK = 4, LS_CKPT_PATH = 4096 };
 
+/* In place of a step: the newest checkpoint that was the best one when it was saved. */
+enum { LS_CKPT_BEST = -2 };
+
 /* Memory that a save takes beside the tensors: objects of this many bytes and above pass through
  * buffers of this many in all; and to hash weights that others have written, this many of a tensor
  * are read back at a time, in blocks of a MiB. */
@@ -53,17 +56,20 @@ typedef enum ls_ckpt_trust {
 
 /* What a manifest holds besides tensors. Strings may be NULL when saving (stored as ""). */
 typedef struct ls_ckpt_info {
-    int64_t step;          /* finished steps; 0 to 9,999,999,999 */
-    int64_t cursor;        /* position in the data order */
-    int64_t tokens;        /* seen so far */
-    int64_t generation;    /* of the group of workers that wrote it; 0 for one process */
-    uint64_t seed;         /* of the run */
-    double loss;           /* last training loss; NaN: not known */
-    double val_loss;       /* last validation loss; NaN: not known */
-    const char *run_name;  /* */
-    const char *mesh;      /* the mesh, for people: "dp=1" */
-    const char *config;    /* the resolved run file, any text */
-    const char *extra;     /* the caller's own state, any text */
+    int64_t step;         /* finished steps; 0 to 9,999,999,999 */
+    int64_t cursor;       /* position in the data order */
+    int64_t tokens;       /* seen so far */
+    int64_t generation;   /* of the group of workers that wrote it; 0 for one process */
+    uint64_t seed;        /* of the run */
+    double loss;          /* last training loss; NaN: not known */
+    double val_loss;      /* last validation loss; NaN: not known */
+    const char *run_name; /* */
+    const char *mesh;     /* the mesh, for people: "dp=1" */
+    const char *config;   /* the resolved run file, any text */
+    const char *extra;    /* the caller's own state, any text */
+    const char
+        *lineage; /* where the weights come from, for people: a line each; "": a fresh start */
+    bool best;    /* it has the lowest validation loss so far; never pruned */
     char weights_hash[33]; /* of the logical parameters; computed by save when empty */
     /* Set by reading only. */
     int64_t time_s;      /* when it was saved, seconds since 1970 */
@@ -86,8 +92,8 @@ const char *ls_ckpt_dir(const ls_ckpt_store *store);
 ls_status ls_ckpt_use_key(ls_ckpt_store *store, const char *path, bool accept_unsigned);
 
 /* Which store, and which step of it, a path means: a store, a run folder with a store in
- * "checkpoints", or a manifest file (then *step_out is its step, otherwise -1). LS_EUSAGE: none.
- * LS_EIO: it cannot be looked at. */
+ * "checkpoints", a manifest file (then *step_out is its step, otherwise -1), or "best" in a store or
+ * run folder (LS_CKPT_BEST). LS_EUSAGE: none. LS_EIO: it cannot be looked at. */
 ls_status ls_ckpt_locate(const char *path, ls_str *dir_out, int64_t *step_out);
 
 /* --- saving ------------------------------------------------------------------------------------
@@ -180,7 +186,7 @@ typedef void (*ls_ckpt_removed)(const char *path, int64_t bytes, void *context);
 typedef struct ls_ckpt_pruning {
     int64_t keep;              /* newest that verify */
     int64_t keep_every;        /* and all whose step is a multiple of this; 0: none */
-    int64_t least;             /* never fewer than this many that verify */
+    int64_t least;             /* never fewer than this many that verify; the best always stays */
     const ls_ckpt_store *like; /* what is pinned in that store stays here, too; NULL: none */
     bool dry;
     ls_ckpt_removed tell; /* may be NULL */
@@ -208,7 +214,7 @@ ls_status ls_ckpt_steps(const ls_ckpt_store *store, int64_t **steps_out, int *n_
  * size. LS_EUSAGE: there is none. LS_EDATA: damaged; the message says how. With step -1: the newest
  * that verifies; damaged ones are skipped, each with a line in notes, or a warning in the log where
  * notes is NULL. *ckpt_out is NULL when the store has no checkpoint at all; LS_EDATA when it has
- * some but none is usable. */
+ * some but none is usable. With LS_CKPT_BEST: the best of those that verify; LS_EUSAGE: none is. */
 ls_status ls_ckpt_find(const ls_ckpt_store *store, int64_t step, ls_ckpt **ckpt_out, ls_str *notes);
 void ls_ckpt_free(ls_ckpt *ckpt); /* NULL is allowed */
 

@@ -188,6 +188,10 @@ void ls_ckpt_manifest_body(const ls_ckpt *ckpt, ls_str *out)
     put_field_text(out, "weights_hash", info->weights_hash);
     put_field_text(out, "config", info->config);
     put_field_text(out, "extra", info->extra);
+    if (info->lineage && *info->lineage)
+        put_field_text(out, "lineage", info->lineage);
+    if (info->best)
+        ls_str_append(out, "\n  \"best\": true,");
     ls_ckpt_manifest_tables(ckpt, out);
 }
 
@@ -361,7 +365,7 @@ static ls_status read_version(const json_t *root)
 }
 
 /* All fields but tensors and objects. A missing one or one of the wrong type is LS_EDATA; nothing
- * has a default. */
+ * but "lineage" and "best" has a default. */
 static ls_status read_head(ls_ckpt *ckpt, const json_t *root)
 {
     ls_status st = LS_OK;
@@ -388,6 +392,10 @@ static ls_status read_head(ls_ckpt *ckpt, const json_t *root)
     snprintf(info->weights_hash, sizeof info->weights_hash, "%s", weights);
     LS_TRY(st, get_text(ckpt, root, "config", &info->config), out);
     LS_TRY(st, get_text(ckpt, root, "extra", &info->extra), out);
+    info->lineage = "";
+    if (json_object_get(root, "lineage"))
+        LS_TRY(st, get_text(ckpt, root, "lineage", &info->lineage), out);
+    info->best = json_is_true(json_object_get(root, "best")); /* left out: it is not */
     LS_TRY(st, get_int(saved, "time", INT64_MIN, &info->time_s), out);
     LS_TRY(st, get_int(saved, "total_bytes", 0, &info->total_bytes), out);
     LS_TRY(st, get_int(saved, "new_bytes", 0, &info->new_bytes), out);

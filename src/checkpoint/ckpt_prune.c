@@ -10,7 +10,7 @@
  *     steps 100 200 300 400 500, keep 2, keep_every 200, 100 pinned:   100 200 . 400 500
  *
  * What stays: the newest `keep` that are usable; those whose step is a multiple of `keep_every`;
- * pinned ones, which have an empty file step-<10 digits>.pin beside their manifest; and, where
+ * the best, which is the newest that its manifest calls so; pinned ones, which have an empty file step-<10 digits>.pin beside their manifest; and, where
  * there is a key, those that are not signed with it. */
 #include "checkpoint/ckpt_impl.h"
 
@@ -243,6 +243,7 @@ static ls_status prune_manifests(pruning *x)
     int64_t keep = ls_max_i64(x->how->keep, ls_max_i64(x->how->least, 1));
     ls_status st = LS_OK;
     int64_t *steps = NULL, verified = 0;
+    bool best_seen = false;
     int n = 0;
     ls_str path;
 
@@ -253,6 +254,8 @@ static ls_status prune_manifests(pruning *x)
     for (int i = n - 1; i >= 0; i--) {
         ls_ckpt *ckpt = NULL;
         st = ls_ckpt_find(store, steps[i], &ckpt, NULL);
+        bool best = st == LS_OK && ls_ckpt_about(ckpt)->best && !best_seen;
+        best_seen |= best;
         ls_ckpt_free(ckpt);
         if (st != LS_OK && st != LS_EDATA)
             goto out;
@@ -261,7 +264,7 @@ static ls_status prune_manifests(pruning *x)
         if (!usable && ls_ckpt_is_foreign(store, steps[i]))
             continue; /* it neither counts nor goes: it may be older than the key */
         verified += usable;
-        if (verified == 0 || (usable && verified <= keep) || is_kept(x, steps[i]))
+        if (verified == 0 || (usable && verified <= keep) || best || is_kept(x, steps[i]))
             continue;
         ls_str_clear(&path);
         ls_ckpt_manifest_path(store->dir, steps[i], &path);

@@ -305,14 +305,44 @@ static bool is_store(const char *dir)
 static const char what_to_give[] =
     "Give a run folder (out: in the run file), its checkpoints folder, or a step-*.json file.";
 
+/* The store of a folder: it, or the one of a run. */
+static ls_status store_of(const char *path, char inner[LS_CKPT_PATH], const char **store_out)
+{
+    *store_out = NULL;
+    if ((size_t)snprintf(inner, LS_CKPT_PATH, "%s/checkpoints", path) >= LS_CKPT_PATH)
+        return ls_fail(LS_EIO, "the path \"%s\" is too long", path);
+    *store_out = is_store(path) ? path : is_store(inner) ? inner : NULL;
+    return LS_OK;
+}
+
+/* "runs/a/best": the store of runs/a; NULL: the path means something else. */
+static ls_status store_of_best(const char *path, char parent[LS_CKPT_PATH],
+                               char inner[LS_CKPT_PATH], const char **store_out)
+{
+    const char *slash = strrchr(path, '/');
+    const char *name = slash ? slash + 1 : path;
+
+    *store_out = NULL;
+    if (strcmp(name, "best") != 0 || ls_file_exists(path))
+        return LS_OK;
+    size_t n = slash == path ? 1 : slash ? (size_t)(slash - path) : 0;
+    if (n >= LS_CKPT_PATH)
+        return ls_fail(LS_EIO, "the path \"%s\" is too long", path);
+    snprintf(parent, LS_CKPT_PATH, "%.*s", slash ? (int)n : 1, slash ? path : ".");
+    return store_of(parent, inner, store_out);
+}
+
 /*     runs/a                                     -> runs/a/checkpoints, step -1
  *     runs/a/checkpoints                         -> itself, step -1
- *     runs/a/checkpoints/step-0000000200.json    -> runs/a/checkpoints, step 200 */
+ *     runs/a/checkpoints/step-0000000200.json    -> runs/a/checkpoints, step 200
+ *     runs/a/best, runs/a/checkpoints/best       -> runs/a/checkpoints, LS_CKPT_BEST */
 ls_status ls_ckpt_locate(const char *path, ls_str *dir_out, int64_t *step_out)
 {
     const char *slash = strrchr(path, '/');
     int64_t step = step_of_name(slash ? slash + 1 : path);
-    char inner[LS_CKPT_PATH];
+    char parent[LS_CKPT_PATH], inner[LS_CKPT_PATH];
+    const char *store;
+    ls_status st = LS_OK;
 
     *step_out = -1;
     if (step >= 0 && !ls_file_is_dir(path)) {
@@ -323,10 +353,13 @@ ls_status ls_ckpt_locate(const char *path, ls_str *dir_out, int64_t *step_out)
             ls_str_append_char(dir_out, '.');
         return ls_str_status(dir_out);
     }
-    if ((size_t)snprintf(inner, sizeof inner, "%s/checkpoints", path) >= sizeof inner)
-        return ls_fail(LS_EIO, "the path \"%s\" is too long", path);
-    if (is_store(path) || is_store(inner)) {
-        ls_str_append(dir_out, is_store(path) ? path : inner);
+    LS_TRY(st, store_of(path, inner, &store), out);
+    if (!store) {
+        LS_TRY(st, store_of_best(path, parent, inner, &store), out);
+        *step_out = store ? LS_CKPT_BEST : -1;
+    }
+    if (store) {
+        ls_str_append(dir_out, store);
         return ls_str_status(dir_out);
     }
     if (!ls_file_exists(path)) {
@@ -338,8 +371,9 @@ ls_status ls_ckpt_locate(const char *path, ls_str *dir_out, int64_t *step_out)
     }
     if (access(path, R_OK | X_OK) != 0 && errno == EACCES && ls_file_is_dir(path))
         return ls_fail_sys(LS_EIO, "cannot look into \"%s\"", path);
-    ls_status st = ls_fail(LS_EUSAGE, "there are no checkpoints in \"%s\"", path);
+    st = ls_fail(LS_EUSAGE, "there are no checkpoints in \"%s\"", path);
     ls_err_hint("%s", what_to_give);
+out:
     return st;
 }
 
@@ -672,6 +706,33 @@ static ls_status no_such_step(const ls_ckpt_store *store, int64_t step)
     return st;
 }
 
+/* A run's losses only fall from one best checkpoint to the next, so the newest is the best. */
+static ls_status find_best(const ls_ckpt_store *store, ls_ckpt **ckpt_out)
+{
+    ls_status st = LS_OK;
+    int64_t *steps = NULL;
+    ls_ckpt *ckpt = NULL;
+    int n = 0;
+
+    LS_TRY(st, ls_ckpt_steps(store, &steps, &n), out);
+    for (int i = n - 1; i >= 0; i--) {
+        st = open_step(store, steps[i], &ckpt);
+        if (st != LS_OK && st != LS_EDATA && st != LS_EIO)
+            goto out;
+        if (st == LS_OK && ckpt->info.best)
+            goto out;
+        ls_ckpt_free(ckpt);
+        ckpt = NULL;
+    }
+    st = ls_fail(LS_EUSAGE, "no checkpoint in \"%s\" is marked as the best", store->dir);
+    ls_err_hint("Runs with checkpoint.best: true keep and mark the checkpoint of the lowest "
+                "validation loss.");
+out:
+    ls_mem_free(steps);
+    *ckpt_out = ckpt;
+    return st;
+}
+
 ls_status ls_ckpt_find(const ls_ckpt_store *store, int64_t step, ls_ckpt **ckpt_out, ls_str *notes)
 {
     ls_status st = LS_OK;
@@ -688,6 +749,10 @@ ls_status ls_ckpt_find(const ls_ckpt_store *store, int64_t step, ls_ckpt **ckpt_
             st = ls_ckpt_file_exists(path.p) ? open_step(store, step, &ckpt)
                                              : no_such_step(store, step);
         ls_str_release(&path);
+        goto out;
+    }
+    if (step == LS_CKPT_BEST) {
+        st = find_best(store, &ckpt);
         goto out;
     }
     LS_TRY(st, ls_ckpt_find_below(store, INT64_MAX, &passed, &ckpt), out);

@@ -67,6 +67,11 @@ static const ls_flag *must_find(const ls_args *args, const char *name)
     return flag;
 }
 
+bool ls_args_knows(const ls_args *args, const char *name)
+{
+    return find_flag(args->command, name, strlen(name)) != NULL;
+}
+
 const char *ls_args_value(const ls_args *args, const char *name)
 {
     const ls_flag *flag = must_find(args, name);

@@ -21,6 +21,8 @@ static void summarise(const ls_run *run, ls_str *out)
                   (long long)run->batch.sequences, (long long)run->model.context);
     if (steps)
         ls_str_printf(out, "%lld step%s", (long long)steps, steps == 1 ? "" : "s");
+    else if (run->train.epochs > 0)
+        ls_str_printf(out, "%g epoch%s", run->train.epochs, run->train.epochs > 1 ? "s" : "");
     else
         ls_str_append(out, "no fixed number of steps");
     ls_str_printf(out, ", into %s\n", run->out);

@@ -247,9 +247,8 @@ const ls_command ls_cmd_eval = {
     .summary = "measure a model on a text or on questions",
     .arguments = "MODEL",
     .about =
-        "MODEL is a run folder, its checkpoints folder, one manifest (step-*.json), an imported "
-        "model "
-        "or a Hugging Face folder.\n\n"
+        "MODEL is a run folder, its checkpoints folder, \"best\" in one of them, one manifest "
+        "(step-*.json), an imported model or a Hugging Face folder.\n\n"
         "A text is read as one document, in windows of the model's context; its perplexity is "
         "given "
         "by token, by word and by byte. Only the last two can be compared between tokenizers.\n\n"

@@ -188,7 +188,8 @@ const ls_command ls_cmd_export = {
     .summary = "write a model as a Hugging Face folder or a GGUF file",
     .arguments = "CKPT HF_FOLDER|OUT.gguf",
     .about =
-        "CKPT is a run folder, its checkpoints folder, one manifest (step-*.json) or an imported "
+        "CKPT is a run folder, its checkpoints folder, \"best\" in one of them, one manifest "
+        "(step-*.json) or an imported "
         "model. HF_FOLDER must be empty or not exist yet; it appears whole or not at all.\n\n"
         "After writing, the folder is opened again and must compute the same logits as the model, "
         "within the precision of the type.\n\n"

@@ -215,6 +215,11 @@ static ls_status run_train(const ls_args *args, ls_str *out)
 
 static const ls_flag flags[] = {
     LS_LOAD_RUN_SET_FLAG,
+    {.name = "override",
+     .value = "KEY=VALUE",
+     .repeats = true,
+     .doc = "Replace one setting, also when a run is resumed whose checkpoint has another, as in "
+            "train.lr=1e-5: learning rate, schedule and the other settings of an update."},
     LS_JOB_FLAGS,
     {.name = "json",
      .letter = 'j',
@@ -257,6 +262,7 @@ const ls_command ls_cmd_train = {
     .examples = "lineshaft train  # the demonstration\n"
                 "lineshaft train run.yaml  # train, or go on\n"
                 "lineshaft train run.yaml --set train.lr=3e-4  # override one setting\n"
+                "lineshaft train run.yaml --override train.lr=1e-5  # go on with another rate\n"
                 "lineshaft train run.yaml -n 4  # four processes share the work\n"
                 "lineshaft train run.yaml --set mesh.pp=2  # each of two has half of the layers\n"
                 "lineshaft train run.yaml --set mesh.tp=2  # two processes share the model\n"

@@ -46,6 +46,8 @@ typedef struct ls_command {
  * given has the value "". */
 const char *ls_args_value(const ls_args *args, const char *name);
 bool ls_args_has(const ls_args *args, const char *name);
+/* Whether the command has this flag, given or not. */
+bool ls_args_knows(const ls_args *args, const char *name);
 /* The i-th value of a flag that repeats; NULL past the end. */
 const char *ls_args_nth(const ls_args *args, const char *name, int i);
 /* The value of a flag as a whole number; fallback when it was not given. LS_EUSAGE: it is none, or

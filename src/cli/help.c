@@ -359,8 +359,12 @@ static void put_option(const ls_option *row, const ls_term *term, ls_str *out)
         entry(term, "auto", 8, row->when_auto, out);
     if (row->limit)
         entry(term, "note", 8, row->limit, out);
-    if (row->fixed)
-        entry(term, "resume", 8, "must keep its value when a run is resumed", out);
+    if (row->fixed != LS_OPTION_FREE)
+        entry(term, "resume", 8,
+              row->fixed == LS_OPTION_FIXED
+                  ? "must keep its value when a run is resumed"
+                  : "keeps its value when a run is resumed, unless train --override gives another",
+              out);
     ls_option_variable(row, variable, sizeof variable);
     entry(term, "variable", 8, variable, out);
     ls_str_release(&text);

@@ -12,8 +12,8 @@
 /* The run file of the demonstration. */
 extern const char ls_load_run_demo[];
 
-/* The run at path (NULL: the demonstration) with the command's --set flags; see ls_runfile_load().
- */
+/* The run at path (NULL: the demonstration) with the command's --set flags, and --override where it has
+ * that; see ls_runfile_load(). */
 ls_status ls_load_run_run(ls_run *run, const ls_args *args, const char *path);
 
 /* What `lineshaft train` finds out about a run before it makes anything: the tokenizer and the chat

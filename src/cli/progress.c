@@ -98,6 +98,9 @@ static void show_run(const ls_event_start *e)
     if (e->warmup_written > 0)
         printf(" (train.warmup: %lld is longer than the run)", (long long)e->warmup_written);
     printf("\n");
+    if (e->epochs > 0)
+        printf("        %g epoch%s of %lld sequences: %lld steps\n", e->epochs,
+               e->epochs > 1 ? "s" : "", (long long)e->windows, (long long)e->total_steps);
 }
 
 /* What the sums promise: mesh.tp and mesh.cp cut sums themselves (docs/guide/parallel.md). */
@@ -169,6 +172,8 @@ static void show_start(ls_progress *p, const ls_event_start *e)
     show_memory(p, e->ledger);
     if (e->first_step > 0)
         printf("resumed after step %lld\n", (long long)e->first_step);
+    if (*e->overridden)
+        printf("        with --override: %s\n", e->overridden);
     if (p->term.cursor) { /* a first step may take long: show that it is under way */
         printf("step %lld is under way", (long long)e->first_step + 1);
         p->drawn = true;
@@ -298,6 +303,21 @@ static void show_step(ls_progress *p, const ls_event_step *e)
     fflush(stdout);
 }
 
+/* Where the lowest loss is looked for: how this one stands to it. */
+static void show_best(const ls_event_eval *e)
+{
+    if (e->best_step < 0)
+        return;
+    if (e->best_step == e->step) {
+        printf(", the best so far");
+        return;
+    }
+    printf(", the best is that of step %lld", (long long)e->best_step);
+    if (e->patience > 0)
+        printf(" (%lld of %lld evaluations without a better one)", (long long)e->since_best,
+               (long long)e->patience);
+}
+
 /* On a line of its own, which stays. */
 static void show_eval(ls_progress *p, const ls_event_eval *e)
 {
@@ -310,6 +330,7 @@ static void show_eval(ls_progress *p, const ls_event_eval *e)
         printf("validation after step %lld: loss %s", (long long)e->step, loss);
         if (!isnan(p->val_loss))
             printf(" (before: %s)", before);
+        show_best(e);
         printf("\n");
     }
     p->val_loss = e->val_loss;
@@ -377,6 +398,9 @@ static void show_summary(const ls_progress *p, const ls_event_summary *e)
         printf("        training diverged: the loss was %.4g at first; lower train.lr or lengthen "
                "train.warmup\n",
                p->first_loss);
+    if (strcmp(e->stopped_by, "patience") == 0)
+        printf("        stopped early: %lld evaluation%s without a better validation loss\n",
+               (long long)e->patience, e->patience == 1 ? "" : "s");
     if (e->steps_here > 0)
         printf("speed   %s tok/s (%s); %lld step%s in %s, the first after %.2f s\n", speed,
                e->is_mean ? "mean" : "median", (long long)e->steps_here,
@@ -406,6 +430,9 @@ static void show_summary(const ls_progress *p, const ls_event_summary *e)
         printf("energy  %.1f kJ, %.0f W on average, %.3g mJ per token\n", e->energy_j / 1e3,
                e->power_w, 1e3 * e->joules_per_token);
     printf("weights %s\n", e->weights_hash);
+    if (e->best)
+        printf("best    step %lld, validation loss %.4f: `lineshaft generate %s`\n",
+               (long long)e->best_step, e->best_loss, e->best);
     fflush(stdout);
 }
 

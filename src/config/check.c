@@ -49,6 +49,15 @@ int64_t ls_check_horizon(const ls_run *run)
     return by_tokens ? ls_min_i64(by_tokens, run->train.steps) : run->train.steps;
 }
 
+/* Steps of so many epochs. The product is rounded down by less than a sample, so that 0.1 of 30 windows
+ * are 3 samples, not 4. */
+static int64_t epoch_steps(const ls_run *run, int64_t windows)
+{
+    double samples = ceil(run->train.epochs * (double)windows * (1 - 1e-12));
+
+    return ls_ramp_steps(run, (int64_t)fmin(samples, LS_OPTION_BIG));
+}
+
 static bool take_auto(ls_run *run, const char *key)
 {
     const ls_option *row = row_of(key);
@@ -79,6 +88,8 @@ ls_status ls_check_names(ls_run *run)
     }
     return LS_OK;
 }
+
+static ls_status check_rate(const ls_run *run);
 
 /* All leaves when they fit a call, otherwise the largest power of two that does. */
 static int64_t pick_group(const ls_run *run)
@@ -181,11 +192,40 @@ static ls_status resolve_tokenizer(ls_run *run)
     return run->data.tokenizer ? LS_OK : LS_ENOMEM;
 }
 
+/* Whether something else than train.steps ends the run. */
+static bool has_other_end(const ls_run *run)
+{
+    return run->train.tokens || run->train.epochs > 0 || run->train.seconds > 0 ||
+           run->train.target_loss > 0;
+}
+
 /* The option that ends the run first. */
 static const char *horizon_key(const ls_run *run)
 {
+    if (run->train.epochs > 0)
+        return "train.epochs";
     return run->train.steps && ls_check_horizon(run) == run->train.steps ? "train.steps"
                                                                          : "train.tokens";
+}
+
+/* What the length of the run overrules: --set train.steps=30 makes a short run of any run file, whose
+ * warm-up and decay were chosen for its own length. Where both stand in one place it is a mistake, which
+ * check_rate() reports. */
+static void shorten(ls_run *run)
+{
+    int64_t horizon = ls_check_horizon(run);
+    ls_run_source end = horizon ? ls_check_origin(run, horizon_key(run))->source : LS_RUN_DEFAULT;
+
+    if (run->train.warmup > horizon && end > ls_check_origin(run, "train.warmup")->source) {
+        run->train.warmup_written = run->train.warmup;
+        run->train.warmup = horizon / WARMUP_PART;
+    }
+    if (run->train.schedule == LS_LR_SCHEDULE_WSD &&
+        run->train.warmup + run->train.decay > horizon &&
+        end > ls_check_origin(run, "train.decay")->source) {
+        run->train.decay_written = run->train.decay;
+        run->train.decay = ls_min_i64(horizon / 5, horizon - run->train.warmup);
+    }
 }
 
 /* "run.yaml:6:50, shortened from 100" */
@@ -193,31 +233,66 @@ static ls_status note_shorter(ls_run *run, const char *key, int64_t written)
 {
     ls_run_origin *origin = &run->origins[ls_option_index(row_of(key))];
 
+    if (written == 0)
+        return LS_OK;
     origin->where =
         ls_arena_printf(&run->arena, "%s, shortened from %lld", origin->where, (long long)written);
     return origin->where ? LS_OK : LS_ENOMEM;
 }
 
-/* What the length of the run overrules: --set train.steps=30 makes a short run of any run file, whose
- * warm-up and decay were chosen for its own length. Where both stand in one place it is a mistake, which
- * check_rate() reports. */
-static ls_status shorten(ls_run *run)
+/* "run.yaml:6:50, overruled" */
+static ls_status note_overruled(ls_run *run, const char *key)
 {
-    int64_t horizon = ls_check_horizon(run);
-    ls_run_source end = horizon ? ls_check_origin(run, horizon_key(run))->source : LS_RUN_DEFAULT;
+    ls_run_origin *origin = &run->origins[ls_option_index(row_of(key))];
+
+    origin->where = ls_arena_printf(&run->arena, "%s, overruled", origin->where);
+    return origin->where ? LS_OK : LS_ENOMEM;
+}
+
+/* What follows from the number of steps, where that is known. */
+static void resolve_length(ls_run *run)
+{
+    if (run->train.warmup == LS_RUN_AUTO)
+        run->train.warmup = ls_min_i64(ls_check_horizon(run) / 20, WARMUP_MOST);
+    if (run->train.decay == LS_RUN_AUTO)
+        run->train.decay = ls_check_horizon(run) / 5;
+    shorten(run);
+}
+
+ls_status ls_check_epochs(ls_run *run, int64_t windows)
+{
+    run->train.steps = epoch_steps(run, windows);
+    if (ls_ramp_overflows(run, run->train.steps))
+        return ls_fail(LS_EUSAGE,
+                       "%s: train.epochs is %g, which are more steps than can be counted",
+                       ls_check_origin(run, "train.epochs")->where, run->train.epochs);
+    resolve_length(run);
+    ls_status st = check_rate(run);
+    if (st != LS_OK)
+        ls_err_hint("%g epochs are %lld steps with this data.", run->train.epochs,
+                    (long long)run->train.steps);
+    return st;
+}
+
+/* Of train.epochs and another length the one that was written closer to the command counts:
+ * --set train.steps=30 makes a short run of a file with epochs, too. Of one place both are a mistake, which
+ * check_end() reports. */
+static ls_status choose_length(ls_run *run)
+{
+    int64_t *const counts[] = {&run->train.steps, &run->train.tokens};
+    static const char *const keys[] = {"train.steps", "train.tokens"};
     ls_status st = LS_OK;
 
-    if (run->train.warmup > horizon && end > ls_check_origin(run, "train.warmup")->source) {
-        run->train.warmup_written = run->train.warmup;
-        run->train.warmup = horizon / WARMUP_PART;
-        LS_TRY(st, note_shorter(run, "train.warmup", run->train.warmup_written), out);
-    }
-    if (run->train.schedule == LS_LR_SCHEDULE_WSD &&
-        run->train.warmup + run->train.decay > horizon &&
-        end > ls_check_origin(run, "train.decay")->source) {
-        run->train.decay_written = run->train.decay;
-        run->train.decay = ls_min_i64(horizon / 5, horizon - run->train.warmup);
-        LS_TRY(st, note_shorter(run, "train.decay", run->train.decay_written), out);
+    for (size_t i = 0; i < LS_COUNT(keys) && run->train.epochs > 0; i++) {
+        ls_run_source count = ls_check_origin(run, keys[i])->source;
+        ls_run_source epochs = ls_check_origin(run, "train.epochs")->source;
+        if (*counts[i] <= 0 || count == epochs)
+            continue;
+        LS_TRY(st, note_overruled(run, count > epochs ? "train.epochs" : keys[i]), out);
+        if (count > epochs)
+            run->train.epochs = 0;
+        else
+            *counts[i] = 0;
     }
 out:
     return st;
@@ -236,19 +311,20 @@ ls_status ls_check_resolve(ls_run *run)
     resolve_batch(run);
     resolve_mesh(run);
     resolve_optimizer(run);
+    LS_TRY(st, choose_length(run), out);
     if (take_auto(run, "train.steps"))
-        run->train.steps = run->train.tokens || run->train.seconds > 0 || run->train.target_loss > 0
-                               ? 0
-                               : DEFAULT_STEPS;
+        run->train.steps = has_other_end(run) ? 0 : DEFAULT_STEPS;
     if (take_auto(run, "train.min_lr"))
         run->train.min_lr = run->train.lr / 10;
-    if (take_auto(run, "train.warmup"))
-        run->train.warmup = ls_min_i64(ls_check_horizon(run) / 20, WARMUP_MOST);
-    if (take_auto(run, "train.decay"))
-        run->train.decay = ls_check_horizon(run) / 5;
     if (take_auto(run, "checkpoint.minutes"))
         run->checkpoint.minutes = run->checkpoint.every > 0 ? MINUTES : 0;
-    st = shorten(run);
+    take_auto(run, "train.warmup");
+    take_auto(run, "train.decay");
+    if (run->train.epochs > 0) /* how many steps that is, only the data says: ls_check_epochs() */
+        goto out;
+    resolve_length(run);
+    LS_TRY(st, note_shorter(run, "train.warmup", run->train.warmup_written), out);
+    LS_TRY(st, note_shorter(run, "train.decay", run->train.decay_written), out);
 out:
     return st;
 }
@@ -645,28 +721,54 @@ static ls_status check_sources(const ls_run *run)
     return LS_OK;
 }
 
+/* What the validation loss decides needs evaluations. */
+static ls_status check_validation(const ls_run *run)
+{
+    static const char measured[] = "without validation text the loss cannot be measured";
+    bool none = run->data.validation == 0, never = run->eval.every == 0;
+    bool target = run->train.target_loss > 0, patience = run->train.patience > 0;
+    bool best = run->checkpoint.best == LS_KEEP_BEST_ON;
+    const ls_check_row rows[] = {
+        {target && none, "train.target_loss", "data.validation", measured},
+        {target && never, "train.target_loss", "eval.every",
+         "validation during the run checks the target"},
+        {patience && none, "train.patience", "data.validation", measured},
+        {patience && never, "train.patience", "eval.every", "it counts validations during the run"},
+        {best && none, "checkpoint.best", "data.validation", measured},
+        {best && never, "checkpoint.best", "eval.every",
+         "validation during the run finds the best checkpoint"},
+    };
+
+    return ls_check_rows(run, rows, LS_COUNT(rows));
+}
+
 static ls_status check_end(const ls_run *run)
 {
-    ls_status st;
+    ls_status st = check_validation(run);
 
-    if (run->train.target_loss > 0 && run->data.validation == 0)
-        return ls_check_clash(run, "train.target_loss", "data.validation",
-                              "without validation text the loss cannot be measured");
-    if (run->train.target_loss > 0 && run->eval.every == 0)
-        return ls_check_clash(run, "train.target_loss", "eval.every",
-                              "validation during the run checks the target");
-    if (run->train.steps == 0 && run->train.tokens == 0 && run->train.seconds == 0 &&
-        run->train.target_loss == 0) {
+    if (st != LS_OK)
+        return st;
+    if (run->train.steps == 0 && !has_other_end(run)) {
         st = ls_fail(LS_EUSAGE, "%s: train.steps is 0 and no other end of the run is set",
                      ls_check_origin(run, "train.steps")->where);
-        ls_err_hint("Set train.steps, train.tokens, train.seconds or train.target_loss.");
+        ls_err_hint("Set train.steps, train.tokens, train.epochs, train.seconds or "
+                    "train.target_loss.");
         return st;
     }
-    if (ls_check_horizon(run) == 0 && run->train.schedule != LS_LR_SCHEDULE_CONSTANT) {
+    if (run->train.epochs > 0 && (run->train.steps || run->train.tokens)) {
+        st = ls_check_clash(run, "train.epochs", run->train.steps ? "train.steps" : "train.tokens",
+                            "each of them says how long the run is");
+        ls_err_hint(
+            "Keep one of them; --set train.epochs=0 leaves the epochs out of a single run.");
+        return st;
+    }
+    if (ls_check_horizon(run) == 0 && run->train.epochs == 0 &&
+        run->train.schedule != LS_LR_SCHEDULE_CONSTANT) {
         st = ls_check_clash(run, run->train.seconds > 0 ? "train.seconds" : "train.target_loss",
                             "train.schedule",
                             "this schedule must know how many steps there will be");
-        ls_err_hint("Set train.steps or train.tokens as well, or take schedule: constant.");
+        ls_err_hint(
+            "Set train.steps, train.tokens or train.epochs as well, or take schedule: constant.");
         return st;
     }
     return LS_OK;
@@ -703,7 +805,7 @@ static ls_status check_rate(const ls_run *run)
     if (horizon && run->train.warmup > horizon)
         return ls_check_clash(run, "train.warmup", horizon_key(run),
                               "warm-up must end before the run does");
-    if (run->train.schedule == LS_LR_SCHEDULE_WSD &&
+    if (horizon && run->train.schedule == LS_LR_SCHEDULE_WSD &&
         run->train.warmup + run->train.decay > horizon) {
         st = ls_check_clash(run, "train.decay", horizon_key(run),
                             "warm-up and decay together are longer than the run");

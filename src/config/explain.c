@@ -113,7 +113,8 @@ out:
 
 ls_status ls_explain_json(const ls_run *run, const char *const *keys, int n_keys, ls_str *out)
 {
-    static const char *const sources[] = {"default", "import", "file", "environment", "set"};
+    static const char *const sources[] = {"default",     "import", "file",
+                                          "environment", "set",    "override"};
     ls_status st = LS_OK;
     ls_json json;
 
@@ -175,7 +176,35 @@ void ls_explain_yaml(const ls_run *run, ls_str *out)
     }
 }
 
-int ls_explain_diff(const ls_run *a, const ls_run *b, ls_str *text)
+/* Whether the command line changes this setting of a run that is resumed, or it follows from one that
+ * it changes. */
+static bool is_overridden(const ls_run *run, const ls_option *row)
+{
+    const ls_run_origin *origin = ls_explain_origin(run, row);
+    bool any = false;
+
+    if (row->fixed != LS_OPTION_ON_WORD)
+        return false;
+    for (int i = 0; i < ls_option_count; i++)
+        any |= run->origins[i].source == LS_RUN_OVERRIDE;
+    return origin->source == LS_RUN_OVERRIDE || (origin->automatic && any);
+}
+
+/* How a setting that differs may change on resume, as the end of its line. */
+static void put_rule(const ls_option *row, const ls_run *now, const char *value, ls_str *text)
+{
+    if (row->fixed == LS_OPTION_FIXED)
+        ls_str_append(text, " (cannot change on resume)");
+    else if (row->fixed == LS_OPTION_ON_WORD && ls_explain_origin(now, row)->automatic)
+        ls_str_append(text, " (it follows from another setting)");
+    else if (row->fixed == LS_OPTION_ON_WORD && !is_overridden(now, row))
+        ls_str_printf(text, " (changes on resume only with --override %s=%s)", row->key, value);
+}
+
+/* One line, or of those that --override changes a part of one. */
+typedef enum diff_form { DIFF_LINES, DIFF_OVERRIDDEN } diff_form;
+
+static int diff(const ls_run *a, const ls_run *b, diff_form form, ls_str *text)
 {
     int fixed = 0;
     ls_str va, vb;
@@ -183,23 +212,39 @@ int ls_explain_diff(const ls_run *a, const ls_run *b, ls_str *text)
     ls_str_init(&va);
     ls_str_init(&vb);
     for (int i = 0; i < ls_option_count; i++) {
+        const ls_option *row = &ls_options[i];
         ls_str_clear(&va);
         ls_str_clear(&vb);
-        ls_value_print(&ls_options[i], a, &va);
-        ls_value_print(&ls_options[i], b, &vb);
+        ls_value_print(row, a, &va);
+        ls_value_print(row, b, &vb);
         if (va.failed || vb.failed) {
             fixed = -1; /* out of memory: nothing is known, least of all that nothing differs */
             break;
         }
         if (strcmp(va.p, vb.p) == 0)
             continue;
-        fixed += ls_options[i].fixed;
-        ls_str_printf(text, "  %s: %s -> %s%s\n", ls_options[i].key, va.p, vb.p,
-                      ls_options[i].fixed ? " (cannot change on resume)" : "");
+        fixed += row->fixed != LS_OPTION_FREE && !is_overridden(b, row);
+        if (form == DIFF_OVERRIDDEN && is_overridden(b, row)) {
+            ls_str_printf(text, "%s%s %s -> %s", text->len ? ", " : "", row->key, va.p, vb.p);
+        } else if (form == DIFF_LINES) {
+            ls_str_printf(text, "  %s: %s -> %s", row->key, va.p, vb.p);
+            put_rule(row, b, vb.p, text);
+            ls_str_append_char(text, '\n');
+        }
     }
     ls_str_release(&va);
     ls_str_release(&vb);
     return fixed;
+}
+
+int ls_explain_diff(const ls_run *a, const ls_run *b, ls_str *text)
+{
+    return diff(a, b, DIFF_LINES, text);
+}
+
+void ls_explain_overridden(const ls_run *a, const ls_run *b, ls_str *text)
+{
+    diff(a, b, DIFF_OVERRIDDEN, text);
 }
 
 ls_status ls_explain_hash(const ls_run *run, ls_hash *hash_out)
@@ -209,7 +254,7 @@ ls_status ls_explain_hash(const ls_run *run, ls_hash *hash_out)
 
     ls_str_init(&text);
     for (int i = 0; i < ls_option_count; i++) {
-        if (!ls_options[i].fixed)
+        if (ls_options[i].fixed == LS_OPTION_FREE)
             continue;
         ls_str_printf(&text, "%s: ", ls_options[i].key);
         ls_value_print(&ls_options[i], run, &text);

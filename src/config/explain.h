@@ -15,7 +15,8 @@ typedef enum ls_run_source {
     LS_RUN_IMPORT, /* the configuration in the folder of model.import */
     LS_RUN_FILE,
     LS_RUN_ENVIRONMENT,
-    LS_RUN_SET
+    LS_RUN_SET,
+    LS_RUN_OVERRIDE /* --override: also for a run that is resumed */
 } ls_run_source;
 
 /* Where one option's value was written. All strings are in the run's arena or constant. */
@@ -44,8 +45,12 @@ void ls_explain_settings(const ls_run *run, ls_json *json);
 void ls_explain_yaml(const ls_run *run, ls_str *out);
 
 /* One line per key whose value differs, with both values; returns how many of them cannot change
- * when a run is resumed, -1 when memory is exhausted. */
+ * when run a is resumed as b, -1 when memory is exhausted. What --override changes in b can, and so can
+ * what follows from it (train.min_lr: auto). */
 int ls_explain_diff(const ls_run *a, const ls_run *b, ls_str *text);
+
+/* Of these the keys that --override changes, as "train.lr 0.001 -> 1e-05, train.min_lr ...". */
+void ls_explain_overridden(const ls_run *a, const ls_run *b, ls_str *text);
 
 /* A hash of all settings that cannot change on resume. */
 ls_status ls_explain_hash(const ls_run *run, ls_hash *hash_out);

@@ -745,13 +745,8 @@ ls_status ls_hf_config_open(ls_hf_config *config_out, const char *folder)
     }
     if (!ls_file_exists(path)) {
         st = ls_fail(LS_EUSAGE, "there is no config.json in \"%s\"", folder);
-        snprintf(path, sizeof path, "%s/checkpoints", folder);
-        if (ls_file_is_dir(path))
-            ls_err_hint(
-                "It is a run: write its model with lineshaft export, and name that folder.");
-        else
-            ls_err_hint(
-                "Name a Hugging Face model folder, or one that lineshaft import or export made.");
+        ls_err_hint(
+            "Name a Hugging Face model folder, or one that lineshaft import or export made.");
         goto out;
     }
     LS_TRY(st, ls_file_read(path, CONFIG_BYTES, &text), out);

@@ -63,10 +63,16 @@ ls_status ls_hf_config_writable(const ls_run_model *model);
  * writable. */
 void ls_hf_config_write(const ls_hf_config *config, ls_str *out);
 
-/* Fill the model section of a run from run->model.import's config.json; keys that the run file
- * gives itself must agree, except context and positions (for gpt2 not above what was learned), dropout
- * and init_std. When that folder is gone, the copy that the run keeps in run->out serves; out is
+/* Reads the run behind a checkpoint of ours, which lies in rooms above this one (hf/base_run.h).
+ * *home_out: the folder of that run. LS_EUSAGE: it cannot be a base, or, where home_out stays empty, there
+ * is no such checkpoint. */
+typedef ls_status ls_hf_config_base(const char *path, ls_run *run_out, ls_str *home_out);
+
+/* Fill the model section of a run from run->model.import: a config.json, or, with base, a run of ours,
+ * which also gives the tokenizer where data.tokenizer is auto, and its template where data.template is;
+ * keys that the run file gives itself must agree, except context and positions (for gpt2 not above what was
+ * learned), dropout and init_std. When that folder is gone, what the run keeps in run->out serves; out is
  * resolved. */
-ls_status ls_hf_config_import(ls_run *run);
+ls_status ls_hf_config_import(ls_run *run, ls_hf_config_base *base);
 
 LS_C_END

@@ -54,8 +54,8 @@ const int ls_option_section_count = (int)LS_COUNT(ls_option_sections);
 /* What a run that resumes may have instead. */
 #define FREE LS_OPTION_FREE
 #define FIXED LS_OPTION_FIXED
-#define ON_WORD LS_OPTION_ON_WORD
-#define REQUIRED NULL /* in place of a default */
+#define ON_WORD LS_OPTION_ON_WORD /* with --override */
+#define REQUIRED NULL             /* in place of a default */
 
 const ls_option ls_options[] = {
     STRING(name, FREE, "auto", "Name of the run; it becomes the name of the run folder.",
@@ -65,10 +65,12 @@ const ls_option ls_options[] = {
         "Run folder: logs and checkpoints go there. A relative path starts at the current folder.",
         .when_auto = "runs/ and the name of the run"),
 
-    STRING(model.import, FIXED, "",
-           "Folder of a model to start from: a Hugging Face folder, or one made by `lineshaft "
-           "import` or export. Its configuration gives all other keys of this section; only "
-           "context, positions, dropout and init_std may differ."),
+    STRING(
+        model.import, FIXED, "",
+        "Model to start from: a Hugging Face folder, one made by `lineshaft import` or export, or "
+        "a run of lineshaft: its folder, \"best\" in it, or a step-*.json of it. Its "
+        "configuration gives all other keys of this section; only context, positions, dropout "
+        "and init_std may differ."),
     ENUM(model.family, FIXED, "gpt2",
          "Architecture of the network; the names are those of Hugging Face configurations. gpt2: "
          "learned positions, LayerNorm, GELU; the others: rotary positions, RMSNorm, gated SiLU; "
@@ -113,7 +115,7 @@ const ls_option ls_options[] = {
     BOOL(model.experts_norm, FIXED, "true",
          "Whether the weights of a token's experts are divided by their sum; false for qwen3_moe "
          "and olmoe only."),
-    FLOAT(model.dropout, FIXED, "0", 0, 1,
+    FLOAT(model.dropout, ON_WORD, "0", 0, 1,
           "Share of activations set to zero while training, which keeps a model from memorising a "
           "small text.",
           .below = true),
@@ -166,12 +168,13 @@ const ls_option ls_options[] = {
            .above = true),
     STRING(data.tokenizer, FIXED, "auto",
            "How text becomes tokens: bytes (each byte is one), or a folder with a tokenizer.json.",
-           .when_auto = "the tokenizer in the folder of model.import, otherwise bytes"),
+           .when_auto = "the tokenizer of model.import, otherwise bytes"),
     STRING(data.field, FIXED, "text", "Field of a .jsonl line that holds the text."),
     KEYED(
         "data.template", data.chat_template, STRING, FIXED, "none",
         "Chat data: each line of .jsonl is a conversation (messages), which this template writes "
-        "out; only what the assistant says counts in the loss. auto: the tokenizer's own template; "
+        "out; only what the assistant says counts in the loss. auto: the template of the run that "
+        "model.import names, or the tokenizer's own; "
         "chatml, llama3 or qwen: a built-in one; or the path of a .jinja file. none: plain text."),
     FLOAT(data.validation, FIXED, "10%", 0, 0.9,
           "Share of the tokens, at the end of each source, that is kept for validation and never "
@@ -219,23 +222,33 @@ const ls_option ls_options[] = {
         .when_auto = "1000 when no other end is set, otherwise 0"),
     INT(train.tokens, FREE, "0", 0, LS_OPTION_BIG,
         "Stop after this many training tokens; 0: no such limit.", .unit = "tokens"),
+    FLOAT(
+        train.epochs, FREE, "0", 0, 1e6,
+        "Stop after this many passes over the training text, rounded up to whole steps; the first "
+        "lines of the run say how many. Instead of train.steps and train.tokens. 0: no such limit.",
+        .unit = "epochs"),
     DURATION(train.seconds, FREE, "0", 0, HUGE_VAL,
              "Stop after this much training time; 0: no such limit.", .unit = "seconds"),
     FLOAT(train.target_loss, FREE, "0", 0, HUGE_VAL,
           "Stop when the validation loss is at or below this; 0: no such limit."),
-    FLOAT(train.lr, FIXED, "auto", 0, 100, "Peak learning rate.", .above = true,
+    INT(train.patience, FREE, "0", 0, 1000000,
+        "Early stopping: stop when this many evaluations (eval.every) in a row have not lowered "
+        "the "
+        "validation loss; 0: never. A resumed run goes on counting.",
+        .unit = "evaluations"),
+    FLOAT(train.lr, ON_WORD, "auto", 0, 100, "Peak learning rate.", .above = true,
           .when_auto = "1e-3, for lion 1e-4, for sgd 0.1"),
-    FLOAT(train.min_lr, FIXED, "auto", 0, 100, "Final learning rate of the schedule.",
+    FLOAT(train.min_lr, ON_WORD, "auto", 0, 100, "Final learning rate of the schedule.",
           .when_auto = "a tenth of train.lr"),
-    ENUM(train.lr_rule, FIXED, "none",
+    ENUM(train.lr_rule, ON_WORD, "none",
          "How train.lr and train.min_lr follow the batch. linear: times batch.sequences / "
          "train.lr_base_batch; sqrt: times the square root of that; none: as written.",
          .names = {"none", "linear", "sqrt"}),
-    INT(train.lr_base_batch, FIXED, "0", 0, 1048576,
+    INT(train.lr_base_batch, ON_WORD, "0", 0, 1048576,
         "Batch for which train.lr was chosen, in sequences; train.lr_rule scales it to "
         "batch.sequences. 0: none.",
         .unit = "sequences"),
-    ENUM(train.schedule, FIXED, "cosine",
+    ENUM(train.schedule, ON_WORD, "cosine",
          "Course of the learning rate after warm-up. cosine: of n steps with w of warm-up, step s "
          "= w, w + 1 ... n - 1 takes min_lr + (lr - min_lr) (1 + cos(pi (s - w) / (n - 1 - w))) / "
          "2. wsd stays at the peak and falls in the last train.decay steps.",
@@ -249,34 +262,42 @@ const ls_option ls_options[] = {
     ENUM(train.optimizer, FIXED, "adamw",
          "Rule that changes the weights." LS_OPTIMIZERS(OPTIMIZER_DOC),
          .names = {LS_OPTIMIZERS(OPTIMIZER_NAME)}),
-    FLOAT(train.beta1, FIXED, "0.9", 0, 1,
+    FLOAT(train.beta1, ON_WORD, "0.9", 0, 1,
           "Decay of AdamW's mean of gradients; of the mean whose sign Lion takes.", .below = true),
-    FLOAT(train.beta2, FIXED, "auto", 0, 1,
+    FLOAT(train.beta2, ON_WORD, "auto", 0, 1,
           "Decay of AdamW's mean of squared gradients, and of the mean that Lion keeps.",
           .below = true, .when_auto = "0.95, for lion 0.99"),
-    FLOAT(train.eps, FIXED, "1e-8", 0, 1, "Added to AdamW's divisor.", .above = true),
-    FLOAT(train.weight_decay, FIXED, "auto", 0, 100,
+    FLOAT(train.eps, ON_WORD, "1e-8", 0, 1, "Added to AdamW's divisor.", .above = true),
+    FLOAT(train.weight_decay, ON_WORD, "auto", 0, 100,
           "Pull of matrices towards zero; biases and norms are spared.",
           .when_auto = "0.1, for lion 1, for sgd 0"),
     FLOAT(
-        train.momentum, FIXED, "auto", 0, 1,
+        train.momentum, ON_WORD, "auto", 0, 1,
         "Decay of Muon's mean of gradients, for the matrices of blocks, and of SGD's sum of them.",
         .below = true, .when_auto = "0.95, for sgd 0.9"),
-    BOOL(train.nesterov, FIXED, "true",
+    BOOL(train.nesterov, ON_WORD, "true",
          "With sgd: step along the sum of gradients as it will be after the next one (Nesterov), "
          "not as it is."),
-    FLOAT(train.adamw_lr, FIXED, "0", 0, 100,
+    FLOAT(train.adamw_lr, ON_WORD, "0", 0, 100,
           "With muon: highest learning rate of embeddings, head, norms and biases, which AdamW "
           "updates; it takes the course of train.lr. 0: the same as train.lr."),
-    FLOAT(train.clip, FIXED, "1.0", 0, HUGE_VAL,
+    FLOAT(train.clip, ON_WORD, "1.0", 0, HUGE_VAL,
           "Largest norm of the whole gradient; a longer gradient is scaled down. 0: off."),
-    FLOAT(train.balance_loss, FIXED, "0.001", 0, 10,
+    FLOAT(train.balance_loss, ON_WORD, "0.001", 0, 10,
           "Mixtures of experts: weight, in each layer, of the loss that spreads the tokens of a "
           "sequence evenly over experts; the loss of a token has weight 1. The loss that is shown "
           "leaves it out."),
-    FLOAT(train.z_loss, FIXED, "0", 0, 10,
+    FLOAT(train.z_loss, ON_WORD, "0", 0, 10,
           "Mixtures of experts: weight, in each layer, of the loss that keeps the router's logits "
           "small; the loss of a token has weight 1. The loss that is shown leaves it out."),
+    FLOAT(
+        train.neftune, ON_WORD, "0", 0, 1000,
+        "Noise on the embeddings while training (NEFTune), against overfitting of fine-tuning: "
+        "each "
+        "element gets a uniform value between -a and a, with a = train.neftune / "
+        "sqrt(model.context "
+        "x model.width). Its authors use 5 to 15. The draw depends on seed, step and element only. "
+        "0: none."),
     INT(train.seed, FIXED, "1", 0, LS_OPTION_BIG,
         "Seed of all random choices: initial weights, order of the data, dropout."),
     ENUM(train.reduce, FIXED, "ordered",
@@ -508,6 +529,12 @@ const ls_option ls_options[] = {
         "Checkpoints of steps that are multiples of this are kept for good, besides the newest; 0: "
         "none.",
         .unit = "steps"),
+    ENUM(checkpoint.best, FREE, "auto",
+         "Whether the checkpoint of the lowest validation loss is kept for good, besides the "
+         "newest: "
+         "each evaluation that finds a lower one saves. It is named by \"best\" in the run folder, "
+         "as in `lineshaft generate runs/demo/best`. auto: with train.patience.",
+         .names = {"auto", "true", "false"}),
     STRING(checkpoint.mirror, FREE, "",
            "A second folder, best on another disk: every checkpoint is copied there after it is "
            "saved, and a damaged or missing part of a checkpoint is restored from there. Empty: "

@@ -30,7 +30,7 @@ enum { LS_OPTION_MOST = 192, LS_OPTION_NAMES = 12 };
 typedef enum ls_option_resume {
     LS_OPTION_FREE,
     LS_OPTION_FIXED,  /* it may not */
-    LS_OPTION_ON_WORD /* where the command line names the key: train --change KEY */
+    LS_OPTION_ON_WORD /* where the command line says so: train --override KEY=VALUE */
 } ls_option_resume;
 
 typedef struct ls_option {

@@ -40,7 +40,10 @@ static const struct {
      "train.recompute", "It may be none, selective, full or auto."},
     {"deterministic full_determinism", "train.reduce",
      "ordered, the default, gives the same bits each time."},
+    {"neftune_noise_alpha neftune_alpha noise_alpha", "train.neftune", ""},
     {"early_stopping_threshold", "train.target_loss", ""},
+    {"early_stopping_patience early_stopping", "train.patience",
+     "It counts evaluations without a lower validation loss."},
     /* batch */
     {"batch_size global_batch_size train_batch_size total_batch_size", "batch.sequences",
      "It counts the sequences of one step on all ranks together."},
@@ -103,6 +106,8 @@ static const struct {
     {"num_threads nthreads omp_num_threads", "device.threads", ""},
     {"save_steps save_interval save_every checkpoint_interval checkpoint_every save_freq",
      "checkpoint.every", ""},
+    {"load_best_model_at_end save_best_model save_best", "checkpoint.best",
+     "true keeps the checkpoint of the lowest validation loss."},
     {"save_total_limit keep_last max_checkpoints", "checkpoint.keep", ""},
     {"eval_steps eval_interval eval_every val_interval evaluation_steps val_check_interval "
      "val_every",

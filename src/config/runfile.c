@@ -686,7 +686,19 @@ static ls_status load_environment(ls_run *run)
     return st;
 }
 
-static ls_status apply_set(ls_run *run, const char *set)
+/* A run that has begun keeps its model, its data and its batches. */
+static ls_status refuse_override(const ls_option *row)
+{
+    ls_fail(LS_EUSAGE, "--override: %s cannot change in a run that has begun", row->key);
+    ls_err_hint(
+        "What decides an update can, such as train.lr, train.schedule or train.weight_decay; "
+        "for another %s start another run, with another out: folder.",
+        row->key);
+    return LS_EUSAGE;
+}
+
+/* "key=value" behind this flag. */
+static ls_status apply_set(ls_run *run, const char *set, const char *flag, ls_run_source source)
 {
     char key[96], quoted[64];
     size_t n = strcspn(set, "=");
@@ -694,25 +706,28 @@ static ls_status apply_set(ls_run *run, const char *set)
 
     if (set[n] != '=' || n == 0 || n >= sizeof key) {
         ls_value_quote(set, quoted, sizeof quoted);
-        ls_fail(LS_EUSAGE, "--set: %s is not of the form key=value", quoted);
-        ls_err_hint("Write, for instance, --set batch.sequences=24.");
+        ls_fail(LS_EUSAGE, "%s: %s is not of the form key=value", flag, quoted);
+        ls_err_hint("Write, for instance, %s %s.", flag,
+                    source == LS_RUN_SET ? "batch.sequences=24" : "train.lr=1e-4");
         return LS_EUSAGE;
     }
     memcpy(key, set, n);
     key[n] = '\0';
     row = ls_option_find(key);
+    if (row && source == LS_RUN_OVERRIDE && row->fixed == LS_OPTION_FIXED)
+        return refuse_override(row);
     if (row)
-        return apply_text(run, row, set + n + 1, "--set", LS_RUN_SET);
+        return apply_text(run, row, set + n + 1, flag, source);
     row = automatic(key);
     if (row && strcmp(set + n + 1, "auto") == 0)
-        return apply_text(run, row, "true", "--set", LS_RUN_SET);
+        return apply_text(run, row, "true", flag, source);
     if (ls_option_find_section(key)) {
-        ls_fail(LS_EUSAGE, "--set: \"%s\" is a section", key);
+        ls_fail(LS_EUSAGE, "%s: \"%s\" is a section", flag, key);
         const char *meant = ls_other_names_of_section(key, set + n + 1);
         if (meant && !row)
-            ls_err_hint("Write --set %s=%s.", meant, set + n + 1);
+            ls_err_hint("Write %s %s=%s.", flag, meant, set + n + 1);
         else
-            ls_err_hint("Set one of its keys, as in --set %s.KEY=VALUE%s.", key,
+            ls_err_hint("Set one of its keys, as in %s %s.KEY=VALUE%s.", flag, key,
                         row ? ", or write --set mesh=auto" : "");
         return LS_EUSAGE;
     }
@@ -720,10 +735,10 @@ static ls_status apply_set(ls_run *run, const char *set)
     if (dot) {
         *dot = '\0';
         if (ls_option_find_section(key))
-            return fail_unknown("--set", key, dot + 1, set + n + 1);
+            return fail_unknown(flag, key, dot + 1, set + n + 1);
         *dot = '.';
     }
-    return fail_unknown("--set", "", key, set + n + 1);
+    return fail_unknown(flag, "", key, set + n + 1);
 }
 
 /* --- the whole -------------------------------------------------------------------------------- */
@@ -758,11 +773,11 @@ static ls_status check_required(const ls_run *run)
     return LS_OK;
 }
 
-static ls_status import_model(ls_run *run)
+static ls_status import_model(ls_run *run, ls_hf_config_base *base)
 {
     ls_status st = ls_check_names(run); /* a copy of the model's settings may lie in out */
 
-    return st == LS_OK ? ls_hf_config_import(run) : st;
+    return st == LS_OK ? ls_hf_config_import(run, base) : st;
 }
 
 ls_status ls_runfile_load(ls_run *run, const ls_runfile_source *source)
@@ -784,9 +799,11 @@ ls_status ls_runfile_load(ls_run *run, const ls_runfile_source *source)
     if (!source->no_environment)
         LS_TRY(st, load_environment(run), out);
     for (int i = 0; i < source->n_sets; i++)
-        LS_TRY(st, apply_set(run, source->sets[i]), out);
+        LS_TRY(st, apply_set(run, source->sets[i], "--set", LS_RUN_SET), out);
+    for (int i = 0; i < source->n_overrides; i++)
+        LS_TRY(st, apply_set(run, source->overrides[i], "--override", LS_RUN_OVERRIDE), out);
     if (*run->model.import && !source->no_files)
-        LS_TRY(st, import_model(run), out);
+        LS_TRY(st, import_model(run, source->base), out);
     LS_TRY(st, check_required(run), out);
     LS_TRY(st, ls_check_resolve(run), out);
     LS_TRY(st, ls_check_run(run, !source->no_files, !source->model_only), out);

@@ -1,9 +1,10 @@
-/* runfile.h -- loading a run: defaults < run file < LINESHAFT_* variables < --set.
+/* runfile.h -- loading a run: defaults < run file < LINESHAFT_* variables < --set < --override.
  *
  * The file is YAML, read through libyaml's events, so that every message carries file:line:column.
  * Only what a run file needs is accepted: one document, plain mappings, scalars and lists; anchors,
  * aliases and tags are refused. Loading reads files but creates nothing. */
 #pragma once
+#include "config/hf_config.h"
 #include "config/run.h"
 
 LS_C_BEGIN
@@ -18,9 +19,13 @@ typedef struct ls_runfile_source {
     const char *text_name;   /* what messages call it; NULL: "<embedded>" */
     const char *const *sets; /* "batch.leaf=4" each, in order; the last one wins */
     int n_sets;
-    bool no_environment; /* ignore LINESHAFT_* variables */
-    bool no_files;       /* do not look for the files that data and out name */
-    bool model_only;     /* the run describes a model: it need not name anything to train on */
+    const char *const
+        *overrides; /* the same, after them, of what may change in a run that has begun */
+    int n_overrides;
+    ls_hf_config_base *base; /* reads a run of ours that model.import names; NULL: refused */
+    bool no_environment;     /* ignore LINESHAFT_* variables */
+    bool no_files;           /* do not look for the files that data and out name */
+    bool model_only;         /* the run describes a model: it need not name anything to train on */
 } ls_runfile_source;
 
 /* Fill run: parse, resolve every auto that can be known now, check. On failure run is empty and

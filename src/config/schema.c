@@ -254,8 +254,8 @@ static const char intro[] =
     "```\n"
     "\n"
     "- **Who wins.** A later source replaces an earlier one: defaults, the run file, variables\n"
-    "  (`LINESHAFT_BATCH_SEQUENCES=24`), `--set batch.sequences=24`. `lineshaft config explain`\n"
-    "  shows each value and where it came from.\n"
+    "  (`LINESHAFT_BATCH_SEQUENCES=24`), `--set batch.sequences=24`, `train --override`.\n"
+    "  `lineshaft config explain` shows each value and where it came from.\n"
     "- **Numbers** may carry a unit: `10k`, `64M`, `2G` (thousands), `4KiB`, `1GiB` (1024s), "
     "`10%`\n"
     "  (0.1). Times: `90s`, `10m`, `1h30m`; a bare number is seconds.\n"
@@ -264,7 +264,8 @@ static const char intro[] =
     "- **auto** lets lineshaft work the value out; the table says how.\n"
     "- **Not allowed:** unknown or repeated keys, anchors, aliases, tags, a second document. Each\n"
     "  mistake gets one message with file, line and column, exit code 2, and nothing is created.\n"
-    "- **Resume.** A key marked *fixed* must have the same value when a run continues.\n"
+    "- **Resume.** A key marked *fixed* must have the same value when a run continues; some may\n"
+    "  change where the command line says so: `train run.yaml --override train.lr=1e-5`.\n"
     "- An editor that knows JSON Schema checks a run file while you type: `lineshaft config "
     "schema`.\n";
 
@@ -300,7 +301,9 @@ static void put_rows(ls_str *out, const char *section, ls_str *scratch)
             ls_str_printf(out, " auto: %s.", row->when_auto);
         if (row->limit)
             ls_str_printf(out, " (%c%s.)", row->limit[0] - 'a' + 'A', row->limit + 1);
-        ls_str_append(out, row->fixed ? " *Fixed.* |\n" : " |\n");
+        ls_str_append(out, row->fixed == LS_OPTION_FIXED     ? " *Fixed.* |\n"
+                           : row->fixed == LS_OPTION_ON_WORD ? " *Fixed, but for --override.* |\n"
+                                                             : " |\n");
     }
 }
 

@@ -83,6 +83,14 @@ out:
     return st;
 }
 
+static bool has_file(const char *folder, const char *name)
+{
+    char path[PATH_MAX];
+
+    return (size_t)snprintf(path, sizeof path, "%s/%s", folder, name) < sizeof path &&
+           ls_file_exists(path);
+}
+
 static ls_status keep_all(const char *to, const char *tokenizer, const char *import)
 {
     char folder[PATH_MAX];
@@ -96,13 +104,27 @@ static ls_status keep_all(const char *to, const char *tokenizer, const char *imp
         if (!ls_file_is_dir(tokenizer))
             LS_TRY(st, keep_file(tokenizer, to), out);
     }
-    if (*import) {
-        LS_TRY(st, ls_hf_copy_file(import, to, "config.json", &done), out);
+    if (*import) { /* a run that imported a model itself has these files in its own copies */
+        bool own = has_file(import, "config.json");
+        snprintf(folder, sizeof folder, own ? "%s" : "%s/" LS_HF_CONFIG_COPIES, import);
+        LS_TRY(st, ls_hf_copy_file(folder, to, "config.json", &done), out);
         LS_TRY(st, ls_hf_base_note(import, to), out);
-        LS_TRY(st, ls_hf_copy_file(import, to, "generation_config.json", &done), out);
+        LS_TRY(st, ls_hf_copy_file(folder, to, "generation_config.json", &done), out);
     }
 out:
     return st;
+}
+
+const char *ls_hf_copy_tokenizer_of(const ls_run *run, char *kept)
+{
+    const char *name = run->data.tokenizer;
+    char file[PATH_MAX + 32];
+
+    if (strcmp(name, "bytes") == 0 || ls_file_exists(name))
+        return name;
+    snprintf(kept, PATH_MAX, "%s/" LS_HF_CONFIG_COPIES, run->out);
+    snprintf(file, sizeof file, "%s/tokenizer.json", kept);
+    return ls_file_exists(file) ? kept : name;
 }
 
 ls_status ls_hf_copy_keep(const char *home, const char *tokenizer, const char *import, bool renew)

@@ -19,6 +19,7 @@
 #include "base/time.h"
 #include "checkpoint/safetensors.h"
 #include "config/model_families.h"
+#include "hf/base_run.h"
 #include "hf/hf_convert.h"
 #include "data/chat/chat.h"
 #include "data/tokenizer/bpe_train.h"
@@ -838,12 +839,28 @@ static void pick_type(job *j)
 
 static ls_status check_adapter(const job *j)
 {
-    if (!j->args->adapter || j->r.model.shape.lora_rank > 0)
+    const char *base = j->r.run.model.import;
+    ls_str run;
+
+    if (!j->args->adapter)
         return LS_OK;
-    ls_status st =
+    if (j->r.model.shape.lora_rank == 0) {
         ls_fail(LS_EUSAGE, "\"%s\" was trained without LoRA: it has no adapter", j->args->from);
-    ls_err_hint("Leave --adapter out to export the model itself.");
-    return st;
+        ls_err_hint("Leave --adapter out to export the model itself.");
+        return LS_EUSAGE;
+    }
+    ls_str_init(&run);
+    bool ours = !j->args->base && ls_base_run_lineage(base, &run) == LS_OK && run.len > 0;
+    ls_str_release(&run);
+    ls_err_clear(); /* a base that is gone, or a name of the hub: peft finds it, or says so */
+    if (!ours)
+        return LS_OK;
+    ls_fail(LS_EUSAGE, "the adapter of \"%s\" belongs to the run \"%s\", which peft cannot load",
+            j->args->from, base);
+    ls_err_hint("Export that run, too, and name its folder: `lineshaft export %s FOLDER`, then "
+                "--base FOLDER.",
+                base);
+    return LS_EUSAGE;
 }
 
 /* A model without a tokenizer goes out as well. */

@@ -154,7 +154,7 @@ static void explain_no_model(const char *path)
     else if (!ls_hub_name_hint(path, LS_HUB_MODEL))
         ls_err_hint(
             "Give a Hugging Face folder (config.json and model.safetensors), a run folder, its "
-            "checkpoints folder or one manifest (step-*.json).");
+            "checkpoints folder, \"best\" in one of them, or one manifest (step-*.json).");
 }
 
 /* Where there is neither kind, say what would be one. */
@@ -187,6 +187,8 @@ static ls_status open_ours(ls_hf_folder *f, int64_t step, const char *key)
     if (key)
         LS_TRY(st, ls_ckpt_use_key(f->store, key, false), out);
     LS_TRY(st, ls_ckpt_find(f->store, f->step, &f->ckpt, NULL), out);
+    if (f->step == LS_CKPT_BEST)
+        f->step = ls_ckpt_about(f->ckpt)->step;
     if (!f->ckpt) {
         st = ls_fail(LS_EUSAGE, "there is no checkpoint in \"%s\"", f->path);
         ls_err_hint("Train one first: lineshaft train RUN.");

@@ -6,8 +6,7 @@
 #include "config/model_families.h"
 #include "hf/hf_folder_impl.h"
 
-/* Rows of the embedding: a run of ours may have left model.vocab to the tokenizer. */
-static ls_status vocab_of(const ls_hf_folder *f, int64_t *vocab_out)
+ls_status ls_loaded_model_vocab(const ls_hf_folder *f, int64_t *vocab_out)
 {
     const ls_family_names *names = &ls_families_row(f->run.model.family)->names;
     char name[LS_PARAM_NAME];
@@ -32,7 +31,7 @@ ls_status ls_loaded_model_open(ls_loaded_model *r, const ls_hf_folder *folder)
     ls_status st;
 
     *r = (ls_loaded_model){.run = *ls_hf_folder_run(folder)};
-    LS_TRY(st, vocab_of(folder, &r->run.model.vocab), out);
+    LS_TRY(st, ls_loaded_model_vocab(folder, &r->run.model.vocab), out);
     LS_TRY(st, ls_model_init(&r->model, &r->run, r->run.model.vocab), out);
     LS_TRY(st, ls_hf_folder_check(folder, &r->model), out);
     LS_TRY(st, ls_kernel_pick("auto", &r->kernels), out);

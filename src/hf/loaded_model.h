@@ -15,6 +15,9 @@ typedef struct ls_loaded_model {
     float *w; /* flat parameters; device memory, which is host memory on the CPU */
 } ls_loaded_model;
 
+/* Rows of a model's embedding: a run of ours may have left model.vocab to its tokenizer. */
+ls_status ls_loaded_model_vocab(const ls_hf_folder *folder, int64_t *vocab_out);
+
 /* Check the folder against its own model and load all of it. The folder must stay open as long.
  * vocab of the model becomes known: rows of the embedding. */
 ls_status ls_loaded_model_open(ls_loaded_model *model, const ls_hf_folder *folder);

@@ -347,9 +347,10 @@ typedef struct ls_act_args {
     int64_t M, F;
 } ls_act_args;
 
-/* embed_fwd: y[row] = dropout(wte[token] + wpe[past + row % T]), or, where documents have a `start`,
- * from which positions count, wpe[past + row % T - start[row]]. A token outside [0, V) fails the
- * stream. embed_bwd: dwte and dwpe, either may be NULL; every row of dwte is written (or added to),
+/* embed_fwd: y[row] = dropout(wte[token] + wpe[past + row % T] + noise), or, where documents have a
+ * `start`, from which positions count, wpe[past + row % T - start[row]]. A token outside [0, V) fails the
+ * stream. The noise (kernel/noise.h) of element (row, column) has the counter of its dropout at a
+ * site of its own. embed_bwd: dwte and dwpe, either may be NULL; every row of dwte is written (or added to),
  * in token order. With `vocab`, wte holds only tokens first .. first + V - 1 of this many: others
  * count as a vector of zeros, and have no gradient here. */
 typedef struct ls_embed_fwd {
@@ -363,7 +364,8 @@ typedef struct ls_embed_fwd {
     int64_t past;         /* position of the first token */
     ls_piece piece;       /* whose positions count instead of row % T */
     const int32_t *start; /* [M] or NULL: the position where the document of a token begins */
-    ls_dropout drop;
+    float noise;          /* largest magnitude of it; 0: none */
+    ls_dropout drop;      /* with noise its state, first_row and piece are read, whatever p is */
 } ls_embed_fwd;
 
 typedef struct ls_embed_bwd {

@@ -36,7 +36,7 @@ const ls_kernel_row ls_kernel_rows[LS_ROWS] = {
      "exp within 2 units, one division"},
     {LS_ROW_ACT_BWD, "act_bwd", "dx of act_fwd", 5e-6,
      "exp within 2 units, multiplied by up to x^3 where the slope turns"},
-    {LS_ROW_EMBED_FWD, "embed_fwd", "y = dropout(wte[token] + wpe[position])", 1e-6,
+    {LS_ROW_EMBED_FWD, "embed_fwd", "y = dropout(wte[token] + wpe[position] + noise)", 1e-6,
      "one sum and one product"},
     {LS_ROW_EMBED_BWD, "embed_bwd", "dwte[token] = sum of dy, dwpe[position] = sum of dy", 1e-5,
      "a chain of fp32 sums over the rows of a token"},

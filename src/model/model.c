@@ -597,6 +597,7 @@ static ls_model_shape shape_of(const ls_run *run, int64_t vocab)
         .window_from = r->window_from,
         .eps = (float)r->norm_eps,
         .dropout = (float)r->dropout,
+        .noise = (float)(run->train.neftune / sqrt((double)r->context * (double)r->width)),
         .init_std = (float)r->init_std,
         .lora_rank = run->lora.rank,
         .dora = run->lora.rank > 0 && run->lora.dora,

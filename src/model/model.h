@@ -47,6 +47,7 @@ typedef struct ls_model_shape {
     int64_t window;      /* 0: none */
     int64_t window_from; /* first layer that has it */
     float eps, dropout, init_std;
+    float noise;       /* on embeddings while training: alpha / sqrt(T C) of train.neftune */
     int64_t lora_rank; /* 0: none */
     float lora_scale;  /* alpha / rank */
     bool dora;         /* outputs of adapted weights have trained lengths (kernel/dora.h) */

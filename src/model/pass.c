@@ -702,21 +702,21 @@ static void report_made(const ls_pass_call *call, int64_t ready)
         call->made(call->context, (int)ready);
 }
 
-/* Of a split model each rank has some tokens' vectors, and the first the positions. All drop alike,
- * so that their sum is dropped too. */
+/* Of a split model each rank has some tokens' vectors, and the first the positions and the noise. All drop
+ * alike, so that their sum is dropped too. */
 static void embed(const ls_pass *pass, const ls_pass_call *call)
 {
     const ls_model *model = pass->args.model;
     const ls_model_shape *s = &model->shape;
 
-    bool positions = model->split.rank == 0;
+    bool first = model->split.rank == 0;
 
     pass->args.kernels->embed_fwd(
         pass->args.stream,
         &(ls_embed_fwd){.type = pass->args.type,
                         .tokens = call->tokens,
                         .wte = ls_pass_weight(pass, call, model->wte),
-                        .wpe = positions ? ls_pass_weight(pass, call, model->wpe) : NULL,
+                        .wpe = first ? ls_pass_weight(pass, call, model->wpe) : NULL,
                         .y = ls_pass_part(pass, pass->in0),
                         .M = call->B * call->T,
                         .C = s->C,
@@ -727,6 +727,7 @@ static void embed(const ls_pass *pass, const ls_pass_call *call)
                         .past = call->past,
                         .piece = ls_pass_piece(&pass->args, call->T),
                         .start = call->restart ? call->start : NULL,
+                        .noise = call->dropout && first ? s->noise : 0,
                         .drop = ls_pass_drop_at(pass, call, 0, SITE_EMBED)});
     ls_pass_join(pass, call, pass->in0);
 }

@@ -72,7 +72,7 @@ typedef struct ls_pass_call {
                              * rotary ones need not, since only differences count */
     int64_t B, T;
     int64_t past; /* positions before tokens that the cache holds; needs a cache unless 0 */
-    bool dropout; /* apply the model's dropout, keyed by state */
+    bool dropout; /* apply the model's dropout, and noise on embeddings, keyed by state */
     const ls_step_state *state;
     float *losses;   /* [B, T]: loss of each token */
     float *grad;     /* of what is trained; see ls_pass_grad_elements */

@@ -33,6 +33,7 @@
 #include "train/report/profiling.h"
 #include "train/report/recovery_events.h"
 #include "train/report/summary.h"
+#include "train/save/best_loss.h"
 #include "train/save/preempt.h"
 #include "train/save/save.h"
 #include "train/sdc/sdc_compare.h"
@@ -417,7 +418,7 @@ static ls_status meet(loop *l)
     LS_TRY(st, compare(l, last || l->stop), out);
     if (due(l, s->run->eval.every) || last)
         LS_TRY(st, validate(l), out);
-    if (save_is_due(l) && !last && s->save.saved_step != s->step_number)
+    if ((save_is_due(l) || ls_best_loss_is_now(s)) && !last && s->save.saved_step != s->step_number)
         LS_TRY(st, save(l), out);
     LS_TRY(st, ls_save_poll(s), out);
     l->met = s->step_number;
@@ -463,13 +464,16 @@ static const char *reason_to_stop(const loop *l)
     if (l->stop)
         return "interrupt";
     if (s->progress.total_steps && s->step_number >= s->progress.total_steps)
-        return run->train.tokens && (!run->train.steps || s->step_number < run->train.steps)
+        return run->train.epochs > 0 ? "epochs"
+               : run->train.tokens && (!run->train.steps || s->step_number < run->train.steps)
                    ? "tokens"
                    : "steps";
     if (l->time_over)
         return "seconds";
     if (run->train.target_loss > 0 && s->progress.val_loss <= run->train.target_loss)
         return "target_loss";
+    if (ls_best_loss_is_over(s))
+        return "patience";
     return NULL;
 }
 
@@ -477,11 +481,12 @@ static const char *reason_to_stop(const loop *l)
 static ls_status compare(loop *l, bool ends)
 {
     const ls_run *run = l->s.run;
+    bool may_save = save_is_due(l) || (ls_run_keeps_best(run) && due(l, run->eval.every));
     ls_status st;
 
     ls_sdc_compare_inject(&l->s);
     if (!l->s.sdc.compare || run->heal.compare == 0 ||
-        (!ends && !due(l, run->heal.compare) && !save_is_due(l)))
+        (!ends && !due(l, run->heal.compare) && !may_save))
         return LS_OK;
     st = ls_sdc_compare_run(&l->s);
     ls_step_clock_lap(&l->clock, LS_TIME_CHECKPOINT);

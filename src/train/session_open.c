@@ -344,12 +344,15 @@ static void init(ls_session *s, const ls_session_args *args)
                       .progress.nonfinite_step = -1,
                       .progress.total_steps = ls_check_horizon(args->run),
                       .progress.loss = (double)NAN,
-                      .progress.val_loss = (double)NAN};
+                      .progress.val_loss = (double)NAN,
+                      .progress.best = {.step = -1, .judged = -1}};
     if (!args->rejoin)
         s->args.view.plan.base = -1;
     s->args.fresh = args->fresh && !args->view.begun;
     ls_str_init(&s->folder.config);
     ls_str_init(&s->folder.line);
+    ls_str_init(&s->save.lineage);
+    ls_str_init(&s->save.overridden);
     ls_loss_scaler_init(&s->scaler, s->run);
 }
 
@@ -394,6 +397,7 @@ static void forget_progress(ls_session *s)
     s->step_number = 0;
     s->save.saved_step = s->save.newest_step = s->progress.nonfinite_step = -1;
     s->progress.loss = s->progress.val_loss = (double)NAN;
+    s->progress.best = (ls_session_best){.step = -1, .judged = -1};
 }
 
 ls_status ls_session_regroup(ls_session *s)
@@ -441,5 +445,7 @@ void ls_session_close(ls_session *s)
     ls_run_folder_leave(s);
     ls_str_release(&s->folder.config);
     ls_str_release(&s->folder.line);
+    ls_str_release(&s->save.lineage);
+    ls_str_release(&s->save.overridden);
     *s = (ls_session){.folder.lock_fd = -1, .folder.events_fd = -1};
 }

@@ -132,3 +132,67 @@ LS_TEST(keep_chain_of_manifests)
     LS_CHECK_EQ(follows(4), -2);
     sample_release(&s);
 }
+
+static void save_best(sample *s, int step)
+{
+    ls_ckpt_store *store;
+    ls_ckpt_info info = sample_info(step);
+
+    info.best = true;
+    info.lineage = "from a, step 3";
+    LS_CHECK_OK(ls_ckpt_open(&store, "c", true));
+    LS_CHECK_OK(ls_ckpt_save(store, &info, s->tensors, s->n, NULL));
+    ls_ckpt_close(store);
+}
+
+/* The step that "best" means by this path. */
+static int64_t best_by(const char *path)
+{
+    ls_ckpt_store *store;
+    ls_ckpt *ckpt = NULL;
+    int64_t step;
+    ls_str dir;
+
+    ls_str_init(&dir);
+    LS_CHECK_OK(ls_ckpt_locate(path, &dir, &step));
+    LS_CHECK_EQ(step, LS_CKPT_BEST);
+    LS_CHECK_OK(ls_ckpt_open(&store, dir.p, false));
+    LS_CHECK_OK(ls_ckpt_find(store, step, &ckpt, NULL));
+    step = ls_ckpt_about(ckpt)->step;
+    LS_CHECK(ls_ckpt_about(ckpt)->best);
+    LS_CHECK_STR(ls_ckpt_about(ckpt)->lineage, "from a, step 3");
+    ls_ckpt_free(ckpt);
+    ls_ckpt_close(store);
+    ls_str_release(&dir);
+    return step;
+}
+
+/* The newest that was the best stays, however old it gets; the one before it goes like any other. */
+LS_TEST(keep_the_best)
+{
+    sample s;
+    ls_ckpt_store *store;
+    ls_ckpt *ckpt = NULL;
+
+    sample_make_tiny(&s);
+    save_steps(&s, 1, 2);
+    LS_CHECK_OK(ls_ckpt_open(&store, "c", false));
+    LS_CHECK_FAILS(ls_ckpt_find(store, LS_CKPT_BEST, &ckpt, NULL), LS_EUSAGE,
+                   "is marked as the best");
+    save_best(&s, 3);
+    save_steps(&s, 4, 4);
+    save_best(&s, 5);
+    save_steps(&s, 6, 9);
+    prune(&(ls_ckpt_pruning){.keep = 2});
+    expect_steps((const int[]){5, 8, 9, 0});
+    LS_CHECK_EQ(best_by("c/best"), 5);
+    /* a damaged one is not the best of those that are left */
+    save_best(&s, 10);
+    file_cut("c/step-0000000010.json", 50);
+    LS_CHECK_EQ(best_by("c/best"), 5);
+    prune(&(ls_ckpt_pruning){.keep = 1});
+    LS_CHECK_EQ(unlink("c/step-0000000010.json"), 0);
+    expect_steps((const int[]){5, 9, 0});
+    ls_ckpt_close(store);
+    sample_release(&s);
+}

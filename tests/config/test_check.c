@@ -97,6 +97,8 @@ LS_TEST(check_finds_the_end_of_the_run)
         {"train: {tokens: 16000, steps: 500}\n", 500, 10, 0, 2},
         {"train: {seconds: 5, schedule: constant}\n", 0, 0, 0, 0},
         {"train: {target_loss: 2, steps: 100k}\n", 100000, 100000, 100, 20000},
+        {"train: {epochs: 3}\n", 0, 0, LS_RUN_AUTO, LS_RUN_AUTO}, /* the data says */
+        {"train: {epochs: 0, steps: 30}\n", 30, 30, 1, 6},
     };
     ls_run run;
 
@@ -108,4 +110,65 @@ LS_TEST(check_finds_the_end_of_the_run)
         LS_CHECK_EQ(run.train.decay, cases[i].decay);
         ls_runfile_release(&run);
     }
+}
+
+/* Steps after which at least that many samples are used, also where the batch grows. */
+LS_TEST(check_counts_the_steps_of_epochs)
+{
+    static const struct {
+        const char *text;
+        int64_t windows, steps, warmup;
+    } cases[] = {
+        {"train: {epochs: 1}\n", 1600, 100, 5}, /* 16 sequences a step */
+        {"train: {epochs: 1}\n", 1601, 101, 5}, /* a last step that begins the next epoch */
+        {"train: {epochs: 2.5}\n", 1600, 250, 12},
+        {"train: {epochs: 0.1}\nbatch: {sequences: 1}\n", 30, 3,
+         0}, /* 0.1 x 30 is above 3 in binary */
+        {"train: {epochs: 1, warmup: 7}\n", 1600, 100, 7},
+        {"train: {epochs: 1}\nbatch: {sequences: 12, leaf: 4, ramp: 5, ramp_from: 4}\n", 28, 5, 0},
+        {"train: {epochs: 1}\nbatch: {sequences: 12, leaf: 4, ramp: 5, ramp_from: 4}\n", 29, 6, 0},
+        {"train: {epochs: 3}\nbatch: {sequences: 12, leaf: 4, ramp: 5, ramp_from: 4}\n", 20, 8, 0},
+    };
+    ls_run run;
+
+    for (size_t i = 0; i < LS_COUNT(cases); i++) {
+        load(&run, NULL, cases[i].text);
+        LS_CHECK_OK(ls_check_epochs(&run, cases[i].windows));
+        LS_CHECK_EQ(run.train.steps, cases[i].steps);
+        LS_CHECK_EQ(ls_check_horizon(&run), cases[i].steps);
+        LS_CHECK_EQ(run.train.warmup, cases[i].warmup);
+        ls_runfile_release(&run);
+    }
+    load(&run, NULL, "train: {epochs: 1, warmup: 101}\n");
+    LS_CHECK_FAILS(ls_check_epochs(&run, 1600), LS_EUSAGE, "warm-up must end before the run does");
+    ls_runfile_release(&run);
+}
+
+/* Of two lengths the one that was written closer to the command counts. */
+LS_TEST(check_takes_the_length_of_the_command_line)
+{
+    const char *const sets[] = {"train.steps=30"}, *const epochs[] = {"train.epochs=2"};
+    static const char with_epochs[] = "model: {layers: 1, width: 4, heads: 1, context: 4}\n"
+                                      "data: {text: builtin:stories}\ntrain: {epochs: 3}\n";
+    static const char with_steps[] = "model: {layers: 1, width: 4, heads: 1, context: 4}\n"
+                                     "data: {text: builtin:stories}\ntrain: {steps: 3}\n";
+    ls_runfile_source source = {.text = with_epochs,
+                                .len = sizeof with_epochs - 1,
+                                .no_environment = true,
+                                .no_files = true,
+                                .sets = sets,
+                                .n_sets = 1};
+    ls_run run;
+
+    LS_CHECK_OK(ls_runfile_load(&run, &source));
+    LS_CHECK_EQ(run.train.steps, 30);
+    LS_CHECK(run.train.epochs == 0);
+    ls_runfile_release(&run);
+    source.text = with_steps;
+    source.len = sizeof with_steps - 1;
+    source.sets = epochs;
+    LS_CHECK_OK(ls_runfile_load(&run, &source));
+    LS_CHECK_EQ(run.train.steps, 0);
+    LS_CHECK(run.train.epochs == 2);
+    ls_runfile_release(&run);
 }

@@ -192,7 +192,9 @@ LS_TEST(explain_diff_tells_what_may_change_on_resume)
     ls_str_clear(&diff);
     LS_CHECK_EQ(ls_explain_diff(&a, &b, &diff), 4);
     LS_CHECK(strstr(diff.p, "batch.sequences: 12 -> 24 (cannot change on resume)\n"));
-    LS_CHECK(strstr(diff.p, "train.min_lr: 0.01 -> 0.02 (cannot change on resume)\n"));
+    LS_CHECK(strstr(diff.p, "train.lr: 0.1 -> 0.2 (changes on resume only with --override "
+                            "train.lr=0.2)\n"));
+    LS_CHECK(strstr(diff.p, "train.min_lr: 0.01 -> 0.02 (it follows from another setting)\n"));
     LS_CHECK_OK(ls_explain_hash(&b, &after));
     LS_CHECK(!ls_hash_equal(before, after));
     ls_str_release(&diff);
@@ -200,4 +202,37 @@ LS_TEST(explain_diff_tells_what_may_change_on_resume)
     LS_CHECK_EQ(ls_explain_diff(&a, &b, &diff), -1);
     ls_runfile_release(&a);
     ls_runfile_release(&b);
+}
+
+/* What --override names may differ, and what follows from it; nothing else may. */
+LS_TEST(explain_diff_takes_what_is_overridden)
+{
+    const char *const sets[] = {"train.clip=2"}, *const overrides[] = {"train.lr=0.2"};
+    ls_runfile_source source = {.text = TEXT,
+                                .len = strlen(TEXT),
+                                .no_environment = true,
+                                .no_files = true,
+                                .overrides = overrides,
+                                .n_overrides = 1};
+    ls_run a, b;
+    ls_str text;
+
+    ls_str_init(&text);
+    load(&a, TEXT, NULL, 0);
+    LS_CHECK_OK(ls_runfile_load(&b, &source));
+    LS_CHECK_EQ(ls_explain_diff(&a, &b, &text), 0);
+    ls_str_clear(&text);
+    ls_explain_overridden(&a, &b, &text);
+    LS_CHECK_STR(text.p, "train.lr 0.1 -> 0.2, train.min_lr 0.01 -> 0.02");
+    ls_runfile_release(&b);
+    source.sets = sets;
+    source.n_sets = 1;
+    LS_CHECK_OK(ls_runfile_load(&b, &source));
+    LS_CHECK_EQ(ls_explain_diff(&a, &b, &text), 1); /* --set is no such word */
+    ls_runfile_release(&b);
+    source.overrides = (const char *const[]){"batch.sequences=24"};
+    LS_CHECK_FAILS(ls_runfile_load(&b, &source), LS_EUSAGE,
+                   "batch.sequences cannot change in a run that has begun");
+    ls_str_release(&text);
+    ls_runfile_release(&a);
 }

@@ -186,7 +186,7 @@ says "a size such as 5G"
 run 2 "$LINESHAFT" train tune.yaml --set model.width=64 --set out=x
 says "model.width is 64 but the imported model has 32 (hf/config.json)"
 run 2 "$LINESHAFT" train tune.yaml --set model.import=runs/lora --set out=x
-says "It is a run: write its model with lineshaft export"
+says "was trained with LoRA"
 # Sizes that only config.json has are not believed before memory is planned for them.
 mkdir wide
 cp hf/* wide

@@ -180,7 +180,7 @@ LS_TEST_SECONDS(gpu_norm_replicas_reference, 120)
 typedef struct embed_shape {
     int64_t M, C, T, V, positions, leaves, past;
     bool wpe, accumulate;
-    float drop;
+    float drop, noise;
 } embed_shape;
 
 static void embed_case(ls_gpu *g, const void *shape)
@@ -193,6 +193,7 @@ static void embed_case(ls_gpu *g, const void *shape)
                   y = ls_gpu_values(g, "y", s->M * s->C, 0);
     ls_gpu_tensor wpe = ls_gpu_values(g, "wpe", (s->past + s->T) * s->C, 1);
     ls_embed_fwd f = {.type = g->type, .M = s->M, .C = s->C, .T = s->T, .V = s->V, .past = s->past};
+    f.noise = s->noise;
     ls_embed_fwd r = f;
 
     r.type = LS_F32;
@@ -237,14 +238,16 @@ static void embed_case(ls_gpu *g, const void *shape)
 
 LS_TEST_SECONDS(gpu_embed_replicas_reference, 120)
 {
-    static const embed_shape shapes[] = {{1, 1, 1, 1, 1, 1, 0, true, false, 0},
-                                         {12, 17, 4, 5, 9, 3, 0, true, true, 0},
-                                         {60, 64, 20, 7, 20, 5, 3, true, false, 0.25f},
-                                         {512, 40, 128, 300, 128, 1, 0, false, false, 0},
-                                         {1000, 264, 250, 3, 251, 4, 0, true, true, 0},
-                                         {1000, 72, 250, 3, 250, 1, 0, true, true, 0},
-                                         {700, 17, 350, 40, 350, 1, 0, true, false, 0.1f},
-                                         {320, 8, 64, 5, 64, 1, 0, false, false, 0}};
+    static const embed_shape shapes[] = {{1, 1, 1, 1, 1, 1, 0, true, false, 0, 0},
+                                         {12, 17, 4, 5, 9, 3, 0, true, true, 0, 0},
+                                         {60, 64, 20, 7, 20, 5, 3, true, false, 0.25f, 0},
+                                         {512, 40, 128, 300, 128, 1, 0, false, false, 0, 0},
+                                         {1000, 264, 250, 3, 251, 4, 0, true, true, 0, 0},
+                                         {1000, 72, 250, 3, 250, 1, 0, true, true, 0, 0},
+                                         {700, 17, 350, 40, 350, 1, 0, true, false, 0.1f, 0},
+                                         {320, 8, 64, 5, 64, 1, 0, false, false, 0, 0},
+                                         {60, 65, 20, 7, 20, 1, 0, true, false, 0, 0.5f},
+                                         {700, 72, 350, 40, 350, 1, 0, true, false, 0.1f, 0.25f}};
 
     ls_gpu_cases(embed_case, shapes, LS_COUNT(shapes), sizeof *shapes);
 }

@@ -9,7 +9,7 @@ typedef struct shape {
     bool wpe, accumulate;
     bool no_dwte; /* the gradient of positions alone */
     bool start;   /* positions count from the beginning of each document */
-    float p;
+    float p, noise;
 } shape;
 
 static ls_step_state *new_state(ls_check *c)
@@ -45,6 +45,7 @@ static ls_embed_fwd fwd_args(ls_check *c, const shape *s)
     a.y = ls_check_floats(c, "y", a.M * s->C, 0);
     a.start = new_starts(c, s);
     a.drop = (ls_dropout){.p = s->p, .site = 9, .state = new_state(c)};
+    a.noise = s->noise;
     return a;
 }
 
@@ -107,7 +108,77 @@ LS_TEST_SECONDS(embed_equals_reference_on_odd_shapes, 60)
             s.p = form & 4 ? 0.25f : 0;
             s.leaves = form & 4 ? 3 : 1;
             check_shape(&s);
+            s.noise = 0.5f;
+            ls_rows_check(LS_ROW_EMBED_FWD, run_fwd, &s, s.B * s.T * s.C);
         }
+}
+
+/* The noise of NEFTune as its paper has it: uniform in [-1, 1], times alpha / sqrt(L d). Without vectors
+ * the output is the noise. */
+static void check_neftune(const ls_kernels *k, int64_t B, int64_t T, int64_t C, double alpha)
+{
+    shape s = {.B = B, .T = T, .C = C, .V = 2, .noise = (float)(alpha / sqrt((double)(T * C)))};
+    double sum = 0, squares = 0, most = 0, n = (double)(B * T * C),
+           a = alpha / sqrt((double)(T * C));
+    ls_check c;
+
+    ls_check_begin(&c, 2);
+    ls_embed_fwd f = fwd_args(&c, &s);
+    memset((void *)(uintptr_t)f.wte, 0, (size_t)(s.V * C) * sizeof(float));
+    k->embed_fwd(c.stream, &f);
+    for (int64_t i = 0; i < B * T * C; i++) {
+        double x = (double)((const float *)f.y)[i];
+        sum += x;
+        squares += x * x;
+        most = fmax(most, fabs(x));
+    }
+    LS_CHECK(most <= a * (1 + 1e-6) && most > 0.999 * a);
+    LS_CHECK_NEAR(sum / n, 0, 4 * a / sqrt(3 * n)); /* four deviations of a mean */
+    LS_CHECK_NEAR(squares / n, a * a / 3, 0.02 * a * a);
+    ls_check_end(&c);
+}
+
+LS_TEST(embed_noise_is_that_of_neftune)
+{
+    const ls_kernels *list[8];
+    int n = ls_kernel_list(list, 8);
+
+    for (int i = 0; i < n; i++) {
+        check_neftune(list[i], 4, 32, 96, 5);
+        check_neftune(list[i], 2, 64, 33, 15);
+    }
+}
+
+/* A sequence has the noise of its number in the batch, whichever call it is in; and a piece of it that of
+ * its positions. */
+LS_TEST(embed_noise_goes_by_global_numbers)
+{
+    const ls_kernels *list[8];
+    int n = ls_kernel_list(list, 8);
+
+    for (int i = 0; i < n; i++) {
+        shape s = {.B = 3, .T = 8, .C = 21, .V = 5, .noise = 0.25f};
+        ls_check c;
+        ls_check_begin(&c, 2);
+        ls_embed_fwd whole = fwd_args(&c, &s), one = whole;
+        ls_step_state *state = ls_check_bytes(&c, "later", sizeof *state);
+        list[i]->embed_fwd(c.stream, &whole);
+        *state = *whole.drop.state;
+        state->first_seq += 2;
+        one.tokens += 2 * s.T;
+        one.M = s.T;
+        one.y = ls_check_floats(&c, "one", s.T * s.C, 0);
+        one.drop.state = state;
+        list[i]->embed_fwd(c.stream, &one);
+        ls_check_same("a sequence", one.y, (float *)whole.y + 2 * s.T * s.C, s.T * s.C * 4);
+        int32_t tokens[4] = {one.tokens[2], one.tokens[3], one.tokens[4], one.tokens[5]};
+        one.tokens = tokens;
+        one.M = one.T = 4;
+        one.drop.piece = one.piece = (ls_piece){.chunk = 2, .first = {2, 4}};
+        list[i]->embed_fwd(c.stream, &one);
+        ls_check_same("a piece", one.y, (float *)whole.y + (2 * s.T + 2) * s.C, 4 * s.C * 4);
+        ls_check_end(&c);
+    }
 }
 
 LS_TEST(embed_gradient_of_positions_alone)
@@ -349,6 +420,7 @@ static void run_half_fwd(ls_check *c, const ls_kernels *k, const void *shape_, f
     a.wpe = s->wpe ? ls_half_values(c, a.type, "wpe", s->T * s->C, 1, 0) : NULL;
     a.y = ls_half_values(c, a.type, "y", a.M * s->C, 0, 0);
     a.drop = (ls_dropout){.p = s->p, .site = 9, .state = new_state(c)};
+    a.noise = s->noise;
     k->embed_fwd(c->stream, &a);
     ls_half_put(out, a.type, a.y, a.M * a.C);
 }
@@ -378,6 +450,7 @@ LS_TEST_SECONDS(embed_in_bf16_is_the_reference_rounded, 60)
             s.accumulate = i & 1;
             s.p = form & 2 ? 0.25f : 0;
             s.leaves = form & 2 ? 3 : 1;
+            s.noise = i & 1 ? 0.25f : 0;
             ls_half_check(LS_ROW_EMBED_FWD, run_half_fwd, &s, s.B * s.T * s.C, 0);
             ls_half_check(LS_ROW_EMBED_BWD, run_half_bwd, &s, 0,
                           s.V * s.C + (s.wpe ? s.positions * s.C : 0));

@@ -28,6 +28,18 @@ static void target_close(target *t)
     ls_ckpt_close(t->store);
 }
 
+/* The number of the step that a path means by "best". */
+static ls_status number_of_best(const ls_ckpt_store *store, int64_t *step)
+{
+    ls_ckpt *ckpt = NULL;
+    ls_status st = *step == LS_CKPT_BEST ? ls_ckpt_find(store, LS_CKPT_BEST, &ckpt, NULL) : LS_OK;
+
+    if (ckpt)
+        *step = ls_ckpt_about(ckpt)->step;
+    ls_ckpt_free(ckpt);
+    return st;
+}
+
 ls_status ls_cmd_ckpt_open(const ls_args *args, ls_ckpt_store **store_out, int64_t *step_out)
 {
     ls_status st = LS_OK;
@@ -39,6 +51,7 @@ ls_status ls_cmd_ckpt_open(const ls_args *args, ls_ckpt_store **store_out, int64
     LS_TRY(st, ls_args_number(args, "step", *step_out, 0, INT64_MAX, step_out), out);
     LS_TRY(st, ls_ckpt_open(store_out, dir.p, false), out);
     LS_TRY(st, ls_cmd_ckpt_use_key(args, *store_out), out);
+    st = number_of_best(*store_out, step_out);
 out:
     ls_str_release(&dir);
     return st;
@@ -148,6 +161,8 @@ static void list_json(ls_json *json, int64_t step, const ls_ckpt *ckpt, bool pin
         ls_json_put_num(json, "loss", info->loss);
         ls_json_put_num(json, "val_loss", info->val_loss);
         ls_json_put_str(json, "weights_hash", info->weights_hash);
+        ls_json_put_bool(json, "best", info->best);
+        ls_json_put_str(json, "lineage", info->lineage);
         ls_json_put_str(json, "signature", ls_cmd_ckpt_trust(info->trust));
     } else {
         ls_json_put_str(json, "reason", ls_err_last()->text);
@@ -167,12 +182,12 @@ static void list_row(ls_str *out, int64_t step, const ls_ckpt *ckpt, bool pinned
     double value = isnan(info->val_loss) ? info->loss : info->val_loss;
     if (!isnan(value))
         snprintf(loss, sizeof loss, "%.4f", value);
-    ls_str_printf(out, "%10lld  %-20s  %10s  %10s  %10s  %13lld  %8s  ok%s%s\n", (long long)step,
+    ls_str_printf(out, "%10lld  %-20s  %10s  %10s  %10s  %13lld  %8s  ok%s%s%s\n", (long long)step,
                   date_text(info->time_s, ' ', date), ls_cmd_ckpt_size(info->total_bytes, size),
                   ls_cmd_ckpt_size(info->new_bytes, fresh),
                   ls_cmd_ckpt_size(info->total_bytes - info->new_bytes, reused),
                   (long long)info->tokens, loss, ls_cmd_ckpt_signed(info->trust),
-                  pinned ? ", pinned" : "");
+                  info->best ? ", best" : "", pinned ? ", pinned" : "");
 }
 
 static ls_status run_list(const ls_args *args, ls_str *out)
@@ -392,12 +407,14 @@ static const ls_command list = {
     .name = "list",
     .summary = "show the checkpoints of a run",
     .arguments = "DIR",
-    .about = "One line per checkpoint: step, when it was saved (UTC), its size, how much of that "
-             "was written by this save and how much was reused from earlier checkpoints, tokens "
-             "seen, loss (validation loss where there is one), whether it looks whole, and whether "
-             "it is signed and pinned. This checks each manifest's hash (with --key its signature, "
-             "too) and the sizes of its objects; \"ckpt verify\" reads every byte.\n\n"
-             "DIR is a run folder, its checkpoints folder, or one step-*.json file.",
+    .about =
+        "One line per checkpoint: step, when it was saved (UTC), its size, how much of that "
+        "was written by this save and how much was reused from earlier checkpoints, tokens "
+        "seen, loss (validation loss where there is one), whether it looks whole, and whether "
+        "it is signed and pinned. This checks each manifest's hash (with --key its signature, "
+        "too) and the sizes of its objects; \"ckpt verify\" reads every byte.\n\n"
+        "DIR is a run folder, its checkpoints folder, \"best\" in one of them, or one step-*.json "
+        "file.",
     .examples = "lineshaft ckpt list runs/demo         # a table\n"
                 "lineshaft ckpt list runs/demo --json  # for programs\n",
     .flags = list_flags,
@@ -408,13 +425,15 @@ static const ls_command verify = {
     .name = "verify",
     .summary = "read every byte of checkpoints and compare checksums",
     .arguments = "DIR",
-    .about = "Reads each object of each checkpoint, compares every block with its checksum and the "
-             "whole with its name, and checks that it holds the tensors that the manifest lists. "
-             "Damage is shown with the object's file and the tensors in it; the exit code is then "
-             "4. Each manifest carries its own hash and that of the one before it: verify shows "
-             "which one it follows, or that it is gone. Nothing is changed. Hashes find damage; "
-             "only --key finds deliberate changes.\n\n"
-             "DIR is a run folder, its checkpoints folder, or one step-*.json file.",
+    .about =
+        "Reads each object of each checkpoint, compares every block with its checksum and the "
+        "whole with its name, and checks that it holds the tensors that the manifest lists. "
+        "Damage is shown with the object's file and the tensors in it; the exit code is then "
+        "4. Each manifest carries its own hash and that of the one before it: verify shows "
+        "which one it follows, or that it is gone. Nothing is changed. Hashes find damage; "
+        "only --key finds deliberate changes.\n\n"
+        "DIR is a run folder, its checkpoints folder, \"best\" in one of them, or one step-*.json "
+        "file.",
     .examples = "lineshaft ckpt verify runs/demo             # all checkpoints\n"
                 "lineshaft ckpt verify runs/demo --step 500  # only this one\n"
                 "lineshaft ckpt verify runs/demo --key demo.key  # and their signatures\n",

@@ -91,12 +91,14 @@ const ls_command ls_cmd_ckpt_copy = {
     .name = "copy",
     .summary = "copy a checkpoint to another folder, verified",
     .arguments = "DIR TO",
-    .about = "Copies the newest checkpoint of DIR, or that of --step, to the store TO, which is "
-             "made if it is not there. Every object is verified while it is read; objects that are "
-             "whole in TO are not copied again, so an interrupted copy goes on; damaged ones are "
-             "replaced, so copying back repairs. The manifest comes last.\n\n"
-             "DIR is a run folder, its checkpoints folder, or one step-*.json file. TO is a "
-             "folder; of a run folder its checkpoints folder is meant.",
+    .about =
+        "Copies the newest checkpoint of DIR, or that of --step, to the store TO, which is "
+        "made if it is not there. Every object is verified while it is read; objects that are "
+        "whole in TO are not copied again, so an interrupted copy goes on; damaged ones are "
+        "replaced, so copying back repairs. The manifest comes last.\n\n"
+        "DIR is a run folder, its checkpoints folder, \"best\" in one of them, or one step-*.json "
+        "file. TO is a "
+        "folder; of a run folder its checkpoints folder is meant.",
     .examples = "lineshaft ckpt copy runs/demo /backup/demo             # the newest\n"
                 "lineshaft ckpt copy runs/demo /backup/demo --step 500  # this one\n"
                 "lineshaft ckpt copy /backup/demo runs/demo             # back: repairs\n",

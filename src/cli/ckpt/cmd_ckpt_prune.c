@@ -32,7 +32,7 @@ static ls_status run_prune(const ls_args *args, ls_str *out)
     LS_TRY(st, ls_args_number(args, "keep", 1, 1, INT64_MAX, &how.keep), out);
     LS_TRY(st, ls_args_number(args, "keep-every", 0, 1, INT64_MAX, &how.keep_every), out);
     LS_TRY(st, ls_ckpt_locate(args->rest[0], &dir, &step), out);
-    if (step >= 0) {
+    if (step != -1) {
         st = ls_fail(LS_EUSAGE, "\"%s\" is one checkpoint; prune takes a folder of them",
                      args->rest[0]);
         goto out;

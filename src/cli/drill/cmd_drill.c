@@ -12,6 +12,7 @@
 #include "cli/term.h"
 #include "cluster/node/lab.h"
 #include "config/runfile.h"
+#include "hf/base_run.h"
 #include "layout/calls.h"
 
 enum { RANKS = 3, STEPS = 16, COUNT = 3, LAB_S = 30, FORCED = 5 };
@@ -237,7 +238,8 @@ static ls_status make_dir(const ls_args *args, ls_drill *d)
 /* Settings of the drill, then the user's own, which win. */
 static ls_status load(const ls_args *args, ls_drill *d, char forced[FORCED][64])
 {
-    ls_runfile_source source = {.path = args->n_rest ? args->rest[0] : NULL, .sets = d->sets};
+    ls_runfile_source source = {
+        .path = args->n_rest ? args->rest[0] : NULL, .sets = d->sets, .base = ls_base_run_read};
     int64_t steps, ranks;
     const char *set;
     ls_status st;

@@ -108,7 +108,8 @@ const ls_command ls_cmd_generate = {
     .summary = "let a trained model continue a text",
     .arguments = "MODEL",
     .about =
-        "MODEL is a run folder, its checkpoints folder, one manifest (step-*.json), or a "
+        "MODEL is a run folder, its checkpoints folder, \"best\" in one of them, one manifest "
+        "(step-*.json), or a "
         "Hugging Face folder. Of several checkpoints, the newest whole one is used.\n\n"
         "The text is printed while it is generated. It ends after --tokens tokens, before a "
         "--stop text, or where the model ends it. On a terminal, bytes that are not text are "

@@ -127,7 +127,7 @@ ls_status ls_generate_context(const ls_generate_model *m, const ls_generate_sett
 ls_status ls_generate_encode(const ls_generate_model *m, const ls_generate_settings *s,
                              const ls_str *prompt, ls_tokens *ids_out)
 {
-    int64_t T = m->model.shape.T, context = 0;
+    int64_t most = ls_hf_folder_positions(m->folder), context = 0;
     ls_status st;
 
     LS_TRY(st, ls_generate_context(m, s, &context), out);

@@ -1,6 +1,20 @@
 /* ref_embed.c -- embedding and its gradient, in double. */
 #include "kernel/cpu/ref_impl.h"
 #include "kernel/cpu/rows_shared.h"
+#include "kernel/noise.h"
+
+/* What is added to element (row, column). */
+static double noise(const ls_embed_fwd *a, int64_t row, int64_t column)
+{
+    const ls_dropout *d = &a->drop;
+
+    if (!(a->noise > 0))
+        return 0;
+    row += d->first_row;
+    ls_rng_block b = ls_noise_words(d->state->key, column, ls_piece_position(&d->piece, row % a->T),
+                                    d->state->first_seq + (uint32_t)(row / a->T));
+    return (double)a->noise * (2 * (double)ls_rng_uniform(b.v[column % 4]) - 1);
+}
 
 void ls_ref_embed_fwd(ls_stream *stream, const ls_embed_fwd *a)
 {
@@ -16,6 +30,7 @@ void ls_ref_embed_fwd(ls_stream *stream, const ls_embed_fwd *a)
                 x += ls_ref_load(
                     a->wpe, a->type,
                     (a->past + ls_embed_position(&a->piece, a->start, row, a->T)) * a->C + c);
+            x += noise(a, row, c);
             ls_ref_store(a->y, a->type, row * a->C + c, x * ls_ref_keep(&a->drop, row, c, a->T));
         }
 }

@@ -241,6 +241,16 @@ static inline ls_drop ls_drop_of(const ls_dropout &d)
     return out;
 }
 
+/* Of the words of four columns that of the k-th; with VEC 1 that of `column` itself. */
+template <int VEC> __device__ inline uint32_t ls_word(const ls_rng_block &b, int k, int64_t column)
+{
+    if constexpr (VEC == 1) {
+        int at = (int)(column % 4);
+        return at == 0 ? b.v[0] : at == 1 ? b.v[1] : at == 2 ? b.v[2] : b.v[3];
+    }
+    return b.v[k];
+}
+
 template <int VEC>
 __device__ inline void ls_keep(const ls_drop &d, int64_t row, int64_t column, int64_t T,
                                float (&factor)[VEC])
@@ -255,11 +265,7 @@ __device__ inline void ls_keep(const ls_drop &d, int64_t row, int64_t column, in
         ls_rng_block b = ls_rng_philox(key, (uint32_t)((column + i) / 4), t, seq, d.site << 16);
 #pragma unroll
         for (int k = 0; k < 4 && i + k < VEC; k++) {
-            uint32_t word = b.v[k];
-            if constexpr (VEC == 1) {
-                int at = (int)(column % 4);
-                word = at == 0 ? b.v[0] : at == 1 ? b.v[1] : at == 2 ? b.v[2] : b.v[3];
-            }
+            uint32_t word = ls_word<VEC>(b, k, column);
             factor[i + k] = ls_rng_uniform(word) >= d.p ? d.scale : 0.0f;
         }
     }

@@ -15,6 +15,7 @@
  * Tokens outside the vocabulary are reported through the fault cells and sorted behind all others,
  * where they are not read. */
 #include "kernel/cuda/common.cuh"
+#include "kernel/noise.h"
 
 #include <cub/device/device_radix_sort.cuh>
 
@@ -30,6 +31,7 @@ template <typename T> struct fwd_args {
     int64_t first, vocab; /* wte holds tokens from first on, of this many */
     ls_piece piece;
     const int32_t *start;
+    float noise;
     ls_drop drop;
     ls_cuda_fault *faults;
 };
@@ -39,6 +41,24 @@ __device__ inline int64_t position_of(const ls_piece &piece, const int32_t *star
                                       int64_t T)
 {
     return ls_position(piece, row % T) - (start ? start[row] : 0);
+}
+
+/* The noise of VEC columns from `column` on. */
+template <int VEC>
+__device__ inline void noise_of(const ls_drop &d, float scale, int64_t row, int64_t column,
+                                int64_t T, float (&x)[VEC])
+{
+    int64_t number = d.first_row + row;
+    int64_t position = ls_position(d.piece, number % T);
+    uint32_t sequence = d.state->first_seq + (uint32_t)(number / T);
+
+#pragma unroll
+    for (int i = 0; i < VEC; i += 4) {
+        ls_rng_block b = ls_noise_words(d.state->key, column + i, position, sequence);
+#pragma unroll
+        for (int k = 0; k < 4 && i + k < VEC; k++)
+            x[i + k] += ls_noise_of(ls_word<VEC>(b, k, column), scale);
+    }
 }
 
 template <int VEC, typename T> __global__ void fwd_kernel(fwd_args<T> a)
@@ -66,6 +86,8 @@ template <int VEC, typename T> __global__ void fwd_kernel(fwd_args<T> a)
             for (int k = 0; k < VEC; k++)
                 x[k] += p[k];
         }
+        if (a.noise > 0)
+            noise_of<VEC>(a.drop, a.noise, row, c, a.tokens_per_seq, x);
         if (a.drop.p > 0) {
             ls_keep<VEC>(a.drop, row, c, a.tokens_per_seq, factor);
 #pragma unroll
@@ -92,6 +114,7 @@ template <typename T> static void fwd(ls_cuda_stream *s, const ls_embed_fwd *a)
                      a->vocab ? a->vocab : a->V,
                      a->piece,
                      a->start,
+                     a->noise,
                      ls_drop_of(a->drop),
                      s->faults};
 

@@ -13,6 +13,7 @@
 #include "train/report/eval.h"
 
 #include "base/mem.h"
+#include "train/save/best_loss.h"
 #include "train/save/save.h"
 #include "train/session/model_groups.h"
 
@@ -133,11 +134,18 @@ ls_status ls_eval_loss(ls_eval *eval, ls_session *s)
         LS_TRY(st, ls_dp_sum_numbers(s->dp, LS_F64, losses, n + 1), out);
     for (int64_t i = 0; i < n; i++)
         total += losses[i];
-    s->progress.val_loss = total / (losses[n] > 0 ? losses[n] : 1);
-    ls_session_emit(
-        s, &(ls_event){
-               .kind = LS_EVENT_EVAL,
-               .eval = {.step = s->step_number, .sequences = n, .val_loss = s->progress.val_loss}});
+    total /= losses[n] > 0 ? losses[n] : 1;
+    if (s->dp) /* what follows from it (checkpoint.best, train.patience) is decided once, for all ranks */
+        LS_TRY(st, ls_dp_broadcast(s->dp, 0, &total, sizeof total), out);
+    s->progress.val_loss = total;
+    ls_best_loss_judge(s);
+    ls_session_emit(s, &(ls_event){.kind = LS_EVENT_EVAL,
+                                   .eval = {.step = s->step_number,
+                                            .sequences = n,
+                                            .val_loss = s->progress.val_loss,
+                                            .best_step = s->progress.best.step,
+                                            .since_best = s->progress.best.since,
+                                            .patience = s->run->train.patience}});
 out:
     return st;
 }

@@ -9,6 +9,7 @@
  * second step is noted, later every fourth. So a median covers the whole run. */
 #include "train/report/summary.h"
 
+#include <limits.h>
 #include <math.h>
 #include <unistd.h>
 #include "base/log.h"
@@ -16,6 +17,7 @@
 #include "config/ramp.h"
 #include "kernel/peak.h"
 #include "train/replica/replica_send.h"
+#include "train/save/best_loss.h"
 #include "train/save/save.h"
 #include "train/session/model_groups.h"
 #include "train/session/sync.h"
@@ -169,8 +171,9 @@ static double share_of_peak(const ls_session *s, double speed, double peak)
 
 ls_status ls_summary_emit(ls_summary *summary, ls_session *s, const char *stopped_by)
 {
-    int64_t sent = 0, received = 0;
-    char hash[33];
+    int64_t sent = 0, received = 0, best_step = -1;
+    char hash[33], best[PATH_MAX];
+    double best_loss = (double)NAN;
     ls_status st = LS_OK;
 
     double speed = median_speed(summary);
@@ -181,6 +184,8 @@ ls_status ls_summary_emit(ls_summary *summary, ls_session *s, const char *stoppe
     int64_t peak_bytes = used_bytes(summary, s);
     if (s->mesh.rank > 0)
         return LS_OK;
+    LS_TRY(st, ls_best_loss_kept(s, &best_step, &best_loss), out);
+    snprintf(best, sizeof best, "%s/best", s->run->out);
     ls_event_balance balance = ls_batch_slice_event(s);
     if (s->args.comm)
         ls_comm_traffic(s->args.comm, &sent, &received);
@@ -208,6 +213,10 @@ ls_status ls_summary_emit(ls_summary *summary, ls_session *s, const char *stoppe
                     .received_bytes = received - summary->received,
                     .buddy_bytes = ls_replica_send_bytes(s->step),
                     .weights_hash = hash,
+                    .best = best_step >= 0 ? best : NULL,
+                    .best_step = best_step,
+                    .best_loss = best_loss,
+                    .patience = s->run->train.patience,
                     .stopped_by = stopped_by}};
     ls_sync_count(s, &event.summary);
     ls_session_emit(s, &event);

@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "config/ramp.h"
+#include "train/save/best_loss.h"
 #include "train/save/error_feedback.h"
 #include "train/save/sharded_save.h"
 #include "train/session/session_impl.h"
@@ -111,11 +112,12 @@ bool ls_save_positions_restart(const ls_session *s)
 
 ls_ckpt_info ls_save_info(ls_session *s)
 {
-    char scaler[LS_LOSS_SCALER_TEXT];
+    char scaler[LS_LOSS_SCALER_TEXT], best[LS_BEST_LOSS_TEXT];
 
     ls_loss_scaler_write(&s->scaler, scaler);
-    snprintf(s->save.extra, sizeof s->save.extra, "%s%s%s", s->data.hash,
-             ls_save_positions_restart(s) ? LS_SAVE_POSITIONS : "", scaler);
+    ls_best_loss_write(&s->progress.best, best);
+    snprintf(s->save.extra, sizeof s->save.extra, "%s%s%s%s", s->data.hash,
+             ls_save_positions_restart(s) ? LS_SAVE_POSITIONS : "", best, scaler);
     return (ls_ckpt_info){.step = s->step_number,
                           .cursor = ls_ramp_samples(s->run, s->step_number),
                           .tokens = ls_ramp_samples(s->run, s->step_number) * s->model.shape.T,
@@ -126,7 +128,9 @@ ls_ckpt_info ls_save_info(ls_session *s)
                           .run_name = s->run->name,
                           .mesh = s->mesh_text,
                           .config = s->folder.config.p,
-                          .extra = s->save.extra};
+                          .extra = s->save.extra,
+                          .lineage = s->save.lineage.p,
+                          .best = ls_best_loss_is_now(s)};
 }
 
 void ls_save_saved(ls_session *s, int64_t step, const ls_ckpt_saved *saved)
@@ -263,7 +267,7 @@ ls_status ls_save_reopen(ls_session *s)
     LS_TRY(st, ls_save_leave(s), out);
     LS_TRY(st, open_save(s), out);
     if (s->args.view.plan.base >= 0) /* nothing will be loaded */
-        LS_TRY(st, ls_save_newest_step(s->save.store, &s->save.saved_step), out);
+        LS_TRY(st, ls_save_recall(s), out);
 out:
     return st;
 }

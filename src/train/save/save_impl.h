@@ -47,6 +47,10 @@ ls_status ls_save_scatter_snapshot(ls_session *session);
 /* The newest step that has a manifest at all, damaged or not; -1: none. */
 ls_status ls_save_newest_step(const ls_ckpt_store *store, int64_t *step_out);
 
+/* By a first rank that loads nothing, because ranks have the state in memory: what the newest checkpoint
+ * says of the run. */
+ls_status ls_save_recall(ls_session *session);
+
 /* A store learns of checkpoint.mirror. */
 ls_status ls_save_mirror(const ls_session *session, ls_ckpt_store *store);
 

@@ -16,6 +16,7 @@
 #include "config/explain.h"
 #include "config/ramp.h"
 #include "config/runfile.h"
+#include "train/save/best_loss.h"
 #include "train/save/error_feedback.h"
 #include "train/save/sharded_save.h"
 #include "train/save/signing.h"
@@ -47,8 +48,25 @@ out:
     return st;
 }
 
-/* The run that made the checkpoint must agree with this one on everything that decides the bits. */
-static ls_status check_same_run(const ls_session *s, const ls_ckpt_info *info)
+/* What earlier attempts have noted, and what this one changes by --override. */
+static ls_status note_lineage(ls_session *s, const ls_ckpt_info *info, const ls_run *before)
+{
+    ls_str *lineage = &s->save.lineage, *changed = &s->save.overridden;
+
+    ls_str_clear(lineage);
+    ls_str_clear(changed);
+    ls_str_append(lineage, info->lineage);
+    ls_explain_overridden(before, s->run, changed);
+    if (changed->len)
+        ls_str_printf(lineage, "%sstep %lld: %s", lineage->len ? "\n" : "", (long long)info->step,
+                      changed->p);
+    ls_status st = ls_str_status(changed);
+    return st == LS_OK ? ls_str_status(lineage) : st;
+}
+
+/* The run that made the checkpoint must agree with this one on everything that decides the bits, but for
+ * what the command line overrides. */
+static ls_status check_same_run(ls_session *s, const ls_ckpt_info *info)
 {
     ls_run before;
     ls_str diff;
@@ -69,14 +87,17 @@ static ls_status check_same_run(const ls_session *s, const ls_ckpt_info *info)
         st = ls_fail(LS_EUSAGE,
                      "the checkpoint in \"%s\" was made with other settings (then -> now):\n%.*s",
                      s->run->out, (int)diff.len - 1, diff.p); /* without the last line end */
-        ls_err_hint("Restore them, choose another out: folder, or start anew with --fresh (earlier "
-                    "checkpoints are put aside, not removed).");
+        ls_err_hint("Restore them, choose another out: folder, start anew with --fresh (earlier "
+                    "checkpoints are put aside, not removed), or say on the command line what is "
+                    "to change, as in --override train.lr=1e-5, where that can.");
     } else if (info->extra[0] && strncmp(info->extra, s->data.hash, strlen(s->data.hash)) != 0) {
         st = ls_fail(LS_EDATA,
                      "the checkpoint in \"%s\" was trained on other text: its files have changed",
                      s->run->out);
         ls_err_hint("Restore them, choose another out: folder, or start anew with --fresh (earlier "
                     "checkpoints are put aside, not removed).");
+    } else {
+        st = note_lineage(s, info, &before);
     }
     ls_str_release(&diff);
     ls_runfile_release(&before);
@@ -97,7 +118,7 @@ ls_status ls_save_newest_step(const ls_ckpt_store *store, int64_t *step_out)
 }
 
 /* Settings first: tensors of another shape would give a poorer message. */
-static ls_status check_newest(const ls_session *s, bool *found_out)
+static ls_status check_newest(ls_session *s, bool *found_out)
 {
     ls_ckpt *newest = NULL;
     ls_str passed; /* damaged ones: the load reports them */
@@ -148,6 +169,14 @@ static void take_positions(ls_session *s, const char *extra)
         "window; those of a new run count from the beginning of each document, as generate does");
 }
 
+ls_status ls_save_recall(ls_session *s)
+{
+    bool found;
+    ls_status st = check_newest(s, &found);
+
+    return st == LS_OK ? ls_save_newest_step(s->save.store, &s->save.saved_step) : st;
+}
+
 ls_status ls_save_resume(ls_session *s)
 {
     ls_ckpt_info info;
@@ -171,6 +200,7 @@ ls_status ls_save_resume(ls_session *s)
     }
     ls_signing_warn(s->run, &info);
     take_positions(s, info.extra);
+    LS_TRY(st, ls_best_loss_read(&s->progress.best, info.extra), out);
     LS_TRY(st, ls_loss_scaler_read(&s->scaler, info.extra), out);
     LS_TRY(st, ls_error_feedback_load(s, info.step), out);
     LS_TRY(st, ls_save_newest_step(s->save.store, &s->save.newest_step), out);

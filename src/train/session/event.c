@@ -56,7 +56,12 @@ static void put_start(ls_json *j, const ls_event_start *e)
         ls_json_put_num(j, "loaded_s", e->loaded_s);
         ls_json_put_int(j, "loaded_most_bytes", e->loaded_most);
     }
+    if (*e->overridden)
+        ls_json_put_str(j, "overridden", e->overridden);
     ls_json_put_int(j, "total_steps", e->total_steps);
+    ls_json_put_int(j, "epoch_sequences", e->windows);
+    if (e->epochs > 0)
+        ls_json_put_num(j, "epochs", e->epochs);
     ls_json_key(j, "ledger");
     ls_json_open(j, '{');
     for (int i = 0; i < e->ledger->count; i++)
@@ -154,6 +159,11 @@ static void put_summary(ls_json *j, const ls_event_summary *e)
     if (e->buddy_bytes > 0)
         ls_json_put_int(j, "buddy_bytes", e->buddy_bytes);
     ls_json_put_str(j, "weights_hash", e->weights_hash);
+    if (e->best) {
+        ls_json_put_str(j, "best", e->best);
+        ls_json_put_int(j, "best_step", e->best_step);
+        ls_json_put_num(j, "best_val_loss", e->best_loss);
+    }
     ls_json_put_str(j, "stopped_by", e->stopped_by);
 }
 
@@ -217,6 +227,10 @@ void ls_event_json(const ls_event *event, ls_str *line_out)
         ls_json_put_int(&j, "step", event->eval.step);
         ls_json_put_num(&j, "val_loss", event->eval.val_loss);
         ls_json_put_int(&j, "sequences", event->eval.sequences);
+        if (event->eval.best_step >= 0) {
+            ls_json_put_int(&j, "best_step", event->eval.best_step);
+            ls_json_put_int(&j, "since_best", event->eval.since_best);
+        }
         break;
     case LS_EVENT_SAMPLE:
         ls_json_put_int(&j, "step", event->sample.step);

@@ -63,7 +63,10 @@ typedef struct ls_event_start {
     int64_t loaded_bytes;        /* that the first rank read of their checkpoint, */
     double loaded_s;             /* in this time; 0: it was in memory */
     int64_t loaded_most;         /* bytes that the rank which read most of it did */
+    const char *overridden;      /* what --override changed in the run: "" nothing */
     int64_t total_steps;         /* 0: no limit on steps */
+    double epochs;               /* that they are, as train.epochs says; 0: it does not */
+    int64_t windows;             /* sequences of an epoch */
     const ls_ledger *ledger;
     const ls_run *run; /* what it sets, as far as that is not the default */
 } ls_event_start;
@@ -92,6 +95,9 @@ typedef struct ls_event_step {
 typedef struct ls_event_eval {
     int64_t step, sequences;
     double val_loss;
+    int64_t best_step;  /* of the lowest so far; -1: it is not looked for */
+    int64_t since_best; /* evaluations since then */
+    int64_t patience;   /* after so many the run ends; 0: never */
 } ls_event_eval;
 
 typedef struct ls_event_sample {
@@ -184,7 +190,12 @@ typedef struct ls_event_summary {
     int64_t buddy_bytes;        /* that the first rank sent to its buddy since ranks were last
                                  * lost; 0: it has none */
     const char *weights_hash;
-    const char *stopped_by; /* "steps", "tokens", "seconds", "target_loss", "interrupt", "done" */
+    const char *best; /* path of the best checkpoint; NULL: none is kept */
+    int64_t best_step;
+    double best_loss;       /* its validation loss */
+    int64_t patience;       /* train.patience */
+    const char *stopped_by; /* "steps", "tokens", "epochs", "seconds", "target_loss", "patience",
+                             * "interrupt", "done" */
 } ls_event_summary;
 
 typedef struct ls_event {

@@ -123,10 +123,19 @@ typedef struct ls_session_samples {
     ls_decode *decode;
 } ls_session_samples;
 
+/* The lowest validation loss so far (save/best_loss.c). */
+typedef struct ls_session_best {
+    int64_t step;   /* after which it was measured; -1: none yet */
+    double loss;    /* of it */
+    int64_t since;  /* evaluations without a lower one */
+    int64_t judged; /* the last step that counted; -1: none */
+} ls_session_best;
+
 /* How far the run is, beside step_number (loop.c). */
 typedef struct ls_session_progress {
-    int64_t total_steps;    /* 0: no limit on steps */
-    double loss, val_loss;  /* last ones; NaN: none yet */
+    int64_t total_steps;   /* 0: no limit on steps */
+    double loss, val_loss; /* last ones; NaN: none yet */
+    ls_session_best best;
     ls_step_result last;    /* of the step before */
     double seconds;         /* that the run had trained then, since its ranks were started */
     int64_t nonfinite_step; /* that was done again because of it; -1: none */
@@ -155,9 +164,10 @@ typedef struct ls_session_save {
     ls_ckpt_writer *writer;          /* NULL: saved only at the end */
     struct ls_sharded_save *sharded; /* each rank writes its part; NULL: the first writes all */
     struct ls_commit_token *commit_token; /* asked before a commit; NULL: no etcd to ask */
-    char
-        extra[LS_HASH_HEX + 32 + LS_LOSS_SCALER_TEXT]; /* kept in manifests: data.hash, what learned
-                                                         * positions count from, scaler */
+    char extra[512];      /* kept in manifests: data.hash, what learned positions count
+                           * from, the best loss, the scaler */
+    ls_str lineage;       /* kept in manifests: where the weights come from, what was overridden */
+    ls_str overridden;    /* by this process, of the settings of its checkpoint; "": nothing */
     int64_t newest_step;  /* that had a manifest when resuming; above step_number: damaged ones */
     int64_t saved_step;   /* newest step known to be saved, -1: none */
     double slowest_s;     /* of the saves that this process made; 0: none */

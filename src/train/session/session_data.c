@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "config/check.h"
 #include "config/explain.h"
 #include "config/hf_config.h"
 #include "hf/hf_copy.h"
@@ -24,15 +25,12 @@ enum { PREPARE_S = 24 * 3600 }; /* how long ranks wait for the first one to enco
 /* The tokenizer, or the copy that an earlier start kept when the original is gone. */
 ls_status ls_session_open_tokenizer(ls_session *s)
 {
-    const char *name = s->run->data.tokenizer;
-    char kept[PATH_MAX], file[PATH_MAX + 32];
+    char kept[PATH_MAX];
+    const char *name = ls_hf_copy_tokenizer_of(s->run, kept);
 
-    snprintf(kept, sizeof kept, "%s/" LS_HF_CONFIG_COPIES, s->run->out);
-    snprintf(file, sizeof file, "%s/tokenizer.json", kept);
-    if (strcmp(name, "bytes") != 0 && !ls_file_exists(name) && ls_file_exists(file)) {
-        ls_log(LS_LOG_INFO, "\"%s\" is gone: the tokenizer in \"%s\" is used", name, kept);
-        name = kept;
-    }
+    if (name == kept)
+        ls_log(LS_LOG_INFO, "\"%s\" is gone: the tokenizer in \"%s\" is used",
+               s->run->data.tokenizer, kept);
     return ls_tokenizer_open(&s->data.tokenizer, name);
 }
 
@@ -59,6 +57,22 @@ static ls_status open_data(ls_session *s)
     if (st == LS_OK)
         ls_hash_hex(ls_corpus_hash(s->data.corpus), s->data.hash);
     return st == LS_OK ? count_windows(s) : st;
+}
+
+/* How many steps train.epochs is, and what follows from them. */
+static ls_status settle_epochs(ls_session *s)
+{
+    if (!(s->run->train.epochs > 0))
+        return LS_OK;
+    if (s->run != &s->fitted)
+        s->fitted = *s->run;
+    s->run = &s->fitted;
+    s->fitted.train.warmup =
+        s->args.run->train.warmup; /* as written: of an earlier view it is settled */
+    s->fitted.train.decay = s->args.run->train.decay;
+    ls_status st = ls_check_epochs(&s->fitted, s->data.windows);
+    s->progress.total_steps = s->fitted.train.steps;
+    return st;
 }
 
 ls_loader_args ls_session_loader_args(ls_session *s)
@@ -104,7 +118,7 @@ out:
     return st;
 }
 
-/* The first rank prepares the data, then the others find it prepared. */
+/* The first rank prepares the data, then the others find it prepared; then an epoch is known. */
 ls_status ls_session_open_data(ls_session *s)
 {
     ls_status st = LS_OK;
@@ -118,7 +132,7 @@ ls_status ls_session_open_data(ls_session *s)
         LS_TRY(st, open_data(s), out);
     LS_TRY(st, check_same_part(s), out);
 out:
-    return st;
+    return st == LS_OK ? settle_epochs(s) : st;
 }
 
 /* What the run needs of other folders, so that it can be used when they are gone. A start from

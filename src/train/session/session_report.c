@@ -149,7 +149,10 @@ static void emit_start(ls_session *s)
                                           .loaded_bytes = s->loaded.read.bytes,
                                           .loaded_s = s->loaded.read.seconds,
                                           .loaded_most = s->loaded.most_bytes,
+                                          .overridden = s->save.overridden.p,
                                           .total_steps = s->progress.total_steps,
+                                          .epochs = s->run->train.epochs,
+                                          .windows = s->data.windows,
                                           .ledger = &s->ledger,
                                           .run = s->args.run}});
 }

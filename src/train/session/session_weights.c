@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/pool.h"
+#include "hf/base_run.h"
 #include "hf/hf_folder.h"
 #include "train/session/model_groups.h"
 
@@ -112,6 +113,13 @@ ls_status ls_session_check_import(const ls_session *s)
     return st;
 }
 
+/* A run of ours as the base is the beginning of the lineage. */
+static ls_status note_base(ls_session *s)
+{
+    ls_str_clear(&s->save.lineage);
+    return s->mesh.rank == 0 ? ls_base_run_lineage(s->run->model.import, &s->save.lineage) : LS_OK;
+}
+
 ls_status ls_session_start_weights(ls_session *s)
 {
     starter t = {.seed = (uint64_t)s->run->train.seed};
@@ -125,6 +133,8 @@ ls_status ls_session_start_weights(ls_session *s)
     if (*s->run->model.import) {
         ls_err_doing("importing \"%s\"", s->run->model.import);
         st = open_import(s, &from);
+        if (st == LS_OK)
+            st = note_base(s);
     }
     t.from = from;
     for (int i = 0; i < s->model.n_params && st == LS_OK; i++) {

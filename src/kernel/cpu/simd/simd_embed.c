@@ -14,11 +14,27 @@
 #include "kernel/cpu/rows_shared.h"
 #include "kernel/cpu/simd/dropout.h"
 #include "kernel/cpu/simd/vec.h"
+#include "kernel/noise.h"
 
 enum { PARTS = LS_TILE / LS_LANES, DEEPEST = 40 };
 
 /* --- forward ------------------------------------------------------------------------------------
  */
+
+/* The noise of columns c .. c + LS_LANES - 1; c is a multiple of 4. */
+static void noise_of(const ls_embed_fwd *a, int64_t row, int64_t c, float *noise_out)
+{
+    const ls_dropout *d = &a->drop;
+    int64_t number = d->first_row + row;
+    int64_t position = ls_piece_position(&d->piece, number % a->T);
+    uint32_t sequence = d->state->first_seq + (uint32_t)(number / a->T);
+
+    for (int64_t k = 0; k < LS_LANES; k += 4) {
+        ls_rng_block b = ls_noise_words(d->state->key, c + k, position, sequence);
+        for (int i = 0; i < 4; i++)
+            noise_out[k + i] = ls_noise_of(b.v[i], a->noise);
+    }
+}
 
 LS_INLINE void fwd_row(const ls_dtype type, const ls_embed_fwd *a, const ls_drop *drop, int64_t row)
 {
@@ -27,12 +43,16 @@ LS_INLINE void fwd_row(const ls_dtype type, const ls_embed_fwd *a, const ls_drop
     bool here = token >= 0 && token < a->V; /* else another rank has it */
     const void *wte = a->wte, *wpe = a->wpe;
     void *y = a->y;
-    float factor[LS_TILE];
+    float factor[LS_TILE], noise[LS_LANES];
 
     for (int64_t c = 0; c < C; c += LS_LANES) {
         ls_v16 x = here ? v_load_most_as(type, wte, token * C + c, C - c) : v_set(0);
         if (wpe)
             x = v_add(x, v_load_most_as(type, wpe, p + c, C - c));
+        if (a->noise > 0) {
+            noise_of(a, row, c, noise);
+            x = v_add(x, v_load(noise));
+        }
         if (drop->on) {
             if (c % LS_TILE == 0)
                 drop_tile(drop, row, c, factor);
