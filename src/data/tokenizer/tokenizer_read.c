@@ -32,10 +32,14 @@ static ls_status load(reader *r, const char *path, ls_hash *hash_out)
     LS_TRY(st, ls_file_read(path, LS_JSON_FILE_BYTES, &text), out);
     *hash_out = ls_hash_bytes(text.p, text.len);
     r->root = json_loadb(text.p, text.len, 0, &error);
-    if (!r->root)
+    if (!r->root) {
         st = ls_fail(LS_EDATA, "\"%s\" is not JSON: %s (line %d, column %d)", path, error.text,
                      error.line, error.column);
-    else if (!json_is_object(r->root))
+        if (json_error_code(&error) == json_error_premature_end_of_input)
+            ls_err_hint(
+                "Its %lld bytes end in the middle: it is cut off. Copy or download it again.",
+                (long long)text.len);
+    } else if (!json_is_object(r->root))
         st = ls_fail(LS_EDATA, "\"%s\" is not a tokenizer: it holds no object", path);
 out:
     ls_str_release(&text);
