@@ -202,8 +202,9 @@ static void near_flag(const ls_flag *list, const char *name, int *least, const c
     }
 }
 
-/* shown is the flag as written; name is its long name or NULL. */
-static ls_status unknown_flag(const ls_command *command, const char *shown, const char *name)
+/* shown is the flag as written; name is its long name or NULL; value what seems to be its value, or "". */
+static ls_status unknown_flag(const ls_command *command, const char *shown, const char *name,
+                              const char *value)
 {
     const char *best = NULL;
     int least = name ? slips(name) + 1 : 0;
@@ -213,7 +214,7 @@ static ls_status unknown_flag(const ls_command *command, const char *shown, cons
     ls_str_init(&other);
     ls_args_full_name(command, &full);
     ls_fail(LS_EUSAGE, "\"%s\" has no flag \"%.60s\"", full.p, shown);
-    bool known = name && ls_other_flags_suggest(command, name, &other);
+    bool known = name && ls_other_flags_suggest(command, name, value, &other);
     if (name && !known) {
         near_flag(command ? command->flags : NULL, name, &least, &best);
         near_flag(ls_args_globals, name, &least, &best);
@@ -340,7 +341,8 @@ static ls_status parse_long(ls_args *args, int argc, const char *const *argv, in
         char word[64], shown[72];
         snprintf(word, sizeof word, "%.*s", (int)(n < 60 ? n : 60), name);
         snprintf(shown, sizeof shown, "--%s", word);
-        return unknown_flag(args->command, shown, word);
+        const char *next = *i + 1 < argc && argv[*i + 1][0] != '-' ? argv[*i + 1] : "";
+        return unknown_flag(args->command, shown, word, name[n] == '=' ? name + n + 1 : next);
     }
     if (name[n] == '=' && !flag->value)
         return ls_fail(LS_EUSAGE, "--%s takes no value", flag->name);
@@ -365,7 +367,7 @@ static ls_status parse_short(ls_args *args, int argc, const char *const *argv, i
                     flag->name, *p);
         if (!flag) {
             char shown[4] = {'-', *p};
-            return unknown_flag(args->command, shown, NULL);
+            return unknown_flag(args->command, shown, NULL, "");
         }
         if (flag->value && p[1])
             return give(args, flag, p + 1);

@@ -97,21 +97,22 @@ static const ls_option *own_option(const char *name)
     return found;
 }
 
-static bool suggest_setting(const char *word, ls_str *out)
+static bool suggest_setting(const char *word, const char *value, ls_str *out)
 {
     const ls_option *row = own_option(word);
 
-    if (ls_other_names_suggest(word, "", out))
+    if (ls_other_names_suggest(word, value, out))
         return true;
     const char *meant = row ? NULL : ls_other_names_of_section(word, "");
     if (meant)
         row = ls_option_find(meant);
     if (row)
-        ls_str_printf(out, "Write --set %s=VALUE.", row->key);
+        ls_str_printf(out, "Write --set %s=%.60s.", row->key, *value ? value : "VALUE");
     return row;
 }
 
-bool ls_other_flags_suggest(const ls_command *command, const char *name, ls_str *out)
+bool ls_other_flags_suggest(const ls_command *command, const char *name, const char *value,
+                            ls_str *out)
 {
     char word[64], dashed[64];
     size_t n = 0;
@@ -135,7 +136,7 @@ bool ls_other_flags_suggest(const ls_command *command, const char *name, ls_str 
             ls_str_printf(out, "%s.", sentences[i].instead);
             return true;
         }
-    return own_flag(command, "set") && suggest_setting(word, out);
+    return own_flag(command, "set") && suggest_setting(word, value, out);
 }
 
 bool ls_other_flags_command(const char *word, ls_str *out)

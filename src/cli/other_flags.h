@@ -2,9 +2,10 @@
 #pragma once
 #include "cli/args.h"
 
-/* Append to out what to write instead of --NAME, which the command does not have; false: nothing is known of it.
- * A command with --set also answers with the key of the run file that is meant. */
-bool ls_other_flags_suggest(const ls_command *command, const char *name, ls_str *out);
+/* Append to out what to write instead of --NAME VALUE, which the command does not have (value "": unknown); false:
+ * nothing is known of it. A command with --set also answers with the key of the run file that is meant. */
+bool ls_other_flags_suggest(const ls_command *command, const char *name, const char *value,
+                            ls_str *out);
 
 /* The same for a word that is no command. */
 bool ls_other_flags_command(const char *word, ls_str *out);

@@ -153,9 +153,11 @@ LS_TEST(args_abort_on_a_flag_that_is_not_in_the_table)
 LS_TEST(args_answer_flags_of_other_programs)
 {
     static const char *const cases[][3] = {
-        {"train", "--lr", "Write --set train.lr=VALUE."},
-        {"train", "--steps", "Write --set train.steps=VALUE."},
-        {"train", "--seed", "Write --set train.seed=VALUE."},
+        {"train", "--lr", "Write --set train.lr=x."},
+        {"train", "--lr=3e-4", "Write --set train.lr=3e-4."},
+        {"train", "--model", "Write --set model.import=x."},
+        {"train", "--steps", "Write --set train.steps=x."},
+        {"train", "--seed", "Write --set train.seed=x."},
         {"train", "--bf16", "Write --set precision=bf16."},
         {"train", "--nproc_per_node=4", "Write -n N or --ranks N."},
         {"train", "--nproc-per-node", "Write -n N or --ranks N."},
@@ -163,6 +165,9 @@ LS_TEST(args_answer_flags_of_other_programs)
         {"train", "--temp", "`lineshaft train --help` lists the flags."},
         {"generate", "--max_new_tokens", "Write -n N or --tokens N."},
         {"generate", "--temp", "Write --temperature X."},
+        {"generate", "--interactive", "Write --chat."},
+        {"generate", "--step",
+         "An earlier step is named by its manifest, RUN/checkpoints/step-*.json."},
         {"generate", "--top_k", "Write --top-k K."},
     };
     ls_args args;

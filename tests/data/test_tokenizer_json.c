@@ -281,9 +281,12 @@ LS_TEST(files_that_are_no_tokenizer_are_refused)
     ls_tokenizer *tok = NULL;
 
     LS_CHECK_FAILS(ls_tokenizer_open(&tok, "no/where"), LS_EUSAGE, "no such folder or file");
+    LS_CHECK(strstr(ls_err_last()->hint, "`hf download no/where "));
     LS_CHECK_OK(ls_file_make_dirs("empty"));
     LS_CHECK_FAILS(ls_tokenizer_open(&tok, "empty"), LS_EUSAGE, "has no tokenizer.json");
     check_refused("", LS_EDATA, "is not JSON");
+    check_refused("{\"model\": {\"type\": \"BP", LS_EDATA, "is not JSON");
+    LS_CHECK(strstr(ls_err_last()->hint, "bytes end in the middle: it is cut off"));
     check_refused("[1]", LS_EDATA, "holds no object");
     check_refused("{}", LS_EDATA, "no \"model\"");
     check_refused("{\"model\":{\"type\":\"Unigram\",\"vocab\":[]}}", LS_EDATA, "\"Unigram\", not");

@@ -101,6 +101,8 @@ done
 run 0 "$LINESHAFT" train run.yaml --json -n 3 --set train.reduce=fast --set batch.sequences=2 --set batch.leaf=1 \
     --set train.steps=6 --set out=fastidle
 says '1 of 3 ranks have no work: they share 2 sequences (batch.sequences); take fewer ranks'
+run 0 "$LINESHAFT" train run.yaml --json -n 2 --set batch.sequences=2 --set batch.leaf=2 --set train.steps=2 --set eval.every=0 --set out=oneleaf
+says '1 of 2 ranks have no work: they share 1 leaf (batch.sequences / batch.leaf); lower batch.leaf, or take fewer ranks'
 
 # Compression is for several nodes.
 run 0 "$LINESHAFT" train run.yaml -n 2 --set train.reduce=fast --set exchange.compress=int8 --set train.steps=5 --set eval.every=0 --set out=squeezed

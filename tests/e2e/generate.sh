@@ -167,15 +167,15 @@ config["chat_template"] = ("{{ bos_token }}{% for m in messages %}{% if m.role =
 json.dump(config, open("talk/tokenizer_config.json", "w"))
 PY
 cat >session.py <<'PY'
-"""Type each line at the prompt of a command that runs at a terminal; print what it shows."""
+"""Type each line at the prompt of a command that runs at a terminal, ^C in its answer; print what it shows."""
 import os, pty, sys
 def show(text):
     os.write(1, text)
-status, lines = None, sys.argv[1].split("|")
+lines = sys.argv[1].split("|")
 pid, fd = pty.fork()
 if pid == 0:
     os.execvp(sys.argv[2], sys.argv[2:])
-waiting = b""
+waiting, answered = b"", 0
 while True:
     try:
         seen = os.read(fd, 4096)
@@ -184,10 +184,13 @@ while True:
     if not seen:
         break
     show(seen)
-    waiting = (waiting + seen)[-3:]
-    if waiting in (b"\n> ", b"\n. ") and lines:
+    waiting, answered = (waiting + seen)[-3:], answered + len(seen)
+    if lines and lines[0] == "^C" and answered > 200:
+        os.write(fd, b"\x03")
+        lines.pop(0)
+    elif waiting in (b"\n> ", b"\n. ") and lines:
         os.write(fd, lines.pop(0).replace("^D", "\x04").encode() + b"\n")
-        waiting = b""
+        waiting, answered = b"", 0
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 PY
 talk() { # talk LINES FLAGS...: what the terminal showed is in out
@@ -213,6 +216,8 @@ talk "hi\\|ho|$long|/frob|hi|hi|hi|hi|hi|hi|hi|hi|/quit" -n 4
 says "oldest turn is left out"
 says "the message has 73 tokens, but the context holds 64"
 says "there is no such command"
+talk 'hi|^C|hi|^C|/quit' -n 100000000
+[ "$(grep -c 'added .*, interrupted; temperature 0' shown)" = 2 ] || fail "Ctrl-C in an answer: $(tail -c 300 shown)"
 run 2 python3 session.py "x" "$LINESHAFT" generate talk --chat --json
 says "a conversation has many answers"
 

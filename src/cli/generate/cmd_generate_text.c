@@ -166,7 +166,8 @@ static void print_summary(const speech *sp)
     print_rate(rate(read, sp->read_ns));
     fprintf(stderr, ", %lld added", (long long)said);
     print_rate(rate(said - 1, sp->said_ns));
-    fprintf(stderr, ", %s; ", why[sp->why]);
+    bool turn = sp->why == END_STOP && sp->s->stops[sp->stop.hit] == sp->m->ids.turn_text;
+    fprintf(stderr, ", %s; ", turn ? "the model ended its turn" : why[sp->why]);
     print_sampling(&sp->s->sampling);
     fputc('\n', stderr);
 }

@@ -8,6 +8,7 @@
 #include "data/tokenizer/utf8.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "config/hub_name.h"
 
 static bool ends_in(const char *name, const char *end)
 {
@@ -55,7 +56,8 @@ static ls_status find_files(const char *name, ls_str *folder, ls_str *file)
                     "writes it.");
     } else {
         st = ls_fail(LS_EUSAGE, "there is no tokenizer \"%s\": no such folder or file", name);
-        ls_err_hint("Write \"bytes\", or the path of a folder that has a tokenizer.json.");
+        if (!ls_hub_name_hint(name, LS_HUB_MODEL))
+            ls_err_hint("Write \"bytes\", or the path of a folder that has a tokenizer.json.");
     }
     return st;
 }

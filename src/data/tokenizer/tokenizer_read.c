@@ -35,10 +35,14 @@ static ls_status load(reader *r, const char *path, ls_hash *hash_out)
     if (!r->root) {
         st = ls_fail(LS_EDATA, "\"%s\" is not JSON: %s (line %d, column %d)", path, error.text,
                      error.line, error.column);
-        ls_err_hint(
-            "A tokenizer.json that was cut must be fetched again; for other kinds of tokenizers "
-            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) in transformers writes "
-            "one.");
+        if (json_error_code(&error) == json_error_premature_end_of_input)
+            ls_err_hint(
+                "Its %lld bytes end in the middle: it is cut off. Copy or download it again.",
+                (long long)text.len);
+        else
+            ls_err_hint(
+                "Other kinds of tokenizers become one by "
+                "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) in transformers.");
     } else if (!json_is_object(r->root))
         st = ls_fail(LS_EDATA, "\"%s\" is not a tokenizer: it holds no object", path);
 out:
