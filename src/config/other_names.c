@@ -112,6 +112,9 @@ static const struct {
     {"lora_r lora_rank r", "lora.rank", ""},
     {"lora_alpha", "lora.alpha", ""},
     {"lora_target_modules target_modules", "lora.targets", ""},
+    /* preferences */
+    {"loss_type rl_type", "train.objective", "It may be lm, dpo, orpo or kto."},
+    {"dpo_beta kto_beta orpo_beta rl_beta", "preference.beta", ""},
     /* ranks */
     {"gpus ngpus num_gpus n_gpus nproc_per_node nproc num_processes world_size devices procs "
      "num_gpus_per_node",
