@@ -118,6 +118,8 @@ static ls_status compute(ls_session *s, int64_t n)
 
     ls_eval_init(&eval);
     LS_TRY(st, st, out);
+    if (ls_session_is_first(s))
+        ls_log(LS_LOG_INFO, "asking the reference model for %lld pairs of answers", (long long)n);
     LS_TRY(st, ls_eval_open(&eval, s), out);
     LS_TRY(st, ls_eval_numbers(&eval, s, &(ls_eval_windows){.n = n, .pairs = true}, numbers), out);
     first = numbers + LS_PREFERENCE_LOGP_CHOSEN * n;
