@@ -5,7 +5,7 @@
 # A run file may name commands: "# before: lineshaft ..." runs before the training, "# after: ..." after
 # it. The order matters: llama.yaml makes the model that those behind it start from.
 set -eu
-order="stories large-batch your-text mixture exact local-sgd param-server pipeline tensor-parallel long experts auto llama finetune lora chat"
+order="stories large-batch your-text mixture exact local-sgd param-server pipeline tensor-parallel long experts auto llama finetune lora chat preference"
 program=$(realpath "$1")
 cd "$(dirname "$0")/.."
 root=$PWD

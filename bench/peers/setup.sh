@@ -5,7 +5,7 @@
 set -eu
 home=${XDG_CACHE_HOME:-$HOME/.cache}/lineshaft/peers
 python=$home/bin/python
-packages="torch numpy transformers tokenizers safetensors peft jinja2 gguf lm_eval accelerate"
+packages="torch numpy transformers tokenizers safetensors peft jinja2 gguf lm_eval accelerate trl datasets"
 
 can_import() {
     "$python" - $packages <<'PY'

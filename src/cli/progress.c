@@ -238,6 +238,19 @@ static void fit_bar(const ls_event_step *e, int width, ls_str *line)
     ls_str_append(line, "] ");
 }
 
+/* "  margin 0.12  right 75 %": how much more reward chosen answers have, and of how many pairs. */
+static void preference_text(const ls_event_preference *e, char *out, size_t size)
+{
+    int n = 0;
+
+    out[0] = '\0';
+    if (e->kind == LS_PREFERENCE_NONE)
+        return;
+    n = snprintf(out, size, "  margin %.4g", e->chosen - e->rejected);
+    if (e->kind != LS_PREFERENCE_KTO)
+        snprintf(out + n, size - (size_t)n, "  right %.0f %%", 100 * e->accuracy);
+}
+
 void ls_progress_line(const ls_progress *p, const ls_event_step *e, bool bar, int width,
                       ls_str *line)
 {
@@ -260,6 +273,8 @@ void ls_progress_line(const ls_progress *p, const ls_event_step *e, bool bar, in
         snprintf(part, sizeof part, "  val %s", number);
         fits = fits && fit(line, width, part);
     }
+    preference_text(&e->preference, part, sizeof part);
+    fits = fits && fit(line, width, part);
     short_number(tokens_per_ms * 1e3, number, sizeof number);
     snprintf(part, sizeof part, "  %s tok/s", number);
     fits = fits && fit(line, width, part);
@@ -321,7 +336,7 @@ static void show_best(const ls_event_eval *e)
 /* On a line of its own, which stays. */
 static void show_eval(ls_progress *p, const ls_event_eval *e)
 {
-    char loss[24], before[24];
+    char loss[24], before[24], rewards[64];
 
     loss_text(e->val_loss, loss, sizeof loss);
     loss_text(p->val_loss, before, sizeof before);
@@ -330,6 +345,8 @@ static void show_eval(ls_progress *p, const ls_event_eval *e)
         printf("validation after step %lld: loss %s", (long long)e->step, loss);
         if (!isnan(p->val_loss))
             printf(" (before: %s)", before);
+        preference_text(&e->preference, rewards, sizeof rewards);
+        printf("%s", rewards);
         show_best(e);
         printf("\n");
     }

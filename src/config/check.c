@@ -24,6 +24,9 @@ enum {
     MINUTES = 10
 };
 
+/* Much less than for new models: the answers are already likely. */
+static const double PREFERENCE_LR = 1e-6;
+
 static const ls_option *row_of(const char *key)
 {
     const ls_option *row = ls_option_find(key);
@@ -148,7 +151,7 @@ static void resolve_optimizer(ls_run *run)
     const ls_optimizer_facts *facts = ls_optimizer_of(run->train.optimizer);
 
     if (take_auto(run, "train.lr"))
-        run->train.lr = facts->lr;
+        run->train.lr = run->train.objective == LS_OBJECTIVE_LM ? facts->lr : PREFERENCE_LR;
     if (take_auto(run, "train.beta2"))
         run->train.beta2 = facts->beta2;
     if (take_auto(run, "train.weight_decay"))
@@ -531,6 +534,48 @@ static ls_status check_tuning(const ls_run *run)
     return ls_check_rows(run, rows, LS_COUNT(rows));
 }
 
+static ls_status check_preference(const ls_run *run)
+{
+    const ls_run_preference *p = &run->preference;
+    ls_objective objective = run->train.objective;
+    bool lm = objective == LS_OBJECTIVE_LM, kto = objective == LS_OBJECTIVE_KTO;
+    const char *const only_kto = "only kto has desirable and undesirable answers";
+    const ls_check_row unread[] = {
+        {lm && fabs(p->beta - 0.1) > 0, "preference.beta", "train.objective",
+         "only dpo, orpo and kto learn preferences"},
+        {objective != LS_OBJECTIVE_DPO && p->label_smoothing > 0, "preference.label_smoothing",
+         "train.objective", "only dpo can doubt its pairs"},
+        {!kto && fabs(p->desirable_weight - 1) > 0, "preference.desirable_weight",
+         "train.objective", only_kto},
+        {!kto && fabs(p->undesirable_weight - 1) > 0, "preference.undesirable_weight",
+         "train.objective", only_kto},
+    };
+    ls_status st = ls_check_rows(run, unread, LS_COUNT(unread));
+
+    if (st != LS_OK || lm)
+        return st;
+    const ls_check_row rows[] = {
+        {objective != LS_OBJECTIVE_ORPO && !*run->model.import, "train.objective", "model.import",
+         "there must be a model to compare with"},
+        {kto && (run->mesh.pp > 1 || run->mesh.ep > 1 || run->mesh.zero == 3), "train.objective",
+         run->mesh.pp > 1   ? "mesh.pp"
+         : run->mesh.ep > 1 ? "mesh.ep"
+                            : "mesh.zero",
+         "the forward pass that kto begins a step with is not built for it"},
+        {run->data.shards.count > 0, "data.shards", "train.objective",
+         "shards hold no pairs; name the .jsonl files in data.text"},
+        {run->mesh.cp > 1, "mesh.cp", "train.objective",
+         "the log-probability of an answer is a sum over its whole sequence"},
+        {run->sync != LS_SYNC_ALLREDUCE, "sync", "train.objective",
+         "workers that train by themselves are not built for preferences"},
+        {run->model.experts && run->train.balance_loss > 0, "train.balance_loss", "train.objective",
+         "losses of routers are weighed by tokens, not by pairs; set it to 0"},
+        {run->model.experts && run->train.z_loss > 0, "train.z_loss", "train.objective",
+         "losses of routers are weighed by tokens, not by pairs; set it to 0"},
+    };
+    return ls_check_rows(run, rows, LS_COUNT(rows));
+}
+
 static ls_status check_graphs(const ls_run *run)
 {
     if (run->device.graphs == LS_GRAPHS_ON && run->device.kind != LS_DEVICE_CUDA)
@@ -824,6 +869,7 @@ ls_status ls_check_run(const ls_run *run, bool with_files, bool with_sources)
     LS_TRY(st, check_model(run), out);
     LS_TRY(st, check_optimizer(run), out);
     LS_TRY(st, check_tuning(run), out);
+    LS_TRY(st, check_preference(run), out);
     LS_TRY(st, check_precision(run), out);
     LS_TRY(st, check_recompute(run), out);
     LS_TRY(st, check_graphs(run), out);

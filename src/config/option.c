@@ -15,6 +15,7 @@ const ls_option_section ls_option_sections[] = {
     {"data", "What the model reads."},
     {"batch", "How many sequences make one step, and how they are divided for computing."},
     {"train", "How long the model trains, and how its weights are updated."},
+    {"preference", "With train.objective dpo, orpo or kto: how preferences are learned."},
     {"lora", "Fine-tuning with small matrices beside frozen weights."},
     {"mesh", "How processes divide the work and the model."},
     {"exchange", "How gradients are sent between processes."},
@@ -217,6 +218,14 @@ const ls_option ls_options[] = {
         "Sequences of the first step of a batch ramp; a multiple of batch.leaf.",
         .unit = "sequences", .when_auto = "one leaf"),
 
+    ENUM(
+        train.objective, FIXED, "lm",
+        "What is learned. lm: to predict the next token. dpo, orpo: of two answers to a prompt, to "
+        "prefer the chosen one; each line of data.text has prompt, chosen and rejected. kto: from "
+        "single answers that are desirable or not; each line has prompt, completion and label. A "
+        "sequence then holds one pair, of which each answer has at most half of model.context; "
+        "dpo and kto compare with the model of model.import as it was.",
+        .names = {"lm", "dpo", "orpo", "kto"}),
     INT(train.steps, FREE, "auto", 0, LS_OPTION_BIG,
         "Stop after this many steps; 0: no such limit.", .unit = "steps",
         .when_auto = "1000 when no other end is set, otherwise 0"),
@@ -237,7 +246,7 @@ const ls_option ls_options[] = {
         "validation loss; 0: never. A resumed run goes on counting.",
         .unit = "evaluations"),
     FLOAT(train.lr, ON_WORD, "auto", 0, 100, "Peak learning rate.", .above = true,
-          .when_auto = "1e-3, for lion 1e-4, for sgd 0.1"),
+          .when_auto = "1e-3, for lion 1e-4, for sgd 0.1; 1e-6 where train.objective is not lm"),
     FLOAT(train.min_lr, ON_WORD, "auto", 0, 100, "Final learning rate of the schedule.",
           .when_auto = "a tenth of train.lr"),
     ENUM(train.lr_rule, ON_WORD, "none",
@@ -336,6 +345,19 @@ const ls_option ls_options[] = {
             "Parameters that are not trained: names as `lineshaft ckpt show` lists them, with * "
             "for any text. They take no memory for gradients and optimizer state. Works on every "
             "mesh, but only with mesh.zero: 0."),
+
+    FLOAT(preference.beta, FIXED, "0.1", 0, 100,
+          "dpo, kto: how strongly the model is held to its reference; more keeps it nearer. orpo: "
+          "weight of the preference beside the loss of the chosen answer.",
+          .above = true),
+    FLOAT(preference.label_smoothing, FIXED, "0", 0, 0.5,
+          "dpo: share of pairs that are thought to be the wrong way round (robust DPO).",
+          .below = true),
+    FLOAT(preference.desirable_weight, FIXED, "1", 0, 1e6,
+          "kto: weight of desirable answers in the loss."),
+    FLOAT(preference.undesirable_weight, FIXED, "1", 0, 1e6,
+          "kto: weight of undesirable answers in the loss. Where there are unequally many of both, "
+          "the weights times the numbers should be about equal."),
 
     INT(lora.rank, FIXED, "0", 0, 4096,
         "Rank of the small matrices (LoRA); 0: none, all weights are trained. With a rank, only "

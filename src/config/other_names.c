@@ -120,6 +120,9 @@ static const struct {
     {"lora_target_modules target_modules", "lora.targets", ""},
     {"load_in_4bit load_in_8bit bnb_4bit_quant_type quantization_config qlora", "",
      "QLoRA is lora.rank beside a model.import that `lineshaft quantize MODEL OUT --bits 4` made."},
+    /* preferences */
+    {"loss_type rl_type", "train.objective", "It may be lm, dpo, orpo or kto."},
+    {"dpo_beta kto_beta orpo_beta rl_beta", "preference.beta", ""},
     /* ranks */
     {"gpus ngpus num_gpus n_gpus nproc_per_node nproc num_processes world_size devices procs "
      "num_gpus_per_node",

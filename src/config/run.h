@@ -63,6 +63,14 @@ typedef enum ls_lr_schedule {
 } ls_lr_schedule;
 /* How the learning rate follows the batch: times batch / base, or its root. */
 typedef enum ls_lr_rule { LS_LR_NONE, LS_LR_LINEAR, LS_LR_SQRT } ls_lr_rule;
+/* What training makes better: the prediction of tokens, or the preference of one answer over
+ * another (kernel/preference.h, in the same order). */
+typedef enum ls_objective {
+    LS_OBJECTIVE_LM,
+    LS_OBJECTIVE_DPO,
+    LS_OBJECTIVE_ORPO,
+    LS_OBJECTIVE_KTO
+} ls_objective;
 typedef enum ls_reduce { LS_REDUCE_ORDERED, LS_REDUCE_FAST } ls_reduce;
 /* How weights become those that the model reads; see kernel/rounding.h. */
 typedef enum ls_round { LS_ROUND_NEAREST, LS_ROUND_STOCHASTIC } ls_round;
@@ -162,6 +170,12 @@ typedef struct ls_run_lora {
     bool dora; /* also train the lengths of the adapted weights' outputs */
 } ls_run_lora;
 
+/* Preference fine-tuning: train.objective dpo, orpo or kto. */
+typedef struct ls_run_preference {
+    double beta, label_smoothing;
+    double desirable_weight, undesirable_weight; /* kto */
+} ls_run_preference;
+
 typedef struct ls_run {
     const char *name; /* default: the run file's name without .yaml */
     const char *out;  /* run folder; default runs/<name> */
@@ -187,6 +201,7 @@ typedef struct ls_run {
         int64_t ramp_from; /* sequences of the first step of a ramp; auto: there is none */
     } batch;
     struct {
+        ls_objective objective;
         int64_t steps;         /* stop after this many; 0: no such limit */
         int64_t tokens;        /* stop after this many tokens; 0: no such limit */
         double epochs;         /* stop after this many passes over the text; 0: no such limit */
@@ -218,6 +233,7 @@ typedef struct ls_run {
         ls_run_list freeze;       /* patterns of parameter names that stay as they are */
     } train;
     ls_run_lora lora;
+    ls_run_preference preference;
     ls_precision precision;
     struct {
         int64_t dp, tp, pp, cp, ep, zero; /* dp may be auto */

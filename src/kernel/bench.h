@@ -54,6 +54,7 @@ typedef struct ls_bench {
         ls_embed_fwd embed_fwd;
         ls_embed_bwd embed_bwd;
         ls_head head;
+        ls_preference preference;
         ls_sum sum;
         ls_add add;
         ls_scale scale;

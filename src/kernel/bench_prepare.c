@@ -256,6 +256,17 @@ static void prepare_head(ls_bench *b)
          .M = M, .C = C, .V = V, .leaves = b->d->leaves);
 }
 
+static void prepare_preference(ls_bench *b)
+{
+    int64_t B = b->d->B, T = b->d->T;
+    void *tokens = bytes_of(b, B * T * 4); /* zeros: all targets count, one document */
+
+    ARGS(preference, .objective = {.kind = LS_PREFERENCE_DPO, .beta = 0.1},
+         .losses = floats(b, B * T), .targets = tokens, .start = tokens,
+         .weights = floats(b, B * T), .numbers = floats(b, LS_PREFERENCE_NUMBERS * B), .B = B,
+         .T = T, .stride = B);
+}
+
 static void prepare_sum(ls_bench *b)
 {
     ARGS(sum, .x = floats(b, b->d->n), .out = bytes_of(b, 16 * 8), .n = b->d->n, .segments = 16);
@@ -395,6 +406,7 @@ static void prepare_pack(ls_bench *b)
     X(LS_ROW_EMBED_FWD, embed_fwd, embed_fwd)             \
     X(LS_ROW_EMBED_BWD, embed_bwd, embed_bwd)             \
     X(LS_ROW_HEAD, head, head)                            \
+    X(LS_ROW_PREFERENCE, preference, preference)          \
     X(LS_ROW_SUM, sum, sum)                               \
     X(LS_ROW_ADD, add, add)                               \
     X(LS_ROW_SCALE, scale, scale)                         \

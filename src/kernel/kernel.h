@@ -26,6 +26,7 @@
 #pragma once
 #include "base/dtype.h"
 #include "device/device.h"
+#include "kernel/preference.h"
 #include "kernel/rounding.h"
 
 LS_C_BEGIN
@@ -41,6 +42,7 @@ typedef struct ls_step_state {
     float loss_scale;   /* gradients are this many times too large, a power of two (norm2) */
     float momentum;     /* of Muon's matrices, and of SGD */
     float gain;         /* SGD: what a gradient adds to its sum; 1, or for a share of a step less */
+    float kl;           /* KTO: how far the model is from its reference, over the global batch */
     bool nesterov;      /* SGD */
 } ls_step_state;
 
@@ -385,8 +387,8 @@ typedef struct ls_embed_bwd {
 
 /* head: logits = h W^T, a chunk at a time and never whole; losses[row] = -log
  * softmax(logits)[target] (0 where target is -1); where dh is given, the gradients of grad_scale *
- * sum of losses: dh = dlogits W, dw = dlogits^T h with the tree over leaves. With one leaf and
- * accumulate, a leaf whose logits would be too large is added to dw in parts.
+ * sum of losses, each times its weight: dh = dlogits W, dw = dlogits^T h with the tree over leaves.
+ * With one leaf and accumulate, a leaf whose logits would be too large is added to dw in parts.
  *
  * Where other ranks have the other tokens, the row is called twice, for rows whose logits fit into
  * memory at a time and with one leaf. LS_HEAD_SCORES leaves the logits in
@@ -403,6 +405,7 @@ typedef struct ls_head {
     const void *packed_back;    /* and for dh */
     const int32_t *targets;     /* [M], -1: no loss */
     float *losses;              /* [M] */
+    const float *weights;       /* [M]: of each row's loss in the gradients; NULL: 1 */
     void *dh;                   /* [M, C] or NULL: loss only */
     float *dw;                  /* [V, C] or NULL */
     const ls_step_state *state; /* grad_scale; may be NULL when dh is */
@@ -416,6 +419,23 @@ typedef struct ls_head {
     bool tf32;       /* as in ls_linear_fwd */
     void *scratch;
 } ls_head;
+
+/* preference: B sequences that each hold two answers to one prompt (preference.h has the formulas).
+ * Out of the losses of their tokens it makes what each sequence adds to the loss, the numbers that
+ * are reported, and the weight of each token's loss in the gradient.
+ *
+ * The answers are isolated documents: start is 0 in the first, and not in the second. */
+typedef struct ls_preference {
+    ls_preference_objective objective;
+    const float *losses;                       /* [B, T]: of the head; 0 where the target is -1 */
+    const int32_t *targets;                    /* [B, T], -1: no loss */
+    const int32_t *start;                      /* [B, T] */
+    const ls_preference_reference *references; /* [B]; NULL: all are zero */
+    const ls_step_state *state;                /* kl; NULL: 0 */
+    float *weights;                            /* [B, T] */
+    float *numbers; /* [LS_PREFERENCE_NUMBERS], each B floats, `stride` apart */
+    int64_t B, T, stride;
+} ls_preference;
 
 /* sum: out[g] = sum of segment g of n/segments elements, in double. */
 typedef struct ls_sum {
@@ -602,6 +622,7 @@ typedef struct ls_muon {
     X(EMBED_FWD, embed_fwd, ls_embed_fwd)             \
     X(EMBED_BWD, embed_bwd, ls_embed_bwd)             \
     X(HEAD, head, ls_head)                            \
+    X(PREFERENCE, preference, ls_preference)          \
     X(SUM, sum, ls_sum)                               \
     X(ADD, add, ls_add)                               \
     X(SCALE, scale, ls_scale)                         \
@@ -683,18 +704,31 @@ ls_status ls_kernel_bf16_take(const ls_kernels *kernels, ls_bf16_way way);
 /* A number made of the sizes of all arguments: a plugin built against other ones is refused. */
 static inline uint64_t ls_kernel_stamp(void)
 {
-    const size_t sizes[] = {sizeof(ls_kernels),        sizeof(ls_step_state),
-                            sizeof(ls_linear_fwd),     sizeof(ls_linear_bwd_x),
-                            sizeof(ls_linear_bwd_w),   sizeof(ls_qkv),
-                            sizeof(ls_attention_fwd),  sizeof(ls_attention_bwd),
-                            sizeof(ls_norm_fwd),       sizeof(ls_norm_bwd),
-                            sizeof(ls_act_args),       sizeof(ls_embed_fwd),
-                            sizeof(ls_embed_bwd),      sizeof(ls_head),
-                            sizeof(ls_norm_result),    sizeof(ls_lamb_piece),
-                            sizeof(ls_lamb_tensor),    sizeof(ls_lamb),
-                            sizeof(ls_optimizer_span), sizeof(ls_optimizer_update),
-                            sizeof(ls_momentum),       sizeof(ls_muon),
-                            sizeof(ls_pack),           LS_ROWS + 256 * sizeof(ls_groups)};
+    const size_t sizes[] = {sizeof(ls_kernels),
+                            sizeof(ls_step_state),
+                            sizeof(ls_linear_fwd),
+                            sizeof(ls_linear_bwd_x),
+                            sizeof(ls_linear_bwd_w),
+                            sizeof(ls_qkv),
+                            sizeof(ls_attention_fwd),
+                            sizeof(ls_attention_bwd),
+                            sizeof(ls_norm_fwd),
+                            sizeof(ls_norm_bwd),
+                            sizeof(ls_act_args),
+                            sizeof(ls_embed_fwd),
+                            sizeof(ls_embed_bwd),
+                            sizeof(ls_head),
+                            sizeof(ls_preference),
+                            sizeof(ls_norm_result),
+                            sizeof(ls_lamb_piece),
+                            sizeof(ls_lamb_tensor),
+                            sizeof(ls_lamb),
+                            sizeof(ls_optimizer_span),
+                            sizeof(ls_optimizer_update),
+                            sizeof(ls_momentum),
+                            sizeof(ls_muon),
+                            sizeof(ls_pack),
+                            LS_ROWS + 256 * sizeof(ls_groups)};
     uint64_t stamp = 0;
 
     for (size_t i = 0; i < LS_COUNT(sizes); i++)

@@ -42,6 +42,8 @@ const ls_kernel_row ls_kernel_rows[LS_ROWS] = {
      "a chain of fp32 sums over the rows of a token"},
     {LS_ROW_HEAD, "head", "losses = -log softmax(h W^T)[target], dh, dw", 1e-5,
      "a chain of C fma, then exp within 2 units and a sum over V"},
+    {LS_ROW_PREFERENCE, "preference", "loss of two answers, and the weight of each token in it",
+     1e-6, "sums and losses in double, rounded once"},
     {LS_ROW_SUM, "sum", "out = sum of a segment, in double", 1e-7, "double on both sides"},
     {LS_ROW_ADD, "add", "out = a + b", 0, "one rounding, the same one"},
     {LS_ROW_SCALE, "scale", "x = value x", 0, "one rounding, the same one"},

@@ -22,6 +22,7 @@ const char *const ls_cost_dims[LS_ROWS][LS_COST_DIMS] = {
     [LS_ROW_EMBED_FWD] = {"M", "C", "V"},
     [LS_ROW_EMBED_BWD] = {"M", "C", "V"},
     [LS_ROW_HEAD] = {"M", "C", "V"},
+    [LS_ROW_PREFERENCE] = {"B", "T"},
     [LS_ROW_SUM] = {"n"},
     [LS_ROW_ADD] = {"n"},
     [LS_ROW_SCALE] = {"n"},
@@ -196,6 +197,7 @@ ls_cost ls_cost_of(ls_row row, const void *args, int64_t updated)
         const ls_linear_bwd_w *linear_bwd_w;
         const ls_norm_fwd *norm_fwd;
         const ls_act_args *act;
+        const ls_preference *preference;
         const ls_sum *sum;
         const ls_add *add;
         const ls_scale *scale;
@@ -233,6 +235,8 @@ ls_cost ls_cost_of(ls_row row, const void *args, int64_t updated)
         return embed_bwd(args);
     case LS_ROW_HEAD:
         return head(args);
+    case LS_ROW_PREFERENCE: /* losses, targets, start; weights */
+        return flat(4 * 4, a.preference->B * a.preference->T);
     case LS_ROW_SUM:
         return flat(4, a.sum->n);
     case LS_ROW_ADD:

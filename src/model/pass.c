@@ -783,7 +783,8 @@ void ls_pass_forward(ls_pass *pass, const ls_pass_call *call)
     report_made(call, s->L * PER_BLOCK + 2);
 }
 
-void ls_pass_head(const ls_pass *pass, const ls_pass_call *call, bool grad)
+/* The head: losses only, or with its gradients, then of the weighted losses. */
+static void run_head(const ls_pass *pass, const ls_pass_call *call, bool grad, const float *weights)
 {
     const ls_model *model = pass->args.model;
     ls_head args = {.type = pass->args.type,
@@ -793,6 +794,7 @@ void ls_pass_head(const ls_pass *pass, const ls_pass_call *call, bool grad)
                     .packed = ls_pass_packed(pass, call, 0, LS_LAYER_HEAD, false),
                     .targets = call->targets,
                     .losses = call->losses,
+                    .weights = weights,
                     .state = call->state,
                     .M = call->B * call->T,
                     .C = model->shape.C,
@@ -816,6 +818,32 @@ void ls_pass_head(const ls_pass *pass, const ls_pass_call *call, bool grad)
     ls_pass_head_parts(pass, call, args);
     if (grad)
         ls_pass_join(pass, call, pass->dy);
+}
+
+/* The weight of a token in the gradient depends on the losses of its whole sequence: so the head
+ * first makes these, and then once more with the gradients. */
+void ls_pass_head(const ls_pass *pass, const ls_pass_call *call, bool grad)
+{
+    const ls_pass_preference *p = &call->preference;
+
+    if (p->objective.kind == LS_PREFERENCE_NONE) {
+        run_head(pass, call, grad, NULL);
+        return;
+    }
+    run_head(pass, call, false, NULL);
+    pass->args.kernels->preference(pass->args.stream, &(ls_preference){.objective = p->objective,
+                                                                       .losses = call->losses,
+                                                                       .targets = call->targets,
+                                                                       .start = call->start,
+                                                                       .references = p->references,
+                                                                       .state = call->state,
+                                                                       .weights = p->weights,
+                                                                       .numbers = p->numbers,
+                                                                       .B = call->B,
+                                                                       .T = call->T,
+                                                                       .stride = p->stride});
+    if (grad)
+        run_head(pass, call, true, p->weights);
 }
 
 /* --- looking ------------------------------------------------------------------------------ */

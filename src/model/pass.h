@@ -62,6 +62,16 @@ typedef struct ls_pass_args {
     ls_pass_cp cp_group; /* like collectives, of ranks that share sequences */
 } ls_pass_args;
 
+/* Where a sequence holds two answers to one prompt (kernel/preference.h): the loss is made of what
+ * the model thinks of both. Each call works on its own sequences of these arrays. */
+typedef struct ls_pass_preference {
+    ls_preference_objective objective;
+    const ls_preference_reference *references; /* [B] */
+    float *weights;                            /* [B, T]: of each token's loss in the gradient */
+    float *numbers;                            /* as of the preference row, `stride` apart */
+    int64_t stride;
+} ls_pass_preference;
+
 /* One call. All pointers are device memory. */
 typedef struct ls_pass_call {
     const void *w;          /* flat parameters, of the pass's type */
@@ -74,14 +84,15 @@ typedef struct ls_pass_call {
     int64_t past; /* positions before tokens that the cache holds; needs a cache unless 0 */
     bool dropout; /* apply the model's dropout, and noise on embeddings, keyed by state */
     const ls_step_state *state;
-    float *losses;   /* [B, T]: loss of each token */
-    float *grad;     /* of what is trained; see ls_pass_grad_elements */
-    int64_t leaves;  /* tree of sums over this many leaves; 1 in fast mode */
-    bool ordered;    /* keep the head's part of the tied gradient apart */
-    bool accumulate; /* add to grad */
-    float *tied;     /* ordered: the head's part of the tied gradient; NULL: behind grad's others */
-    int slot;        /* that keeps this call's activations, from forward to backward */
-    int late;        /* the place that keeps what the second half of its backward needs */
+    float *losses;                 /* [B, T]: loss of each token */
+    ls_pass_preference preference; /* objective.kind: what the loss is made of */
+    float *grad;                   /* of what is trained; see ls_pass_grad_elements */
+    int64_t leaves;                /* tree of sums over this many leaves; 1 in fast mode */
+    bool ordered;                  /* keep the head's part of the tied gradient apart */
+    bool accumulate;               /* add to grad */
+    float *tied; /* ordered: the head's part of the tied gradient; NULL: behind grad's others */
+    int slot;    /* that keeps this call's activations, from forward to backward */
+    int late;    /* the place that keeps what the second half of its backward needs */
     /* Where the pass computes a part of the model, ls_pass_stream() of its type: the stream from
      * the part before, which stays until backward; and for backward ls_pass_border() such tensors,
      * one behind the other: the gradient from the part behind (anything, where the head is in this

@@ -277,6 +277,7 @@ void ls_pass_head_parts(const ls_pass *pass, const ls_pass_call *call, ls_head a
         args.dh = whole.dh ? ls_pass_at(pass, whole.dh, first * C) : NULL;
         args.targets = whole.targets + first;
         args.losses = whole.losses + first;
+        args.weights = whole.weights ? whole.weights + first : NULL;
         args.rank_stride = ls_pass_scores(args.M);
         args.accumulate = whole.accumulate || first > 0;
         args.part = LS_HEAD_SCORES;

@@ -49,6 +49,29 @@ int64_t ls_memory_step_bytes(const ls_model *model, const ls_calls *calls)
            ls_round_up(sizeof(ls_norm_result), 256) + ls_round_up(sizeof(ls_step_state), 256);
 }
 
+int64_t ls_memory_preference_bytes(const ls_run *run, const ls_model *model, const ls_calls *calls)
+{
+    int64_t held = ls_calls_held(calls);
+
+    if (run->train.objective == LS_OBJECTIVE_LM)
+        return 0;
+    return ls_round_up(held * (int64_t)sizeof(ls_preference_reference), 256) +
+           ls_round_up(held * model->shape.T * (int64_t)sizeof(float), 256) +
+           ls_round_up(LS_PREFERENCE_NUMBERS * held * (int64_t)sizeof(float), 256) +
+           ls_round_up(LS_PREFERENCE_NUMBERS * held * (int64_t)sizeof(double), 256);
+}
+
+int64_t ls_memory_preference_host_bytes(const ls_run *run, const ls_calls *calls)
+{
+    if (run->train.objective == LS_OBJECTIVE_LM)
+        return 0;
+    return ls_round_up(ls_calls_held(calls) * (int64_t)sizeof(ls_preference_reference), 256) +
+           ls_round_up((LS_PREFERENCE_NUMBERS * ls_max_i64(calls->sequences, ls_calls_held(calls)) +
+                        calls->ranks) *
+                           (int64_t)sizeof(double),
+                       256);
+}
+
 int64_t ls_memory_staging_bytes(const ls_model *model, const ls_calls *calls)
 {
     int64_t tokens = ls_calls_held(calls) * ls_calls_tokens(calls, model->shape.T);
@@ -311,7 +334,9 @@ static void predict_host(const ls_memory_args *args, const ls_calls *calls, ls_l
         args->discrete ? 0
                        : (int64_t)(args->threads + serves(args->mesh)) * LS_STREAM_THREAD_BYTES);
     add(ledger, "batch", "tokens on their way, read ahead; results",
-        ls_round_up(ls_memory_staging_bytes(args->model, calls), 4096) + args->loader_bytes);
+        ls_round_up(ls_memory_staging_bytes(args->model, calls), 4096) +
+            ls_round_up(ls_memory_preference_host_bytes(args->run, calls), 4096) +
+            args->loader_bytes);
     add(ledger, "token shards", "mapped files, shared with the page cache", args->mapped_bytes);
 }
 
@@ -710,6 +735,7 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
                       "messages of ranks that share sequences", ls_pass_cp_place);
     ls_ledger_add(ledger_out, "step", "tokens, losses, partial sums, logits of a sample",
                   ls_round_up(ls_memory_step_bytes(model, &calls), 4096) +
+                      ls_round_up(ls_memory_preference_bytes(args->run, model, &calls), 4096) +
                       ls_decode_bytes(whole_of(args)));
     ls_pass_args sample;
     if (ls_memory_sample_pass(args, &sample))

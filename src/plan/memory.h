@@ -104,6 +104,9 @@ int64_t ls_memory_parted_elements(const ls_dp_args *dp);
 /* Bytes of host memory that batches, numbers of a step and results travel through; page-locked
  * where the device has a memory of its own. */
 int64_t ls_memory_staging_bytes(const ls_model *model, const ls_calls *calls);
+/* Likewise of what pairs need beside it (train/step/step_preference.c); 0: no pairs. */
+int64_t ls_memory_preference_bytes(const ls_run *run, const ls_model *model, const ls_calls *calls);
+int64_t ls_memory_preference_host_bytes(const ls_run *run, const ls_calls *calls);
 
 /* Where the moments lie: as the run says, but none where they are in the host's memory anyway. And
  * how many elements of a moment are in memory at a time where they lie elsewhere. */

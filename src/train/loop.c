@@ -30,6 +30,7 @@
 #include "parallel/blocking.h"
 #include "train/replica/recover.h"
 #include "train/report/eval.h"
+#include "train/report/reference.h"
 #include "train/report/profiling.h"
 #include "train/report/recovery_events.h"
 #include "train/report/summary.h"
@@ -319,7 +320,8 @@ static ls_status one_step(loop *l)
                           .targets = batch->targets,
                           .start = batch->start,
                           .restart = !s->progress.positions_run_on,
-                          .counted = batch->counted};
+                          .counted = batch->counted,
+                          .references = ls_reference_of_batch(s, batch)};
     LS_TRY(st, LS_SYNC_CALL(s, begin, (s, &part, &l->clock)), out);
     l->loss_scale = s->scaler.on ? s->scaler.scale : 0;
     ls_step_scale_loss(s->step, s->scaler.scale);
@@ -557,5 +559,8 @@ static void emit_step(loop *l)
                                 .tokens_left = tokens_after(s, s->progress.total_steps) - seen,
                                 .epoch = (double)ls_ramp_samples(s->run, s->step_number) /
                                          (double)s->data.windows,
+                                .preference = ls_event_preference_of(
+                                    (ls_preference_kind)s->run->train.objective, r->numbers,
+                                    (double)sequences),
                                 .clock = &l->clock}});
 }

@@ -26,6 +26,7 @@
 #include "train/replica/replica_store.h"
 #include "train/report/profiling.h"
 #include "train/report/recovery_events.h"
+#include "train/report/reference.h"
 #include "train/save/error_feedback.h"
 #include "train/save/save.h"
 #include "train/save/sharded_save.h"
@@ -312,6 +313,7 @@ static ls_status assemble(ls_session *s)
     LS_TRY(st, open_step(s), out);
     note_time("memory taken");
     LS_TRY(st, open_state(s), out);
+    LS_TRY(st, ls_reference_open(s), out);
     LS_TRY(st, open_guards(s), out);
     note_time("weights there");
     ls_loader_args loader = ls_session_loader_args(s);
@@ -437,6 +439,7 @@ void ls_session_close(ls_session *s)
     ls_model_release(&s->groups.whole);
     ls_corpus_close(s->data.corpus);
     ls_tokenizer_free(s->data.tokenizer);
+    ls_reference_close(s);
     ls_profiling_close(s);
     ls_stream_free(s->gpu.side);
     ls_stream_free(s->stream);

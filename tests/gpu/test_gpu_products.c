@@ -162,6 +162,7 @@ LS_TEST_SECONDS(gpu_linear_bwd_w_replicas_reference, 120)
 typedef struct head_shape {
     int64_t M, C, V, leaves;
     bool grad, dw, accumulate;
+    bool weighted; /* rows of both signs */
 } head_shape;
 
 static void head_case(ls_gpu *g, const void *shape)
@@ -185,8 +186,11 @@ static void head_case(ls_gpu *g, const void *shape)
         ls_gpu_send(g, &w);
     }
     a.accumulate = s->accumulate;
+    ls_gpu_tensor weights = ls_gpu_floats(g, "weights", s->M, 1);
     r = a;
     r.type = LS_F32;
+    if (s->weighted)
+        a.weights = weights.device, r.weights = weights.host;
     a.h = h.device, a.w = w.device, a.targets = targets.device, a.losses = losses.device;
     r.h = h.host, r.w = w.host, r.targets = targets.ints, r.losses = losses.host;
     a.state = ls_gpu_bytes(g, "state", &state, sizeof state).device, r.state = &state;
@@ -208,18 +212,22 @@ static void head_case(ls_gpu *g, const void *shape)
 LS_TEST_SECONDS(gpu_head_replicas_reference, 120)
 {
     static const head_shape shapes[] = {
-        {1, 1, 2, 1, true, true, false},
-        {7, 17, 33, 1, true, true, true},
-        {30, 64, 1001, 5, true, true, true},
-        {24, 40, 50, 3, true, true, false},
-        {40, 96, 2050, 1, true, false, false},
-        {9, 24, 513, 1, false, false, false},
-        {300, 64, 5000, 1, true, true, false},
-        {3, 8, 60001, 1, true, true, false},   /* in fp32 more than shared memory holds */
-        {300, 8, 16387, 1, true, true, false}, /* in bf16 two rows of these fit there */
-        {40, 16, 50304, 2, true, true, true},
-        {1, 16, 20000, 1, false, false, false},
-        {5, 8, 128259, 1, true, true, false}, /* no row fits there */
+        {1, 1, 2, 1, true, true, false, false},
+        {7, 17, 33, 1, true, true, true, false},
+        {30, 64, 1001, 5, true, true, true, false},
+        {24, 40, 50, 3, true, true, false, false},
+        {40, 96, 2050, 1, true, false, false, false},
+        {9, 24, 513, 1, false, false, false, false},
+        {300, 64, 5000, 1, true, true, false, false},
+        {3, 8, 60001, 1, true, true, false, false},   /* in fp32 more than shared memory holds */
+        {300, 8, 16387, 1, true, true, false, false}, /* in bf16 two rows of these fit there */
+        {40, 16, 50304, 2, true, true, true, false},
+        {1, 16, 20000, 1, false, false, false, false},
+        {5, 8, 128259, 1, true, true, false, false}, /* no row fits there */
+        {24, 40, 50, 3, true, true, false, true},
+        {40, 96, 2050, 1, true, true, true, true},
+        {300, 8, 16387, 1, true, true, false, true},
+        {5, 8, 128259, 1, true, true, false, true},
     };
 
     ls_gpu_cases(head_case, shapes, LS_COUNT(shapes), sizeof *shapes);

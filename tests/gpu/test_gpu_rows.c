@@ -345,6 +345,59 @@ LS_TEST(gpu_sums_in_double)
     ls_gpu_close(&g);
 }
 
+/* Two answers of random lengths a sequence, in sequences of a block and more. */
+static void preference_case(ls_gpu *g, int64_t B, int64_t T, ls_preference_kind kind)
+{
+    ls_preference_reference references[4];
+    ls_step_state state = {.kl = 0.25f};
+    ls_gpu_tensor losses = ls_gpu_floats(g, "losses", B * T, 1);
+    ls_gpu_tensor targets = ls_gpu_ints(g, "targets", B * T, 100);
+    ls_gpu_tensor start = ls_gpu_ints(g, "start", B * T, 1);
+    ls_gpu_tensor weights = ls_gpu_floats(g, "weights", B * T, 0);
+    ls_gpu_tensor numbers = ls_gpu_floats(g, "numbers", LS_PREFERENCE_NUMBERS * B, 0);
+    ls_preference a = {.objective = {kind, 0.5, 0.1, 1.5, 0.5}, .B = B, .T = T, .stride = B}, r;
+
+    for (int64_t i = 0; i < B * T; i++) {
+        int64_t b = i / T, t = i % T, second = T / 3 + b;
+        losses.host[i] = fabsf(losses.host[i]);
+        start.ints[i] = (int32_t)(t >= second ? second : 0);
+        if (t - start.ints[i] < 2 || t + 1 == second)
+            targets.ints[i] = -1;
+    }
+    for (int64_t b = 0; b < B; b++)
+        references[b] = (ls_preference_reference){{-1.5f * (float)b, -3.0f}, (float)(b % 2)};
+    ls_gpu_send(g, &losses);
+    ls_gpu_send(g, &targets);
+    ls_gpu_send(g, &start);
+    r = a;
+    a.losses = losses.device, a.targets = targets.device, a.start = start.device;
+    r.losses = losses.host, r.targets = targets.ints, r.start = start.ints;
+    a.weights = weights.device, a.numbers = numbers.device;
+    r.weights = weights.host, r.numbers = numbers.host;
+    a.references = ls_gpu_bytes(g, "references", references, sizeof references).device;
+    a.state = ls_gpu_bytes(g, "state", &state, sizeof state).device;
+    r.references = references, r.state = &state;
+    g->k->preference(g->stream, &a);
+    g->reference->preference(g->cpu_stream, &r);
+    ls_gpu_near(g, &weights, ls_kernel_rows[LS_ROW_PREFERENCE].tolerance);
+    ls_gpu_near(g, &numbers, ls_kernel_rows[LS_ROW_PREFERENCE].tolerance);
+}
+
+LS_TEST(gpu_preferences_replicate_the_reference)
+{
+    static const int64_t shapes[][2] = {{1, 12}, {4, 257}, {3, 2048}};
+    ls_gpu g;
+
+    ls_gpu_open(&g);
+    for (size_t i = 0; i < LS_COUNT(shapes); i++)
+        for (int kind = LS_PREFERENCE_DPO; kind <= LS_PREFERENCE_KTO; kind++) {
+            ls_gpu_begin(&g, LS_F32, 0);
+            preference_case(&g, shapes[i][0], shapes[i][1], (ls_preference_kind)kind);
+            ls_gpu_end(&g);
+        }
+    ls_gpu_close(&g);
+}
+
 /* Every pattern of a 16-bit type, and fp32 around the edges of both, NaN by NaN. */
 static void cast_case(ls_gpu *g, ls_dtype from, ls_dtype to, const void *in, int64_t n)
 {

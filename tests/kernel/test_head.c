@@ -10,6 +10,7 @@ typedef struct task {
     int64_t M, C, V, leaves;
     const float *h, *w, *there; /* there: what dw holds before */
     int32_t *targets;
+    const float *weights; /* of the losses, both signs; NULL: none */
     bool accumulate;
 } task;
 
@@ -26,6 +27,7 @@ static void task_begin(task *t, int64_t M, int64_t C, int64_t V)
     t->V = V;
     t->leaves = 1;
     t->accumulate = false;
+    t->weights = NULL;
     t->h = ls_check_floats(&t->check, "h", M * C, 1);
     t->w = ls_check_floats(&t->check, "w", V * C, 0.5f);
     t->there = ls_check_floats(&t->check, "there", V * C, 1);
@@ -51,6 +53,7 @@ static result task_run(task *t, const ls_kernels *v, int threads, int64_t first,
     a.dh = r.dh;
     a.dw = r.dw;
     a.state = &t->state;
+    a.weights = t->weights ? t->weights + first : NULL;
     ls_check_begin(&run, threads);
     a.scratch = ls_check_bytes(&run, "scratch", v->scratch(LS_ROW_HEAD, &a, threads));
     v->head(run.stream, &a);
@@ -86,8 +89,33 @@ LS_TEST_SECONDS(head_agrees_with_the_reference, 60)
             check_near_reference(&t, &list[i]);
             t.accumulate = true;
             check_near_reference(&t, &list[i]);
+            t.weights = ls_check_floats(&t.check, "weights", t.M, 2);
+            check_near_reference(&t, &list[i]);
             ls_check_end(&t.check);
         }
+}
+
+/* The gradient of a row is that of its loss times its weight: of weight -2 minus twice that of 1. */
+LS_TEST(head_weighs_the_rows)
+{
+    ls_kernels list[LS_CHECK_TABLES];
+    int n = ls_check_tables(list);
+
+    for (int i = 0; i < n; i++) {
+        enum { M = 6, C = 8, V = 33 };
+        task t;
+        task_begin(&t, M, C, V);
+        result plain = task_run(&t, &list[i], 1, 0, M);
+        float *weights = ls_check_floats(&t.check, "weights", M, 0);
+        for (int m = 0; m < M; m++)
+            weights[m] = m == 2 ? -2.0f : 1.0f;
+        t.weights = weights;
+        result got = task_run(&t, &list[i], 2, 0, M);
+        ls_check_same("losses", got.losses, plain.losses, M * 4);
+        for (int k = 0; k < M * C; k++)
+            LS_CHECK_NEAR(got.dh[k], weights[k / C] * plain.dh[k], 1e-6);
+        ls_check_end(&t.check);
+    }
 }
 
 LS_TEST_SECONDS(head_bits_are_equal_for_threads_and_instruction_sets, 60)
@@ -427,6 +455,7 @@ static result run_parts(task *t, const ls_kernels *v, int ranks, bool grads)
                          .w = t->w + first * C,
                          .targets = t->targets,
                          .losses = r.losses,
+                         .weights = t->weights,
                          .dh = grads ? dh : NULL,
                          .dw = grads ? r.dw + first * C : NULL,
                          .state = grads ? &t->state : NULL,
@@ -468,6 +497,7 @@ LS_TEST_SECONDS(head_in_parts_agrees_with_the_whole, 60)
                 task t;
                 task_begin(&t, shapes[s][0], shapes[s][1], shapes[s][2]);
                 t.accumulate = s % 2;
+                t.weights = s % 3 ? ls_check_floats(&t.check, "weights", t.M, 1) : NULL;
                 result got = run_parts(&t, &list[i], ranks, true);
                 result want = task_run(&t, ls_check_reference(), 1, 0, t.M);
                 ls_check_near("losses", got.losses, want.losses, t.M, tolerance);

@@ -84,6 +84,7 @@ LS_TEST(cost_of_rows_at_the_speed_of_memory)
 
 LS_TEST(cost_of_flat_rows)
 {
+    check(LS_ROW_PREFERENCE, &(ls_preference){.B = 2, .T = 7}, 0, 4 * 4 * 14);
     check(LS_ROW_SUM, &(ls_sum){.n = 7}, 0, 28);
     check(LS_ROW_ADD, &(ls_add){.n = 7}, 0, 84);
     check(LS_ROW_SCALE, &(ls_scale){.n = 7}, 0, 56);

@@ -6,46 +6,92 @@
 
 enum { VOCAB = 19 };
 
+/* A fresh model and its step, of `sequences`. */
+typedef struct fresh {
+    ls_run run;
+    ls_step_args args;
+    ls_device *device;
+    ls_step *step;
+    ls_model model;
+} fresh;
+
+static void open_fresh(fresh *f, int64_t sequences)
+{
+    f->run = ls_tiny_run();
+    f->args = (ls_step_args){.run = &f->run, .model = &f->model};
+    f->run.batch.sequences = sequences;
+    f->run.batch.leaf = 1;
+    f->run.batch.group = 1;
+    LS_CHECK_OK(ls_device_open(&f->device, "cpu", 1));
+    LS_CHECK_OK(ls_stream_create(&f->args.stream, f->device));
+    LS_CHECK_OK(ls_kernel_pick("reference", &f->args.kernels));
+    LS_CHECK_OK(ls_model_init(&f->model, &f->run, VOCAB));
+    ls_calls_plan(&f->run, NULL, &f->args.calls);
+    LS_CHECK_OK(ls_step_open(&f->step, &f->args));
+    for (int i = 0; i < f->model.n_params; i++)
+        ls_model_start(&f->model.params[i], 5, 0, f->model.params[i].count,
+                       ls_step_state_arrays(f->step).w + f->model.params[i].first);
+}
+
+static void close_fresh(fresh *f)
+{
+    ls_step_close(f->step);
+    ls_model_release(&f->model);
+    ls_stream_free(f->args.stream);
+    ls_device_close(f->device);
+}
+
 /* The first step of a fresh model over the first `sequences` of a fixed batch; those from `silent`
  * on have no targets. counted as it is given to the step. */
 static ls_step_result first_step(int64_t sequences, int64_t silent, int64_t counted)
 {
-    ls_run run = ls_tiny_run();
-    ls_step_args args = {.run = &run};
-    ls_device *device;
-    ls_step *step;
-    ls_model model;
+    int64_t T = ls_tiny_run().model.context, n = sequences * T;
+    int32_t *tokens = ls_mem_array(2 * (size_t)n, sizeof *tokens), *targets = tokens + n;
     ls_step_clock clock;
     ls_step_result result;
+    fresh f;
 
-    run.batch.sequences = sequences;
-    run.batch.leaf = 1;
-    run.batch.group = 1;
-    int64_t T = run.model.context, n = sequences * T;
-    int32_t *tokens = ls_mem_array(2 * (size_t)n, sizeof *tokens), *targets = tokens + n;
     ls_tiny_tokens(3, n, VOCAB, tokens);
     for (int64_t i = 0; i < n; i++)
         targets[i] = i / T >= silent ? -1 : (tokens[i] * 5 + 1) % VOCAB;
-    LS_CHECK_OK(ls_device_open(&device, "cpu", 1));
-    LS_CHECK_OK(ls_stream_create(&args.stream, device));
-    LS_CHECK_OK(ls_kernel_pick("reference", &args.kernels));
-    LS_CHECK_OK(ls_model_init(&model, &run, VOCAB));
-    args.model = &model;
-    ls_calls_plan(&run, NULL, &args.calls);
-    LS_CHECK_OK(ls_step_open(&step, &args));
-    for (int i = 0; i < model.n_params; i++)
-        ls_model_start(&model.params[i], 5, 0, model.params[i].count,
-                       ls_step_state_arrays(step).w + model.params[i].first);
+    open_fresh(&f, sequences);
     ls_step_clock_begin(&clock);
     LS_CHECK_OK(ls_step_run(
-        step, &(ls_step_batch){.tokens = tokens, .targets = targets, .counted = counted}, 0, 1e-3,
+        f.step, &(ls_step_batch){.tokens = tokens, .targets = targets, .counted = counted}, 0, 1e-3,
         &clock, &result));
-    ls_step_close(step);
-    ls_model_release(&model);
-    ls_stream_free(args.stream);
-    ls_device_close(device);
+    close_fresh(&f);
     ls_mem_free(tokens);
     return result;
+}
+
+/* The loss of the second half of a window, before any step; `first` is the token that the first half
+ * is made of. */
+static double second_document(int32_t first)
+{
+    int64_t T = ls_tiny_run().model.context, half = T / 2;
+    int32_t *tokens = ls_mem_array(3 * (size_t)T, sizeof *tokens), *targets = tokens + T;
+    int32_t *start = targets + T;
+    double sum;
+    fresh f;
+
+    for (int64_t t = 0; t < T; t++) {
+        tokens[t] = t < half ? first : (int32_t)(t % VOCAB);
+        targets[t] = t < half ? -1 : (int32_t)((t + 1) % VOCAB);
+        start[t] = (int32_t)(t < half ? 0 : half);
+    }
+    open_fresh(&f, 1);
+    LS_CHECK_OK(ls_step_loss(
+        f.step, &(ls_step_batch){.tokens = tokens, .targets = targets, .start = start}, 1, &sum));
+    close_fresh(&f);
+    ls_mem_free(tokens);
+    return sum;
+}
+
+LS_TEST(step_loss_isolates_documents_before_the_first_step)
+{
+    double one = second_document(2), other = second_document(7);
+
+    LS_CHECK(one > 0 && one == other);
 }
 
 LS_TEST(step_means_over_targets_that_count)

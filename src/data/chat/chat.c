@@ -744,15 +744,28 @@ out:
     return end_job(&j, st);
 }
 
-ls_status ls_chat_prompt(const ls_chat *chat, const json_t *object, const char *where, int64_t now,
-                         ls_str *out)
+/* All messages, and with `prompt` what asks the assistant to speak. */
+static ls_status render_all(const ls_chat *chat, const json_t *object, const char *where,
+                            int64_t now, bool prompt, ls_str *out)
 {
     job j;
     ls_status st = begin_job(&j, chat, object, where, now);
 
     if (st == LS_OK)
-        st = render(&j, json_array_size(j.messages), true, out);
+        st = render(&j, json_array_size(j.messages), prompt, out);
     return end_job(&j, st);
+}
+
+ls_status ls_chat_prompt(const ls_chat *chat, const json_t *object, const char *where, int64_t now,
+                         ls_str *out)
+{
+    return render_all(chat, object, where, now, true, out);
+}
+
+ls_status ls_chat_whole(const ls_chat *chat, const json_t *object, const char *where, int64_t now,
+                        ls_str *out)
+{
+    return render_all(chat, object, where, now, false, out);
 }
 
 /* --- the end of a turn ------------------------------------------------------------------------

@@ -51,6 +51,10 @@ ls_status ls_chat_turn_end(const ls_chat *chat, ls_str *text, int32_t *id_out);
 ls_status ls_chat_prompt(const ls_chat *chat, const json_t *object, const char *where, int64_t now,
                          ls_str *out);
 
+/* Write out a whole conversation, whether it has an answer or not. */
+ls_status ls_chat_whole(const ls_chat *chat, const json_t *object, const char *where, int64_t now,
+                        ls_str *out);
+
 /* Its ids, the same as those of the text in one piece, and a byte for each: 1 where it is a target.
  * marks_out is resized like tokens; the first token is never a target. */
 ls_status ls_chat_encode(const ls_chat *chat, const ls_chat_text *text, ls_tokens *ids_out,

@@ -23,21 +23,7 @@ typedef struct builder {
     int64_t bytes;
 } builder;
 
-/* Fill the rest of the window. */
-static ls_status fill_window(builder *b, int32_t separator)
-{
-    int64_t T = b->args->window, used = ls_token_shard_written_tokens(b->writer) % T;
-    const unsigned char none = 0;
-    ls_status st = LS_OK;
-
-    if (used)
-        ls_token_shard_begin_document(b->writer);
-    for (; used && used < T && st == LS_OK; used++)
-        st = ls_token_shard_append_marked(b->writer, &separator, &none, 1);
-    return st;
-}
-
-static ls_status lay_down(builder *b, int32_t separator)
+static ls_status lay_down(builder *b)
 {
     int64_t T = b->args->window, n = b->ids.count, targets = 0;
     ls_status st = LS_OK;
@@ -54,7 +40,7 @@ static ls_status lay_down(builder *b, int32_t separator)
         return LS_OK;
     }
     if (n > T - ls_token_shard_written_tokens(b->writer) % T)
-        LS_TRY(st, fill_window(b, separator), out);
+        LS_TRY(st, ls_token_shard_fill_window(b->writer), out);
     ls_token_shard_begin_document(b->writer);
     LS_TRY(
         st,
@@ -66,7 +52,7 @@ out:
     return st;
 }
 
-static ls_status copy_file(builder *b, const char *file, const ls_tokenizer *tok)
+static ls_status copy_file(builder *b, const char *file)
 {
     ls_status st = LS_OK;
     ls_source *source = NULL;
@@ -98,7 +84,7 @@ static ls_status copy_file(builder *b, const char *file, const ls_tokenizer *tok
             goto out;
         LS_TRY(st, ls_chat_encode(b->chat, &b->text, &b->ids, &b->marks), out);
         ls_token_shard_note_text(b->writer, b->text.text.p, b->text.text.len);
-        LS_TRY(st, lay_down(b, ls_tokenizer_separator(tok)), out);
+        LS_TRY(st, lay_down(b), out);
         b->bytes += (int64_t)b->text.text.len;
         if (b->args->progress)
             b->args->progress(b->args->context, file, b->bytes);
@@ -146,14 +132,14 @@ ls_status ls_chat_build(const ls_chat *chat, const ls_chat_build_args *args,
                                                                    .window = args->window}),
            out);
     for (int i = 0; i < args->n_files; i++)
-        LS_TRY(st, copy_file(&b, args->files[i], tok), out);
+        LS_TRY(st, copy_file(&b, args->files[i]), out);
     if (ls_token_shard_written_tokens(b.writer) == 0) {
         st = ls_fail(LS_EDATA,
                      "\"%s\" holds no conversation with an answer in the first %lld tokens",
                      args->name, (long long)args->window);
         goto out;
     }
-    LS_TRY(st, fill_window(&b, ls_tokenizer_separator(tok)), out);
+    LS_TRY(st, ls_token_shard_fill_window(b.writer), out);
     b.built.windows = ls_token_shard_written_tokens(b.writer) / args->window;
     st = ls_token_shard_finish(b.writer);
     b.writer = NULL;

@@ -9,6 +9,7 @@
 
 #include <limits.h>
 #include "data/chat/chat.h"
+#include "data/chat/preference_data.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/resident.h"
@@ -30,7 +31,7 @@ struct ls_corpus {
     source_row *sources;     /* owned */
     int n_sources;
     double *weights; /* owned; NULL: by size */
-    bool shuffle, isolate;
+    bool shuffle, isolate, pairs;
     int64_t T; /* windows of chat data */
     int built;
 };
@@ -226,6 +227,64 @@ out:
     return st;
 }
 
+/* The template for messages: that of the run, or else the tokenizer's own where it has one. */
+static ls_status open_template(const ls_corpus *corpus, const ls_run *run, ls_chat **chat_out,
+                               ls_str *settings)
+{
+    const char *name = run->data.chat_template;
+    bool meant = ls_chat_is_meant(name);
+    char hex[LS_HASH_HEX];
+    ls_status st = LS_OK;
+
+    if (!meant && !ls_tokenizer_chat_template(corpus->tok))
+        return LS_OK;
+    LS_TRY(st, ls_chat_open(chat_out, meant ? name : "auto", corpus->tok), out);
+    ls_hash_hex(ls_chat_hash(*chat_out), hex);
+    ls_str_printf(settings, "chat template %s\n", hex);
+out:
+    return st;
+}
+
+/* And for preferences. */
+static ls_status make_preferences(ls_corpus *corpus, const ls_corpus_build_args *args,
+                                  const ls_run *run, const char *cache_dir)
+{
+    enum { VERSION = 1 }; /* raise it when other windows are made of the same lines */
+    ls_status st = LS_OK;
+    ls_chat *chat = NULL;
+    ls_str settings;
+    ls_preference_data_args build = {.objective = run->train.objective,
+                                     .tok = corpus->tok,
+                                     .out = args->out,
+                                     .files = args->files,
+                                     .n_files = args->n_files,
+                                     .name = args->name,
+                                     .utf8 = args->utf8,
+                                     .skip_bad = args->skip_bad,
+                                     .window = corpus->T};
+
+    ls_str_init(&settings);
+    ls_str_printf(&settings, "preferences %d objective %d window %lld\n", VERSION,
+                  (int)run->train.objective, (long long)corpus->T);
+    LS_TRY(st, open_template(corpus, run, &chat, &settings), out);
+    build.chat = chat;
+    LS_TRY(st, ls_str_status(&settings), out);
+    LS_TRY(st, cache_key(corpus, args, settings.p, &build.key), out);
+    if (is_cached(args->out, build.key))
+        goto out;
+    ls_err_clear();
+    LS_TRY(st, ls_file_make_dirs(cache_dir), out);
+    ls_err_doing("encoding the preferences of \"%s\"", args->name);
+    st = ls_preference_data_build(&build);
+    ls_err_done();
+    if (st == LS_OK)
+        corpus->built++;
+out:
+    ls_chat_close(chat);
+    ls_str_release(&settings);
+    return st;
+}
+
 static ls_status open_text(ls_corpus *corpus, source_row *row, const ls_run *run, int number,
                            const char *cache_dir)
 {
@@ -248,11 +307,14 @@ static ls_status open_text(ls_corpus *corpus, source_row *row, const ls_run *run
                                  .utf8 = run->data.utf8,
                                  .skip_bad = run->data.skip_bad,
                                  .tok = corpus->tok};
-    LS_TRY(st,
-           ls_chat_is_meant(run->data.chat_template) ? make_chat(corpus, &args, run, cache_dir)
-                                                     : make_text(corpus, &args, cache_dir),
-           out);
-    st = add_shard(row, corpus, path);
+    if (run->train.objective != LS_OBJECTIVE_LM)
+        st = make_preferences(corpus, &args, run, cache_dir);
+    else if (ls_chat_is_meant(run->data.chat_template))
+        st = make_chat(corpus, &args, run, cache_dir);
+    else
+        st = make_text(corpus, &args, cache_dir);
+    if (st == LS_OK)
+        st = add_shard(row, corpus, path);
 out:
     list_release(&files);
     return st;
@@ -372,6 +434,7 @@ ls_status ls_corpus_open(ls_corpus **out, const ls_run *run, const ls_tokenizer 
     corpus->tok = tok;
     corpus->shuffle = run->data.shuffle;
     corpus->isolate = run->data.isolate;
+    corpus->pairs = run->train.objective != LS_OBJECTIVE_LM;
     corpus->T = T;
     int n = run->data.text.count + run->data.shards.count;
     corpus->sources = ls_mem_array((size_t)n, sizeof *corpus->sources);
@@ -679,4 +742,64 @@ ls_status ls_corpus_validation(const ls_corpus *corpus, int64_t index, int64_t T
     int source = find_validation(corpus, index, T, &first);
 
     return ls_corpus_window(corpus, source, first, T, tokens_out, targets_out, start_out);
+}
+
+bool ls_corpus_has_pairs(const ls_corpus *corpus)
+{
+    return corpus->pairs;
+}
+
+int64_t ls_corpus_pairs(const ls_corpus *corpus)
+{
+    int64_t sum = 0;
+
+    for (int i = 0; i < corpus->n_sources; i++)
+        sum += corpus->sources[i].tokens / corpus->T;
+    return sum;
+}
+
+int64_t ls_corpus_pair_number(const ls_corpus *corpus, int source, int64_t first)
+{
+    int64_t before = 0;
+
+    for (int i = 0; i < source; i++)
+        before += corpus->sources[i].tokens / corpus->T;
+    return before + first / corpus->T;
+}
+
+int64_t ls_corpus_validation_pair(const ls_corpus *corpus, int64_t index)
+{
+    int64_t first = 0;
+    int source = find_validation(corpus, index, corpus->T, &first);
+
+    return ls_corpus_pair_number(corpus, source, first);
+}
+
+/* Source and first token of a pair. */
+static int find_pair(const ls_corpus *corpus, int64_t number, int64_t *first_out)
+{
+    int i = 0;
+
+    while (number >= corpus->sources[i].tokens / corpus->T)
+        number -= corpus->sources[i++].tokens / corpus->T;
+    *first_out = number * corpus->T;
+    return i;
+}
+
+ls_status ls_corpus_pair(const ls_corpus *corpus, int64_t number, int32_t *tokens_out,
+                         int32_t *targets_out, int32_t *start_out)
+{
+    int64_t first = 0;
+    int source = find_pair(corpus, number, &first);
+
+    return ls_corpus_window(corpus, source, first, corpus->T, tokens_out, targets_out, start_out);
+}
+
+bool ls_corpus_pair_is_desirable(const ls_corpus *corpus, int64_t number)
+{
+    int64_t first = 0;
+    const source_row *row = &corpus->sources[find_pair(corpus, number, &first)];
+    int i = shard_of(row, first);
+
+    return ls_token_shard_is_target(&row->shards[i], first - row->first[i]);
 }

@@ -72,6 +72,21 @@ int64_t ls_corpus_validation_windows(const ls_corpus *corpus, int64_t T);
 ls_status ls_corpus_validation(const ls_corpus *corpus, int64_t index, int64_t T,
                                int32_t *tokens_out, int32_t *targets_out, int32_t *start_out);
 
+/* --- preferences (train.objective: dpo, orpo, kto) ------------------------------------------------
+ * Each window is a pair of answers (data/chat/preference_data.c); they are numbered source by source,
+ * training and validation together. */
+bool ls_corpus_has_pairs(const ls_corpus *corpus);
+int64_t ls_corpus_pairs(const ls_corpus *corpus);
+/* The number of the pair in the window that begins with token number first of a source; that of a
+ * validation window. */
+int64_t ls_corpus_pair_number(const ls_corpus *corpus, int source, int64_t first);
+int64_t ls_corpus_validation_pair(const ls_corpus *corpus, int64_t index);
+/* The window of a pair, as of ls_corpus_window(). */
+ls_status ls_corpus_pair(const ls_corpus *corpus, int64_t number, int32_t *tokens_out,
+                         int32_t *targets_out, int32_t *start_out);
+/* kto: whether its first answer is desirable. */
+bool ls_corpus_pair_is_desirable(const ls_corpus *corpus, int64_t number);
+
 /* --- building one shard out of files -----------------------------------------------------------
  */
 

@@ -22,6 +22,7 @@ enum { ALIGN = 64 };
 
 typedef struct slot {
     int32_t *tokens, *targets, *start; /* in the loader's block */
+    int64_t *pairs;                    /* likewise, or NULL */
     ls_batch batch;
 } slot;
 
@@ -55,11 +56,19 @@ static int64_t plane_bytes(const ls_loader_args *args)
     return ls_round_up(args->sequences * args->T * (int64_t)sizeof(int32_t), ALIGN);
 }
 
+/* Of the numbers of pairs. */
+static int64_t pair_bytes(const ls_loader_args *args)
+{
+    return ls_corpus_has_pairs(args->corpus)
+               ? ls_round_up(args->sequences * (int64_t)sizeof(int64_t), ALIGN)
+               : 0;
+}
+
 int64_t ls_loader_bytes(const ls_loader_args *args)
 {
     bool isolate = args->isolate || ls_corpus_isolates(args->corpus);
 
-    return plane_bytes(args) * (isolate ? 3 : 2) * depth_of(args) + ALIGN;
+    return (plane_bytes(args) * (isolate ? 3 : 2) + pair_bytes(args)) * depth_of(args) + ALIGN;
 }
 
 /* Targets of the windows that are read elsewhere: all of them, unless documents are isolated. */
@@ -68,6 +77,8 @@ static int64_t count_elsewhere(const ls_loader *loader, const ls_loader_slice *s
     const ls_loader_args *a = &loader->args;
     int64_t counted = 0;
 
+    if (ls_corpus_has_pairs(a->corpus))
+        return slice->sequences - slice->own;
     if (!a->isolate)
         return (slice->sequences - slice->own) * a->T;
     for (int64_t b = 0; b < slice->sequences; b++) {
@@ -95,7 +106,9 @@ static ls_status fill_batch(ls_loader *loader, int64_t step)
                              s->targets + b * a->T, a->isolate ? s->start + b * a->T : NULL);
         if (st != LS_OK)
             return st;
-        s->batch.counted += ls_corpus_counted(s->targets + b * a->T, a->T);
+        s->batch.counted += s->pairs ? 1 : ls_corpus_counted(s->targets + b * a->T, a->T);
+        if (s->pairs)
+            s->pairs[b] = ls_corpus_pair_number(a->corpus, sample.source, sample.first);
     }
     s->batch.step = step;
     s->batch.B = slice->own;
@@ -147,11 +160,11 @@ static void *fill_ring(void *arg)
 static ls_status make_ring(ls_loader *l)
 {
     const ls_loader_args *a = &l->args;
-    int64_t plane = plane_bytes(a), at = 0;
+    int64_t plane = plane_bytes(a), pairs = pair_bytes(a), at = 0;
     int depth = depth_of(a);
 
     l->slots = ls_mem_array((size_t)depth, sizeof *l->slots);
-    l->block = ls_mem_alloc((size_t)(plane * (a->isolate ? 3 : 2) * depth + ALIGN));
+    l->block = ls_mem_alloc((size_t)((plane * (a->isolate ? 3 : 2) + pairs) * depth + ALIGN));
     if (!l->slots || !l->block)
         return LS_ENOMEM;
     char *base = (char *)(((uintptr_t)l->block + ALIGN - 1) / ALIGN * ALIGN);
@@ -164,8 +177,14 @@ static ls_status make_ring(ls_loader *l)
             s->start = (int32_t *)(void *)(base + at);
             at += plane;
         }
-        s->batch =
-            (ls_batch){.T = a->T, .tokens = s->tokens, .targets = s->targets, .start = s->start};
+        if (pairs > 0)
+            s->pairs = (int64_t *)(void *)(base + at);
+        at += pairs;
+        s->batch = (ls_batch){.T = a->T,
+                              .tokens = s->tokens,
+                              .targets = s->targets,
+                              .start = s->start,
+                              .pairs = s->pairs};
     }
     return LS_OK;
 }

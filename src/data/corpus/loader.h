@@ -40,7 +40,8 @@ typedef struct ls_batch {
     ls_loader_slice slice;
     const int32_t *tokens;  /* [B, T] */
     const int32_t *targets; /* [B, T]: the token after each, or -1: no loss there */
-    int64_t counted;        /* targets that are not -1, of the whole batch */
+    int64_t counted;        /* targets that are not -1, of the whole batch; of pairs: all of them */
+    const int64_t *pairs; /* [B]: number of each pair (ls_corpus_pair); NULL where there are none */
     const int32_t *start; /* [B, T]: first position of the token's document; NULL unless isolate */
 } ls_batch;
 

@@ -107,6 +107,10 @@ ls_status ls_token_shard_append(ls_token_shard_writer *writer, const int32_t *id
 ls_status ls_token_shard_append_marked(ls_token_shard_writer *writer, const int32_t *ids,
                                        const unsigned char *marks, int64_t n);
 
+/* Marked shards: fill the rest of the window, if one has begun, with separators that are no targets,
+ * a document of their own. */
+ls_status ls_token_shard_fill_window(ls_token_shard_writer *writer);
+
 /* Add the text that the ids came from to the source's hash. */
 void ls_token_shard_note_text(ls_token_shard_writer *writer, const void *bytes, size_t len);
 

@@ -282,6 +282,20 @@ out:
     return st;
 }
 
+ls_status ls_token_shard_fill_window(ls_token_shard_writer *writer)
+{
+    int64_t T = (int64_t)writer->header.window, used = (int64_t)writer->header.tokens % T;
+    int32_t separator = ls_tokenizer_separator(writer->tok);
+    const unsigned char none = 0;
+    ls_status st = LS_OK;
+
+    if (used)
+        ls_token_shard_begin_document(writer);
+    for (; used && used < T && st == LS_OK; used++)
+        st = ls_token_shard_append_marked(writer, &separator, &none, 1);
+    return st;
+}
+
 void ls_token_shard_note_text(ls_token_shard_writer *writer, const void *bytes, size_t len)
 {
     ls_hash_add(&writer->source_hash, bytes, len);

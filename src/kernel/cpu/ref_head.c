@@ -83,7 +83,8 @@ static void row_finish(const ls_head *a, int64_t m, scores s, double *logits, do
     for (int64_t v = 0; v < a->V; v++)
         logits[v] = target < 0 ? 0
                                : (exp(logits[v] - lse) - (v + a->first == target ? 1 : 0)) *
-                                     (double)a->state->grad_scale;
+                                     (double)a->state->grad_scale *
+                                     (a->weights ? (double)a->weights[m] : 1);
     row_grads(a, m, logits, dw);
 }
 

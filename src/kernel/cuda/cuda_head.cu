@@ -1,7 +1,8 @@
 /* cuda_head.cu -- logits, softmax, loss and their gradients, a chunk of rows at a time.
  *
  * For each leaf, for each chunk of its rows: logits = h W^T into scratch; one kernel finds maximum
- * and sum of exp of each row and writes dlogits = (softmax - onehot) * grad_scale in their place;
+ * and sum of exp of each row and writes dlogits = (softmax - onehot) * grad_scale, times the row's
+ * weight, in their place;
  * dh = dlogits W; dw += dlogits^T h in fp32. That kernel is one of three: with two rows of bf16 in
  * shared memory a block walks rows, the next one on its way while it computes (so that memory never
  * waits for arithmetic); with one row there, two blocks take turns; a longer row is read twice, the
@@ -38,6 +39,7 @@ template <typename T> struct row_args {
     float *losses;
     const ls_step_state *state; /* NULL: losses only */
     ls_cuda_fault *faults;
+    const float *weights; /* of rows; NULL: 1 */
 };
 
 template <typename T> __device__ inline float exp_of(float x)
@@ -113,9 +115,10 @@ __device__ inline void put_grads(T *x, float (&v)[VEC], int hit, float lse, floa
 }
 
 /* A row without a target has no gradient. */
-template <typename T> __device__ inline float scale_of(const row_args<T> &a, int32_t target)
+template <typename T>
+__device__ inline float scale_of(const row_args<T> &a, int64_t row, int32_t target)
 {
-    return target < 0 ? 0.0f : a.state->grad_scale;
+    return target < 0 ? 0.0f : a.state->grad_scale * (a.weights ? a.weights[row] : 1.0f);
 }
 
 /* --- rows of bf16, walked ------------------------------------------------------------------- */
@@ -171,8 +174,8 @@ __device__ inline void sum_slots(const uint4 *slots, int vectors, float &most, f
     }
 }
 
-/* dlogits of eight columns out of their logits: 2^(v log2 e + bias), where bias is log2 scale - lse
- * log2 e, less scale at the target, whose place among them is `hit`. */
+/* dlogits of eight columns out of their logits: 2^(v log2 e + bias), where bias is log2 |scale| - lse
+ * log2 e, with the sign of scale, less scale at the target, whose place among them is `hit`. */
 __device__ inline void give_vector(ls_bf16 *x, const uint4 &raw, int hit, float bias, float scale)
 {
     float v[8];
@@ -180,7 +183,7 @@ __device__ inline void give_vector(ls_bf16 *x, const uint4 &raw, int hit, float 
     ls_load_run<8>(reinterpret_cast<const ls_bf16 *>(&raw), v);
 #pragma unroll
     for (int k = 0; k < 8; k++)
-        v[k] = exp2_of(fmaf(v[k], LOG2_E, bias));
+        v[k] = copysignf(exp2_of(fmaf(v[k], LOG2_E, bias)), scale);
     if (hit >= 0 && hit < 8)
 #pragma unroll
         for (int k = 0; k < 8; k++)
@@ -231,7 +234,7 @@ __global__ void __launch_bounds__(THREADS, 1) walk_kernel(row_args<ls_bf16> a, i
                 target < 0 ? 0.0f : lse - ls_get(reinterpret_cast<const ls_bf16 *>(slots)[target]);
         if (!a.state)
             continue;
-        float scale = scale_of(a, target), bias = log2f(scale) - lse * LOG2_E;
+        float scale = scale_of(a, row, target), bias = log2f(fabsf(scale)) - lse * LOG2_E;
         if (scale == 0.0f)
             give_zeros(x, vectors);
         else
@@ -308,7 +311,7 @@ __global__ void __launch_bounds__(THREADS, 1) long_kernel(row_args<ls_bf16> a)
     if (!a.state)
         return;
     __syncthreads(); /* the target's logit is read before it is overwritten */
-    float scale = scale_of(a, target), bias = log2f(scale) - lse * LOG2_E;
+    float scale = scale_of(a, row, target), bias = log2f(fabsf(scale)) - lse * LOG2_E;
     if (scale == 0.0f) {
         give_zeros(x, vectors);
         return;
@@ -353,7 +356,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 2) kept_kernel(
         a.losses[row] = target < 0 ? 0.0f : lse - hit;
     if (!a.state)
         return;
-    float scale = scale_of(a, target);
+    float scale = scale_of(a, row, target);
     for (int i = threadIdx.x; i < vectors; i += THREADS) {
         ls_load_run<VEC>(reinterpret_cast<const T *>(&kept[i]), v);
         put_grads<VEC, T>(x + i * VEC, v, target - i * VEC, lse, scale);
@@ -381,7 +384,7 @@ template <int VEC, typename T> __global__ void __launch_bounds__(THREADS) row_ke
     if (!a.state)
         return;
     __syncthreads(); /* the target's logit is read before it is overwritten */
-    float scale = scale_of(a, target);
+    float scale = scale_of(a, row, target);
     for (int c = threadIdx.x * VEC; c < V; c += THREADS * VEC) {
         ls_load_run<VEC>(x + c, v);
         put_grads<VEC, T>(x + c, v, target - c, lse, scale);
@@ -400,6 +403,7 @@ template <typename T> struct part_args {
     float *losses;
     const ls_step_state *state; /* NULL: losses only */
     ls_cuda_fault *faults;
+    const float *weights; /* of rows; NULL: 1 */
 };
 
 /* The place of the row's target among the own tokens; -1: it is another rank's, or there is none.
@@ -452,6 +456,8 @@ __global__ void __launch_bounds__(THREADS) joined_kernel(part_args<T> a)
         hit += scores[2];
     }
     float lse = most + logf(sum), scale = counts && a.state ? a.state->grad_scale : 0.0f;
+    if (a.weights)
+        scale *= a.weights[row];
     if (threadIdx.x == 0)
         a.losses[row] = counts ? lse - hit : 0.0f;
     for (int c = threadIdx.x * VEC; a.state && c < V; c += THREADS * VEC) {
@@ -533,8 +539,8 @@ template <typename T> static void read_twice(ls_cuda_stream *s, const row_args<T
 template <typename T>
 static ls_status rows(ls_cuda_stream *s, const ls_head *a, int64_t first, int64_t n)
 {
-    row_args<T> k = {(T *)a->scratch,         padded(a), a->V, first, a->targets, a->losses,
-                     a->dh ? a->state : NULL, s->faults};
+    row_args<T> k = {(T *)a->scratch,         padded(a), a->V,      first, a->targets, a->losses,
+                     a->dh ? a->state : NULL, s->faults, a->weights};
     int64_t bytes = k.ld * (int64_t)sizeof(T);
     bool aligned = ls_cuda_aligned(a->scratch, 16);
     ls_status st = LS_OK;
@@ -560,7 +566,7 @@ template <typename T> static void part_rows(ls_cuda_stream *s, const ls_head *a)
     part_args<T> k = {(T *)a->scratch, padded(a),      a->V,      a->first,
                       a->vocab,        a->targets,     a->scores, a->all,
                       a->ranks,        a->rank_stride, a->losses, a->dh ? a->state : NULL,
-                      s->faults};
+                      s->faults,       a->weights};
     unsigned n = (unsigned)a->M;
     bool aligned = ls_cuda_aligned(a->scratch, 16);
 

@@ -150,7 +150,7 @@ static bool can(const ls_session *s)
 {
     return s->mesh.ranks > 1 && !s->mesh.independent && ls_mesh_whole(&s->mesh) &&
            ls_mesh_cp(&s->mesh) == 1 && s->mesh.zero < 2 && !s->discrete &&
-           s->run->train.reduce == LS_REDUCE_ORDERED;
+           s->run->train.reduce == LS_REDUCE_ORDERED && s->run->train.objective == LS_OBJECTIVE_LM;
 }
 
 ls_status ls_sdc_replay_open(ls_session *s)

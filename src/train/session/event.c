@@ -4,6 +4,25 @@
 #include "base/json.h"
 #include "config/explain.h"
 
+#include <math.h>
+
+ls_event_preference ls_event_preference_of(ls_preference_kind kind, const double *sums, double n)
+{
+    bool kto = kind == LS_PREFERENCE_KTO;
+    double all = n > 0 ? n : 1, chosen = kto ? sums[LS_PREFERENCE_IS_CHOSEN] : all;
+    double rejected = kto ? all - chosen : all;
+
+    chosen = chosen > 0 ? chosen : 1; /* of none the sums are 0 */
+    rejected = rejected > 0 ? rejected : 1;
+    return (ls_event_preference){.kind = kind,
+                                 .chosen = sums[LS_PREFERENCE_CHOSEN] / chosen,
+                                 .rejected = sums[LS_PREFERENCE_REJECTED] / rejected,
+                                 .accuracy = sums[LS_PREFERENCE_RIGHT] / all,
+                                 .logp_chosen = sums[LS_PREFERENCE_LOGP_CHOSEN] / chosen,
+                                 .logp_rejected = sums[LS_PREFERENCE_LOGP_REJECTED] / rejected,
+                                 .kl = fmax(0, sums[LS_PREFERENCE_KL] / all)};
+}
+
 static void put_start(ls_json *j, const ls_event_start *e)
 {
     ls_json_put_str(j, "name", e->name);
@@ -84,6 +103,22 @@ static void put_rank(ls_json *j, const ls_event_rank *e)
     ls_json_put_str(j, "bus_id", e->bus_id);
 }
 
+/* By the names that trl gives them. */
+static void put_preference(ls_json *j, const ls_event_preference *e)
+{
+    if (e->kind == LS_PREFERENCE_NONE)
+        return;
+    ls_json_put_num(j, "rewards/chosen", e->chosen);
+    ls_json_put_num(j, "rewards/rejected", e->rejected);
+    ls_json_put_num(j, "rewards/margins", e->chosen - e->rejected);
+    if (e->kind == LS_PREFERENCE_KTO)
+        ls_json_put_num(j, "kl", e->kl);
+    else
+        ls_json_put_num(j, "rewards/accuracies", e->accuracy);
+    ls_json_put_num(j, "logps/chosen", e->logp_chosen);
+    ls_json_put_num(j, "logps/rejected", e->logp_rejected);
+}
+
 static void put_step(ls_json *j, const ls_event_step *e)
 {
     ls_json_put_int(j, "step", e->step);
@@ -100,6 +135,7 @@ static void put_step(ls_json *j, const ls_event_step *e)
     }
     if (e->skipped)
         ls_json_put_bool(j, "skipped", true);
+    put_preference(j, &e->preference);
     ls_json_put_num(j, "ms", (double)ls_step_clock_wall_ns(e->clock) / 1e6);
     ls_json_key(j, "split");
     ls_json_open(j, '{');
@@ -231,6 +267,7 @@ void ls_event_json(const ls_event *event, ls_str *line_out)
             ls_json_put_int(&j, "best_step", event->eval.best_step);
             ls_json_put_int(&j, "since_best", event->eval.since_best);
         }
+        put_preference(&j, &event->eval.preference);
         break;
     case LS_EVENT_SAMPLE:
         ls_json_put_int(&j, "step", event->sample.step);

@@ -8,7 +8,7 @@
 #include "config/run.h"
 #include "plan/mesh_choice.h"
 #include "plan/ledger.h"
-#include "train/step/step_clock.h"
+#include "train/step/step.h"
 
 LS_C_BEGIN
 
@@ -78,6 +78,19 @@ typedef struct ls_event_rank {
     const char *bus_id; /* and its PCI address */
 } ls_event_rank;
 
+/* What preferences are learned from a batch, or are right in validation (kernel/preference.h): means
+ * over its samples. */
+typedef struct ls_event_preference {
+    ls_preference_kind kind;           /* LS_PREFERENCE_NONE: there are none */
+    double chosen, rejected;           /* rewards; kto: of desirable and undesirable answers */
+    double accuracy;                   /* share of pairs whose chosen answer has more; not kto */
+    double logp_chosen, logp_rejected; /* log-probabilities of answers */
+    double kl;                         /* kto */
+} ls_event_preference;
+
+/* From the sums of the numbers of n samples. */
+ls_event_preference ls_event_preference_of(ls_preference_kind kind, const double *sums, double n);
+
 typedef struct ls_event_step {
     int64_t step; /* steps done, this one included */
     int64_t total_steps;
@@ -89,6 +102,7 @@ typedef struct ls_event_step {
     int64_t sequences, step_tokens; /* of this step */
     int64_t tokens_left;            /* until total_steps */
     double epoch;                   /* passes over the training text, with this step */
+    ls_event_preference preference;
     const ls_step_clock *clock;
 } ls_event_step;
 
@@ -98,6 +112,7 @@ typedef struct ls_event_eval {
     int64_t best_step;  /* of the lowest so far; -1: it is not looked for */
     int64_t since_best; /* evaluations since then */
     int64_t patience;   /* after so many the run ends; 0: never */
+    ls_event_preference preference;
 } ls_event_eval;
 
 typedef struct ls_event_sample {

@@ -115,6 +115,8 @@ typedef struct ls_session_data {
     ls_batch_slice slice;   /* of each batch, this rank's part */
     char hash[LS_HASH_HEX]; /* of the tokens; saved, so that a resumed run knows them again */
     int64_t windows;        /* samples of an epoch */
+    ls_preference_reference *references; /* owned: of all pairs; NULL: there are none */
+    ls_preference_reference *of_batch;   /* owned: of the sequences of this rank in a batch */
 } ls_session_data;
 
 /* What writes text samples (report/eval.c). */

@@ -45,8 +45,11 @@ ls_status ls_step_run(ls_step *s, const ls_step_batch *batch, int64_t number, do
     s->counted = batch->counted ? batch->counted : s->now.sequences * ls_step_tokens(s);
     ls_step_state host_state = ls_step_scalars(s, number, lr);
     ls_step_result result;
+    double kl;
     ls_status st;
 
+    LS_TRY(st, ls_step_kl(s, batch, &kl), out);
+    host_state.kl = (float)kl;
     copy_batch_in(s, batch, number, &host_state);
     ls_step_clock_lap(clock, LS_TIME_DATA);
     LS_TRY(st, ls_fault_pass(LS_FAULT_AT_FORWARD), out);
@@ -150,23 +153,28 @@ static ls_status norm_of_gradients(ls_step *s)
     return ls_step_has_mp_group(s) ? ls_step_group_norm(s, &norm) : s->mode->norm(s, &norm);
 }
 
-/* host_sums holds the loss of every leaf of the batch, in leaf order, followed by each rank's compute
- * time. The exchange comes before the update, so that a rank that has made a step knows its loss. */
+/* host_sums holds the loss of every leaf of the batch, in leaf order (of pairs, all numbers of
+ * ls_step_numbers() one after the other), followed by each rank's compute time. The exchange comes before the update, so that a rank that has made a step knows its loss. */
 static ls_status losses(ls_step *s, ls_step_clock *clock)
 {
     const ls_calls *calls = &s->now;
     int64_t own = ls_step_has_losses(s) ? calls->own : 0;
     ls_dp *batch = ls_step_batch_dp(s);
     double *sums = s->host_sums;
+    int64_t all = ls_step_numbers(s) * calls->leaves;
     ls_status st = LS_OK;
 
-    if (own > 0)
+    if (own > 0 && !ls_step_has_pairs(s))
         s->args.kernels->sum(s->args.stream, &(ls_sum){.x = s->losses,
                                                        .out = s->sums,
                                                        .n = own * calls->leaf * ls_step_tokens(s),
                                                        .segments = own});
-    memset(sums, 0, (size_t)(calls->leaves + calls->ranks) * sizeof *sums);
-    ls_stream_copy_out(s->args.stream, sums + calls->first, s->sums, own * (int64_t)sizeof(double));
+    memset(sums, 0, (size_t)(all + calls->ranks) * sizeof *sums);
+    if (own > 0 && ls_step_has_pairs(s))
+        ls_step_sum_numbers(s);
+    else
+        ls_stream_copy_out(s->args.stream, sums + calls->first, s->sums,
+                           own * (int64_t)sizeof(double));
     ls_stream_copy_out(s->args.stream, s->host_norm, s->norm, sizeof *s->host_norm);
     if (s->discrete)
         ls_step_clock_lap(clock, LS_TIME_OPTIMIZER); /* only queued, as all before it */
@@ -178,8 +186,8 @@ static ls_status losses(ls_step *s, ls_step_clock *clock)
     if (!batch)
         goto out;
     ls_step_clock_lap(clock, LS_TIME_OPTIMIZER);
-    sums[calls->leaves + ls_dp_args_of(batch)->mesh.rank] = (double)ls_step_worked_ns(clock);
-    LS_TRY(st, ls_dp_sum_numbers(batch, LS_F64, sums, calls->leaves + calls->ranks), out);
+    sums[all + ls_dp_args_of(batch)->mesh.rank] = (double)ls_step_worked_ns(clock);
+    LS_TRY(st, ls_dp_sum_numbers(batch, LS_F64, sums, all + calls->ranks), out);
     ls_step_clock_lap(clock, LS_TIME_EXCHANGE);
 out:
     return st;
@@ -203,8 +211,7 @@ out:
     return st;
 }
 
-/* Sum of n values along the perfect binary tree over their numbers; values are overwritten. */
-static double tree_sum(double *values, int64_t n)
+double ls_step_tree_sum(double *values, int64_t n)
 {
     for (int64_t width = 1; width < n; width *= 2)
         for (int64_t i = 0; i + width < n; i += 2 * width)
@@ -215,12 +222,15 @@ static double tree_sum(double *values, int64_t n)
 /* The result of the step, from the losses and the norm; equal on all ranks. */
 static ls_step_result make_result(ls_step *s, int64_t number, double lr)
 {
-    double sum = tree_sum(s->host_sums, s->now.leaves);
-    const ls_step_result result = {.loss = sum / (double)s->counted,
-                                   .grad_norm = (double)s->host_norm->norm,
-                                   .lr = lr,
-                                   .finite = s->host_norm->bad_block < 0 && isfinite(sum)};
+    double sum = ls_step_tree_sum(s->host_sums, s->now.leaves);
+    ls_step_result result = {.loss = sum / (double)s->counted,
+                             .grad_norm = (double)s->host_norm->norm,
+                             .lr = lr,
+                             .finite = s->host_norm->bad_block < 0 && isfinite(sum)};
 
+    for (int k = 0; ls_step_has_pairs(s) && k < LS_PREFERENCE_NUMBERS; k++)
+        result.numbers[k] =
+            k == 0 ? sum : ls_step_tree_sum(s->host_sums + k * s->now.leaves, s->now.leaves);
     s->progress.received = number + 1;
     s->progress.result = result;
     return result;

@@ -60,13 +60,17 @@ typedef struct ls_step_batch {
     const int32_t *tokens, *targets; /* [sequences of the own leaves, T] */
     const int32_t *start;            /* likewise, or NULL */
     bool restart;                    /* learned positions count from there (model/pass.h) */
-    int64_t counted; /* targets of the whole batch that are not -1: the mean is over them; 0: all */
+    int64_t counted; /* targets of the whole batch that are not -1: the mean is over them; 0: all.
+                      * Of pairs: how many pairs it has */
+    const ls_preference_reference *references; /* [sequences of the own leaves], where sequences are
+                                                * pairs (train.objective); NULL: all zero */
 } ls_step_batch;
 
 typedef struct ls_step_result {
     double loss;      /* mean over tokens, summed along the tree of leaves */
     double grad_norm; /* before clipping */
     double lr;
+    double numbers[LS_PREFERENCE_NUMBERS]; /* of pairs: sums over the batch */
     bool finite; /* false: gradient or loss is not; the update was not made */
 } ls_step_result;
 
@@ -93,9 +97,14 @@ const float *ls_step_gradient(const ls_step *step);
  * steps from 1, as events do. */
 ls_status ls_step_find_nonfinite(ls_step *step, int64_t number);
 
-/* The sum of the token losses of each of `sequences` windows (host memory, [sequences, T]): one sum
- * a window, so that cutting them into calls changes no bit. No gradients. The ranks of a pipeline
- * all call it with the same windows; the rank that has the head gets the sums, the others zeros. */
+/* How many numbers a step reports of each sequence: one, the sum of its token losses, or of pairs
+ * those of kernel/preference.h. */
+int64_t ls_step_numbers(const ls_step *step);
+
+/* The numbers of each of `sequences` windows (host memory, [sequences, T]), to sums_out[numbers,
+ * sequences]: each is that of one window, so that cutting them into calls changes no bit. No
+ * gradients. The ranks of a pipeline all call it with the same windows; the rank that has the head
+ * gets the numbers, the others zeros. */
 ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequences,
                        double *sums_out);
 

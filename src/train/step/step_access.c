@@ -20,6 +20,11 @@ void ls_step_scale_loss(ls_step *step, double scale)
     step->loss_scale = scale;
 }
 
+int64_t ls_step_numbers(const ls_step *step)
+{
+    return ls_step_has_pairs(step) ? LS_PREFERENCE_NUMBERS : 1;
+}
+
 bool ls_step_has_losses(const ls_step *step)
 {
     return step->has_losses;

@@ -57,6 +57,8 @@ void ls_step_copy_sequences(ls_step *s, const ls_step_batch *batch, int64_t firs
         take_pieces(s, from[i] + first * whole, count, s->host_tokens + i * all);
         ls_stream_copy_in(s->args.stream, to[i], s->host_tokens + i * all, bytes);
     }
+    if (ls_step_has_pairs(s))
+        ls_step_copy_references(s, batch->references ? batch->references + first : NULL, count);
 }
 
 ls_step_state ls_step_scalars(const ls_step *s, int64_t number, double lr)
@@ -97,26 +99,27 @@ bool ls_step_next(const ls_step *s, ls_step_leaves *p)
 ls_pass_call ls_step_call(ls_step *s, const ls_step_leaves *p, int buffer)
 {
     const ls_calls *calls = &s->now;
-    int64_t T = ls_step_tokens(s);
-    int64_t at = (p->first - calls->first) * calls->leaf * T;
+    int64_t T = ls_step_tokens(s), sequence = (p->first - calls->first) * calls->leaf;
+    int64_t at = sequence * T;
 
-    return (ls_pass_call){.w = ls_step_read(s),
-                          .tokens = s->tokens + at,
-                          .targets = s->targets + at,
-                          .start = s->isolated ? s->start + at : NULL,
-                          .restart = s->restart,
-                          .B = p->count * calls->leaf,
-                          .T = T,
-                          .dropout = true,
-                          .state = s->state,
-                          .losses = s->losses + at,
-                          .grad = s->grads[buffer],
-                          .leaves = calls->ordered ? p->count : 1,
-                          .ordered = calls->ordered,
-                          .accumulate =
-                              !calls->ordered && !ls_step_divides_grads(s) && p->number > 0,
-                          .need = ls_step_divides(s) ? ls_step_need : NULL,
-                          .context = s};
+    return (ls_pass_call){
+        .w = ls_step_read(s),
+        .tokens = s->tokens + at,
+        .targets = s->targets + at,
+        .start = s->isolated ? s->start + at : NULL,
+        .restart = s->restart,
+        .B = p->count * calls->leaf,
+        .T = T,
+        .dropout = true,
+        .state = s->state,
+        .losses = s->losses + at,
+        .preference = ls_step_pass_preference(s, sequence, calls->own * calls->leaf),
+        .grad = s->grads[buffer],
+        .leaves = calls->ordered ? p->count : 1,
+        .ordered = calls->ordered,
+        .accumulate = !calls->ordered && !ls_step_divides_grads(s) && p->number > 0,
+        .need = ls_step_divides(s) ? ls_step_need : NULL,
+        .context = s};
 }
 
 void ls_step_forward(ls_step *s, const ls_step_leaves *p, const ls_pass_call *call,
@@ -134,7 +137,7 @@ int64_t ls_step_worked_ns(const ls_step_clock *clock)
 
 const double *ls_step_work_ns(const ls_step *step)
 {
-    return step->host_sums + step->now.leaves;
+    return step->host_sums + ls_step_numbers(step) * step->now.leaves;
 }
 
 void ls_step_record(ls_step *s, ls_status status)
@@ -166,6 +169,8 @@ ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequ
 {
     const ls_calls *calls = &step->args.calls;
     int64_t T = ls_step_tokens(step), most = calls->most * calls->leaf;
+    int64_t numbers = ls_step_numbers(step);
+    bool pairs = ls_step_has_pairs(step);
     ls_status st = LS_OK;
 
     for (int64_t done = 0; done < sequences; done += most) {
@@ -173,29 +178,35 @@ ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequ
         const ls_pass_call call = {.w = ls_step_read(step),
                                    .tokens = step->tokens,
                                    .targets = step->targets,
-                                   .start = step->isolated ? step->start : NULL,
+                                   .start = windows->start ? step->start : NULL,
                                    .restart = windows->restart,
                                    .B = B,
                                    .T = T,
                                    .leaves = 1,
                                    .state = step->state,
                                    .losses = step->losses,
+                                   .preference = ls_step_pass_preference(step, 0, B),
                                    .need = ls_step_divides(step) ? ls_step_need : NULL,
                                    .context = step};
         ls_step_copy_sequences(step, windows, done, B);
         LS_TRY(st, ls_step_forward_only(step, &call), out);
         LS_TRY(st, ls_step_recorded(step), out);
         if (!ls_step_has_losses(step)) {
-            memset(sums_out + done, 0, (size_t)B * sizeof *sums_out);
+            for (int64_t k = 0; k < numbers; k++)
+                memset(sums_out + k * sequences + done, 0, (size_t)B * sizeof *sums_out);
             continue;
         }
-        step->args.kernels->sum(
-            step->args.stream,
-            &(ls_sum){.x = step->losses, .out = step->sums, .n = B * T, .segments = B});
-        ls_stream_copy_out(step->args.stream, step->host_sums, step->sums,
-                           B * (int64_t)sizeof(double));
+        const ls_sum sum = {.x = pairs ? step->preference.numbers : step->losses,
+                            .out = pairs ? step->preference.sums : step->sums,
+                            .n = pairs ? numbers * B : B * T,
+                            .segments = numbers * B};
+        step->args.kernels->sum(step->args.stream, &sum);
+        ls_stream_copy_out(step->args.stream, step->host_sums, sum.out,
+                           sum.segments * (int64_t)sizeof(double));
         LS_TRY(st, ls_step_sync(step), out);
-        memcpy(sums_out + done, step->host_sums, (size_t)B * sizeof *sums_out);
+        for (int64_t k = 0; k < numbers; k++)
+            memcpy(sums_out + k * sequences + done, step->host_sums + k * B,
+                   (size_t)B * sizeof *sums_out);
     }
 out:
     return st;

@@ -148,6 +148,20 @@ typedef struct ls_step_search {
     float *block;             /* owned: numbers from the device */
 } ls_step_search;
 
+/* step_preference.c: sequences are pairs of answers (train.objective: dpo, orpo, kto). */
+typedef struct ls_step_preference {
+    ls_preference_objective objective;
+    void *memory;                        /* owned, on the device: the arrays below */
+    ls_preference_reference *references; /* of each sequence */
+    float *weights;                      /* of each token's loss */
+    float *numbers;                      /* [LS_PREFERENCE_NUMBERS, sequences] */
+    double *sums;                        /* of these: of each leaf, or of each sequence */
+    void *host_memory;                   /* owned, page-locked for a GPU: the arrays below */
+    ls_preference_reference *host_references;
+    double *host_sums; /* what ls_step.host_sums is otherwise, of all numbers */
+    double *kl;        /* owned: kto: numbers of the own sequences, then KL of each leaf */
+} ls_step_preference;
+
 struct ls_step_device_exchange; /* device_exchange.c */
 struct ls_step_host_zero;       /* host_stage_zero.c */
 struct ls_replica_send;         /* replica/replica_impl.h */
@@ -187,6 +201,7 @@ struct ls_step {
     ls_step_experts ep_group;
     ls_step_progress progress;
     ls_step_search search;
+    ls_step_preference preference;
     struct ls_replica_send *replica; /* owned: the copy of another rank's part; NULL: none */
     struct ls_pipeline *pipeline;    /* owned; NULL: no pipeline. Then it has the state, and pass is
                                     * that of the chunk at hand */
@@ -217,7 +232,7 @@ struct ls_step {
     void *staging;              /* owned */
     int32_t *host_tokens;       /* tokens, targets, starts */
     ls_step_state *host_states; /* one a call */
-    double *host_sums;          /* of losses by leaf, then the time of each rank's work */
+    double *host_sums;          /* numbers by leaf (ls_step_numbers), then each rank's work time */
     ls_norm_result *host_norm;
 
     void *work;      /* owned: what the optimizer needs beside the moments; NULL: nothing */
@@ -307,6 +322,31 @@ static inline int64_t ls_step_deadline(void)
 {
     return ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S;
 }
+
+/* --- step_preference.c: sequences that are pairs ----------------------------------------------- */
+
+static inline bool ls_step_has_pairs(const ls_step *step)
+{
+    return step->preference.objective.kind != LS_PREFERENCE_NONE;
+}
+ls_status ls_step_open_preference(ls_step *step);
+void ls_step_close_preference(ls_step *step);
+
+/* References of `count` sequences to the beginning of the device's; NULL: zeros. */
+void ls_step_copy_references(ls_step *step, const ls_preference_reference *from, int64_t count);
+
+/* What a call reads and writes, of all whose numbers lie `stride` apart, from sequence `first` on;
+ * where sequences are no pairs, nothing. */
+ls_pass_preference ls_step_pass_preference(const ls_step *step, int64_t first, int64_t stride);
+
+/* The numbers of this rank's leaves, which lie on the device, to host_sums. */
+void ls_step_sum_numbers(ls_step *step);
+
+/* kto: how far the model is from its reference, the mean over the batch; of the others 0. */
+ls_status ls_step_kl(ls_step *step, const ls_step_batch *batch, double *kl_out);
+
+/* The sum of n values along the perfect binary tree over their numbers; they are overwritten. */
+double ls_step_tree_sum(double *values, int64_t n);
 
 /* --- step_calls.c, step.c: the calls of a step ------------------------------------------------ */
 

@@ -254,6 +254,7 @@ static ls_status alloc_small(ls_step *s)
            out);
     lay_out(s);
     lay_out_staging(s);
+    st = ls_step_open_preference(s);
 out:
     return st;
 }
@@ -389,6 +390,7 @@ void ls_step_close(ls_step *step)
     ls_device_free(device, step->work);
     ls_device_free(device, step->residual);
     free_shared(step, ls_step_divides_weights(step), step->copy);
+    ls_step_close_preference(step);
     ls_device_free(device, step->small);
     ls_device_host_free(device, step->staging,
                         ls_memory_staging_bytes(step->args.model, &step->args.calls));

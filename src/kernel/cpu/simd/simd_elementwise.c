@@ -47,6 +47,13 @@ void LS_ISA_NAME(ls_sum_row)(ls_stream *stream, const ls_sum *a)
     ls_pool_run(ls_stream_pool(stream), sum_task, &args, a->segments);
 }
 
+/* --- preference: the reference is exact and quick enough ------------------------------------- */
+
+void LS_ISA_NAME(ls_preference_row)(ls_stream *stream, const ls_preference *a)
+{
+    ls_ref_preference(stream, a);
+}
+
 /* --- add, scale, fill
  * ----------------------------------------------------------------------------------
  */

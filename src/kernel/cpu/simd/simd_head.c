@@ -148,6 +148,12 @@ static void row_scale(float *x, int64_t n, float by)
         v_store_part(x + i, n - i, v_mul(v_load_part(x + i, n - i, 0), f));
 }
 
+/* What the gradient of a row is multiplied by. */
+static float scale_of(const job *j, int64_t row)
+{
+    return j->a->weights ? j->grad_scale * j->a->weights[row] : j->grad_scale;
+}
+
 /* One row of the chunk: its loss, and its logits become their gradient. */
 static void softmax_row(const job *j, int64_t row)
 {
@@ -168,8 +174,9 @@ static void softmax_row(const job *j, int64_t row)
     v_store(log_sum, v_log(v_set(sum)));
     *loss = log_sum[0] + (most - hit);
     if (a->dh) {
-        row_scale(x, V, j->grad_scale / sum);
-        x[target] -= j->grad_scale;
+        float scale = scale_of(j, j->first + row);
+        row_scale(x, V, scale / sum);
+        x[target] -= scale;
     }
 }
 
@@ -227,10 +234,10 @@ static void join_row(const job *j, int64_t row)
     a->losses[row] = log_sum[0] + (most - hit);
     if (!a->dh)
         return;
-    row_scale(x, a->V,
-              j->grad_scale * exp_one(a->all[a->rank * a->rank_stride + 3 * row] - most) / sum);
+    float scale = scale_of(j, row);
+    row_scale(x, a->V, scale * exp_one(a->all[a->rank * a->rank_stride + 3 * row] - most) / sum);
     if (target >= 0 && target < a->V)
-        x[target] -= j->grad_scale;
+        x[target] -= scale;
 }
 
 static void part_task(void *context, int64_t index, int worker)
