@@ -282,8 +282,7 @@ static ls_status start_threads(ls_disk *disk)
     }
     if (disk->n_threads > 0)
         return LS_OK;
-    errno = rc;
-    return ls_fail_sys(LS_EFAIL, "cannot start a thread that reads and writes files");
+    return ls_pool_start_failed(rc, "start a thread that reads and writes files");
 }
 
 /* --- the contract -------------------------------------------------------------------------------

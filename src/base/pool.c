@@ -26,6 +26,7 @@
 #include <linux/futex.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "base/mem.h"
@@ -159,6 +160,19 @@ int ls_pool_start_apart(pthread_t *thread_out, void *(*run)(void *), void *arg)
         rc = pthread_create(thread_out, &attr, run, arg);
     pthread_attr_destroy(&attr);
     return rc == EINVAL ? pthread_create(thread_out, NULL, run, arg) : rc;
+}
+
+ls_status ls_pool_start_failed(int error, const char *what)
+{
+    struct rlimit most;
+
+    errno = error;
+    ls_fail_sys(LS_EFAIL, "cannot %s", what);
+    if (error == EAGAIN && getrlimit(RLIMIT_NPROC, &most) == 0 && most.rlim_cur != RLIM_INFINITY)
+        ls_err_hint("This user may have %lld processes and threads: raise the limit with \"ulimit "
+                    "-u\", or pids.max of a container.",
+                    (long long)most.rlim_cur);
+    return LS_EFAIL;
 }
 
 /* --- waiting ---------------------------------------------------------------------------------- */
@@ -340,8 +354,7 @@ static ls_status start_worker(ls_pool *pool, int worker)
     int rc = ls_pool_start_apart(&pool->workers[worker - 1], work, s);
     if (rc != 0) {
         ls_mem_free(s);
-        return ls_fail(LS_EFAIL, "cannot start thread %d of %d: %s", worker, pool->threads,
-                       strerror(rc));
+        return ls_pool_start_failed(rc, "start a thread that computes");
     }
     pool->started++;
     return LS_OK;

@@ -62,4 +62,8 @@ void ls_pool_watch(ls_pool *pool, ls_pool_note note, void *context);
  * Returns 0 or an errno. */
 int ls_pool_start_apart(pthread_t *thread_out, void *(*run)(void *), void *arg);
 
+/* Fail, because a thread could not be started for this reason: "cannot WHAT: ...", with the limit of
+ * processes in the hint where that is it. */
+ls_status ls_pool_start_failed(int error, const char *what);
+
 LS_C_END

@@ -153,8 +153,7 @@ ls_status ls_ckpt_writer_create(ls_ckpt_writer **writer_out, ls_ckpt_store *stor
     int rc = ls_pool_start_apart(&w->thread, work, w);
     w->started = rc == 0;
     if (rc != 0) {
-        errno = rc;
-        st = ls_fail_sys(LS_EFAIL, "cannot start the thread that writes checkpoints");
+        st = ls_pool_start_failed(rc, "start the thread that writes checkpoints");
         ls_ckpt_writer_free(w);
         return st;
     }

@@ -26,7 +26,6 @@
  * gives the lock away between two looks (ls_fabric_let_in). */
 #include "comm/comm_impl.h"
 
-#include <errno.h>
 #include <sched.h>
 #include <string.h>
 #include <unistd.h>
@@ -205,10 +204,8 @@ ls_status ls_fabric_start_progress(ls_fabric *fabric)
                 ? 0
                 : ls_pool_start_apart(&fabric->progress_thread, progress_main, fabric);
 
-    if (e != 0) {
-        errno = e;
-        return ls_fail_sys(LS_EFAIL, "cannot start the thread that moves collectives");
-    }
+    if (e != 0)
+        return ls_pool_start_failed(e, "start the thread that moves collectives");
     fabric->has_progress_thread = true;
     return LS_OK;
 }

@@ -15,7 +15,6 @@
  * none. */
 #include "parallel/param_server_impl.h"
 
-#include <errno.h>
 #include "base/mem.h"
 #include "parallel/shared_pages.h"
 #include "base/pool.h"
@@ -237,10 +236,8 @@ ls_status ls_param_server_start(ls_param_server *x, int64_t steps)
     if (!serves(&x->args))
         return LS_OK;
     e = ls_pool_start_apart(&x->thread, ls_param_server_serve, x);
-    if (e != 0) {
-        errno = e;
-        return ls_fail_sys(LS_EFAIL, "cannot start the thread of a parameter server");
-    }
+    if (e != 0)
+        return ls_pool_start_failed(e, "start the thread of a parameter server");
     x->started = true;
     return LS_OK;
 }

@@ -4,8 +4,10 @@
 #include "base/pool.h"
 #include "base/time.h"
 
+#include <errno.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -468,4 +470,18 @@ LS_TEST(pool_in_a_forked_child_works_alone_and_unpinned)
     ls_pool_run(pool, add_one, sums, LS_COUNT(sums)); /* the parent's team is as it was */
     LS_CHECK_EQ(sums[0], 2);
     ls_pool_free(pool);
+}
+
+LS_TEST(pool_thread_that_cannot_start_names_the_limit)
+{
+    struct rlimit limit;
+
+    LS_CHECK_EQ(getrlimit(RLIMIT_NPROC, &limit), 0);
+    limit.rlim_cur = limit.rlim_max < 1000 ? limit.rlim_max : 1000;
+    LS_CHECK_EQ(setrlimit(RLIMIT_NPROC, &limit), 0);
+    LS_CHECK_FAILS(ls_pool_start_failed(EAGAIN, "start a thread"), LS_EFAIL,
+                   "cannot start a thread: Resource temporarily unavailable");
+    LS_CHECK(strstr(ls_err_last()->hint, "processes and threads: raise the limit"));
+    LS_CHECK_FAILS(ls_pool_start_failed(ENOMEM, "start a thread"), LS_EFAIL, "Cannot allocate");
+    LS_CHECK(!strstr(ls_err_last()->hint, "ulimit -u"));
 }

@@ -44,3 +44,11 @@ limited 3 "ulimit -n 8" train run.yaml --set train.steps=2 --set out=files
 says "ulimit -n"
 limited 5 "ulimit -v 200000" train run.yaml -n 2 --set train.steps=2 --set out=space
 says "ulimit -v"
+
+# processes: root has no such limit
+if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null && command -v prlimit >/dev/null; then
+    mkdir -m 777 nobody
+    cp run.yaml nobody
+    (cd nobody && HOME=$PWD run 1 setpriv --reuid=65534 --regid=65534 --clear-groups prlimit --nproc=2 \
+        "$LINESHAFT" train run.yaml --set train.steps=2 --set out=processes && says "ulimit -u") || exit 1
+fi

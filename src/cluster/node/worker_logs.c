@@ -345,9 +345,9 @@ ls_status ls_worker_logs_begin(ls_worker_logs *logs)
         close_end(&logs->workers[i].streams[OUT].worker_fd);
         close_end(&logs->workers[i].streams[ERR].worker_fd);
     }
-    errno = ls_pool_start_apart(&logs->thread, run, logs);
-    if (errno != 0)
-        return ls_fail_sys(LS_EFAIL, "cannot start the thread that reads the workers' output");
+    int error = ls_pool_start_apart(&logs->thread, run, logs);
+    if (error != 0)
+        return ls_pool_start_failed(error, "start the thread that reads the workers' output");
     logs->started = true;
     return LS_OK;
 }

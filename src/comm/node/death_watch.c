@@ -180,10 +180,10 @@ ls_status ls_death_watch_open(ls_death_watch **watch_out, ls_shm_segment *segmen
     for (int i = 0; i < LS_SHM_SEGMENT_RANKS; i++)
         w->fd[i] = UNKNOWN;
     w->stop = eventfd(0, EFD_CLOEXEC);
-    errno = w->stop < 0 ? errno : start_thread(w);
-    w->started = w->stop >= 0 && errno == 0;
+    int error = w->stop < 0 ? errno : start_thread(w);
+    w->started = error == 0;
     if (!w->started) {
-        ls_status st = ls_fail_sys(LS_EFAIL, "cannot watch the other ranks of this node");
+        ls_status st = ls_pool_start_failed(error, "watch the other ranks of this node");
         ls_death_watch_close(w);
         return st;
     }

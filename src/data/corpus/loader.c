@@ -210,7 +210,7 @@ static ls_status start_thread(ls_loader *l)
     rc = ls_pool_start_apart(&l->thread, fill_ring, l);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (rc != 0)
-        return ls_fail(LS_EFAIL, "cannot start the loader's thread: %s", strerror(rc));
+        return ls_pool_start_failed(rc, "start the loader's thread");
     l->started = true;
     return LS_OK;
 }
