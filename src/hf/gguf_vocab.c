@@ -437,6 +437,8 @@ static ls_status put_around(job *j)
         st = refuse("it puts %lld tokens around a text", (long long)ids.count);
         goto out;
     }
+    /* llama.cpp adds the token of this id, whatever config.json says. */
+    put_id(j, "tokenizer.ggml.bos_token_id", front || j->config->bos < 0 ? bos : j->config->bos);
     ls_gguf_put_bool(j->settings, "tokenizer.ggml.add_bos_token", front);
     ls_gguf_put_bool(j->settings, "tokenizer.ggml.add_eos_token", back);
 out:
@@ -453,7 +455,6 @@ static ls_status put_special(job *j)
 
     if (eos < 0)
         eos = ls_tokenizer_find(j->tok, BYTE_0);
-    put_id(j, "tokenizer.ggml.bos_token_id", c->bos >= 0 ? c->bos : ls_tokenizer_bos(j->tok));
     put_id(j, "tokenizer.ggml.eos_token_id", eos);
     if (c->n_eos > 1)
         put_id(j, "tokenizer.ggml.eot_token_id", c->eos[1]);
@@ -470,30 +471,54 @@ static ls_status put_special(job *j)
 }
 
 /* A model whose name has "phi-3" loses white space behind special tokens, and must have these. */
-static bool reads_as_phi3(const job *j)
+static bool can_be_phi3(const job *j)
 {
     static const char *const tokens[] = {"<unk>", "<s>", "</s>", "<|endoftext|>"};
 
     for (size_t i = 0; i < LS_COUNT(tokens); i++)
         if (ls_tokenizer_find(j->tok, tokens[i]) < 0)
             return false;
-    return strcasestr(j->name, "phi-3") || strcasestr(j->name, "phi3");
+    return true;
 }
 
+/* Whether that is what the tokenizer does: the last three keep the white space, "</s>" is in no text. */
+static bool strips_as_phi3(const json_t *item)
+{
+    static const char *const keep[] = {"<unk>", "<s>", "<|endoftext|>"};
+    const char *text = text_of(item, "content");
+    bool kept = false;
+
+    for (size_t i = 0; i < LS_COUNT(keep); i++)
+        kept |= strcmp(text, keep[i]) == 0;
+    return !is_true(item, "lstrip", false) &&
+           (strcmp(text, "</s>") == 0 || is_true(item, "rstrip", false) != kept);
+}
+
+/* llama.cpp knows by the name alone whether white space behind special tokens is left out. */
 static void put_name(job *j)
 {
     const json_t *item;
-    bool strips = false;
+    bool strips = false, alike = can_be_phi3(j);
+    bool named = strcasestr(j->name, "phi-3") || strcasestr(j->name, "phi3");
     size_t i;
+    ls_str name;
 
-    json_array_foreach(json_object_get(j->root, "added_tokens"), i, item) strips |=
-        is_true(item, "lstrip", false) || is_true(item, "rstrip", false);
-    if (strips && !reads_as_phi3(j))
+    json_array_foreach(json_object_get(j->root, "added_tokens"), i, item)
+    {
+        strips |= is_true(item, "lstrip", false) || is_true(item, "rstrip", false);
+        alike &= strips_as_phi3(item);
+    }
+    ls_str_init(&name);
+    if (strips && alike && !named)
+        ls_str_printf(&name, "%s (phi-3)", j->name);
+    else
+        ls_str_append(&name, named && !can_be_phi3(j) ? "model" : j->name);
+    if (strips && !alike && !(named && can_be_phi3(j)))
         ls_str_append(j->notes,
                       "llama.cpp keeps white space beside special tokens, which this tokenizer "
                       "leaves out\n");
-    bool phi3 = strcasestr(j->name, "phi-3") || strcasestr(j->name, "phi3");
-    ls_gguf_put_text(j->settings, "general.name", phi3 && !reads_as_phi3(j) ? "model" : j->name);
+    ls_gguf_put_text(j->settings, "general.name", ls_str_status(&name) == LS_OK ? name.p : j->name);
+    ls_str_release(&name);
 }
 
 /* --- the whole -------------------------------------------------------------------------------- */

@@ -118,7 +118,9 @@ ls_status ls_special_ids_find(const ls_hf_folder *f, const ls_tokenizer *tok, bo
     LS_TRY(st, read_generation(f, vocab, &ids), out);
     if (!tok)
         goto done;
-    if (ids.bos < 0 && config->bos_unsaid)
+    /* Training began its texts with the tokenizer's, which config.json may not know. */
+    bool began = ls_hf_folder_is_trained(f) && ls_tokenizer_bos(tok) >= 0;
+    if (began || (ids.bos < 0 && config->bos_unsaid))
         ids.bos = ls_tokenizer_bos(tok);
     if (ls_hf_folder_is_trained(f))
         add(&ids, vocab, ls_tokenizer_separator(tok), true);

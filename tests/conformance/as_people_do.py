@@ -8,7 +8,7 @@ the text of `lineshaft generate`, token by token, and must end where ours ends, 
 The models learn a dozen sentences by heart: their texts are words, and end.
 """
 import importlib.util, json, os, subprocess, sys
-import torch, peft, tokenizers, transformers
+import gguf, torch, peft, tokenizers, transformers
 from tokenizers import Regex, decoders, models, pre_tokenizers, processors, trainers
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "tools"))
@@ -21,6 +21,10 @@ CPP = importlib.util.find_spec("llama_cpp") is not None
 ANIMALS = {"fox": "honey", "otter": "fish", "crow": "walnuts", "hare": "clover"}
 DOCUMENTS = ["The %s lives by the river. Every morning it looks for %s.\nIn the evening it sleeps." % pair for pair in ANIMALS.items()]
 PROMPTS = ["The fox", "The crow lives", "Every"]
+
+
+def questions():
+    return ["What does the %s eat?" % animal for animal in ANIMALS]
 
 
 def conversations(thoughts, swapped=False):
@@ -189,6 +193,8 @@ def ours(model, prompt, *flags):
 # --- what each of the others says ---------------------------------------------------------------------------
 def compare(what, said, prompt_ids, model, tok):
     """Their greedy text, with what the model's generation_config says about ends."""
+    if model.config.bos_token_id not in (None, tok.bos_token_id) and tok.bos_token_id is not None:
+        oracle.fail("%s: config.json begins texts with %s, the tokenizer with %s" % (what, model.config.bos_token_id, tok.bos_token_id))
     if said["prompt_ids"] != prompt_ids:
         oracle.fail("%s: the prompt is %s for us, %s for transformers" % (what, said["prompt_ids"], prompt_ids))
     with torch.no_grad():
@@ -214,7 +220,7 @@ def compare(what, said, prompt_ids, model, tok):
 def check_answers(what, run, folder, model, tok, chat):
     """All prompts, asked of the run and of the folder that was exported."""
     ended, told = 0, []
-    for prompt in ["What does the %s eat?" % a for a in ANIMALS] if chat else PROMPTS:
+    for prompt in questions() if chat else PROMPTS:
         ids = tok.apply_chat_template([{"role": "user", "content": prompt}], add_generation_prompt=True)["input_ids"] if chat else tok(prompt)["input_ids"]
         flags = ["--chat"] if chat else []
         said = ours(run, prompt, *flags)
@@ -232,17 +238,25 @@ def load(folder):
     return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **({"experts_implementation": "eager"} if "experts" in open(folder + "/config.json").read() else {})).eval()
 
 
-def check_llama_cpp(what, run):
+def check_llama_cpp(what, run, chat, tok):
+    """llama.cpp finds template and ends in the GGUF file."""
     lineshaft("export", run, run + ".gguf", "--dtype", "f32")
+    fields = gguf.GGUFReader(run + ".gguf").fields
+    if fields["tokenizer.ggml.add_bos_token"].contents() and fields["tokenizer.ggml.bos_token_id"].contents() != tok.bos_token_id:
+        oracle.fail(what + ": the GGUF file puts another token in front of texts than the tokenizer")
     if not CPP:
         return
     import llama_cpp
     cpp = llama_cpp.Llama(run + ".gguf", n_ctx=128, verbose=False, n_threads=1, type_k=0, type_v=0, flash_attn=False)
-    for prompt in PROMPTS:
-        text = cpp(prompt, max_tokens=TOKENS, temperature=0, repeat_penalty=1)["choices"][0]["text"]
-        if text != ours(run, prompt)["text"]:
-            oracle.fail("%s, %r: llama.cpp says %r, we say %r" % (what, prompt, text, ours(run, prompt)["text"]))
-    print("%-34s %d texts equal in llama.cpp" % (what, len(PROMPTS)))
+    options = {"max_tokens": TOKENS, "temperature": 0, "repeat_penalty": 1}
+    for prompt in questions() if chat else PROMPTS:
+        choice = (cpp.create_chat_completion([{"role": "user", "content": prompt}], **options) if chat else cpp(prompt, **options))["choices"][0]
+        text = choice["message"]["content"] if chat else choice["text"]
+        said = ours(run, prompt, *(["--chat"] if chat else []))
+        # Thoughts are marked by tokens that llama.cpp does not show.
+        if text.strip() != said["text"].strip() or (choice["finish_reason"] == "stop") != (said["finish_reason"] == "eos"):
+            oracle.fail("%s, %r: llama.cpp says %r (%s), we say %r (%s)" % (what, prompt, text, choice["finish_reason"], said["text"], said["finish_reason"]))
+    print("%-34s the same texts in llama.cpp" % what)
 
 
 # --- the ways of a family -----------------------------------------------------------------------------------
@@ -291,7 +305,8 @@ def check_family(family):
     other = check_answers(family + ", LoRA", lora, None, adapted, transformers.AutoTokenizer.from_pretrained(family + "/adapter"), True)
     if other == learned:
         oracle.fail(family + ", LoRA: it has changed no answer, so little was tested")
-    check_llama_cpp(family, plain)
+    check_llama_cpp(family + ", documents", plain, False, tok)
+    check_llama_cpp(family + ", conversations", talk, True, tok)
 
 
 if __name__ == "__main__":

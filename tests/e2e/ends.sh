@@ -104,3 +104,12 @@ run 0 "$LINESHAFT" export lora adapter --adapter
 is adapter/tokenizer_config.json eos_token "<|im_end|>"
 grep -q im_end adapter/chat_template.jinja || fail "the adapter has no template"
 run 0 "$LINESHAFT" merge adapter merged --base ours
+
+# A config.json that begins texts with another token than its tokenizer: training began them with the tokenizer's.
+cp -r hf-plain begins
+sed -i 's/"bos_token_id": 297/"bos_token_id": 3/' begins/config.json
+is begins/config.json bos_token_id 3
+run 0 "$LINESHAFT" train tune.yaml --set model.import=begins --set data.text=builtin:stories --set train.steps=1 --set out=began
+run 0 "$LINESHAFT" export began hf-began
+is hf-began/config.json bos_token_id 297
+is hf-began/generation_config.json bos_token_id 297
