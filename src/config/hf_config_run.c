@@ -52,13 +52,9 @@ static bool is_auto(const ls_option *row, const ls_run *run)
 
 static ls_status check_context(const ls_run *run, const ls_hf_config *config, const char *where)
 {
-    bool learns = ls_families_learns_positions(ls_families_row(config->model.family));
-    /* Of a pair (train.objective) each answer has half of the context. */
-    bool pairs = run->train.objective != LS_OBJECTIVE_LM && !learns;
-
-    if (run->model.context <= (pairs ? 2 : 1) * config->model.context)
+    if (run->model.context <= config->model.context)
         return LS_OK;
-    if (!learns) {
+    if (!ls_families_learns_positions(ls_families_row(config->model.family))) {
         /* rotary positions can be extended by training */
         ls_log(LS_LOG_WARN,
                "%s: model.context is %lld, but the imported model was made for %lld tokens (%s)",
