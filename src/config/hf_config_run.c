@@ -52,18 +52,14 @@ static bool is_auto(const ls_option *row, const ls_run *run)
 
 static ls_status check_context(const ls_run *run, const ls_run_model *model, const char *where)
 {
-    bool learns = ls_families_learns_positions(ls_families_row(model->family));
-    /* Of a pair (train.objective) each answer has half of the context. */
-    bool pairs = run->train.objective != LS_OBJECTIVE_LM && !learns;
-
     if (run->model.positions > model->positions)
         return ls_fail(LS_EUSAGE,
                        "%s: model.positions is %lld but the imported model learned %lld (%s)",
                        ls_explain_where(run, "model.positions"), (long long)run->model.positions,
                        (long long)model->positions, where);
-    if (run->model.context <= (pairs ? 2 : 1) * model->context)
+    if (run->model.context <= model->context)
         return LS_OK;
-    if (!learns) {
+    if (!ls_families_learns_positions(ls_families_row(model->family))) {
         /* rotary positions can be extended by training */
         ls_log(LS_LOG_WARN,
                "%s: model.context is %lld, but the imported model was made for %lld tokens (%s)",
