@@ -56,7 +56,7 @@ static ls_status note_lineage(ls_session *s, const ls_ckpt_info *info, const ls_
     ls_str_clear(lineage);
     ls_str_clear(changed);
     ls_str_append(lineage, info->lineage);
-    ls_explain_overridden(before, s->run, changed);
+    ls_explain_overridden(before, s->args.run, changed);
     if (changed->len)
         ls_str_printf(lineage, "%sstep %lld: %s", lineage->len ? "\n" : "", (long long)info->step,
                       changed->p);
@@ -80,7 +80,7 @@ static ls_status check_same_run(ls_session *s, const ls_ckpt_info *info)
     if (st != LS_OK)
         return st;
     ls_str_init(&diff);
-    int differ = ls_explain_diff(&before, s->run, &diff);
+    int differ = ls_explain_diff(&before, s->args.run, &diff);
     if (differ < 0) {
         st = LS_ENOMEM;
     } else if (differ > 0) {
