@@ -178,10 +178,10 @@ ls_status ls_args_unknown_command(const ls_command *const *list, const ls_comman
             best = (*c)->name;
         }
     }
-    if (best)
-        ls_err_hint("Did you mean \"%s %s\"?", full.p, best);
-    else if (!group && ls_other_flags_command(name, &other))
+    if (!group && ls_other_flags_command(name, &other))
         ls_err_hint("%s", other.p);
+    else if (best)
+        ls_err_hint("Did you mean \"%s %s\"?", full.p, best);
     else
         ls_err_hint("`%s --help` lists the commands.", full.p);
     ls_str_release(&other);

@@ -69,3 +69,14 @@ ls_status ls_base_run_lineage(const char *path, ls_str *out)
     ls_hf_folder_close(f);
     return st;
 }
+
+bool ls_base_run_is_trained(const char *path)
+{
+    ls_hf_folder *f = NULL;
+    bool trained = ls_hf_folder_open(&f, path, -1) == LS_OK && !ls_hf_folder_is_hf(f) &&
+                   ls_ckpt_about(f->ckpt)->step > 0;
+
+    ls_hf_folder_close(f);
+    ls_err_clear();
+    return trained;
+}

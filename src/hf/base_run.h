@@ -12,4 +12,8 @@ ls_status ls_base_run_read(const char *path, ls_run *run_out, ls_str *home_out);
 /* "from runs/x, step 500, weights 0f58...": of a run that begins with it; "" for a Hugging Face folder. */
 ls_status ls_base_run_lineage(const char *path, ls_str *out);
 
+/* Whether the path holds a model that a run of ours has changed: a checkpoint of a step above 0, which the
+ * result of `lineshaft import` is not. False where there is no model. */
+bool ls_base_run_is_trained(const char *path);
+
 LS_C_END

@@ -840,7 +840,6 @@ static void pick_type(job *j)
 static ls_status check_adapter(const job *j)
 {
     const char *base = j->r.run.model.import;
-    ls_str run;
 
     if (!j->args->adapter)
         return LS_OK;
@@ -849,12 +848,8 @@ static ls_status check_adapter(const job *j)
         ls_err_hint("Leave --adapter out to export the model itself.");
         return LS_EUSAGE;
     }
-    ls_str_init(&run);
-    bool ours = !j->args->base && ls_base_run_lineage(base, &run) == LS_OK && run.len > 0;
-    ls_str_release(&run);
-    ls_err_clear(); /* a base that is gone, or a name of the hub: peft finds it, or says so */
-    if (!ours)
-        return LS_OK;
+    if (j->args->base || !ls_base_run_is_trained(base))
+        return LS_OK; /* a base that is gone, or a name of the hub: peft finds it, or says so */
     ls_fail(LS_EUSAGE, "the adapter of \"%s\" belongs to the run \"%s\", which peft cannot load",
             j->args->from, base);
     ls_err_hint("Export that run, too, and name its folder: `lineshaft export %s FOLDER`, then "

@@ -72,5 +72,5 @@ mount -t tmpfs -o size=40m tmpfs small 2>/dev/null || {
 }
 trap 'umount small' EXIT
 run 3 "$LINESHAFT" train run.yaml --set device.offload=disk --set device.offload_to=small --set out=no
-says 'cannot take 36.4 MiB in "small" for second moments (3.'
+says 'cannot take 36.5 MiB in "small" for second moments (3.'
 says 'No space left on device'

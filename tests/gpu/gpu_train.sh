@@ -98,8 +98,8 @@ near() {
 same() {
     losses "$1.json" >a.txt
     losses "$2.json" >b.txt
-    sed -n '/"event":"sample"/s/.*"text"/"text"/p' "$1.json" >>a.txt
-    sed -n '/"event":"sample"/s/.*"text"/"text"/p' "$2.json" >>b.txt
+    sed -n '/"event":"sample"/{s/.*"text"/"text"/;s/,"time":.*//p}' "$1.json" >>a.txt
+    sed -n '/"event":"sample"/{s/.*"text"/"text"/;s/,"time":.*//p}' "$2.json" >>b.txt
     cmp a.txt b.txt >/dev/null &&
         [ -n "$(field summary weights_hash "$1.json")" ] &&
         [ "$(field summary weights_hash "$1.json")" = "$(field summary weights_hash "$2.json")" ]
