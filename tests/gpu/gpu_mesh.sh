@@ -5,7 +5,7 @@
 #   tests/gpu/gpu_mesh.sh [FOLDER]     in FOLDER, which is made (default: a new temporary one, removed)
 #
 # Needs what tests/gpu/gpu_ranks.sh needs. DEVICE=cpu tries the script itself without a GPU. MESH_STEPS, MESH_FAMILIES,
-# MESH_TYPES and MESH_ONLY (a pattern of grep, of names of meshes) choose less. The exit status is the number of checks that failed, at most 100.
+# MESH_TYPES and MESH_ONLY (a pattern of grep, of names of meshes) choose less (at least 12 steps: fewer shorten the warm-up of a quarter of them). The exit status is the number of checks that failed, at most 100.
 set -u
 # shellcheck source=tests/gpu/checks.sh
 . "$(dirname "$0")/checks.sh"
