@@ -43,6 +43,7 @@ gpu-test: cuda
 	@$(MAKE) --no-print-directory MODE=release build/release/lineshaft
 	@tests/gpu/gpu_ranks.sh
 	@tests/gpu/gpu_mesh.sh
+	@tests/gpu/gpu_tuning.sh
 	@tests/gpu/gpu_nccl.sh
 	@if command -v compute-sanitizer >/dev/null 2>&1; then LINESHAFT_GPU_TEST=1 \
 	  compute-sanitizer --target-processes all --error-exitcode 9 --print-limit 5 \

@@ -5,6 +5,7 @@ must be those that trl logs, and the weights after the last step must be equal, 
 where every gradient was. Lines are texts and chat messages; prompts and answers of unequal length.
 """
 import json, os, random, subprocess, sys
+os.environ["TQDM_DISABLE"] = "1"  # before trl draws its bars
 import torch, tokenizers, transformers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 from torch.utils.data import SequentialSampler
@@ -159,11 +160,13 @@ def check(what, kind, base, tokenizer, chat=False, lora=False, extra="", options
 if __name__ == "__main__":
     tokenizer = make_tokenizer()
     tokenizer.save_pretrained("tokenizer")
-    for number, family in enumerate(["llama", "qwen3"]):
+    for number, family in enumerate(["llama", "qwen3", "gpt2"]):
         config, _ = oracle.configuration(family, 0)
         config.vocab_size, config.tie_word_embeddings = len(tokenizer), number == 1
         config.max_position_embeddings = 4 * HALF
         config.bos_token_id, config.eos_token_id, config.pad_token_id = None, 0, 0
+        if family == "gpt2":  # both answers of a pair count its learned positions from their own beginning
+            config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = 0.0
         oracle.random_model(config, 40 + number).save_pretrained(family)
     cases = [
         ("dpo", "dpo", "llama", {}),
@@ -171,6 +174,7 @@ if __name__ == "__main__":
         ("dpo smoothed", "dpo", "qwen3", {"extra": ", label_smoothing: 0.2", "options": {"loss_type": ["robust"], "label_smoothing": 0.2}}),
         ("dpo lora", "dpo", "llama", {"lora": True}),
         ("dpo on 2 ranks", "dpo", "llama", {"sets": ["-n", "2"]}),
+        ("dpo gpt2", "dpo", "gpt2", {}),
         ("orpo", "orpo", "llama", {}),
         ("kto", "kto", "llama", {}),
         ("kto on 2 ranks", "kto", "llama", {"sets": ["-n", "2", "--set", "mesh.zero=1"]}),

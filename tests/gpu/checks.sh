@@ -9,6 +9,7 @@ unset LINESHAFT_CUDA_ALGORITHMS
 export NO_COLOR=1
 failed=0
 checks=0
+steps=20 # of a run; scripts set their own
 
 case $LINESHAFT in
 /*) ;;
@@ -46,6 +47,23 @@ result() {
         echo "FAILED  $1"
         failed=$((failed + 1))
     fi
+}
+
+# losses NAME: "step loss" of every step of NAME.json, and "valSTEP loss" of every validation.
+losses() {
+    sed -n 's/^{"event":"step","step":\([0-9]*\),"loss":\([^,}]*\),.*/\1 \2/p
+            s/^{"event":"eval","step":\([0-9]*\),.*"val_loss":\([^,}]*\).*/val\1 \2/p' "$1.json"
+}
+
+# near NAME REFERENCE TOLERANCE: losses of all $steps steps and of validation, relative; says the largest difference.
+near() {
+    losses "$1" >a.txt
+    losses "$2" >b.txt
+    [ "$(wc -l <a.txt)" -ge "$steps" ] || return 1
+    awk -v tolerance="$3" 'NR == FNR { want[$1] = $2; next }
+        $1 in want { n++; d = ($2 - want[$1]) / want[$1]; if (d < 0) d = -d; if (!(d <= most)) most = d }
+        END { printf "        largest relative difference %.2g in %d losses\n", most, n; exit !(n > 1 && most <= tolerance) }' \
+        b.txt a.txt
 }
 
 # finish: how many passed; ends the script with the number of those that did not, at most 100.

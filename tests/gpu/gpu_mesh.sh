@@ -29,22 +29,6 @@ train() {
     return 1
 }
 
-losses() {
-    sed -n 's/^{"event":"step","step":\([0-9]*\),"loss":\([^,}]*\),.*/\1 \2/p
-            s/^{"event":"eval","step":\([0-9]*\),.*"val_loss":\([^,}]*\).*/val\1 \2/p' "$1.json"
-}
-
-# near NAME REFERENCE TOLERANCE: losses of all steps and of validation, relative; says the largest difference.
-near() {
-    losses "$1" >a.txt
-    losses "$2" >b.txt
-    [ "$(wc -l <a.txt)" -ge "$steps" ] || return 1
-    awk -v tolerance="$3" 'NR == FNR { want[$1] = $2; next }
-        $1 in want { n++; d = ($2 - want[$1]) / want[$1]; if (d < 0) d = -d; if (!(d <= most)) most = d }
-        END { printf "        largest relative difference %.2g in %d losses\n", most, n; exit !(n > 1 && most <= tolerance) }' \
-        b.txt a.txt
-}
-
 write_text 3000
 cat >run.yaml <<YAML
 model: {layers: 4, width: 128, heads: 4, context: 64}
