@@ -271,6 +271,21 @@ static const char *torch_name(ls_dtype type)
     return type == LS_BF16 ? "bfloat16" : type == LS_F16 ? "float16" : "float32";
 }
 
+/* The folder of an adapter that is merged and has a tokenizer: what it learned ends as that says. Else NULL. */
+static const char *adapter_tokenizer(const job *j)
+{
+    char path[PATH_MAX];
+    int n = snprintf(path, sizeof path, "%s/tokenizer.json", j->args->merge ? j->args->merge : "");
+
+    return j->args->merge && n < (int)sizeof path && ls_file_exists(path) ? j->args->merge : NULL;
+}
+
+/* Whether the model ends texts otherwise than its config.json says: it was trained here, or an adapter was. */
+static bool was_taught(const job *j)
+{
+    return ls_hf_folder_is_trained(j->folder) || adapter_tokenizer(j) != NULL;
+}
+
 /* What a model that was trained here begins and ends with, the same in every file that says it. One
  * that was not keeps what its config.json said. */
 static void name_ids(job *j)
@@ -278,7 +293,7 @@ static void name_ids(job *j)
     const ls_special_ids *ids = &j->ids;
     ls_hf_config *c = &j->config;
 
-    if (!ls_hf_folder_is_trained(j->folder))
+    if (!was_taught(j))
         return;
     c->bos = ids->bos;
     c->n_eos = 0;
@@ -345,7 +360,7 @@ static ls_status renew_generation(const job *j, const char *origin, bool *done_o
     ls_str_init(&text);
     ls_str_init(&value);
     LS_TRY(st, ls_hf_copy_file(origin, j->stage.path, "generation_config.json", done_out), out);
-    if (!*done_out || !ls_hf_folder_is_trained(j->folder))
+    if (!*done_out || !was_taught(j))
         goto out;
     snprintf(path, sizeof path, "%s/generation_config.json", j->stage.path);
     LS_TRY(st, ls_file_read(path, LS_MIB, &text), out);
@@ -514,12 +529,14 @@ out:
 
 static ls_status write_tokenizer(job *j)
 {
-    const char *name = ls_hf_folder_run(j->folder)->data.tokenizer;
+    const char *name = ls_hf_folder_run(j->folder)->data.tokenizer, *own = adapter_tokenizer(j);
     char copies[PATH_MAX];
     int files = 0;
     ls_status st;
 
-    LS_TRY(st, ls_hf_copy_tokenizer(ls_hf_folder_home(j->folder), j->stage.path, &files), out);
+    LS_TRY(st,
+           ls_hf_copy_tokenizer(own ? own : ls_hf_folder_home(j->folder), j->stage.path, &files),
+           out);
     if (files == 0 && !ls_hf_folder_is_hf(j->folder)) {
         snprintf(copies, sizeof copies, "%s/" LS_HF_CONFIG_COPIES, ls_hf_folder_home(j->folder));
         LS_TRY(st, ls_hf_copy_tokenizer(copies, j->stage.path, &files), out);
@@ -531,8 +548,9 @@ static ls_status write_tokenizer(job *j)
         LS_TRY(st, ls_hf_copy_tokenizer(name, j->stage.path, &files), out);
     }
     j->report.tokenizer = files > 0;
-    LS_TRY(st, write_template(j), out);
-    if (files == 0 || !j->tok)
+    if (!own)
+        LS_TRY(st, write_template(j), out);
+    if (files == 0 || !j->tok || own)
         goto out;
     LS_TRY(st, write_missing(j), out);
     st = name_end(j);
@@ -861,13 +879,15 @@ static ls_status check_adapter(const job *j)
 /* A model without a tokenizer goes out as well. */
 static ls_status open_tokenizer(job *j)
 {
-    ls_status st = ls_hf_folder_tokenizer(j->folder, &j->tok);
+    const char *own = adapter_tokenizer(j);
+    ls_status st =
+        own ? ls_tokenizer_open(&j->tok, own) : ls_hf_folder_tokenizer(j->folder, &j->tok);
 
-    if (st == LS_EUSAGE || st == LS_EDATA)
+    if (!own && (st == LS_EUSAGE || st == LS_EDATA))
         ls_err_clear();
     else if (st != LS_OK)
         return st;
-    return ls_special_ids_find(j->folder, j->tok, false, &j->ids);
+    return ls_special_ids_find(j->folder, j->tok, own != NULL, &j->ids);
 }
 
 /* The tokenizer goes along: the adapter learned its template, and to end where that ends a turn. */

@@ -44,6 +44,8 @@ says 'said/best'
 # Started again it has nothing to do; with more patience it goes on.
 run 0 "$LINESHAFT" train run.yaml --set out=one
 says "nothing to do"
+run 2 "$LINESHAFT" train run.yaml --set out=one -n two # a mistake is one here, too
+says 'not "two"'
 run 0 "$LINESHAFT" train run.yaml --json --set out=one --set train.patience=5
 [ "$(field summary steps)" -ge $((last + 20)) ] || fail "more patience does not go on: $(field summary steps)"
 

@@ -104,6 +104,13 @@ run 0 "$LINESHAFT" export lora adapter --adapter
 is adapter/tokenizer_config.json eos_token "<|im_end|>"
 grep -q im_end adapter/chat_template.jinja || fail "the adapter has no template"
 run 0 "$LINESHAFT" merge adapter merged --base ours
+is merged/tokenizer_config.json eos_token "<|im_end|>"
+cmp adapter/tokenizer.json merged/tokenizer.json || fail "the merged model has another tokenizer than the adapter"
+cmp adapter/chat_template.jinja merged/chat_template.jinja || fail "the merged model has another template than the adapter"
+run 0 "$LINESHAFT" generate merged --chat --prompt Hi --tokens 4
+im_end=$(python3 -c 'import json; print(next(t["id"] for t in json.load(open("adapter/tokenizer.json"))["added_tokens"] if t["content"] == "<|im_end|>"))')
+python3 -c 'import json, sys; e = json.load(open("merged/config.json"))["eos_token_id"]; assert int(sys.argv[1]) in (e if isinstance(e, list) else [e]), e' "$im_end" ||
+    fail "the merged model does not end a turn"
 
 # A config.json that begins texts with another token than its tokenizer: training began them with the tokenizer's.
 cp -r hf-plain begins

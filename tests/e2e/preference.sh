@@ -128,7 +128,7 @@ bad_line '{"prompt": [{"role": "user", "content": "a"}], "chosen": [{"role": "as
     "no chat template for them"
 bad_line '{"prompt": "a"' "3"
 run 0 "$LINESHAFT" train pref.yaml --set data.text=bad.jsonl --set out=skips --set data.skip_bad=true --set data.validation=0 --set train.steps=1
-says "1 lines of \"bad.jsonl\" were skipped"
+says "1 line of \"bad.jsonl\" was skipped"
 head -n 1 answers.jsonl >bad.jsonl
 echo '{"prompt": "a", "completion": "b", "label": "yes"}' >>bad.jsonl
 run 4 "$LINESHAFT" train pref.yaml --set train.objective=kto --set data.text=bad.jsonl --set out=no

@@ -435,7 +435,8 @@ static ls_status finish(builder *b)
     if (st != LS_OK)
         goto out;
     if (b->skipped)
-        ls_log(LS_LOG_WARN, "%lld lines of \"%s\" were skipped", (long long)b->skipped, a->name);
+        ls_log(LS_LOG_WARN, "%lld line%s of \"%s\" %s skipped", (long long)b->skipped,
+               ls_str_plural(b->skipped), a->name, b->skipped == 1 ? "was" : "were");
     if (b->cut)
         ls_log(LS_LOG_WARN,
                "%lld of %lld samples have an answer that was cut at %lld tokens, half of "
