@@ -172,7 +172,7 @@ static int folder_width(const list *l)
     return width;
 }
 
-static void put_table(const list *l, ls_str *out)
+static void put_table(const ls_args *args, const list *l, ls_str *out)
 {
     int width = folder_width(l);
     char steps[48], loss[24], val[24], date[32];
@@ -189,6 +189,7 @@ static void put_table(const list *l, ls_str *out)
                       ls_cmd_runs_number(r->best_val_loss, val), speed,
                       ls_cmd_runs_time(r->updated_ms, date));
     }
+    ls_term_fold_stdout(args, out);
 }
 
 static void put_list(const list *l, ls_str *out)
@@ -220,7 +221,7 @@ static ls_status run_list(const ls_args *args, ls_str *out)
     if (ls_args_has(args, "json"))
         put_list(&l, out);
     else if (l.n > 0)
-        put_table(&l, out);
+        put_table(args, &l, out);
     else
         ls_str_printf(out, "no runs in %s\n", folder);
 out:

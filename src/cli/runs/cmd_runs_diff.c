@@ -178,6 +178,7 @@ static ls_status run_diff(const ls_args *args, ls_str *out)
     for (int i = 0; i < n; i++)
         LS_TRY(st, put_setting(out, &pairs[i]), out);
     put_results(&a, &b, out);
+    ls_term_fold_stdout(args, out);
 out:
     ls_mem_free(pairs);
     close_side(&a);

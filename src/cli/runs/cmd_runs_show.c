@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/mem.h"
+#include "cli/term.h"
 
 enum { EVENTS_SHOWN = 10 };
 
@@ -139,7 +140,8 @@ static ls_status run_show(const ls_args *args, ls_str *out)
     } else {
         put_result(&run, out);
         LS_TRY(st, put_settings(store, out), out);
-        st = put_incidents(store, out);
+        LS_TRY(st, put_incidents(store, out), out);
+        ls_term_fold_stdout(args, out);
     }
 out:
     ls_run_store_close(store);
