@@ -107,7 +107,7 @@ void ls_comm_traffic(ls_comm *comm, int64_t *sent_out, int64_t *received_out);
 
 /* Bytes of other ranks' memory that count as resident in this process because it has read them in
  * place, less its own bytes that other ranks hold and this process never touched. 0 where the
- * system does not tell. */
+ * system does not report it. */
 int64_t ls_comm_foreign_bytes(const ls_comm *comm);
 
 /* The transport between nodes and why it was chosen: "tcp, as asked for", "ucx: every rank has an

@@ -10,7 +10,7 @@
  *         segment, death watch      join the node's segment, wait until all of its ranks are there
  *         flight recorder           in the segment; a rank alone on its node makes one for it
  *         TCP to other nodes        every rank to every other one (large worlds: tcp.h)
- *         transport_choice.c              all ranks agree: TCP or UCX
+ *         transport_choice.c        all ranks agree: TCP or UCX
  *         hybrid.h                  segment and network as one transport
  *
  * The progress thread moves requests in flight while no other thread waits. The first request that

@@ -28,7 +28,7 @@ typedef struct ls_node_memory_post_mortem {
 } ls_node_memory_post_mortem;
 
 /* Write each rank's flight recorder to folder/rank-N.txt, with the cause as its first line. local:
- * the rank of this node whose last collective is told; -1: nobody's. */
+ * the rank of this node whose last collective is reported; -1: nobody's. */
 ls_status ls_node_memory_write(int fd, uint64_t generation, const char *folder, const char *cause,
                                int local, ls_node_memory_post_mortem *out);
 

@@ -6,7 +6,7 @@
  * wants to succeed it calls the others. Messages may be lost: they are repeated.
  *
  *     the coordinator   found() begins the line of views; agree() before each further one
- *     all               attend() when the descriptor is readable; leader() tells the coordinator
+ *     all               attend() when the descriptor is readable; leader() names the coordinator
  *
  * A promise is on this machine's disk before anything that depends on it is sent: in
  * LINESHAFT_STATE or /var/tmp/lineshaft-UID, for as long as the agent runs. An agent that is
@@ -76,7 +76,7 @@ uint64_t ls_election_leader(const ls_election *election, uint64_t *term_out);
 const ls_quorum_view *ls_election_view(const ls_election *election);
 
 /* Whether this node can have a part in the next view: it is in the present one, others have not
- * told of a newer one, and without their coordinator its nodes can still be enough. */
+ * reported a newer one, and without their coordinator its nodes can still be enough. */
 bool ls_election_may_elect(const ls_election *election);
 
 LS_C_END

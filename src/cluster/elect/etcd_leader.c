@@ -322,7 +322,7 @@ void ls_etcd_leader_close(ls_etcd_leader *etcd_leader)
         return;
     ls_err_record before = *ls_err_last();
     if (ls_background_end(&r->background) &&
-        r->lease) /* if it cannot be told, it runs out by itself */
+        r->lease) /* if etcd cannot be reached, it runs out by itself */
         (void)ls_etcd_end_lease(r->etcd, r->lease, ask_deadline());
     ls_etcd_close(r->etcd);
     if (r->fd >= 0)

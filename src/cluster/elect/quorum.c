@@ -50,7 +50,7 @@ static int compare(uint64_t a, uint64_t b)
     return (a > b) - (a < b);
 }
 
-/* How new what a message tells of is, against this node's view. */
+/* Compares the view that a message names with this node's: older (-1), the same (0), newer (1). */
 static int newness(const ls_quorum *q, const ls_quorum_message *m)
 {
     const ls_quorum_view *v = &q->promise.view;
@@ -381,7 +381,7 @@ static void hear_asker(ls_quorum *q, const ls_quorum_message *m, int64_t now_ns)
          (ls_quorum_message){.kind = LS_QUORUM_ANSWER,
                              .yes = yes,
                              .trial = trial,
-                             .round = m->round}); /* tells which try it answers */
+                             .round = m->round}); /* names the try that it answers */
 }
 
 static void ask_all(ls_quorum *q, ls_quorum_kind kind, int64_t now_ns);

@@ -134,7 +134,7 @@ typedef struct ls_quorum {
     ls_quorum_role role;
     uint64_t leader;  /* of this term; 0: not known */
     uint64_t runs;    /* the highest generation that is known to hold */
-    uint64_t behind;  /* the generation of a newer view that others told of; 0: none */
+    uint64_t behind;  /* the generation of a newer view that others reported; 0: none */
     int64_t heard_ns; /* of a coordinator, last */
     int64_t firm_ns;  /* when a coordinator last had enough nodes behind it */
     int64_t next_ns;  /* of the next beat, or try */

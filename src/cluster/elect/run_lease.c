@@ -234,7 +234,7 @@ void ls_run_lease_close(ls_run_lease *run_lease)
         return;
     ls_err_record before = *ls_err_last();
     if (ls_background_end(&t->background) &&
-        t->lease) /* if it cannot be told, it runs out by itself */
+        t->lease) /* if etcd cannot be reached, it runs out by itself */
         (void)ls_etcd_end_lease(t->etcd, t->lease, ls_time_now_ns() + 2 * LS_NS_PER_S);
     ls_err_adopt(&before);
     ls_etcd_close(t->etcd);

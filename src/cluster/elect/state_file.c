@@ -1,4 +1,4 @@
-/* state_file.c -- who lives holds a lock.
+/* state_file.c -- a process that lives holds a lock.
  *
  *     5e1f.wal  5e1f.wal.lock     the file, and what its process puts beside it
  *     5e1f.wal.held               locked (flock) by that process until it ends, also by kill -9

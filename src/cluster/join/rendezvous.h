@@ -29,7 +29,8 @@
  *      |  <- JOIN --------------- |     a newcomer of a job that runs
  *      |  -- HOLD --------------> |     wait, perhaps for long
  *      |  -- VIEW --------------> |     called: start the ranks
- *      |  <-> MESSAGE, HEARTBEAT --> |     member_message.h, a sign of life
+ *      |  <-- MESSAGE, ---------> |     member_message.h, a sign of life
+ *      |      HEARTBEAT           |
  *      |  -- PROBE: do you reach  |     a node is silent (witness.h)
  *      |     node 7? -----------> |
  *      |  <- PROBED: yes -------- |
@@ -75,7 +76,7 @@ typedef struct ls_rendezvous_hooks {
      * one, or give up. NULL: the job ends here. */
     void (*orphaned)(void *context, const char *why, int64_t silent_ns);
     /* The host, after it has taken over: a node that another one coordinated; false: it is not
-     * known. returned: and now it can be told things. */
+     * known. returned: and now messages can be sent to it. */
     bool (*returns)(void *context, int node, uint64_t id, ls_members_node *about_out);
     void (*returned)(void *context, int node);
     bool successors; /* on a node that joined: another node could be the host */
@@ -134,7 +135,7 @@ int ls_rendezvous_node(const ls_rendezvous *rendezvous);
 /* A node that joined: the names of all. */
 ls_status ls_rendezvous_learn(const ls_rendezvous *rendezvous, ls_roster *roster);
 
-/* Version and content of this program, as nodes tell each other. */
+/* Version and content of this program, as nodes report it to each other. */
 enum { LS_RENDEZVOUS_VERSION = 96 };
 void ls_rendezvous_own_version(char version_out[LS_RENDEZVOUS_VERSION]);
 

@@ -101,7 +101,7 @@ struct ls_rendezvous {
     ls_probe *probe;                  /* owned; NULL: none */
     int next_node;                    /* number of the next newcomer */
     ls_rendezvous_peer
-        late[LATE]; /* came when all were there; are heard, so that they can be told */
+        late[LATE]; /* came when all were there; kept, so that they hear why they are refused */
     int next_late;
     bool failed, told; /* a failure is known; the caller knows it, too */
     int code;          /* of the job: that of the first failure */
@@ -141,8 +141,8 @@ ls_rendezvous_peer *ls_rendezvous_find(ls_rendezvous *rendezvous, int node);
 void ls_rendezvous_wait(ls_rendezvous *rendezvous, int64_t deadline_ns);
 void ls_rendezvous_refuse(ls_rendezvous *rendezvous, ls_rendezvous_peer *peer, const char *why);
 
-/* The first failure of the job, wherever it was; told: the caller of attend() knows it. And that a
- * peer went away is it. */
+/* Keep the first failure of the job, on whichever node it was; told: the caller of attend() knows
+ * it. _lost: the failure is that this peer went away. */
 void ls_rendezvous_decide(ls_rendezvous *rendezvous, int code, const ls_err_record *why, bool told);
 void ls_rendezvous_decide_lost(ls_rendezvous *rendezvous, const ls_rendezvous_peer *peer);
 

@@ -679,7 +679,7 @@ static bool has_room(const ls_coordinator *p)
  * Both are heard by the coordinator, but a rank of one has waited in vain for a connection to a
  * rank of the other: a cable, a firewall, a route in one direction. The next view would end in the
  * same way. So one of them goes: the one that is named most often; of two the later one; never the
- * coordinator's own node. Before the first step it is told as a mistake instead. */
+ * coordinator's own node. Before the first step it is reported as a mistake instead. */
 
 static node *node_of(ls_coordinator *p, int place)
 {

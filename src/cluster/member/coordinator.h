@@ -34,9 +34,9 @@ typedef struct ls_coordinator_args {
     void (*tell)(void *context, int node, const ls_member_message *message);
     void (*call)(void *context, int node); /* a spare: start its workers */
     void (*expel)(void *context, int node, const char *why);
-    /* The job must end. node: of the worker that failed, which its verdict tells; -1: none. */
+    /* The job must end. node: of the worker that failed, as its verdict says; -1: none. */
     void (*stop)(void *context, int node, int code, const ls_err_record *why);
-    /* Before a view is told, when there is something new that ls_coordinator_remember() gives.
+    /* Before a view is announced, when there is something new that ls_coordinator_remember() gives.
      * NULL: not wanted. */
     void (*remember)(void *context);
     void *context;
@@ -53,7 +53,7 @@ ls_status ls_coordinator_joins(ls_coordinator *coordinator, int node, const char
                                const char *ip, int workers, bool begins);
 
 /* The nodes that are here know all names so far: they have the list of the rendezvous. Otherwise
- * the first view tells them. */
+ * the first view names them. */
 void ls_coordinator_has_named(ls_coordinator *coordinator);
 
 /* Whether a host is kept out at this time; why says for how long. */

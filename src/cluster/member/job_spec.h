@@ -1,4 +1,4 @@
-/* job_spec.h -- what a job runs, as the first node tells it to agents that join with nothing. */
+/* job_spec.h -- what a job runs, as the first node sends it to agents that join with nothing. */
 #pragma once
 #include "base/err.h"
 #include "base/str.h"

@@ -36,7 +36,7 @@ typedef enum ls_member_message_kind {
     LS_MEMBER_MESSAGE_RESUME
 } ls_member_message_kind;
 
-/* What a view tells besides its members. */
+/* What a VIEW holds besides its members. */
 typedef struct ls_member_message_view {
     ls_view_plan plan;
     bool begun;         /* some view has trained: this is no start of the job */
@@ -74,7 +74,7 @@ void ls_member_message_release(ls_member_message *message);
 void ls_member_message_encode(const ls_member_message *message, ls_str *out);
 ls_status ls_member_message_decode(ls_member_message *message, const void *bytes, size_t len);
 
-/* The same in two parts, of which the second is the same for all nodes that are told a view. */
+/* The same in two parts, of which the second is the same for all nodes that get a view. */
 void ls_member_message_encode_own(const ls_member_message *message, ls_str *out);
 void ls_member_message_encode_shared(const ls_member_message *message, ls_str *out);
 

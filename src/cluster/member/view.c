@@ -1,5 +1,5 @@
 /* view.c -- the workers of a job and their states, which are drawn in view.h. What happens after a
- * death, and who is in the next view, is decided in recovery_policy.c.
+ * death, and which workers are in the next view, is decided in recovery_policy.c.
  *
  *   NEW, AWAY --ls_view_reports--> WAITS --ls_recovery_policy_next_view--> IN --ls_view_set_left--> DONE
  *        ^                           ^                                      |

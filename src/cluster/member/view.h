@@ -6,16 +6,17 @@
  * are in it, numbered as ranks. A view is made when every living worker waits for one; it ends
  * when one of its workers dies, or reports that it has lost the others.
  *
- *   state   of a worker                              leaves it
+ *   state   of a worker                               leaves it
  *   NEW     its process begins, no view waits for it  reports -> WAITS; ends -> OUT
- *   AWAY    its process begins                       reports -> WAITS; ends -> AWAY or OUT
- *   WAITS   has reported, and waits for a view       next -> IN; ends -> AWAY or OUT
- *   IN      has been given the view                  reports -> WAITS; ends -> AWAY or OUT;
- *                                                    leaves -> DONE
+ *   AWAY    its process begins                        reports -> WAITS; ends -> AWAY or OUT
+ *   WAITS   has reported, and waits for a view        next -> IN; ends -> AWAY or OUT
+ *   IN      has been given the view                   reports -> WAITS; ends -> AWAY or OUT;
+ *                                                     leaves -> DONE
  *   DONE    has ended well
  *   OUT     is dead and will not be started again
  *
- * recovery_policy.h decides what follows when a worker ends, and who is in the next view.
+ * recovery_policy.h decides what follows when a worker ends, and which workers are in
+ * the next view.
  *
  * A *joiner* has come to a job that runs, and has not been ready to train in a view yet: whatever
  * goes wrong with it does not disturb the others.
@@ -64,7 +65,7 @@ typedef struct ls_view_rules {
     int least;    /* ranks to go on with */
     int most;     /* ranks and spares that the job may have; 0: LS_VIEW_WORKERS */
     int unit;     /* ranks of one replica of the model; 0 and 1: each rank has one.
-                   * Where the ranks choose that, their reports tell it later */
+                   * Where the ranks choose that, their reports say it later */
 } ls_view_rules;
 
 typedef struct ls_view_member {

@@ -45,7 +45,7 @@ typedef struct agent_message { /* by the agent */
 
 /* --- a worker's side -------------------------------------------------------------------------- */
 
-/* Inherited under a number that the environment tells (worker_env.h); a program that was started by hand
+/* Inherited under a number that the environment names (worker_env.h); a program that was started by hand
  * has none. */
 static int own_end(void)
 {

@@ -65,8 +65,8 @@ ls_status ls_worker_channel_ask(const ls_view_report *report, const ls_config_di
 /* Whether the ranks of this generation shall meet anew; without waiting. */
 bool ls_worker_channel_regroups(uint64_t generation);
 
-/* What happened meanwhile, for how long, and shall be told with the events of the run; without
- * waiting. */
+/* True: something happened that belongs into the events of the run; what, and how long it took.
+ * Without waiting. */
 bool ls_worker_channel_note(char *text_out, size_t cap, int64_t *took_ns_out);
 
 /* Tell the agent that this rank is ready to train. */
@@ -119,7 +119,7 @@ void ls_worker_channel_hear(ls_worker_channel *heal, const ls_member_message *me
 
 /* Tell the first of the ranks that are here (NOTE). */
 void ls_worker_channel_tell(ls_worker_channel *heal, const char *what, int64_t took_ns);
-/* Views tell this run lease from now on. */
+/* Views carry this run lease from now on. */
 void ls_worker_channel_set_run_lease(ls_worker_channel *heal, const char *run_lease);
 
 /* Another node coordinates now: say again what the one before may not have answered. */

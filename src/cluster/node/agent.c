@@ -11,8 +11,8 @@
  *   STOP    SIGTERM was sent to all             on_time(), after the grace time -> KILL;
  *                                               on_signal() -> KILL
  *   KILL    SIGKILL was sent to all             on_time(), after KILL_S -> SWEEP
- *   SWEEP   no worker runs; the supervisor kills    on_news(): it is gone -> DONE;
- *           what they left                      on_time(), after SWEEP_S -> DONE
+ *   SWEEP   no worker runs; the supervisor      on_news(): it is gone -> DONE;
+ *           kills what they left                on_time(), after SWEEP_S -> DONE
  *   DONE    nothing of the job runs
  *
  * A death that heals (worker_channel.h) changes no state: the worker is started again, or the others go on
@@ -418,7 +418,7 @@ static void enter(job *j, state to)
     if (signal)
         ls_supervisor_signal(&j->supervisor, LS_SUPERVISOR_ALL, signal);
     if (to == STOP)
-        ls_supervisor_signal(&j->supervisor, LS_SUPERVISOR_ALL, SIGCONT); /* who is stopped hears */
+        ls_supervisor_signal(&j->supervisor, LS_SUPERVISOR_ALL, SIGCONT); /* a stopped one hears */
     if (to == SWEEP)
         ls_supervisor_finish(&j->supervisor);
     job_check(j);
@@ -895,7 +895,7 @@ static void conclude(const job *j, ls_agent_result *result)
         result->cause = *ls_err_last();
         result->exit_code = 128 + SIGKILL;
     } else if (j->told && (!first || blames_peer(first))) {
-        /* The others here failed because of what was told. */
+        /* The ranks here failed because of the failure that was reported from outside. */
         result->cause = j->outside.code == LS_EINTR && words ? *words : j->outside;
         result->exit_code = ls_err_exit_code(result->cause.code);
     } else if (first) {

@@ -31,7 +31,7 @@ enum { LS_AGENT_GRACE_S = 10 };
 /* Instead of a command's name: this program itself, whatever became of its file. */
 #define LS_AGENT_SELF "/proc/self/exe"
 
-/* A descriptor that workers inherit under its own number; LINESHAFT_FD_<name> tells it. */
+/* A descriptor that workers inherit under its own number; LINESHAFT_FD_<name> holds it. */
 typedef struct ls_agent_fd {
     const char *name; /* capitals: "ARENA" */
     int fd;           /* above 2; the same for all workers */

@@ -16,7 +16,7 @@ enum { MOST = 1 << 24, MOST_HOSTS = 1 << 16, LONGEST_NAME = 256 };
 
 typedef struct launcher {
     const char *name, *sign;
-    const char *rank, *world, *local_rank, *local_world, *node, *nodes; /* NULL: it tells none */
+    const char *rank, *world, *local_rank, *local_world, *node, *nodes; /* NULL: it sets none */
     const char *addr, *port;
 } launcher;
 

@@ -15,12 +15,12 @@ LS_C_BEGIN
 typedef struct ls_launcher_env {
     const char *launcher; /* "none", "lineshaft", "torchrun", "openmpi", "pmi", "pmix", "slurm" */
     int rank, world;
-    int local_rank, local_world; /* on this node; -1: not told */
-    int node, nodes;             /* -1: not told */
+    int local_rank, local_world; /* on this node; -1: not set */
+    int node, nodes;             /* -1: not set */
     uint64_t generation;         /* of lineshaft's agent; else 0 */
-    char master_addr[256];       /* a host that all can reach, "" when not told */
-    int master_port;             /* 0: not told */
-    const char *rank_from;       /* the variable that told the rank; NULL: none */
+    char master_addr[256];       /* a host that all can reach, "" when not set */
+    int master_port;             /* 0: not set */
+    const char *rank_from;       /* the variable that held the rank; NULL: none */
 } ls_launcher_env;
 
 /* LS_EUSAGE when the variables contradict each other or hold no numbers; both are named. */
@@ -30,7 +30,7 @@ ls_status ls_launcher_env_find(ls_launcher_env *env_out);
 ls_status ls_launcher_env_find_outer(ls_launcher_env *env_out);
 
 /* The names in one of Slurm's lists, "h[1-3,07],gpu2" as "h1 h2 h3 h07 gpu2" with a '\0' behind
- * each; *count_out tells how many. LS_EDATA for a list that is none, or of more than 65536 names.
+ * each; *count_out is their number. LS_EDATA for a list that is none, or of more than 65536 names.
  */
 ls_status ls_launcher_env_hosts(const char *list, ls_str *names_out, int *count_out);
 

@@ -13,10 +13,9 @@
  *     supervisor -- B -- C           round 2 kills B; C becomes the supervisor's
  *     supervisor -- C                round 3 kills C
  *
- * A process cannot be born outside of what is seen: whatever
- * a child starts is its own, and becomes ours when it dies. Children are found by reading the
- * parent of every process in /proc; the list of children that the kernel can offer is a build
- * option that is often off. */
+ * No process escapes: what a child starts is its own child, and becomes ours when it dies. Children
+ * are found by reading the parent of every process in /proc; the list of children that the kernel
+ * can offer is a build option that is often off. */
 #include "cluster/node/supervisor.h"
 
 #include <errno.h>

@@ -90,7 +90,7 @@ typedef struct ls_coordinator_log {
     ls_coordinator *coordinator; /* owned */
     ls_str out;                  /* frames that wait to be taken out by the caller */
     uint64_t n_in, n_out;
-    uint64_t shared_of;        /* the view of which the part that all are told went out last */
+    uint64_t shared_of;        /* the view whose part for all nodes went out last */
     ls_str asked;              /* the view that was asked about last: nodes, as it went out, */
     uint64_t question, agreed; /* its number, and the generation that was answered; 0: none yet */
     int most;                  /* highest number of a node */

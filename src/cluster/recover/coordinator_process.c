@@ -226,7 +226,7 @@ static void replace(ls_coordinator_process *o)
 /* --- what it says ----------------------------------------------------------------------------- */
 
 /* Frames up to the first number are in its log, up to the second taken. Where its log cannot be
- * written, what it was told stays here, which is as good until this process ends. */
+ * written, its input stays here, which is as good until this process ends. */
 static void forget(ls_coordinator_process *o, uint64_t logged, uint64_t taken)
 {
     size_t at = 0;
@@ -307,7 +307,7 @@ static void keep(ls_str *to, const void *bytes, size_t len)
     ls_str_append_bytes(to, bytes, len);
 }
 
-/* What follows from something that it was told. */
+/* Carry out a frame that it has sent. */
 static void obey(ls_coordinator_process *o, const void *frame)
 {
     ls_coordinator_log_event e;

@@ -11,7 +11,7 @@
  *   orphaned   another one is: follow()
  *                               -> joined      as the node it was; it says again what its workers
  *                                              had said
- *   orphaned   check_end()     -> over        too few are left, or the others went on without it
+ *   orphaned   check_end()      -> over        too few are left, or the others went on without it
  *   leads      all that came back have reported: the next view
  *   leads      give_up()        -> over        it hears of a later coordinator, or of too few
  *                                              nodes: it sends nothing any more, because its STOP

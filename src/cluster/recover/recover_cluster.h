@@ -7,9 +7,9 @@
  *     the coordinator's node            any other node
  *     workers                           workers
  *        |  sockets                        |  sockets
- *     worker_channel.c                            worker_channel.c
+ *     worker_channel.c                  worker_channel.c
  *        |  messages                       |  messages
- *     recover_cluster.c <== frames ==> recover_cluster.c
+ *     recover_cluster.c <== frames ==>  recover_cluster.c
  *        |  frames
  *     coordinator_process.c -- ls-coordinator: coordinator.c, recovery_policy.c
  *

@@ -13,7 +13,7 @@ struct ls_recover_cluster {
     ls_rendezvous_hooks hooks;
     ls_coordinator_process
         *coordinator_process; /* owned: the coordinator; NULL: it is on another node */
-    ls_roster roster;         /* the names that it has told */
+    ls_roster roster;         /* the names that it has sent */
     ls_worker_channel *heal;  /* borrowed; NULL: no workers */
     int self;                 /* the coordinator's own number */
 
@@ -34,7 +34,7 @@ struct ls_recover_cluster {
     int64_t orphan_ns;     /* since when they have no coordinator; 0: they have one */
     int64_t silent_ns;     /* how long it had been silent then */
     char why[300];         /* and why it is gone */
-    ls_str memory;         /* what the coordinator has learned (coordinator.h), as it told last */
+    ls_str memory;         /* what the coordinator has learned (coordinator.h), as it sent last */
     bool over;             /* this node has given up */
 };
 

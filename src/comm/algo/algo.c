@@ -9,9 +9,9 @@
  *     direct          small messages among few ranks; send and recv
  *     dissemination   barriers
  *
- * A large all-reduce over nodes with several ranks each is hierarchical: ../hierarchical.c uses a row for the part between
- * nodes.
- * Which one is taken is no rule: the cost model compares all that do not refuse (cost.h). */
+ * A large all-reduce over nodes with several ranks each is hierarchical: ../hierarchical.c uses a
+ * row for the part between nodes. No rule says which row is taken: the cost model compares all
+ * that do not refuse (cost.h). */
 #include "comm/algo/algo.h"
 
 #include <string.h>

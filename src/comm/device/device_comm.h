@@ -33,7 +33,7 @@ typedef struct ls_device_comm_choice {
 } ls_device_comm_choice;
 
 /* All ranks, with the same wish: "nccl", "host", or "auto": nccl where each rank has a card of its
- * own and the library, else host. Looks for the library; where ranks share a card it is told that
+ * own and the library, else host. Looks for the library; where ranks share a card it learns that
  * they count as machines of their own. LS_EUSAGE: nccl was asked for, and a rank cannot: which, why. */
 ls_status ls_device_comm_choose(ls_comm *comm, ls_device *device, const char *wish,
                                 int64_t deadline_ns, ls_device_comm_choice *choice_out);

@@ -12,7 +12,7 @@
  * pidfd. The start times differ, so the rank "is gone", and the other program is not watched.
  *
  * How the process ended stands in the last field of /proc/PID/stat until its parent collects it;
- * after that, newer kernels still tell through the pidfd. */
+ * after that, newer kernels still report it through the pidfd. */
 #include "comm/node/death_watch.h"
 
 #include <errno.h>

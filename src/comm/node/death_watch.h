@@ -2,7 +2,7 @@
  *
  * Each rank (or one agent for all) has a thread that waits for the ends of the processes in the
  * segment. The first one that ends without having left breaks the segment with its name and, where
- * the system tells, the signal. That takes milliseconds. */
+ * the system reports it, the signal. That takes milliseconds. */
 #pragma once
 #include "comm/node/shm_segment.h"
 

@@ -1,4 +1,4 @@
-/* shm_coll_impl.h -- an operation in flight, between the files of direct. */
+/* shm_coll_impl.h -- an operation in flight, for the shm_coll*.c files. */
 #pragma once
 #include "base/err.h"
 #include "comm/node/shm_segment_impl.h"

@@ -342,7 +342,7 @@ ls_status ls_shm_segment_join(ls_shm_segment *segment, int local, int rank, cons
 }
 
 /* Whether this process can read the memory of that one: it fetches the token there, which also
- * tells when the pid means another process here. */
+ * shows when the pid means another process here. */
 static bool can_read(const ls_shm_segment *segment, const ls_shm_segment_process *s)
 {
     uint64_t token = 0;
