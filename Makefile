@@ -80,7 +80,7 @@ endif
 all_of = $(LIB_SRC:src/%.c=$(1)/%.o) $(foreach isa,$(ISAS),$(SIMD_SRC:src/%.c=$(1)/%.$(isa).o))
 LIB_OBJ := $(filter-out $(FAULT_OBJ:%=$(H)/%),$(call all_of,$(H))) $(FAULT_OBJ:%=$(B)/%)
 MAIN_OBJ := $(MAIN_SRC:src/%.c=$(H)/%.o)
-# It carries them inside (.incbin), which the compiler's list of files does not tell.
+# It carries them inside (.incbin), which the compiler's list of files does not name.
 $(H)/cli/bench/cmd_bench_peer.o: bench/peers/allreduce_mpi.c bench/peers/allreduce_gloo.py
 TEST_SRC := $(sort $(shell find tests -name '*.c' -not -path 'tests/fuzz/*' -not -path 'tests/fake/*' \
   -not -path 'tests/conformance/*' 2>/dev/null))

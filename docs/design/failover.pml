@@ -147,10 +147,10 @@ end:
                 base[me] = mask[me]; bfirst[me] = first[me];
                 if
                 :: mask[me] = mask[me] & SIDE(me)
-                :: mask[me] = SIDE(me) /* who is back joins */
+                :: mask[me] = SIDE(me) /* a node that is back joins */
                 fi;
                 gen[me]++; made[me] = term[me]; first[me] = me; taken[me] = BIT(me); sure[me] = false }
-    /* to its nodes; who has it already hears that it holds */
+    /* to its nodes; a node that has it already hears that it holds */
     :: atomic { lead[me] && (taken[me] > 0 || sure[me]) ->
         some(j);
         if

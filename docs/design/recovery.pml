@@ -5,7 +5,7 @@
  *
  *   a step      all members of the view contribute; when all have, each applies it, in its own time
  *   REVOKE(g)   a member stops, and reports the last step it has applied
- *   PLAN(g)     base = the highest step that anybody reported; who is behind copies from who is not
+ *   PLAN(g)     base = the highest step that anybody reported; a rank that is behind copies it from one that is not
  *   COMMIT(g)   when all members of the plan are ready; they go on at base + 1
  *
  * A generation is in the log before anybody hears of it, so that no two views have the same one. What
@@ -166,7 +166,7 @@ end:
                 logged = held;
 #endif
 #ifndef BUG_ASLEEP
-                start_view() /* members may have been told of a view that came to nothing: make a new one */
+                start_view() /* members may have heard of a view that came to nothing: make a new one */
 #endif
                 }
     /* a member of the view that holds, or of the one being made, is dead: a new one without it */

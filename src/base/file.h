@@ -67,7 +67,7 @@ ls_status ls_file_lock(const char *path, int *fd_out);
 void ls_file_unlock(int fd);
 
 /* Names in a folder that match a shell pattern, sorted; each is appended with a final '\0', and
- * *count_out tells how many. A pattern without a match is LS_EIO. */
+ * *count_out is their number. A pattern without a match is LS_EIO. */
 ls_status ls_file_glob(const char *pattern, ls_str *names_out, int *count_out);
 
 /* Where something about `about` is remembered between processes: lineshaft/FOLDER/ and the first

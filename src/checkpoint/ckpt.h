@@ -113,7 +113,7 @@ typedef struct ls_ckpt_saved {
  * it fails, or the process dies in it, all earlier checkpoints are as they were. An existing
  * checkpoint of the same step is replaced, unless its content is the same. Damaged objects in the
  * store are written anew. LS_EIO: no space (found before anything is written, where the system
- * tells), or the system refused. LS_EBUSY: another save or prune is under way. saved_out may be
+ * reports it), or the system refused. LS_EBUSY: another save or prune is under way. saved_out may be
  * NULL. */
 ls_status ls_ckpt_save(ls_ckpt_store *store, const ls_ckpt_info *info,
                        const ls_ckpt_tensor *tensors, int n, ls_ckpt_saved *saved_out);

@@ -10,8 +10,9 @@
  *     steps 100 200 300 400 500, keep 2, keep_every 200, 100 pinned:   100 200 . 400 500
  *
  * What stays: the newest `keep` that are usable; those whose step is a multiple of `keep_every`;
- * the best, which is the newest that its manifest calls so; pinned ones, which have an empty file step-<10 digits>.pin beside their manifest; and, where
- * there is a key, those that are not signed with it. */
+ * the best, which is the newest that its manifest calls so; pinned ones, which have an empty file
+ * step-<10 digits>.pin beside their manifest; and, where there is a key, those that are not signed
+ * with it. */
 #include "checkpoint/ckpt_impl.h"
 
 #include <dirent.h>

@@ -306,7 +306,8 @@ static ls_status may_commit(const join *s)
 
 /* Write the tail of the manifest and rename it into place, unless the same state is already saved
  * under this step: a run that was killed behind its save, and has come to the same step again, finds
- * the same body and leaves time and chain of the first one as they are. The commit token is asked last, directly before the rename. */
+ * the same body and leaves time and chain of the first one as they are. The commit token is asked
+ * for last, directly before the rename. */
 static ls_status commit(join *s, ls_str *text)
 {
     ls_status st = LS_OK;

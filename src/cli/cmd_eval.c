@@ -13,7 +13,7 @@
 
 static const int64_t largest_file = LS_GIB;
 
-/* What the flags ask for, and where it is said. */
+/* What the flags ask for, and where the results go. */
 typedef struct job {
     const ls_args *args;
     ls_scorer *scorer;

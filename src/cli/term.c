@@ -52,7 +52,7 @@ void ls_term_text(const unsigned char *text, size_t len, FILE *to)
     }
 }
 
-/* How many bytes of a line fit into so many columns. Bytes that continue a character, and what sets a
+/* How many bytes of a line fit into this many columns. Bytes that continue a character, and what sets a
  * style, take none. */
 static size_t bytes_of_columns(const char *p, size_t len, int columns)
 {

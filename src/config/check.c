@@ -52,7 +52,7 @@ int64_t ls_check_horizon(const ls_run *run)
     return by_tokens ? ls_min_i64(by_tokens, run->train.steps) : run->train.steps;
 }
 
-/* Steps of so many epochs. The product is rounded down by less than a sample, so that 0.1 of 30 windows
+/* Steps of this many epochs. The product is rounded down by less than a sample, so that 0.1 of 30 windows
  * are 3 samples, not 4. */
 static int64_t epoch_steps(const ls_run *run, int64_t windows)
 {

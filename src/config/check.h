@@ -17,7 +17,7 @@ ls_status ls_check_names(ls_run *run);
  * mesh.chunks). */
 void ls_check_follow(ls_run *run);
 
-/* Now that the data is known: train.epochs is so many steps, and warm-up and decay follow from them.
+/* Now that the data is known: train.epochs becomes steps, and warm-up and decay follow from them.
  * windows: samples of an epoch. LS_EUSAGE: warm-up or decay is longer than that. */
 ls_status ls_check_epochs(ls_run *run, int64_t windows);
 

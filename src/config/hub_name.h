@@ -1,7 +1,7 @@
 /* hub_name.h -- a name of the Hugging Face Hub where a path belongs.
  *
- * Other programs download "org/name" by themselves. This one reads folders, so somebody who writes such
- * a name is told the command that makes one. */
+ * Other programs download "org/name" by themselves. This one reads folders, so the message for such
+ * a name has the command that makes one. */
 #pragma once
 #include "base/err.h"
 

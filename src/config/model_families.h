@@ -53,7 +53,7 @@ typedef enum ls_family_heads {
     LS_HEADS_FILL    /* width / heads */
 } ls_family_heads;
 
-/* How config.json tells of a sliding window. */
+/* How config.json describes a sliding window. */
 typedef enum ls_family_window {
     LS_WINDOW_NONE,
     LS_WINDOW_PLAIN,  /* sliding_window; in all layers */

@@ -78,7 +78,7 @@ typedef struct ls_optimizer_facts {
 const ls_optimizer_facts *ls_optimizer_of(ls_optimizer kind);
 
 /* Whether parts of weights may be updated by themselves: by ranks that have some, chunk by chunk,
- * by servers, and again by who has a copy. */
+ * by servers, and again by a rank that has a copy. */
 bool ls_optimizer_is_elementwise(ls_optimizer kind);
 
 LS_C_END

@@ -70,7 +70,7 @@ ls_status ls_device_window_open(ls_device *device, int64_t bytes, const char *wh
 ls_status ls_device_window_back(ls_device *device, void *base, int64_t first, int64_t count,
                                 const char *what);
 
-/* Bytes first .. first+count-1 of a window, once, are backed by so few as `period` in turn: byte i
+/* Bytes first .. first+count-1 of a window, once, are backed by only `period` bytes in turn: byte i
  * is the same memory as byte i + period. All three are whole pages. For arrays that are walked
  * through, of which a stretch of at most `period` bytes is in use at a time. */
 ls_status ls_device_window_turn(ls_device *device, void *base, int64_t first, int64_t count,

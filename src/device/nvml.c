@@ -174,7 +174,7 @@ static double large_value(int (*get)(void *, unsigned long long *), void *card, 
     return get && get(card, &value) == 0 ? (double)value * unit : (double)NAN;
 }
 
-/* Of functions that are told which one. */
+/* Of functions that have an argument for which one. */
 static double chosen_value(int (*get)(void *, int, unsigned *), void *card, int which)
 {
     unsigned value;

@@ -15,8 +15,8 @@
 #include "model/pass.h"
 
 enum {
-    CALL_TOKENS = 2048, /* of a call, about, */
-    CALL_ROWS = 32      /* and at most so many spans */
+    CALL_TOKENS = 2048, /* of a call, about */
+    CALL_ROWS = 32      /* spans of a call, at most */
 };
 
 struct ls_scorer {

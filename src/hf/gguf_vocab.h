@@ -15,9 +15,10 @@
 LS_C_BEGIN
 
 /* Append the tokenizer in folder (tokenizer.json and what lies beside it), and the name of the model
- * (general.name), since llama.cpp reads tokens by it. vocab: rows of the model's embedding; tokens that the tokenizer lacks are filled up. config has the ids of bos, eos
- * and pad. Appends to notes what llama.cpp does differently, a sentence each. LS_EUSAGE: llama.cpp
- * has no such tokenizer; the message says why. */
+ * (general.name), since llama.cpp reads tokens by it. vocab: rows of the model's embedding; tokens
+ * that the tokenizer lacks are filled up. config has the ids of bos, eos and pad. Appends to notes
+ * what llama.cpp does differently, a sentence each. LS_EUSAGE: llama.cpp has no such tokenizer; the
+ * message says why. */
 ls_status ls_gguf_vocab_put(ls_gguf_settings *settings, const char *folder, int64_t vocab,
                             const ls_hf_config *config, const char *name, ls_str *notes);
 

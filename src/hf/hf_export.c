@@ -471,7 +471,7 @@ static bool is_end(const job *j, int32_t id)
     return false;
 }
 
-/* Where only a tokenizer.json is there, readers guess the rest by the family: it is said instead. */
+/* Where only a tokenizer.json is there, readers guess the rest by the family: write it instead. */
 static ls_status write_missing(const job *j)
 {
     static const char bare[] = "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\"\n}\n";

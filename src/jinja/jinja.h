@@ -45,7 +45,7 @@ typedef struct ls_jinja_item_spans {
 
 typedef struct ls_jinja_args {
     const json_t *context;           /* object: the variables; borrowed during the call */
-    int64_t now;                     /* what strftime_now() tells: seconds since 1970, as UTC */
+    int64_t now;                     /* what strftime_now() returns: seconds since 1970, as UTC */
     int64_t steps;                   /* 0: LS_JINJA_STEPS */
     ls_jinja_spans *spans;           /* filled anew, or NULL */
     const char *list;                /* a variable that holds a list of objects, or NULL */

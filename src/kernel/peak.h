@@ -45,7 +45,7 @@ typedef struct ls_peak_gpu {
 ls_peak_gpu ls_peak_gpu_of(ls_device *device, const ls_kernels *kernels);
 
 /* Where `bytes` that are shared evenly between this many threads stay: "L1", "L2", "L3" or
- * "memory"; "cache" when this machine does not tell its sizes. */
+ * "memory"; "cache" when this machine does not report its sizes. */
 const char *ls_peak_level(int64_t bytes, int threads);
 
 LS_C_END

@@ -361,7 +361,7 @@ static void release(job *j)
 /* A job is too large for a stack. */
 static ls_status begin(job **job_out)
 {
-    ls_job_rank_movement how; /* read again by the ranks; here so that a mistake is told once */
+    ls_job_rank_movement how; /* read again by the ranks; here so that a mistake is reported once */
     job *j = ls_mem_alloc(sizeof *j);
     ls_status st;
 

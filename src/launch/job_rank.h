@@ -13,7 +13,7 @@ LS_C_BEGIN
 /* Whether this process is a rank that ls_job_run() started. */
 bool ls_job_rank_here(void);
 
-/* The descriptor that a variable of the environment tells; -1: none. */
+/* The descriptor in a variable of the environment; -1: none. */
 int ls_job_rank_inherited(const char *name);
 
 /* How data moves between nodes, from the environment. LS_EUSAGE: a value that is unknown. */

@@ -53,7 +53,7 @@ static ls_status on_attend(void *context)
     return ls_rendezvous_attend(((const stage *)context)->r);
 }
 
-/* Tell the user: what is said, of what, and how it goes on. */
+/* A notice for the user: what happened, to what, and how it goes on. */
 static void notify(const ls_launch_nodes *nodes, const char *begin, const char *of, const char *end)
 {
     char text[512];

@@ -26,7 +26,7 @@ typedef struct ls_launch_nodes {
     const uint16_t *ports; /* where the ranks listen; NULL: nowhere */
     /* The first node listens at this address, and waits for the others. NULL: nothing. */
     ls_status (*listening)(void *context, const char *address);
-    /* An agent: the first node has told what to run. Sets command and workers of the job, and
+    /* An agent: the first node has sent what to run. Sets command and workers of the job, and
      * what follows here. NULL: the job is known. */
     ls_status (*told)(void *context, const ls_job_spec *work, int64_t deadline_ns,
                       ls_agent_args *job);

@@ -2,7 +2,7 @@
  *
  *     launcher, first machine     ls_run_lease_open: lineshaft/RUN/leader, renewed by a thread
  *       |  LINESHAFT_RUN_LEASE    its name, in the environment of the ranks
- *       |                         and in what other machines are told (recover_cluster.h)
+ *       |                         and in what is sent to other machines (recover_cluster.h)
  *     first rank                  claims a generation, gets a commit token for each checkpoint
  *
  * A process that forked from it (an agent's supervisor) must not give the run back: so what is held

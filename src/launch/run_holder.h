@@ -4,7 +4,7 @@
 #include "config/run.h"
 
 /* On the first machine, in the process that is not a rank: get the run
- * (cluster/elect/run_lease.h), and tell the ranks so through the environment. It is given back by
+ * (cluster/elect/run_lease.h), and name the lease to the ranks through the environment. It is given back by
  * ls_run_holder_end(), or when the process exits before; run is borrowed until then. When another
  * job takes the run over, this process gets SIGTERM, which stops it as a user would. LS_EBUSY:
  * another job has it. Does nothing with heal.quorum: embedded. */

@@ -24,7 +24,7 @@ enum { TWICE_MS = 500, KILL_WAIT_S = 30 };
 
 volatile sig_atomic_t ls_stop_signals_asked;
 static ls_stop_signals_args how;
-static int64_t slurm_end_s; /* wall clock; 0: none, -1: not told */
+static int64_t slurm_end_s; /* wall clock; 0: none, -1: not looked up */
 static _Atomic int64_t asked_ns, by_ns;
 
 static void say(const char *text)

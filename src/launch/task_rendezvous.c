@@ -37,7 +37,7 @@
 enum { LINE = 1024, LOOK_MS = 20 };
 _Static_assert((int)LS_SECRET_BYTES == (int)LS_DIGEST_BYTES, "both are written in 64 digits");
 
-/* What a launcher calls a job, by the variables that tell it; the first must be set. */
+/* What a launcher calls a job: the variables that hold it; the first must be set. */
 static const struct {
     const char *launcher, *names[4];
 } jobs[] = {

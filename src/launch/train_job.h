@@ -32,8 +32,8 @@ typedef struct ls_train_job_rank {
  * loss. session->run is set; at must outlive the session. */
 ls_status ls_train_job_join(ls_train_job_rank *at, ls_session_args *session);
 
-/* Close what join opened. st: how the session ended; the others, who wait for this rank, are told
- * when it failed. */
+/* Close what join opened. st: how the session ended; when it failed, the ranks that wait for this
+ * one learn it. */
 void ls_train_job_leave(ls_train_job_rank *at, ls_status st);
 
 LS_C_END

@@ -1,10 +1,11 @@
 /* calls.h -- how the sequences of a global batch become leaves, and leaves become calls.
  *
- * batch.sequences = leaves * leaf. A rank has a run of the leaves (layout/mesh.h). A call takes up to `group` of them at once. In ordered mode a call is a whole node of the
- * tree of sums over leaf numbers (comm/ordered.h), and the sums of calls wait on a stack of
- * `buffers` gradient buffers until their sibling comes. Grouping changes memory and speed, never a
- * bit. Example: 12 sequences, leaf 2: 6 leaves; group 4: calls of leaves 0-3 and 4-5; on the second
- * of two ranks, which has leaves 3-5: calls of leaf 3 and leaves 4-5.
+ * batch.sequences = leaves * leaf. A rank has a run of the leaves (layout/mesh.h). A call takes up
+ * to `group` of them at once. In ordered mode a call is a whole node of the tree of sums over leaf
+ * numbers (comm/ordered.h), and the sums of calls wait on a stack of `buffers` gradient buffers
+ * until their sibling comes. Grouping changes memory and speed, never a bit. Example: 12 sequences,
+ * leaf 2: 6 leaves; group 4: calls of leaves 0-3 and 4-5; on the second of two ranks, which has
+ * leaves 3-5: calls of leaf 3 and leaves 4-5.
  *
  * In fast mode leaves have no meaning: each sequence counts as one leaf.
  *

@@ -84,7 +84,7 @@ out:
 /* --- a model ----------------------------------------------------------------------------------
  */
 
-/* Elements of a parameter in the whole model: ranks that have it together cut it alike. */
+/* Elements of a parameter in the whole model: ranks that hold slices of it cut it alike. */
 static int64_t elements_of(const ls_param *p)
 {
     return p->box.shape[0] * p->box.shape[1];

@@ -14,7 +14,7 @@ LS_C_BEGIN
 
 /* A set of buckets: bit b is bucket b. */
 typedef uint64_t ls_zero_units_set;
-enum { LS_ZERO_UNITS_SET = 64 }; /* it holds so many */
+enum { LS_ZERO_UNITS_SET = 64 }; /* buckets that it has bits for */
 
 /* What a unit reads; that of the head includes a tied embedding. */
 ls_zero_units_set ls_zero_units_buckets(const ls_model *model, const ls_mesh *mesh, int64_t unit);

@@ -6,8 +6,8 @@
  * copy of the matrices for each direction: forward, and with training towards the input.
  *
  * One set belongs to one buffer of weights; several passes may share it. The code that changes
- * weights says so (`_updated`, `_changed`). Values and bits stay those of the weights themselves. Not thread-safe: for the thread that
- * queues the calls. */
+ * weights says so (`_updated`, `_changed`). Values and bits stay those of the weights themselves.
+ * Not thread-safe: for the thread that queues the calls. */
 #pragma once
 #include "model/model.h"
 

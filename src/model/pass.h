@@ -105,7 +105,7 @@ typedef struct ls_pass_call {
      * in backward; L + 1 also stands for the head. NULL: all are there. */
     void (*need)(void *context, int64_t unit);
     /* Called while forward goes up the model: tensors below number `ready` (ls_pass_computed) that
-     * were not told before are there, some of them only until it returns. NULL: not reported. */
+     * were not reported before are there, some of them only until it returns. NULL: not reported. */
     void (*made)(void *context, int ready);
     void *context;
 } ls_pass_call;
@@ -159,14 +159,14 @@ int64_t ls_pass_stream(const ls_model *model, int64_t tokens);
  * the slot is used again. */
 const void *ls_pass_out(const ls_pass *pass, int slot, const void *in);
 
-/* What the two tell and ask for, in the same order, without computing anything: for a rank that has
+/* What the two report and ask for, in the same order, without computing anything: for a rank that has
  * no call while others have one. */
 void ls_pass_walk(const ls_pass *pass, const ls_pass_call *call, bool backward);
 
 /* Where experts are divided (model_split.h) all ranks make the same number of calls, each with its own tokens. A
  * rank that has no tokens while others have some calls this instead, forward and then backward (or
  * its first half): its experts serve theirs. Of the call w, grad, accumulate and slot count, and
- * what is told and asked for, as by ls_pass_walk(). */
+ * what is reported and asked for, as by ls_pass_walk(). */
 void ls_pass_serve(ls_pass *pass, const ls_pass_call *call, bool backward);
 
 /* Add the head's part of the tied gradient to the embedding's, once, when the sums are complete.

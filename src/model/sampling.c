@@ -410,7 +410,7 @@ void ls_sampling_penalize(float *logits, int32_t *counts, int64_t V, const int32
     float factor = s->repetition > 0 ? (float)s->repetition : 1;
     int64_t answer = ls_min_i64(s->answer, n);
 
-    /* Whoever finds a count first uses it up: each token is punished once. */
+    /* The first place of a token uses its count up: each token is punished once. */
     if (factor != 1) {
         count_all(counts, V, history, n);
         for (int64_t i = 0; i < n; i++) {

@@ -146,7 +146,7 @@ static ls_status check_proof(const ls_handshake *hello, bool connects, const uin
 
 /* --- states --- */
 
-/* What each state moves: so many bytes of ls_handshake from this offset on, in or out. */
+/* What each state moves: a number of bytes of ls_handshake from an offset on, in or out. */
 #define FIELD(name) offsetof(ls_handshake, name), sizeof((ls_handshake *)0)->name
 static const struct {
     size_t bytes_at, len;

@@ -28,7 +28,7 @@ ls_status ls_sock_local(int fd, ls_sock_address *address_out);
 uint16_t ls_sock_port(const ls_sock_address *address);
 void ls_sock_set_port(ls_sock_address *address, uint16_t port);
 
-/* Listen at exactly this address; port 0 lets the kernel choose (ls_sock_local() tells which).
+/* Listen at exactly this address; port 0 lets the kernel choose (ls_sock_local() returns it).
  * NULL means loopback. The wildcard addresses are LS_EUSAGE. */
 ls_status ls_sock_listen(const ls_sock_address *at, int *fd_out);
 

@@ -86,7 +86,7 @@ static ls_status find_best(ls_run_store *store, ls_run_summary *s)
     return LS_OK;
 }
 
-/* Where the events carry no times (a run of an older version) the file tells the last one. */
+/* Events of an older version carry no times: the file's own time stands for the last one. */
 static void look_at_file(ls_run_summary *s)
 {
     char path[PATH_MAX + 16];

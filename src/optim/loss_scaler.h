@@ -3,7 +3,7 @@
  * fp16 ends at 65504 and has nothing below 6e-8, where many gradients are. So the loss is
  * multiplied by a power of two before backward, and the optimizer divides by it again (kernel.h,
  * norm2), which changes no bit of what neither overflowed nor vanished. A step whose gradient
- * overflows is dropped and the scale halved; after so many steps without, it is doubled. Example,
+ * overflows is dropped and the scale halved; after `interval` steps without, it is doubled. Example,
  * interval 3:
  *
  *   step        1      2      3      4      5       6

@@ -51,7 +51,7 @@ ls_optim_work ls_optim_work_of(const ls_run *run, const ls_model *model);
 
 /* --- updates element by element ----------------------------------------------------------------- */
 
-/* What rows read on the device after so many steps (fractions of one count), for an update by a
+/* What rows read on the device after this many steps (fractions of one count), for an update by a
  * share of a step: it moves as far, and forgets as much, as that share of a whole step would. */
 ls_step_state ls_optim_numbers(const ls_run *run, double steps, double share, double lr);
 

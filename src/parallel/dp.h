@@ -5,11 +5,11 @@
  *   numbers  a few numbers of each rank -> their sums, on every rank (losses, requests to stop)
  *
  * A sum is begun bucket by bucket (mesh.h), from the last bucket to the first, which is the order
- * in which backward completes them; buckets are on their way while backward goes on, and are waited for at
- * the end. In ordered mode a rank brings the roots of its leaves' tree, and the sum has the bits of
- * one process (comm/ordered_sum.h). A tied embedding's second gradient lies behind the others, is
- * complete first and leaves first; its sum is added by the owner. In fast mode a rank brings one
- * buffer, and the sum is made in place.
+ * in which backward completes them. Buckets are sent while backward goes on, and waited for at the
+ * end. In ordered mode a rank brings the roots of its leaves' tree, and the sum has the bits of one
+ * process (comm/ordered_sum.h). A tied embedding's second gradient lies behind the others, is
+ * complete first and leaves first; the owner adds its sum. In fast mode a rank brings one buffer,
+ * and the sum is made in place.
  *
  * With shard groups (mesh.h) sums go to the owners inside the group (fast) and from there to the
  * ranks of other groups that own the same part; in ordered mode roots go to the one rank of all that

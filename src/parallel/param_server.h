@@ -53,7 +53,7 @@ typedef struct ls_param_server_args {
     struct {
         int64_t first, rows, width; /* elements first .. first + rows * width - 1; 0 rows: none */
     } table;
-    int64_t wait_s; /* a worker that does not push for so long ends the run */
+    int64_t wait_s; /* a worker that does not push for this long ends the run */
     ls_param_server_updating update;
     void *context;
 } ls_param_server_args;

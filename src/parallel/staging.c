@@ -128,7 +128,7 @@ void ls_staging_mark(ls_staging *staging, int place)
     ls_event_record(staging->places[place].mark, staging->stream);
 }
 
-/* What went wrong on the device is said by its stream, which knows the rows. */
+/* The stream reports what went wrong on the device: it knows the rows. */
 ls_status ls_staging_wait(ls_staging *staging, int place, int64_t deadline_ns)
 {
     ls_status st = LS_OK;

@@ -4,8 +4,9 @@
  * the table below and its share of the time (mesh_choice_time.c); whether a mesh is allowed is asked of
  * the functions that refuse it in a run.
  *
- * Two meshes whose times differ by less than LS_MESH_CHOICE_NEARLY count as equal; then the plainer one is taken (smaller widths, less that is divided), and of equally
- * plain ones that which needs less memory. */
+ * Two meshes whose times differ by less than LS_MESH_CHOICE_NEARLY count as equal; then the plainer
+ * one is taken (smaller widths, less that is divided), and of equally plain ones the one that needs
+ * less memory. */
 #include "plan/mesh_choice_impl.h"
 
 #include "base/mem.h"

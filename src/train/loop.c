@@ -341,7 +341,7 @@ out:
 }
 
 /* After two steps all exchanges of a step are known: measure which algorithms are fastest, where the
- * cost model cannot tell. In ordered mode no bit may depend on that. */
+ * cost model cannot decide. In ordered mode no bit may depend on that. */
 static ls_status tune_exchanges(const ls_session *s)
 {
     ls_calls calls;

@@ -94,7 +94,7 @@ static ls_coll call_of(const device_bench *b, ls_coll_kind kind, int64_t bytes)
                      .out = b->out};
 }
 
-/* Queue so many calls and wait for them: nanoseconds of one, on this rank. */
+/* Queue this many calls and wait for them: nanoseconds of one, on this rank. */
 static ls_status time_calls(device_bench *b, const ls_coll *coll, int64_t calls, double *ns_out)
 {
     int64_t begin;

@@ -2,7 +2,7 @@
  *
  * Without a flag a pipe or a file at standard input is the prompt, as in `echo text | lineshaft
  * generate m`. Its last line feed, which echo adds, is no part of it; --prompt-file takes every byte.
- * Whoever inherited a pipe that nobody writes to learns after WAIT_MS what is waited for. */
+ * A pipe may be inherited, and nobody writes to it: after WAIT_MS a line says what is waited for. */
 #include "cli/generate/cmd_generate.h"
 
 #include <poll.h>

@@ -16,9 +16,9 @@
 enum { PATIENT = 4 };                  /* times that a coordinator may be silent longer */
 enum { MANY_PEERS = 256, SLICES = 8 }; /* more peers than this are looked at in SLICES turns */
 
-/* A node among many gives fewer signs of life: a coordinator shall not have to take more than so
- * many a second, as long as so many come before a node counts as dead. It gives still fewer itself
- * where it may be silent longer: nobody would succeed it. */
+/* A node among many gives fewer signs of life: together they send a coordinator at most SIGNS_PER_S
+ * a second, as long as SIGNS_LEAST of each node come before that node counts as dead. The coordinator
+ * gives still fewer itself where it may be silent longer: nobody would succeed it. */
 enum { SIGNS_PER_S = 5000, SIGNS_LEAST = 3 };
 
 /* Alive, suspicious or dead, by how long it was silent. With heartbeats each 250 ms, suspect_ns of 1 s and

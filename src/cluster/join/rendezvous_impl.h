@@ -187,7 +187,7 @@ void ls_rendezvous_beat(ls_rendezvous *rendezvous);
 
 /* --- late_join.c ------------------------------------------------------------------------------ */
 
-/* A peer went away, or was silent for so long: the thread's last record says why. */
+/* A peer went away, or was silent for too long: the thread's last record says why. */
 void ls_rendezvous_lose(ls_rendezvous *rendezvous, ls_rendezvous_peer *peer, int64_t silent_ns);
 
 /* A place for a node that comes while the job runs; NULL: there is none. The peers that came so. */

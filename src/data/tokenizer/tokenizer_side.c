@@ -2,7 +2,8 @@
  * ends it, and the chat template.
  *
  * tokenizer_config.json comes first, then special_tokens_map.json, then the usual names; between texts
- * stands what ends one, or what the model's config.json names. A null in a file is an answer ("there is none"), a missing key is not. */
+ * stands what ends one, or what the model's config.json names. A null in a file is an answer ("there
+ * is none"), a missing key is not. */
 #include "data/tokenizer/tokenizer_json_impl.h"
 
 #include "base/file.h"

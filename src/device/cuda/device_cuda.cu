@@ -482,7 +482,7 @@ static ls_status graph_begin(ls_stream *stream)
     s->recording = st == LS_OK;
     s->recorded = s->recorded || s->recording;
     if (st != LS_OK)
-        cudaGetLastError(); /* it is said: the next row must not find it */
+        cudaGetLastError(); /* reported: the next row must not find it */
     return st;
 }
 
@@ -501,7 +501,7 @@ out:
     if (graph)
         cudaGraphDestroy(graph);
     if (st != LS_OK)
-        cudaGetLastError(); /* it is said: the next row must not find it */
+        cudaGetLastError(); /* reported: the next row must not find it */
     return st;
 }
 

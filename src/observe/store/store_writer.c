@@ -47,7 +47,7 @@ bool ls_store_writer_is_local(const char *folder)
     return true;
 }
 
-/* Who fills it from now on. */
+/* Note which process fills the store from now on. */
 static ls_status sign(ls_store_db *db, bool elsewhere)
 {
     char host[64] = "";

@@ -2,9 +2,10 @@
  *
  * Which step? A rank sends its losses when its gradient, that of the copy it holds, and the norm
  * are here. So a rank that has received all losses knows that two ranks can make the update of
- * every part. If any survivor has received all losses of step 8, every other one has made update 8 or
- * can make it; if none has, none has made it. Example, ZeRO with 3 ranks, each with its own part and the copy of
- * another; rank 1 dies when rank 0 has received the losses of step 8 and rank 2 has not:
+ * every part. If any survivor has received all losses of step 8, every other one has made update 8
+ * or can make it; if none has, none has made it. Example, ZeRO with 3 ranks, each with its own part
+ * and the copy of another; rank 1 dies when rank 0 has received the losses of step 8 and rank 2 has
+ * not:
  *
  *     rank 0   received 8   parts 0 and 2 (copy), 8 steps
  *     rank 2   received 7   parts 2 and 1 (copy), 7 steps, with the gradients of the 8th

@@ -3,9 +3,9 @@
  *   ls_replica_keep()     a rank that has lost others takes what it has out of its step: its part,
  *                         the copy that it holds, and gradients whose update it has not made
  *   ls_replica_choose()   in the next view: ranks report what they have; all see the step that all
- *                         parts can be brought to, and who gives each. What is behind makes its
+ *                         parts can be brought to, and which rank gives each. A rank behind makes its
  *                         update. Where a part is nowhere, all load the newest checkpoint
- *   ls_replica_reuse()     a rank that keeps its part goes on in the same memory
+ *   ls_replica_reuse()    a rank that keeps its part goes on in the same memory
  *   ls_replica_restore()  the others get theirs; parts that are cut anew move to their new owners
  *   ls_replica_begin()    the new copies are confirmed: what was kept goes
  *

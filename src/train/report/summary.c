@@ -146,8 +146,8 @@ static double peak_of_ranks(const ls_session *s)
     return ls_peak_flops(s->device, s->kernels->name) * s->mesh.ranks / (crowd > 1 ? crowd : 1);
 }
 
-/* The most memory that this rank used, as its ledger counts. Of others than the first only the log
- * tells (-v). */
+/* The most memory that this rank used, as its ledger counts. That of ranks other than the first is
+ * only in the log (-v). */
 static int64_t used_bytes(const ls_summary *summary, const ls_session *s)
 {
     int64_t planned = ls_ledger_total(&s->ledger);

@@ -7,8 +7,8 @@
  *     cursor of the checkpoint   3200 samples    8 x 400: the next step reads sample 3200
  *     run file says batch 16     6400 expected   refused: settings differ (and the cursor would)
  *     another tokenizer          other hash      refused: the run was trained on other text
- * Settings are compared first: tensors
- * of another shape would give a poorer message. */
+ *
+ * Settings are compared first: tensors of another shape would give a poorer message. */
 #include "train/save/save_impl.h"
 
 #include "base/log.h"

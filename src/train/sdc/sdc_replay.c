@@ -196,7 +196,7 @@ void ls_sdc_replay_close(ls_session *s)
 
 /* --- a leaf now and then ---------------------------------------------------------------------- */
 
-/* The next rank behind `after`, other than `but`, with room for a call of so many leaves; -1: none. */
+/* The next rank behind `after`, other than `but`, with room for a call of this many leaves; -1: none. */
 static int next_able(const ls_session *s, int after, int64_t count, int but)
 {
     for (int k = 1; k < s->mesh.ranks; k++) {

@@ -27,7 +27,7 @@ typedef struct ls_balance {
 ls_status ls_balance_init(ls_balance *balance, int ranks, const double *weights);
 void ls_balance_release(ls_balance *balance);
 
-/* A step took each rank so long for its leaves. True: a window is whole, the medians are new. */
+/* How long a step took each rank for its leaves. True: a window is whole, the medians are new. */
 bool ls_balance_note(ls_balance *balance, int ranks, const ls_ordered_run *runs,
                      const double *work_ns);
 

@@ -17,7 +17,7 @@
 #include "train/session/model_groups.h"
 
 static const double SLOW = 1.25;  /* times the median: a straggler */
-static const double AGAIN = 1.25; /* so much slower or faster than reported: reported again */
+static const double AGAIN = 1.25; /* times slower or faster than reported: reported again */
 
 ls_status ls_batch_slice_open(ls_session *s)
 {

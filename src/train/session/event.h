@@ -111,7 +111,7 @@ typedef struct ls_event_eval {
     double val_loss;
     int64_t best_step;  /* of the lowest so far; -1: it is not looked for */
     int64_t since_best; /* evaluations since then */
-    int64_t patience;   /* after so many the run ends; 0: never */
+    int64_t patience;   /* after this many the run ends; 0: never */
     ls_event_preference preference;
 } ls_event_eval;
 
@@ -202,8 +202,8 @@ typedef struct ls_event_summary {
     int64_t pushes, push_bytes; /* sync: ps: of the first rank, and what it sent to others for them,
                                  * for pulls and as a server; 0: none */
     int64_t ahead;              /* steps that its server saw a rank ahead of another, at most */
-    int64_t buddy_bytes;        /* that the first rank sent to its buddy since ranks were last
-                                 * lost; 0: it has none */
+    int64_t buddy_bytes;        /* that the first rank sent to its replica peer since ranks
+                                 * were last lost; 0: it has none */
     const char *weights_hash;
     const char *best; /* path of the best checkpoint; NULL: none is kept */
     int64_t best_step;

@@ -187,8 +187,8 @@ out:
     return st;
 }
 
-/* Over the ranks of comm, as one number: 0 none, 1 .. L selective in so many blocks, L + 1 .. 2 L full in
- * so many less L. Of 4 blocks: selective in 3 here (3) and full in 2 there (6) become full in 2. */
+/* Over the ranks of comm, as one number: 0 none, n = 1 .. L selective in n blocks, n = L + 1 .. 2 L full in
+ * n - L. Of 4 blocks: selective in 3 here (3) and full in 2 there (6) become full in 2. */
 static ls_status agree_on_recompute(ls_comm *comm, int64_t L, ls_run *run)
 {
     int64_t blocks = run->train.recompute_blocks == LS_RUN_AUTO ? L : run->train.recompute_blocks;

@@ -5,8 +5,9 @@
  *
  *     rank 0     text -> tokens -> shards in the run folder | barrier | hashes to all
  *     rank 1     .................. waits .................. | barrier | map shards; the same hashes?
- * All ranks then compare hashes of run file and tokens, because a machine with another copy
- * of the data would train another model without a sign. */
+ *
+ * All ranks then compare hashes of run file and tokens, because a machine with another copy of the
+ * data would train another model without a sign. */
 #include "train/session/session_impl.h"
 
 #include <limits.h>

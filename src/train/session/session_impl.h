@@ -5,7 +5,7 @@
 
 LS_C_BEGIN
 
-/* Ranks wait so long for one that is alive and does not come; a dead one is noticed at once. */
+/* Ranks wait this long for one that is alive and does not come; a dead one is noticed at once. */
 enum { LS_SESSION_MEET_S = 600 };
 static inline int64_t ls_session_deadline(void)
 {

@@ -11,7 +11,7 @@
  * waits for the copy. Messages from one rank to another keep their order: sends wait in one list,
  * and a function that waits for anything begins them first.
  *
- * A place is received into when the copy that last read it is done, which its mark tells. */
+ * A place is received into when the copy that last read it is done, as its mark shows. */
 #include "train/step/pipeline_impl.h"
 
 #include "base/log.h"

@@ -154,7 +154,8 @@ static ls_status norm_of_gradients(ls_step *s)
 }
 
 /* host_sums holds the loss of every leaf of the batch, in leaf order (of pairs, all numbers of
- * ls_step_numbers() one after the other), followed by each rank's compute time. The exchange comes before the update, so that a rank that has made a step knows its loss. */
+ * ls_step_numbers() one after the other), followed by each rank's compute time. The exchange comes
+ * before the update, so that a rank that has made a step knows its loss. */
 static ls_status losses(ls_step *s, ls_step_clock *clock)
 {
     const ls_calls *calls = &s->now;

@@ -88,7 +88,7 @@ struct ls_step_exchange {
     ls_status (*open_parts)(ls_step *step, int64_t elements);
 
     /* A sum. begin: before the calls of a step; ready: elements `from` and above of the buffers are
-     * complete; leave: the same of so many buffers, also of calls in a graph; sum: wait for
+     * complete; leave: the same of `buffers` of them, also of calls in a graph; sum: wait for
      * the end. With ZeRO 2 and 3 all of it once a round: round before it,
      * end_round after it, and at last bring: the sums to the device. */
     void (*begin)(ls_step *step, int64_t elements);

@@ -1,4 +1,5 @@
-/* step_update.c -- the end of a step: the optimizer, also for copies of other ranks' parts, and the new weights to all.
+/* step_update.c -- the end of a step: the optimizer, also for copies of other ranks' parts, and the
+ * new weights to all.
  *
  * A rank updates all parameters, or with ZeRO its part of every bucket: the list
  * parts.own (step_parts.c), which everything here goes by. What an update computes is a file of

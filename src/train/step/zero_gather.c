@@ -1,5 +1,6 @@
-/* zero_gather.c -- ZeRO: weights that come from other ranks: those that a rank does not keep (ZeRO-3, also called
- * FSDP: gathered ahead of use, a prefetch), and those that others have updated (1 and 2).
+/* zero_gather.c -- ZeRO: weights that come from other ranks: those that a rank does not keep
+ * (ZeRO-3, also called FSDP: gathered ahead of use, a prefetch), and those that others have updated
+ * (1 and 2).
  *
  * ZeRO 3. Forward and backward read the whole weights through a window (base/window.h). Before the
  * pass computes a unit of the model it calls ls_step_need(). That waits for the buckets of the
