@@ -17,7 +17,7 @@
 enum { MOST = LS_MEMBERS_NODES - 1, EACH = 2500, WAIT_S = 300 };
 
 /* All agents share the cores of one machine here, and some may have to wait for theirs for longer
- * than a machine of its own may be silent. Who hangs up is noticed in any case. */
+ * than a machine of its own may be silent. An agent that hangs up is noticed in any case. */
 enum { CALM_S = 60 };
 
 static void drop_line(ls_log_level level, const char *line, void *context)

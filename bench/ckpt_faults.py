@@ -42,7 +42,7 @@ def committed(out):
 
 
 def full():
-    """Room for one save and so many twentieths of the next: training goes on, what was there verifies, and with room all is well."""
+    """Room for one save and a number of twentieths of the next: training goes on, what was there verifies, and with room all is well."""
     code, events, _ = train("plain")
     want, size = last(events, "summary")["weights_hash"], last(events, "checkpoint")["bytes_written"]
     os.makedirs("disk", exist_ok=True)

@@ -14,7 +14,7 @@ trap 'rm -rf "$work"' EXIT
 cd "$work"
 (umask 077; head -c 32 /dev/urandom >job.secret)
 
-# tiny_run NAME STEPS EVERY: run.yaml, a tiny model in ordered mode that is saved after every so many steps, and evaluated; 0: neither.
+# tiny_run NAME STEPS EVERY: run.yaml, a tiny model in ordered mode that is saved, and evaluated, every EVERY steps; 0: neither.
 tiny_run() {
     cat >run.yaml <<YAML
 name: $1
@@ -34,7 +34,7 @@ hosts_of() {
     cp "$root/tests/e2e/recover_hosts.py" drive.py
 }
 
-# play OUT HOSTS PLAN...: a run on so many hosts of a lab, to which the plan happens; false when it was not played. What the driver says
+# play OUT HOSTS PLAN...: a run on HOSTS hosts of a lab, to which the plan happens; false when it was not played. What the driver says
 # is in OUT.drive.
 play() {
     played=$1 hosts=$2

@@ -166,7 +166,7 @@ pp2-bubble-zero2      gpt2       n=4 mesh.pp=2 mesh.zero=2 mesh.schedule=zero-bu
 pp2-bubble-zero3      gpt2       n=4 mesh.pp=2 mesh.zero=3 mesh.schedule=zero-bubble train.recompute=selective
 pp2-zero3-bf16        gpt2       n=4 mesh.pp=2 mesh.zero=3 precision=bf16
 
-# Teams, rings and experts: bits of their own, the same ones in every run of the same mesh.
+# Tp groups, cp groups and experts: bits of their own, the same ones in every run of the same mesh.
 tp2                   gpt2       mesh.tp=2
 tp2-rows              gpt2       mesh.tp=2 mesh.sp=false
 tp4                   llama      mesh.tp=4

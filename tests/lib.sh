@@ -60,7 +60,7 @@ curve() {
     echo "$(($(losses "${1:-out}" | tail -n 1 | cut -d ' ' -f 1) + 1)) $(field summary val_loss "${1:-out}")"
 }
 
-# alike NAME ROWS WANT GOT [PART]: two files of "step loss" have so many rows, of the same steps, whose losses differ by 1e-4 of them
+# alike NAME ROWS WANT GOT [PART]: two files of "step loss" have ROWS rows, of the same steps, whose losses differ by 1e-4 of them
 # at most, or by this part.
 alike() {
     paste -d ' ' "$3" "$4" | awk -v rows="$2" -v part="${5:-1e-4}" '{ d = $2 - $4; if (d < 0) d = -d; bad += NF != 4 || $1 != $3 || !(d <= part * $2) }
@@ -155,21 +155,21 @@ go() {
     got=$?
     [ $got = "$status" ] || fail "$*: exit $got instead of $status: $(cat "$1.err")"
 }
-# as_alone OUT: every step was told once, with the loss it must have, and the weights are those they must be.
+# as_alone OUT: every step was reported once, with the loss it must have, and the weights are those they must be.
 # shellcheck disable=SC2154 # hash is the script's
 as_alone() {
     losses "$1/events.jsonl" >got
     cmp -s want got || fail "$1: other losses: $(diff want got | head -n 4) $(cat "$1.err")"
     [ "$(field summary weights_hash "$1.jsonl")" = "$hash" ] || fail "$1: other weights: $(cat "$1.err")"
 }
-# same OUT: and so it was printed. Who is killed just when it has printed a step leaves that to be printed again.
+# same OUT: and so it was printed. A process that is killed just when it has printed a step leaves that to be printed again.
 same() {
     as_alone "$1"
     losses "$1.jsonl" | uniq >got
     cmp -s want got || fail "$1: other losses printed: $(diff want got | head -n 4) $(cat "$1.err")"
 }
-# in_lab OUT HOSTS PLAN...: ./host.sh on so many hosts of a lab, to which the plan happens (tests/e2e/recover_hosts.py). Its status; what
-# it told is in OUT.jsonl, what the driver said in OUT.drive, the lab in OUT.lab.
+# in_lab OUT HOSTS PLAN...: ./host.sh on HOSTS hosts of a lab, to which the plan happens (tests/e2e/recover_hosts.py). Its status; what
+# it printed is in OUT.jsonl, what the driver said in OUT.drive, the lab in OUT.lab.
 in_lab() {
     lab_out=$1 lab_hosts=$2
     shift 2

@@ -1,6 +1,6 @@
 """train_and_kill.py OUT RANKS PLAN [ARG ...]: train, and do to ranks what PLAN says: "STEP:SIGNAL:RANK[+RANK]", separated by
-commas, or "none"; RANK "c" is the coordinator's process (of a job that other nodes may join); "@i" instead of STEP: when incident number i is told; "saved": when a checkpoint is. What is printed goes to OUT.jsonl. A short
-pipe: the run must not end before this reads what it tells."""
+commas, or "none"; RANK "c" is the coordinator's process (of a job that other nodes may join); "@i" instead of STEP: when incident number i is reported; "saved": when a checkpoint is. What is printed goes to OUT.jsonl. A short
+pipe: the run must not end before this reads what it reports."""
 import fcntl, json, os, signal, subprocess, sys, time
 out, ranks, plan, *args = sys.argv[1:]
 todo = [] if plan == "none" else [entry.split(":") for entry in plan.split(",")]

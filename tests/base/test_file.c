@@ -299,7 +299,7 @@ LS_TEST(file_atomic_write_refusals_name_the_path)
     LS_CHECK_FAILS(ls_file_write_atomic("/proc/none", "x", 1), LS_EIO, "/proc/none");
 }
 
-/* Who can write to the folder must not have us write through links. */
+/* A user who can write to the folder must not make us write through links. */
 LS_TEST(file_writes_follow_no_links)
 {
     char temp[64];

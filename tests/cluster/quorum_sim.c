@@ -92,7 +92,7 @@ static bool keep(void *context, const ls_quorum_promise *promise)
 
 static void post(int from, int to, const ls_quorum_message *m, bool join)
 {
-    /* Who wants to join has a connection, which needs both directions. */
+    /* A node that wants to join has a connection, which needs both directions. */
     bool lost = sim.side[from] != sim.side[to] || sim.deaf[from][to] ||
                 (join && sim.deaf[to][from]) || draw(1000) < sim.loss;
     int copies = lost ? 0 : 1 + (!sim.calm && draw(50) == 0);

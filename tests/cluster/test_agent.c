@@ -611,7 +611,7 @@ LS_TEST(agent_passes_user_signals_on)
     JOBS_EXPECT_NONE();
 }
 
-/* Who saves may be asked by SIGUSR1, and says by its exit code when it could not; two signals of
+/* A worker that saves may be asked by SIGUSR1, and says by its exit code when it could not; two signals of
  * one moment are one request, a later one kills, and then nothing was saved. */
 LS_TEST(agent_tells_whether_workers_have_saved)
 {

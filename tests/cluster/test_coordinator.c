@@ -336,7 +336,7 @@ LS_TEST(coordinator_goes_on_without_a_node)
     town t;
 
     begin(&t, (ls_coordinator_args){.rules = {.restarts = 1}}, 3, 2);
-    report(&t, 0, 0, 5); /* who sees its connections end does not know why */
+    report(&t, 0, 0, 5); /* a worker whose connections end does not know why */
     LS_CHECK_EQ(t.ears[2].revokes, 1);
     lose(&t, 1);
     report(&t, 0, 1, 5);
@@ -382,7 +382,7 @@ static void take_over_after(town *t, ls_coordinator_args how, const ls_view_past
     ls_coordinator_resume(t->p, past, "it is lost", LS_NS_PER_S, t->now);
     lose(t, 0);
     LS_CHECK_EQ(t->ears[1].revokes, 1);
-    ls_coordinator_send_missed(t->p, 2); /* who came later hears it, too */
+    ls_coordinator_send_missed(t->p, 2); /* a node that came later hears it, too */
     LS_CHECK_EQ(t->ears[2].revokes, 2);
 }
 
@@ -430,8 +430,8 @@ LS_TEST(coordinator_that_takes_over_knows_whether_the_first_rank_lives)
     }
 }
 
-/* A spare of ranks that have a model together has seen no view, and does not know that there was
- * one: who comes back knows. */
+/* A spare beside ranks that hold one model between them has seen no view, and does not know that
+ * there was one: the nodes that come back know. */
 LS_TEST(coordinator_of_a_spare_takes_a_job_over)
 {
     town t;
@@ -877,7 +877,7 @@ LS_TEST(coordinator_keeps_its_rules_in_any_order)
             act(&t, lives, &n, dice, &step);
             live_on(&t, lives, n, &step);
         }
-        /* Who waits is answered: after everybody alive has come, there is a view. */
+        /* Every worker that waits is answered: after everybody alive has come, there is a view. */
         for (int i = 0; i < n && !t.stopped; i++)
             for (int k = 0; k < lives[i].workers && lives[i].here; k++)
                 if ((lives[i].called || t.ears[i].called) && lives[i].worker[k] != OVER &&

@@ -161,8 +161,8 @@ LS_TEST(election_of_a_minority_agrees_on_nothing)
     close_town(&t);
 }
 
-/* It finds out by itself, without a word of the others: who would listen to it later must not take
- * it for the coordinator. */
+/* It finds out by itself, without a word of the others: a node that listens to it later must not
+ * take it for the coordinator. */
 LS_TEST(election_coordinator_of_a_minority_calls_itself_so_no_more)
 {
     const int all[] = {0, 1, 2, 3, 4};
@@ -187,7 +187,7 @@ LS_TEST(election_coordinator_of_a_minority_calls_itself_so_no_more)
         LS_CHECK(ls_election_leader(t.election[0], &term) != t.endpoint[0].id);
         LS_CHECK(ls_election_leader(t.election[1], &term) != t.endpoint[1].id);
     }
-    LS_CHECK_EQ(term, before); /* who asks in vain raises nothing */
+    LS_CHECK_EQ(term, before); /* a node that asks in vain raises nothing */
     LS_CHECK_EQ(ls_election_agree(t.election[0], &t.endpoint[0].id, 1, 1, ls_time_now_ns()), 0);
     close_town(&t);
 }

@@ -291,7 +291,7 @@ LS_TEST_SECONDS(run_lease_is_had_by_one_job, 180)
     LS_CHECK_FAILS(ls_run_lease_commit(&first, 30, ls_test_soon()), LS_EBUSY,
                    "step 30 of generation 7 is not saved: a newer one writes run \"demo-1\"");
 
-    /* Given back, it is the next one's; who had it cannot write any more. */
+    /* Given back, it is the next one's; the job that had it cannot write any more. */
     char id[LS_RUN_LEASE_ID];
     snprintf(id, sizeof id, "%s", ls_run_lease_id(o.t));
     second.id = id;

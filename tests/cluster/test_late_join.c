@@ -198,7 +198,7 @@ LS_TEST(door_lets_newcomers_in_and_survives_who_goes)
     LS_CHECK(strstr(f[1].text, "the job goes on without this node: it is not like the others"));
     LS_CHECK_STR(f[1].heard, "hello");
     LS_CHECK(!f[1].dropped);
-    p.over = true; /* who was never needed goes home */
+    p.over = true; /* a node that was never needed goes home */
     LS_CHECK_OK(ls_rendezvous_end(r, 0, &code));
     LS_CHECK_EQ(code, 0);
     reap(third);

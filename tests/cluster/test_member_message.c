@@ -82,7 +82,8 @@ LS_TEST(word_of_a_view_travels)
     ls_str_release(&bytes);
 }
 
-/* Who has the names gets numbers only; who has others than the coordinator thinks says so. */
+/* A node that has the names gets numbers only; one that has others than the coordinator thinks
+ * says so. */
 LS_TEST(word_of_a_view_tells_only_names_that_are_new)
 {
     ls_roster roster, learned;
@@ -257,7 +258,7 @@ LS_TEST(heartbeat_grows_with_how_late_signs_are)
     for (int i = 0; i < 200; i++) /* that is forgotten */
         ls_heartbeat_heard(&p, every, now += every);
     LS_CHECK(ls_heartbeat_is_dead(&p, dead, now + dead + 1));
-    ls_heartbeat_forgive(&p, LS_NS_PER_S); /* who listens was away */
+    ls_heartbeat_forgive(&p, LS_NS_PER_S); /* the listener was away */
     LS_CHECK(!ls_heartbeat_is_dead(&p, dead, now + dead + 1));
     LS_CHECK_EQ(ls_heartbeat_silent(&p, now + 2 * LS_NS_PER_S), LS_NS_PER_S);
 }

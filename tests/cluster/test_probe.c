@@ -1,4 +1,4 @@
-/* test_probe.c -- "are you there?": who answers whom; and what follows from the answers. */
+/* test_probe.c -- "are you there?": which node answers which; and what follows from the answers. */
 #include "harness.h"
 #include <string.h>
 #include <sys/socket.h>

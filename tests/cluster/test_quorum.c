@@ -1,4 +1,4 @@
-/* test_quorum.c -- who follows a coordinator that is lost: cuts and crashes by hand, and thousands
+/* test_quorum.c -- which node follows a coordinator that is lost: cuts and crashes by hand, and thousands
  * of random ones (quorum_sim.h). */
 #include "harness.h"
 #include <string.h>

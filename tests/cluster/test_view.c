@@ -174,7 +174,7 @@ LS_TEST(view_stops_at_too_few_ranks)
     ls_view_release(&v);
 }
 
-/* --- ranks that have a model together --------------------------------------------------------- */
+/* --- ranks that hold one model between them --------------------------------------------------- */
 
 static void report_part(ls_view *v, int worker, int part)
 {
@@ -216,7 +216,7 @@ LS_TEST(view_keeps_a_rank_of_each_part)
     ls_view_release(&v);
 }
 
-/* Ranks that share sequences have whole states: who has come farthest is in. */
+/* Ranks that share sequences have whole states: those that have come farthest are in. */
 LS_TEST(view_keeps_who_has_come_farthest)
 {
     ls_view_plan plan;

@@ -7,10 +7,10 @@
 #include "comm/exec.h"
 #include "harness.h"
 
-/* --- a post coordinator process
- * ------------------------------------------------------------------------------ All ranks live in
- * one thread. A send and its receive meet at some poll, in an order that a seed decides; either may
- * have been posted first. */
+/* --- a transport in one thread ------------------------------------------------------------------
+ *
+ * All ranks live in one thread. A send and its receive meet at some poll, in an order that a seed
+ * decides; either may have been posted first. */
 
 enum { RANKS = 7, POSTS = 4096 };
 

@@ -58,8 +58,8 @@ static void take_part(ls_world *w, int rank)
         char name[64];
         snprintf(name, sizeof name, "rank %d (", s->victim);
         LS_CHECK_FAILS(st, st, name);
-        /* Whoever speaks, on the victim's node or on another: where it is. Nobody but its own node
-         * can say that of a rank that is stopped, and it is alone there. */
+        /* Whichever rank reports, on the victim's node or on another, says where it is. Only its
+         * own node can say that of a rank that is stopped, and it is alone there. */
         if (s->fault == NEVER)
             LS_CHECK_FAILS(st, st, "it has not been in a collective for");
         if (s->fault == ELSEWHERE)

@@ -499,7 +499,7 @@ LS_TEST(between_works_with_delays)
     run_world(&(world){.nodes = "001", .transport = "tcp", .wrap = "delay=2ms", .run = all_right});
 }
 
-/* The operation, and who is waited for. */
+/* The operation, and the rank that is waited for. */
 static void misses(rank *r)
 {
     int32_t x[64] = {0};

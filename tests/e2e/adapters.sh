@@ -1,5 +1,5 @@
 #!/bin/sh
-# adapters.sh -- adapters (lora.rank) and weights that stay as they are (train.freeze) where ranks have a model together (mesh.tp, mesh.ep, mesh.pp):
+# adapters.sh -- adapters (lora.rank) and weights that stay as they are (train.freeze) where ranks hold one model between them (mesh.tp, mesh.ep, mesh.pp):
 # losses of one process within 1e-4, with mesh.pp the same bits, checkpoints from mesh to mesh, adapters out of such a run, and what cannot be.
 # shellcheck source=tests/lib.sh
 . "$LINESHAFT_ROOT/tests/lib.sh"

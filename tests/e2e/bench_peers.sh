@@ -1,5 +1,5 @@
 #!/bin/sh
-# bench_peers.sh -- bench comm --peer: who is there is compiled, run in turn with us and shown with ratios; who is not is said. Peers are pretended.
+# bench_peers.sh -- bench comm --peer: a peer that is there is compiled, run in turn with us and shown with ratios; one that is missing is named. Peers are pretended.
 # shellcheck source=tests/lib.sh
 . "$LINESHAFT_ROOT/tests/lib.sh"
 mkdir bin

@@ -1,5 +1,5 @@
 #!/bin/sh
-# ckpt_tensor.sh -- checkpoints of ranks that have a model together (mesh.tp, mesh.ep, pipelines of teams) or divide it in groups: each writes
+# ckpt_tensor.sh -- checkpoints of ranks that hold one model between them (mesh.tp, mesh.ep, pipelines of tp groups) or divide it in groups: each writes
 # and reads about as much as the others, what is stored is what the first rank would have collected, any mesh goes on with it, and
 # what kills, fails and flips leaves behind is whole.
 # shellcheck source=tests/lib.sh
@@ -77,7 +77,7 @@ for kind in param adam.m adam.v; do # columns of the second rank
         fail "no box of columns: $(grep c_attn.weight two/checkpoints/step-0000000004.json)"
 done
 each 1.2 run.yaml zero -n 4 --set mesh.tp=2 --set mesh.zero=3
-each 1.6 run.yaml lines -n 4 --set mesh.tp=2 --set mesh.pp=2 # posts have whole layers
+each 1.6 run.yaml lines -n 4 --set mesh.tp=2 --set mesh.pp=2 # stages have whole layers
 each 1.2 shared.yaml shared -n 4 --set mesh.tp=4
 each 1.2 experts.yaml experts -n 4 --set mesh.ep=2
 each 1.2 run.yaml groups -n 4 --set mesh.zero=3 --set mesh.shard=2 --set mesh.bucket=64KiB

@@ -1,6 +1,6 @@
 #!/bin/sh
 # context.sh -- ranks that share sequences (mesh.cp): losses of one process within 1e-4, both ways, with
-# ZeRO, several rings, documents, a long context, a checkpoint for any mesh and from any mesh, and what
+# ZeRO, several cp groups, documents, a long context, a checkpoint for any mesh and from any mesh, and what
 # cannot be.
 # shellcheck source=tests/lib.sh
 . "$LINESHAFT_ROOT/tests/lib.sh"
@@ -25,7 +25,7 @@ near() {
     [ ! -s err ] || fail "$1 says: $(cat err)"
 }
 
-# meshes: cp, rings, ZeRO, how keys come, how gradients are summed.
+# meshes: mesh.cp, number of cp groups, ZeRO, how keys come, how gradients are summed.
 for model in gpt2 llama qwen3; do
     run 0 "$LINESHAFT" train $model.yaml --json --set out=$model
     curve >alone

@@ -1,5 +1,5 @@
 #!/bin/sh
-# context_products.sh -- ranks that share sequences (mesh.cp) together with teams (mesh.tp), pipelines (mesh.pp), ZeRO and experts: losses of one
+# context_products.sh -- ranks that share sequences (mesh.cp) together with tp groups (mesh.tp), pipelines (mesh.pp), ZeRO and experts: losses of one
 # process within 1e-4, checkpoints from and to any mesh, the same bits on the same mesh, steps that are not finite, refusals.
 # shellcheck source=tests/lib.sh
 . "$LINESHAFT_ROOT/tests/lib.sh"

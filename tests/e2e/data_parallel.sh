@@ -196,7 +196,7 @@ run 0 "$LINESHAFT" lab --nodes 2 -- "$LINESHAFT" train run.yaml --json -n 2 --se
 cp hsdp/events.jsonl out
 same "two hosts that divide inside"
 [ "$(field start ranks) $(field start shard)" = "4 2" ] || fail "not two groups of two"
-# Squeezed between hosts: it is said, and a run that was stopped goes on to the same weights.
+# Compressed between hosts: the run reports it, and a run that was stopped goes on to the same weights.
 for part in 8,straight 5,parts 8,parts; do
     run 0 "$LINESHAFT" lab --nodes 2 -- "$LINESHAFT" train run.yaml --json -n 2 --set train.reduce=fast --set exchange.compress=int8 \
         --set "train.steps=${part%,*}" --set "out=squeezed-${part#*,}"

@@ -38,7 +38,7 @@ for model in mixtral olmoe; do
     *)
         meshes="2,2,batch.leaf=1 2,4,device.threads=1 2,8,mesh.pp=2,mesh.zero=1
             2,4,mesh.tp=2 1,4,mesh.tp=2,mesh.cp=2,train.recompute=full"
-        ;; # with mesh.tp its norms go over the heads of all ranks of a team
+        ;; # with mesh.tp its norms go over the heads of all ranks of a tp group
     esac
     for mesh in $meshes; do
         ep=${mesh%%,*} ranks=${mesh#*,} sets=$(echo "${mesh#*,*,}" | sed 's/^/--set /;s/,/ --set /g') ranks=${ranks%%,*}

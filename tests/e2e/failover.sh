@@ -81,7 +81,7 @@ SET="--set train.steps=120 --set heal.dead=4 --set heal.grow_wait=0 --set heal.g
 go cut 3 3 12:down:0 =2:none:0
 grep -q 'this node has lost more than half of the nodes' cut.err0 || fail "$(cat cut.err0)"
 
-# Four machines that have two pipelines together: a pipeline is left, and a machine that waits; when the successor dies it takes its
+# Four machines with two pipelines: a pipeline is left, and a machine that waits; when the successor dies it takes its
 # place, and what nobody has any more comes from disk.
 SET="--set train.steps=120 --set heal.dead=30 --set mesh.pp=2 --set checkpoint.every=5"
 lab lines 4 4 12:host:0 =2:none:0 40:host:heir =2:none:0 || fail "lines: $(cat lines.drive lines.err)"

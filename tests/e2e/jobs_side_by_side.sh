@@ -1,6 +1,6 @@
 #!/bin/sh
 # jobs_side_by_side.sh -- several jobs on one machine: none disturbs another, a folder has one writer, what a killed job has left is in
-# nobody's way, a port that is taken is said, and nothing is killed that is not the job's own.
+# nobody's way, a port that is taken is named, and nothing is killed that is not the job's own.
 # shellcheck source=tests/lib.sh
 . "$LINESHAFT_ROOT/tests/lib.sh"
 small_run

@@ -73,7 +73,7 @@ run 0 "$LINESHAFT" train run.yaml --json -n 2 --set local.steps=1 --set local.mo
 python3 -c "import sys; a, b = map(float, sys.argv[1:]); sys.exit(abs(a - b) > 0.05 * a)" "$sum" "$(field summary val_loss)" ||
     fail "agreeing in each step: validation loss $(field summary val_loss), all-reduce $sum"
 
-# Other numbers of replicas go on too; who is new says what it begins with.
+# Other numbers of replicas go on too; a new one says what it begins with.
 run 0 "$LINESHAFT" train run.yaml --json -n 4 --set train.steps=30 --set out=one0
 [ "$(field start first_step)" = 24 ] || fail "4 replicas do not go on where 3 stopped"
 says 'replica 3 has no state of its own at step 24'

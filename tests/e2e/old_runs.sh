@@ -4,7 +4,7 @@
 #
 # old_runs.tar.gz, with the run files, was made by 0.1.0 in an empty folder, in which a text of 120 lines was:
 #   lineshaft train dp.yaml -n 3                              replicas that divide AdamW's moments
-#   lineshaft train pipe.yaml                                 a pipeline of teams, zero-bubble
+#   lineshaft train pipe.yaml                                 a pipeline of tp groups, zero-bubble
 #   lineshaft lab --nodes 2 -- lineshaft train owed.yaml      int8 between hosts: gradients that are owed
 #   lineshaft train base.yaml && lineshaft export runs/base hf && lineshaft train lora.yaml && rm -r hf runs/base base.yaml
 #   tar -czf old_runs.tar.gz -- *.yaml text.txt runs

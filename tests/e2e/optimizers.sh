@@ -73,7 +73,7 @@ for kind in lamb muon lion sgd; do
     [ "$(field summary weights_hash)" = "$hash" ] || fail "$kind in bf16: other weights on 3 ranks"
 done
 
-# What goes element by element goes everywhere: stages, offloaded moments, servers, adapters, teams that divide a tensor, experts.
+# What goes element by element goes everywhere: stages, offloaded moments, servers, adapters, tp groups that divide a tensor, experts.
 for kind in lion sgd; do
     set -- --set train.optimizer=$kind --set "train.lr=$(rate_of $kind)"
     hash=$(field summary weights_hash $kind/events.jsonl)

@@ -23,7 +23,7 @@ told() {
     sed -n 's/.*"event":"eval","step":\([0-9]*\),"val_loss":\([^,]*\),.*/eval \1 \2/p' out
     field summary weights_hash
 }
-# near A B SHARE WHAT: two numbers differ by so much at most.
+# near A B SHARE WHAT: two numbers differ by this share at most.
 near() {
     python3 -c "import sys; a, b, d = map(float, sys.argv[1:]); sys.exit(not abs(a - b) <= d * abs(b))" "$1" "$2" "$3" ||
         fail "$4: $1 beside $2"
@@ -46,7 +46,7 @@ done <both
 near "$(field summary val_loss)" "$sum" 1e-4 "validation beside all-reduce"
 run 0 "$LINESHAFT" ckpt verify one
 
-# Neither who serves nor how rows travel changes a bit, only the bytes.
+# Neither which ranks serve nor how rows are sent changes a bit, only the bytes.
 for set in "--set ps.servers=1" "--set ps.servers=2 --set ps.sparse=false" "--set ps.sparse=false"; do
     # shellcheck disable=SC2086 # words are what is wanted
     run 0 "$LINESHAFT" train run.yaml --json -n 3 $set --set "out=x$set"
@@ -132,7 +132,7 @@ for bound in 0 -1; do
     grep -q '^lineshaft: error: rank 1 was killed by signal 9' err || fail "not said who: $(cat err)"
 done
 
-# One that is not finite: who saw it speaks, or the step counts for nothing.
+# A step that is not finite: the rank that saw it reports it, or the step counts for nothing.
 run 7 env LINESHAFT_FAULT=train.nonfinite@3 "$LINESHAFT" train run.yaml -n 2 --set out=nan
 says 'holds NaN'
 for bound in 0 1; do

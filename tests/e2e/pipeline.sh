@@ -102,7 +102,7 @@ for pp in 1 2 3; do
         --set train.steps=5 --set out=skip$pp
     field summary weights_hash >skip$pp.hash
 done
-for pp in 2 3; do # 3: lines divide weights
+for pp in 2 3; do # 3: pipelines divide weights
     grep -q 'holds NaN' nan1.err && cmp -s nan1.err nan$pp.err || fail "other words: $(cat nan1.err nan$pp.err)"
     cmp -s skip1.hash skip$pp.hash || fail "other weights after a skipped step"
 done

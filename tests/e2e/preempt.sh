@@ -56,7 +56,7 @@ goes_on() {
 run 0 "$LINESHAFT" train run.yaml --json --set out=alone
 hash=$(field summary weights_hash)
 
-# Enough time, in a step: saved. By SIGTERM and SIGUSR1, alone and by ranks. Twice at once is once: who signals a group does so.
+# Enough time, in a step: saved. By SIGTERM and SIGUSR1, alone and by ranks. Twice at once is once: a signal to a process group does so.
 go 130 term step:7 TERM+TERM --set checkpoint.grace=30
 grep -q 'is saved in' term.err || fail "$(cat term.err)"
 goes_on term any 1

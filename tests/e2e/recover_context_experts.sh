@@ -1,7 +1,7 @@
 #!/bin/sh
-# recover_context_experts.sh -- ranks that share sequences (mesh.cp) or divide experts (mesh.ep) die, also of teams and pipelines, and those of a mesh that was chosen (mesh: auto):
+# recover_context_experts.sh -- ranks that share sequences (mesh.cp) or divide experts (mesh.ep) die, also with tp groups and pipelines, and on a mesh that was chosen (mesh: auto):
 # from memory where somebody has it, else from disk; for good: as many ranks as belong together. The bits are those of the same mesh
-# undisturbed; on fewer ranks of rings or experts losses are near.
+# undisturbed; with fewer cp or ep groups losses are near.
 . "$LINESHAFT_ROOT/tests/lib.sh"
 small_run
 sed -i 's/steps: 40/steps: 28/' run.yaml
@@ -23,7 +23,7 @@ hash=$(field summary weights_hash)
 go 0 chosen 3 12:KILL:1,20:KILL:0 --set mesh=auto
 same chosen
 [ "$(incident chosen source) $(incident chosen ranks) $(incident chosen redone) $(incident chosen generation)" = "memory 3 0 3" ] ||
-    fail "chosen: $(grep incident chosen.jsonl)" # a replica, or a buddy where the mesh divides
+    fail "chosen: $(grep incident chosen.jsonl)" # a replica, or the copy at a peer where the mesh divides
 [ "$(grep -c '"event":"mesh"' chosen.jsonl)" = 1 ] || fail "chosen: the choice is told more than once"
 go 0 piped 4 12:KILL:2 --set mesh=auto --set mesh.pp=2 --set mesh.zero=0
 same piped
@@ -51,7 +51,7 @@ healed divided memory buddy 4
 go 0 last 4 12:KILL:0+1+3 --set mesh.cp=2
 same last
 healed last memory replica 4
-# For good: a ring less, and one rank that waits; it takes the place of the next that dies.
+# For good: a cp group less, and one rank that waits; it takes the place of the next that dies.
 go 0 fewer 4 8:KILL:3,18:KILL:0 --set mesh.cp=2 --set heal.restarts=0
 near fewer
 healed fewer memory replica 2
@@ -59,7 +59,7 @@ healed fewer memory replica 2
 go 137 end 2 12:KILL:1 --set mesh.cp=2 --set heal.restarts=0
 grep -q '1 of the 2 ranks that have a model together .*share sequences' end.err || fail "end: $(cat end.err)"
 
-# Rings of teams: another place of the ring has the same part. Teams that divide moments keep copies; a rank and its buddy at once: disk.
+# Cp groups of tp groups: another rank of the cp group has the same part. Tp groups that divide moments keep copies; a rank and its peer at once: disk.
 for mesh in "square mesh.cp=2 mesh.tp=2 replica" "teams mesh.tp=2 mesh.zero=1 buddy"; do
     # shellcheck disable=SC2086 # words are what is wanted
     set -- $mesh
@@ -80,12 +80,12 @@ LINESHAFT_DRILL="rank=1,at=recover.transfer,do=kill" go 0 meets 4 12:KILL:0 --se
 same meets
 healed meets memory buddy 4
 [ "$(incident meets generation)" = 3 ] || fail "meets: $(grep incident meets.jsonl)"
-# For good: a ring of teams less, and three ranks that wait.
+# For good: a cp group of tp groups less, and three ranks that wait.
 go 0 eight 8 8:KILL:5 --set mesh.cp=2 --set mesh.tp=2 --set heal.restarts=0
 near eight
 healed eight memory replica 4
 
-# Experts come from who has the same ones; where nobody has, from disk.
+# Experts come from a rank that has the same ones; where none has, from disk.
 sed -i 's/^model:.*/model: {family: mixtral, layers: 2, width: 32, heads: 2, context: 32, mlp: 32, experts: 4, experts_used: 2}/' run.yaml
 run 0 "$LINESHAFT" train run.yaml --json -n 4 --set mesh.ep=2 --set out=experts
 losses >want

@@ -1,8 +1,8 @@
-"""recover_hosts.py OUT PLAN...: read what a run tells (OUT.fifo, kept in OUT.jsonl), and do what the plan says, one entry after the
-other: WHEN:WHAT:WHO. WHEN is a step, or =N: as soon as the run has so many ranks; until then it is slowed down, because it must not
+"""recover_hosts.py OUT PLAN...: read what a run reports (OUT.fifo, kept in OUT.jsonl), and do what the plan says, one entry after the
+other: WHEN:WHAT:WHO. WHEN is a step, or =N: as soon as the run has N ranks; until then it is slowed down, because it must not
 end before. WHAT: kill a rank, a host's coordinator, destroy a host, its link down or up, let it come, wait until it is gone, stop all of its processes or let them
-go on (cont), or none; drop or pass what host A sends to B (A-B); lose so many percent of all packets (loss); reset a connection of ranks every
-so many seconds (storm). WHO is a number, or heir: the host that has taken over. How long it took from a loss to the next step is told on the standard error."""
+go on (cont), or none; drop or pass what host A sends to B (A-B); lose this percentage of all packets (loss); reset a connection of ranks
+at this interval, in seconds (storm). WHO is a number, or heir: the host that has taken over. How long it took from a loss to the next step goes to standard error."""
 import fcntl, glob, json, os, random, re, signal, subprocess, sys, threading, time
 
 out, *plan = sys.argv[1:]

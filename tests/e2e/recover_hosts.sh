@@ -87,8 +87,8 @@ SET="--set train.steps=120 --set heal.dead=4 --set heal.grow_wait=0 --set heal.g
 go cut 2 2 1 8:down:1 =1:up:1 =2:none:0
 is kind joined ranks 2
 
-# A pipeline over four hosts, a rank on each. One is destroyed: of the two lines one goes on, and who is left of the other waits; with
-# a newcomer it makes a line again. Once more without a newcomer: who waits ends well with the others.
+# A pipeline over four hosts, a rank on each. One is destroyed: of the two pipelines one goes on, and the rank that is left of the
+# other waits; with a newcomer it makes a pipeline again. Once more without a newcomer: the rank that waits ends well with the others.
 SET="$plain --set mesh.pp=2"
 go stages 5 4 1 8:host:3 =2:come:4 =4:none:0
 is kind joined ranks 4 source memory redone 0

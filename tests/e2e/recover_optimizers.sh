@@ -1,5 +1,5 @@
 #!/bin/sh
-# recover_optimizers.sh -- LAMB and Muon need all ranks in the middle of an update: who dies before, in or behind one is replaced from memory all the
+# recover_optimizers.sh -- LAMB and Muon need all ranks in the middle of an update: a rank that dies before, in or behind one is replaced from memory all the
 # same, and no step is lost (mesh.zero: 1, heal.buddies).
 . "$LINESHAFT_ROOT/tests/lib.sh"
 small_run

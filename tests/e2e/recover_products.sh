@@ -28,7 +28,7 @@ back() {
 }
 
 plain 1
-# Lines keep copies for each other: a rank of each stage, also at once; a rank with its buddy; without copies.
+# Pipelines keep copies for each other: a rank of each stage, also at once; a rank with its peer; without copies.
 go 0 copies 4 12:KILL:2,20:KILL:0+3 --set mesh.pp=2 --set mesh.zero=3 --set heal.buddies=on
 same copies
 healed copies memory buddy 4
@@ -42,10 +42,10 @@ go 0 twice 4 saved:KILL:0+1 --set mesh.pp=2 --set mesh.zero=2
 [ "$(field summary weights_hash twice.jsonl)" = "$hash" ] || fail "twice: other weights"
 healed twice checkpoint disk 4
 back lines 4 --set mesh.pp=2 --set mesh.zero=3 --set heal.buddies=off
-# Teams do not.
+# Tp groups do not.
 plain 4 --set mesh.tp=2
 back teams 4 --set mesh.tp=2 --set mesh.zero=2
-# For good: a team less, which has the moments that two had.
+# For good: a tp group less; one has the moments that two had.
 go 0 fewer 4 saved:CONT:0,15:KILL:1 --set mesh.tp=2 --set mesh.zero=3 --set heal.restarts=0
 healed fewer checkpoint disk 2
 sed -i 's/^model:.*/model: {family: mixtral, layers: 2, width: 32, heads: 2, context: 32, mlp: 32, experts: 4, experts_used: 2}/' run.yaml

@@ -1,5 +1,5 @@
 #!/bin/sh
-# recover_tensor_pipeline.sh -- ranks that have a model together die (mesh.pp, mesh.tp): from a replica's memory where there is one, else from disk, in
+# recover_tensor_pipeline.sh -- ranks that hold one model between them die (mesh.pp, mesh.tp): from a replica's memory where there is one, else from disk, in
 # the processes that live; for good: a model less, or the end with a sentence. Losses and weights are those of the undisturbed run.
 . "$LINESHAFT_ROOT/tests/lib.sh"
 small_run
@@ -12,7 +12,7 @@ healed() {
     [ "$(incident "$1" source) $(incident "$1" from) $(incident "$1" ranks)" = "$2 $3 $4" ] || fail "$1: $(grep incident "$1.jsonl")"
 }
 
-# Two lines: a stage from the other line's; then the first rank, which has the run folder.
+# Two pipelines: a stage from the other's; then the first rank, which has the run folder.
 go 0 lines 4 12:KILL:2,20:KILL:0 --set mesh.pp=2
 same lines
 healed lines memory replica 4
@@ -21,7 +21,7 @@ grep -q 'rank 2 was killed by signal 9 .*started again; 4 ranks go on after step
     fail "lines: $(cat lines.err)"
 grep -q 'read\|resum' lines.err && fail "lines: something was read again: $(cat lines.err)"
 run 0 "$LINESHAFT" ckpt verify lines
-# One line: nobody else has the stage. And moments that lines divide, without copies.
+# One pipeline: no other rank has the stage. And moments that pipelines divide, without copies.
 for mesh in "one 2 mesh.zero=0 auto" "divided 4 mesh.zero=1 off"; do
     # shellcheck disable=SC2086 # words are what is wanted
     set -- $mesh
@@ -31,7 +31,7 @@ for mesh in "one 2 mesh.zero=0 auto" "divided 4 mesh.zero=1 off"; do
     healed "$1" checkpoint disk "$2"
     [ $(($(incident "$1" step) + $(incident "$1" redone))) -ge 15 ] || fail "$1: $(grep incident "$1.jsonl")"
 done
-# With copies another line has them: a rank of each stage; and a rank with its buddy.
+# With copies another pipeline has them: a rank of each stage; and a rank with its peer.
 go 0 copies 4 12:KILL:1,20:KILL:0+3 --set mesh.pp=2 --set mesh.zero=1 --set heal.buddies=on
 same copies
 healed copies memory buddy 4
@@ -66,7 +66,7 @@ go 137 end 2 12:KILL:1 --set mesh.pp=2 --set heal.restarts=0
 grep -q '1 of the 2 ranks that have a model together' end.err || fail "end: $(cat end.err)"
 grep -q 'error: rank 1 was killed by signal 9' end.err || fail "end: $(cat end.err)"
 
-# Teams: the bits of the same mesh, undisturbed; shrunk or from disk too, as far as the mesh is the same.
+# Tp groups: the bits of the same mesh, undisturbed; shrunk or from disk too, as far as the mesh is the same.
 run 0 "$LINESHAFT" train run.yaml --json -n 4 --set mesh.tp=2 --set out=teams
 losses >want
 hash=$(field summary weights_hash)

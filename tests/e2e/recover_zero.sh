@@ -1,6 +1,6 @@
 #!/bin/sh
-# recover_zero.sh -- ranks that have parts of the state die (mesh.zero), and their buddies have what they had: no step is lost, nothing is
-# read; owner and buddy at once: the newest checkpoint, and it is said what that costs.
+# recover_zero.sh -- ranks that have parts of the state die (mesh.zero), and their peers have copies: no step is lost, nothing is
+# read; owner and peer at once: the newest checkpoint, and a warning says what that costs.
 . "$LINESHAFT_ROOT/tests/lib.sh"
 small_run
 sed -i 's/steps: 40/steps: 28/' run.yaml
@@ -52,7 +52,7 @@ done
 go 0 apart 4 12:KILL:1+3 --set mesh.zero=1
 same apart
 healed apart 4
-# Owner and buddy: from the checkpoint. Without buddies: likewise.
+# Owner and peer: from the checkpoint. Without copies: likewise.
 go 0 both 4 saved:KILL:1+2 --set mesh.zero=1
 [ "$(field summary weights_hash both.jsonl)" = "$hash" ] || fail "both: other weights"
 [ "$(incident both source) $(incident both ranks)" = "checkpoint 4" ] || fail "both: $(grep incident both.jsonl)"

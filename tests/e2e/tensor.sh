@@ -1,6 +1,6 @@
 #!/bin/sh
-# tensor.sh -- ranks that have one model together (mesh.tp): losses of one process within 1e-4, with
-# and without divided rows, several teams, a checkpoint for any mesh and from any mesh, and what
+# tensor.sh -- ranks that hold one model between them (mesh.tp): losses of one process within 1e-4, with
+# and without divided rows, several tp groups, a checkpoint for any mesh and from any mesh, and what
 # cannot be.
 # shellcheck source=tests/lib.sh
 . "$LINESHAFT_ROOT/tests/lib.sh"
@@ -26,7 +26,7 @@ near() {
     [ ! -s err ] || fail "$1 says: $(cat err)"
 }
 
-# meshes: tp, teams, divided rows.
+# meshes: mesh.tp, number of tp groups, divided rows.
 for model in gpt2 qwen3 mixtral; do
     run 0 "$LINESHAFT" train $model.yaml --json --set out=$model
     curve >alone
@@ -48,7 +48,7 @@ for model in gpt2 qwen3 mixtral; do
 done
 # mesh.tp starts its ranks by itself, and in ordered mode the same mesh gives the same bits.
 same_bits gpt2.yaml --set mesh.tp=2 --set train.reduce=ordered --set train.steps=6
-# With two ranks in a team and calls of one leaf neither more teams nor ZeRO change them.
+# With two ranks in a tp group and calls of one leaf neither more groups nor ZeRO change them.
 for sets in mesh.dp=1 'mesh.dp=2 mesh.zero=3' 'mesh.dp=3 mesh.zero=1'; do
     # shellcheck disable=SC2046,SC2086 # words are what is wanted
     run 0 "$LINESHAFT" train gpt2.yaml --json --set mesh.tp=2 --set batch.group=1 --set train.reduce=ordered --set train.steps=6 \
@@ -78,7 +78,7 @@ curve | tail -n 1 >>parts
 alike "moved from mesh to mesh: it" 31 alone parts
 run 0 "$LINESHAFT" ckpt verify moved
 
-# A rank of a team is killed, and nobody heals: the run ends, and goes on from the newest checkpoint when it is started again.
+# A rank of a tp group is killed, and none is replaced: the run ends, and goes on from the newest checkpoint when it is started again.
 cat >kill.py <<'PY'
 """Kill rank 1 when a checkpoint is told."""
 import json, os, signal, subprocess, sys

@@ -1,5 +1,5 @@
 #!/bin/sh
-# tensor_products.sh -- pipelines of teams (mesh.pp with mesh.tp) and teams whose equals divide their part (mesh.zero): losses of one
+# tensor_products.sh -- pipelines of tp groups (mesh.pp with mesh.tp) and tp groups whose replicas divide their part (mesh.zero): losses of one
 # process within 1e-4, bits of any mesh.dp and mesh.zero, checkpoints from and to any mesh, samples, steps that are not finite, refusals.
 # shellcheck source=tests/lib.sh
 . "$LINESHAFT_ROOT/tests/lib.sh"
@@ -21,7 +21,7 @@ near() { alike "$1" 13 alone "$2"; }
 run 0 "$LINESHAFT" train run.yaml --json --set out=one
 curve >alone
 
-# A pipeline of teams, several of them, with what lines divide: pp, tp, ranks, zero, divided rows.
+# A pipeline of tp groups, several of them, with what pipelines divide: pp, tp, ranks, zero, divided rows.
 for mesh in 2,2,4,0,true 2,2,8,1,false 1,2,4,3,true 1,2,4,2,false; do
     # shellcheck disable=SC2046 # words are what is wanted
     set -- $(echo "$mesh" | tr , ' ')
@@ -40,7 +40,7 @@ for out in once again; do
 done
 cmp -s once.hash again.hash || fail "two ordered runs on one mesh differ"
 
-# Ordered: how many teams there are, and what of their part they divide, changes no bit.
+# Ordered: how many tp groups there are, and what of their part they divide, changes no bit.
 for mesh in 2,0,world 4,0,world 4,1,world 4,2,world 4,3,world 8,3,2; do
     # shellcheck disable=SC2046 # words are what is wanted
     set -- $(echo "$mesh" | tr , ' ')

@@ -24,7 +24,7 @@ run 2 "$LINESHAFT" train run.yaml --set train.steps=4 --set train.warmup=5 --set
 says 'warm-up must end before the run does'
 
 # --- Ctrl-C of a run that began with --fresh: the same words would begin anew ---
-# stopped STARTS ARG...: at the third step or later, once events.jsonl has so many starts.
+# stopped STARTS ARG...: at the third step or later, once events.jsonl has STARTS starts.
 began() {
     grep -c '"event":"start"' halt/events.jsonl 2>/dev/null | grep -qx "$1" && tail -n 1 halt/events.jsonl | grep -q '"event":"step","step":[1-9][0-9]*[0-9,]'
 }

@@ -1,5 +1,5 @@
-/* fuzz_messages.c -- any bytes as words between agents, to a coordinator of three nodes: whatever comes
- * is refused or taken, views stay whole, and nothing is told to who is gone.
+/* fuzz_messages.c -- any bytes as messages between agents, to a coordinator of three nodes: whatever
+ * comes is refused or taken, views stay whole, and nothing is sent to a node that is gone.
  *
  * Input: node, length, and that many bytes, again and again; a length of 0 loses the node. */
 #include <stdlib.h>

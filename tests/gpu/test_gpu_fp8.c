@@ -112,7 +112,7 @@ LS_TEST_SECONDS(gpu_fp8_products_equal_reference, 60)
     ls_gpu_close(&g);
 }
 
-/* Whoever makes a tensor leaves its largest magnitude: the same that a pass over it would find. */
+/* The row that makes a tensor leaves its largest magnitude: what a pass over it would find. */
 LS_TEST_SECONDS(gpu_fp8_rows_leave_their_largest, 60)
 {
     enum { M = 48, C = 160, F = 96 };

@@ -47,7 +47,7 @@ static int64_t check_rank(const ls_calls *c, int64_t group)
     return c->own;
 }
 
-/* Ranks of a ring make as many calls, of as many leaves each, of the same sequences. */
+/* Ranks of a cp group make equally many calls, of equally many leaves, of the same sequences. */
 LS_TEST(calls_of_a_cp_are_made_together)
 {
     for (int64_t leaves = 1; leaves <= 17; leaves++)

@@ -208,8 +208,8 @@ LS_TEST(portion_writes_every_element_once)
     }
 }
 
-/* What is read in a plane is what its ranks have, copies included, each element once, or by each
- * twin. */
+/* What is read in a mesh slice is what its ranks have, copies included: each element once, or by
+ * each replica. */
 LS_TEST(portion_reads_what_a_slice_has)
 {
     for (size_t c = 0; c < LS_COUNT(meshes); c++) {
@@ -224,7 +224,7 @@ LS_TEST(portion_reads_what_a_slice_has)
             int mp_group = parted ? m->tp : m->tp * m->ep;
             int64_t all = 0, part = 0;
             memset(seen, 0, (size_t)whole.flat);
-            for (int r = 0; r < m->ranks; r += mp_group) { /* the plane of place 0 */
+            for (int r = 0; r < m->ranks; r += mp_group) { /* the slice of place 0 */
                 rank one;
                 open_rank(&one, m, &run, r);
                 all += count_elements(&one, &whole, kind, false, seen);

@@ -19,7 +19,7 @@ static ls_run run_of(int ep)
     return run;
 }
 
-/* How often each element is updated by equals with this far rank; returns how many are. */
+/* Count how often these replicas update each element; returns how many elements are updated. */
 static int64_t count(const ls_model *model, ls_mesh replicas, uint8_t *times)
 {
     int n = ls_expert_zero_parts(model, &replicas, replicas.rank, NULL);

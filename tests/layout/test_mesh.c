@@ -26,7 +26,7 @@ LS_TEST(mesh_gives_every_leaf_to_one_rank_in_nearly_equal_runs)
     LS_CHECK_EQ(ls_mesh_leaves(NULL, 12, 0).count, 12);
 }
 
-/* Of a ring all ranks have as many pieces, side by side, and together the ring's leaves. */
+/* The ranks of a cp group have equally many pieces, side by side, and together the group's leaves. */
 LS_TEST(mesh_gives_a_cp_pieces_of_the_same_leaves)
 {
     for (int cp = 2; cp <= 4; cp++)
@@ -65,7 +65,7 @@ LS_TEST(mesh_of_all_axes_keeps_close_what_meets_often)
         LS_CHECK_EQ(ls_mesh_cp(&pp_rank), 2);
         for (int i = 0; i < 2; i++)
             LS_CHECK_EQ(ls_mesh_cp_peer(&world, rank, i), rank - 2 * c + 2 * i);
-        /* 3 leaves: two for the first ring, in pieces, on every post */
+        /* 3 leaves: two for the first cp group, in pieces, on every stage */
         ls_ordered_run own = ls_mesh_leaves(&mp_groups, 6, mp_groups.rank);
         ls_ordered_run cp_group = ls_mesh_cp_leaves(&mp_groups, mp_groups.rank, own);
         LS_CHECK_EQ(own.count, d == 0 ? 2 : 1);
@@ -506,7 +506,7 @@ LS_TEST(mesh_divides_experts_among_ranks_that_share_the_batch)
     LS_CHECK(mp_groups.ranks == 6 && mp_groups.rank == 3 && mp_groups.ep == 2);
     LS_CHECK(replicas.ranks == 3 && replicas.rank == 1 && ls_mesh_whole(&replicas));
     LS_CHECK(ls_mesh_tp_groups(&m) == 6 && ls_mesh_leaves(&m, 12, 3).first == 6);
-    run.mesh.cp = 3; /* rings of 0 1 2 and 3 4 5; experts of 0 1, 2 3, 4 5 */
+    run.mesh.cp = 3; /* cp groups 0 1 2 and 3 4 5; experts of 0 1, 2 3, 4 5 */
     LS_CHECK_FAILS(ls_mesh_init(&m, &run, 9, 0), LS_EUSAGE,
                    "mesh.ep is 2, but the run has 9 data-parallel ranks");
     LS_CHECK_STR(ls_err_last()->hint, "Give -n 6 or -n 12, or another mesh.ep.");
@@ -517,8 +517,8 @@ LS_TEST(mesh_divides_experts_among_ranks_that_share_the_batch)
     ls_runfile_release(&run);
 }
 
-/* Whoever divides experts stands side by side, in one post and at one place; equals have the same
- * post, place and experts, and together with these everything is there once. */
+/* Ranks that divide experts are neighbours of one stage and place; replicas have the same stage,
+ * place and experts, and together with these everything is there once. */
 LS_TEST(mesh_of_replicas_has_one_of_each_part)
 {
     enum { RANKS = 24 };

@@ -1,4 +1,4 @@
-/* test_replicas.c -- which rank has which part, and who holds a copy of it. */
+/* test_replicas.c -- which rank has which part, and which rank holds a copy of it. */
 #include "harness.h"
 #include "layout/replicas.h"
 #include "model/tiny.h"

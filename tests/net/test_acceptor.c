@@ -73,7 +73,7 @@ static bool enter(ls_acceptor *gate, const ls_sock_address *at, const uint8_t *k
     return *in_out >= 0;
 }
 
-/* Serve the gate for so long, and longer when it has not refused so many by then. */
+/* Serve the acceptor for this long, and longer when it has refused fewer than this by then. */
 static void drain(ls_acceptor *gate, int64_t ms, uint64_t refused)
 {
     int64_t until = ls_time_now_ns() + ms * LS_NS_PER_MS, limit = ls_test_soon();

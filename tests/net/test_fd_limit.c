@@ -24,7 +24,7 @@ LS_TEST(room_that_cannot_be_made_is_said)
     const struct rlimit low = {.rlim_cur = 100, .rlim_max = 100};
 
     LS_CHECK_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
-    if (geteuid() == 0 && setuid(65534) != 0) /* who may do everything may raise it */
+    if (geteuid() == 0 && setuid(65534) != 0) /* root may raise it */
         ls_test_skip("cannot stop to be root");
     LS_CHECK_FAILS(ls_fd_limit_make(1000, "1000 nodes"), LS_EUSAGE, "1000 nodes need 10");
     LS_CHECK(strstr(ls_err_last()->text, "this process may have 100"));

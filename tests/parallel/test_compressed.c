@@ -1,5 +1,5 @@
 /* test_compressed.c -- compressed sums between nodes: nothing is lost, all ranks have the same bits,
- * debts can be taken up by the same mesh exactly and by another one in sum, and the bytes are those
+ * residuals can be taken up by the same mesh exactly and by another one in sum, and the bytes are those
  * of the formula. */
 #include <math.h>
 #include <sys/stat.h>
@@ -195,8 +195,7 @@ LS_TEST_SECONDS(narrow_sums_lose_nothing_and_are_the_same_on_all, 120)
         ls_world_run(shapes[i], NULL, totals);
 }
 
-/* --- debts --------------------------------------------------------------------------------------
- */
+/* --- residuals ---------------------------------------------------------------------------------- */
 
 /* A step after taking up what was collected has the bits of one that went straight on. */
 static void resumes(ls_world *w, ls_comm *comm)
@@ -239,7 +238,7 @@ LS_TEST_SECONDS(narrow_feedbacks_are_taken_up_exactly, 60)
     ls_world_run("2+2", NULL, resumes);
 }
 
-/* Debts of any origin, settled and dealt, come back as the same sum. */
+/* Residuals of any origin, collected and dealt out, come back as the same sum. */
 static void settles(ls_world *w, ls_comm *comm)
 {
     (void)w;

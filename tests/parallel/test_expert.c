@@ -1,4 +1,4 @@
-/* test_expert.c -- experts that are divided among ranks, or among teams, against the same model on
+/* test_expert.c -- experts that are divided among ranks, or among tp groups, against the same model on
  * one: losses, gradients of every tensor, memory, bytes on the wire. */
 #include "base/mem.h"
 #include "comm/node/ranks.h"
@@ -108,8 +108,8 @@ typedef struct variant {
     const char *name;
     void (*change)(ls_run *run);
     const char *world;
-    int counts[4]; /* sequences of each rank or team, a call for each of them */
-    int tp;        /* ranks of a team; 0: 1 */
+    int counts[4]; /* sequences of each rank or tp group, a call for each of them */
+    int tp;        /* ranks of a tp group; 0: 1 */
     bool sp;
 } variant;
 
@@ -136,9 +136,9 @@ static struct {
     ls_recompute recompute;
 } now;
 
-/* Who a rank meets: its team, and who has other experts. */
+/* The groups of a rank: its tp group, and the ranks with other experts. */
 typedef struct small_worlds {
-    ls_comm *comms[2]; /* owned, where there are teams */
+    ls_comm *comms[2]; /* owned, where there are tp groups */
     ls_mp_group *tensor, *ep_group;
 } small_worlds;
 
@@ -366,7 +366,7 @@ LS_TEST_SECONDS(expert_ranks_agree_with_one, 120)
 LS_TEST_SECONDS(expert_ranks_that_recompute_agree_with_one, 60)
 {
     static const ls_recompute levels[] = {LS_RECOMPUTE_SELECTIVE, LS_RECOMPUTE_FULL};
-    static const int which[] = {2, 6, 8}; /* with an idle rank, four, and teams */
+    static const int which[] = {2, 6, 8}; /* with an idle rank, four, and tp groups */
 
     for (int i = 0; i < 6; i++) {
         now.v = &variants[which[i / 2]];

@@ -156,7 +156,7 @@ static void three(ls_run *run)
 typedef struct variant {
     const char *name;
     void (*change)(ls_run *run);
-    const char *worlds[4]; /* as many ranks have the model together */
+    const char *worlds[4]; /* as many ranks hold one model between them */
 } variant;
 
 static const variant variants[] = {

@@ -519,7 +519,7 @@ static void lose_one(const char *shape, int victim, bool lives, int64_t stalenes
 LS_TEST_SECONDS(ps_names_a_worker_that_was_killed, 60)
 {
     lose_one("3", 1, false, 0);  /* a server */
-    lose_one("3", 2, false, 0);  /* who does not serve */
+    lose_one("3", 2, false, 0);  /* a rank that does not serve */
     lose_one("2", 0, false, -1); /* nobody waits for its steps */
     lose_one("1+1", 1, false, 2);
 }

@@ -1,5 +1,5 @@
 /* test_reshard.c -- parts of one mesh become those of another: every element once, and only what
- * changes its place travels. And who is whose buddy. */
+ * changes its place is sent. And which rank holds the copy of which. */
 #include "base/mem.h"
 #include "comm/node/ranks.h"
 #include "comm/worlds.h"
@@ -8,7 +8,7 @@
 
 enum { TRAINED = 11 * LS_NORM_BLOCK + 700 };
 
-/* How it was cut, who has each seat now, and how it is to be cut. */
+/* How it was cut, which rank has each seat now, and how it is to be cut. */
 static const struct {
     const char *world;
     ls_reshard_cut from;

@@ -146,7 +146,7 @@ LS_TEST(memory_of_a_checkpoint_is_shared_by_its_writers)
                             zero == 3 && mesh.rank == 0);
             }
             LS_CHECK_EQ(sum, state);
-            /* who does not see the folder leaves it to the first */
+            /* a rank that does not see the folder leaves it to the first */
             mesh.rank = 0;
             mesh.blind = true;
             LS_CHECK_EQ(ls_memory_parts_bytes(&run, &model, &mesh, &mesh), 0);

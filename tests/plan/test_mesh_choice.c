@@ -91,7 +91,7 @@ LS_TEST(choice_goes_through_all_meshes_and_takes_the_plain_one)
     LS_CHECK_OK(ls_mesh_choice_make(&run, &facts, &c));
     check_rows(&run, &c);
     /* zero 0 to 3; tp 1 2 4; pp 1 2 4 as far as they divide; four schedules of a pipeline; cp as
-     * far as ranks are left: 3 + 8 + 4 without teams, 2 + 4 with two, 1 with four. No experts.
+     * far as ranks are left: 3 + 8 + 4 without tp groups, 2 + 4 with two, 1 with four. No experts.
      * Where every part of the model is there once (4 of pp=4, 4 of tp=2 pp=2, tp=4) ZeRO has
      * nothing to divide. */
     LS_CHECK_EQ(c.count, 4 * (11 + 2) + 4 + 4 + 1);
@@ -138,7 +138,7 @@ LS_TEST(choice_follows_the_memory)
     ls_runfile_release(&run);
 }
 
-/* Two machines with a slow link: teams stay inside, and a pipeline beats sums of gradients. */
+/* Two machines with a slow link: tp groups stay inside, and a pipeline beats sums of gradients. */
 LS_TEST(choice_follows_the_links)
 {
     ls_mesh_choice_facts facts = facts_of(4, 2, 100000);
@@ -156,8 +156,8 @@ LS_TEST(choice_follows_the_links)
     ls_runfile_release(&run);
 }
 
-/* Lines that divide gradients and weights of their stages exchange in every micro-batch: what that
- * costs follows the links and the number of micro-batches, and makes those slower who wait. */
+/* Pipelines that divide gradients and weights of their stages exchange in every micro-batch: what
+ * that costs follows the links and the number of micro-batches, and slows down the ranks that wait. */
 LS_TEST(choice_knows_what_pipelines_exchange)
 {
     static const char *const schedules[] = {"gpipe", "1f1b", "interleaved", "zero-bubble"};
@@ -210,7 +210,7 @@ static void load_model(ls_run *run, const char *model, const char *batch, const 
                  .text = text, .len = (size_t)n, .no_environment = true, .no_files = true}));
 }
 
-/* One long sequence: who does not share it has nothing to do. */
+/* One long sequence: a rank that does not share it has nothing to do. */
 LS_TEST(choice_shares_a_long_sequence)
 {
     ls_mesh_choice_facts facts = facts_of(4, 4, 100000);
@@ -305,7 +305,7 @@ LS_TEST(choice_is_taken_over)
     LS_CHECK(find(&c, "dp=4 zero=1")->bytes > plain);
     LS_CHECK_EQ(find(&c, "dp=4")->bytes, whole);
     LS_CHECK(find(&c, "dp=2 zero=1 tp=2")->bytes > mp_groups);
-    LS_CHECK(!find(&c, "dp=1 tp=2 cp=2")->why[0]); /* who dies in it is replaced, too */
+    LS_CHECK(!find(&c, "dp=1 tp=2 cp=2")->why[0]); /* a rank that dies in it is replaced, too */
     ls_mesh_choice_release(&c);
     ls_runfile_release(&run);
 }
@@ -321,7 +321,7 @@ LS_TEST(choice_keeps_what_is_set)
     check_rows(&run, &c);
     for (int i = 0; i < c.can; i++)
         LS_CHECK(strstr(c.rows[i].mesh, "pp=2 interleaved"));
-    LS_CHECK_EQ(c.can, 4); /* zero 0 to 3; no teams in ordered mode */
+    LS_CHECK_EQ(c.can, 4); /* zero 0 to 3; no tp groups in ordered mode */
     check_why(&c, "dp=1 tp=3 pp=2 interleaved", "");
     ls_mesh_choice_apply(&c, 0, &run);
     LS_CHECK_EQ(run.mesh.chunks, 2);

@@ -1189,7 +1189,7 @@ LS_TEST_SECONDS(hybrid_replicas_hold_what_the_ledger_predicts, 120)
 /* --- what is kept for another ------------------------------------------------------------------
  */
 
-/* One moment of the ward: its own, and what lies here of it. */
+/* One moment of the rank whose copy lies here: its own, and the copy. */
 static void check_kept(rank *r, int moment, const ls_mesh_part *parts, int n)
 {
     const float *own = r->step->state_memory[moment];

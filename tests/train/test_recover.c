@@ -27,7 +27,7 @@ typedef struct word {
     char hash[40];
 } word;
 
-/* Who tells of a step after which somebody is killed waits until that is done. */
+/* A rank that reports a step after which one is killed waits until that is done. */
 typedef struct teller {
     int out, ack;
     const int64_t *at; /* two such steps */
@@ -277,7 +277,7 @@ static void play(story *s)
     }
 }
 
-/* The same run in one process. Not in this one: who forks has no threads. */
+/* The same run in one process. Not in this one: a process that forks has no threads. */
 static void undisturbed(story *s)
 {
     int fds[2], status;
@@ -430,7 +430,7 @@ static void go_without_losses(const char *fault, story s)
     LS_CHECK(fabs(s.losses - plain.losses) == 0);
 }
 
-/* --- ranks that have a model together --------------------------------------------------------- */
+/* --- ranks that hold one model between them --------------------------------------------------- */
 
 LS_TEST(recover_takes_a_stage_from_its_replica)
 {
@@ -442,7 +442,7 @@ LS_TEST(recover_takes_a_stage_from_its_replica)
                     .victim = {2, 0}});
 }
 
-/* One line: nobody else has the stage. */
+/* One pipeline: no other rank has the stage. */
 LS_TEST(recover_loads_a_stage_that_nobody_has)
 {
     compare((story){.workers = 2,
@@ -454,7 +454,7 @@ LS_TEST(recover_loads_a_stage_that_nobody_has)
                     .victim = {1}});
 }
 
-/* Lines that divide moments keep them for each other. */
+/* Pipelines that divide moments keep copies for each other. */
 LS_TEST(recover_takes_moments_that_pipelines_divide_from_buddies)
 {
     compare((story){.workers = 4,
@@ -530,7 +530,7 @@ LS_TEST(recover_loads_weights_that_fewer_pipelines_divide)
                     .victim = {3}});
 }
 
-/* What teams divide has no copies. */
+/* What tp groups divide has no copies. */
 LS_TEST(recover_loads_weights_that_mp_groups_divide)
 {
     compare_same_part((story){.workers = 4,
@@ -569,7 +569,7 @@ LS_TEST(recover_loads_gradients_of_experts_that_ranks_divide)
                               .victim = {3}});
 }
 
-/* With other lines they are divided otherwise. */
+/* Another number of pipelines divides them otherwise. */
 LS_TEST(recover_loads_moments_that_fewer_pipelines_divide)
 {
     compare((story){.workers = 4,
@@ -583,7 +583,7 @@ LS_TEST(recover_loads_moments_that_fewer_pipelines_divide)
                     .victim = {3}});
 }
 
-/* Teams that divide the moments of a part keep them for each other, bucket by bucket. */
+/* Tp groups that divide the moments of a part keep copies for each other, bucket by bucket. */
 LS_TEST(recover_takes_moments_that_mp_groups_divide_from_buddies)
 {
     compare_same_part((story){.workers = 4,
@@ -760,7 +760,7 @@ LS_TEST(recover_makes_the_update_of_a_cp_of_mp_groups_that_was_not_heard)
                       (story){.workers = 4, .unit = 4, .set = "mesh.cp=2", .more = "mesh.tp=2"});
 }
 
-/* Experts that are divided by the ranks of rings. */
+/* Experts that the ranks of cp groups divide. */
 LS_TEST(recover_takes_experts_from_another_cp)
 {
     compare_same_part((story){.workers = 4,

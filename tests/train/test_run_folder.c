@@ -1,4 +1,4 @@
-/* test_run_folder.c -- a lock that is let go of, kept, and taken from who stands still. */
+/* test_run_folder.c -- a lock that is let go of, kept, and taken from a process that stands still. */
 #include "harness.h"
 #include <signal.h>
 #include <string.h>

@@ -397,7 +397,7 @@ static void ask_differently(ls_ranks *r)
     coll.out = (char *)memory + 50000;
     memset(memory, 0x11, 100000);
     ls_status st = ls_shm_coll_run(r->direct, &coll, SOON);
-    /* Who has no part in a piece whose length is in dispute may be done before it is found. */
+    /* A rank without a part in a piece whose length is in dispute may be done before it is found. */
     if (st == LS_OK && strstr(c->says[1], "piece"))
         while (!ls_shm_segment_aborted(r->segment))
             usleep(1000);

@@ -493,7 +493,7 @@ LS_TEST(tcp_names_who_did_not_come)
     world_release(&w);
 }
 
-/* Closing is an error only for who still wants something. */
+/* Closing is an error only for a rank that still wants something. */
 static void close_early(world *w, int rank, ls_transport *transport)
 {
     ls_message message = {.peer = 1 - rank, .tag = 1, .data = w, .bytes = 8}, *one[] = {&message};
@@ -628,7 +628,7 @@ LS_TEST(tcp_large_worlds_are_joined_by_neighbours)
     enum { RANKS = 300 };
     int far[RANKS], at = 0, n = 1;
 
-    /* Who hears of rank 0, hop by hop: everybody, in a few hops. */
+    /* Which ranks hear of rank 0, hop by hop: all, in a few hops. */
     for (int i = 0; i < RANKS; i++)
         far[i] = -1;
     int queue[RANKS] = {0};

@@ -3,7 +3,7 @@
 #include "comm/transport/tcp_flaps.h"
 #include "harness.h"
 
-/* Breaks every so many seconds, for so long; how often that was told. */
+/* Breaks at this distance, for this long; returns how often that was reported. */
 static int told(ls_tcp_flaps *flaps, int64_t *now, double every_s, double for_s)
 {
     int n = 0;

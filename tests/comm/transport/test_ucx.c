@@ -251,7 +251,7 @@ static void every_size(rank *r)
     int64_t sent, received;
 
     LS_CHECK(out && in);
-    for (int late = 0; late < RANKS; late++) /* who posts its receive late */
+    for (int late = 0; late < RANKS; late++) /* posts its receive late */
         for (size_t i = 0; i < LS_COUNT(sizes); i++) {
             uint64_t tag = (uint64_t)late << 60 | (i + 1);
             ls_message m[2] = {{.peer = r->other, .tag = tag, .data = out, .bytes = sizes[i]},
