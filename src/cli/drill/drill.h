@@ -22,14 +22,14 @@ enum {
 typedef enum ls_drill_kind {
     LS_DRILL_PLAN,      /* the plan strikes in a rank */
     LS_DRILL_RANDOM,    /* SIGKILL to a random rank at a random instant */
-    LS_DRILL_AGENT,     /* SIGKILL to the holder of the ranks */
+    LS_DRILL_AGENT,     /* SIGKILL to the agent of the ranks */
     LS_DRILL_TERM,      /* SIGTERM to it: asked to stop, then started again */
     LS_DRILL_PAUSE,     /* SIGSTOP to a random rank, SIGCONT a second later */
     LS_DRILL_OBJECT,    /* stopped; one bit of an object of the newest checkpoint is flipped */
     LS_DRILL_MANIFEST,  /* stopped; one bit of the newest manifest is flipped */
     LS_DRILL_UNPLUGGED, /* two hosts: the network of the second one goes down */
     LS_DRILL_BETWEEN,   /* two hosts: the plan strikes what a rank sends */
-    LS_DRILL_HOST       /* three hosts: SIGKILL to the holder of the ranks of the first one */
+    LS_DRILL_HOST       /* three hosts: SIGKILL to the agent of the first one */
 } ls_drill_kind;
 
 typedef struct ls_drill_row {

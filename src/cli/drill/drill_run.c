@@ -207,7 +207,7 @@ static _Noreturn void unplug(int64_t pid)
     _exit(0);
 }
 
-/* The process that holds a rank: agent, supervisor, rank. 0: not known. */
+/* The agent of a rank: the grandparent, above the supervisor. 0: not known. */
 static pid_t agent_of(int64_t rank_pid)
 {
     long long pid = rank_pid;

@@ -1,6 +1,12 @@
 /* late_join.c -- the connections of a job that heals: nodes that come later, nodes that go away.
- * heartbeat_watch.c finds the nodes that are silent. What follows from these is decided by the
- * caller's hooks (recover_cluster.h). */
+ * heartbeat_watch.c finds the nodes that are silent. The caller's hooks (recover_cluster.h) decide
+ * what follows.
+ *
+ *     a node comes      admit(): HOLD, hooks->joins -> it waits as a spare, or is refused
+ *     it is needed      call(): LIST, VIEW          -> it starts its ranks
+ *     it is sent away   expel(): LEAVE
+ *     it is lost        lose(): on the host hooks->lost; on a node that lost its host hooks->orphaned
+ *     the job is over   dismiss(): a node without a part in it need not be waited for */
 #include "cluster/join/rendezvous_impl.h"
 
 #include <sys/timerfd.h>

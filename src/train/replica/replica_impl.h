@@ -87,7 +87,7 @@ enum { LS_REPLICA_AT_A_TIME = LS_MESH_BUCKETS }; /* messages each way */
 
 struct ls_replica_send {
     ls_comm *comm; /* borrowed: the ranks that divide */
-    int to, from;  /* of these: this rank's replica peer, and the owner of its copy */
+    int to, from;  /* of these: this rank's holder, and the owner of its copy */
     bool sends;    /* false: another shard group has the same parts */
     bool separate; /* the copy has memory of its own; false: it lies in the step's arrays */
     bool weights;  /* weights are divided too (ZeRO 3) */

@@ -202,8 +202,8 @@ typedef struct ls_event_summary {
     int64_t pushes, push_bytes; /* sync: ps: of the first rank, and what it sent to others for them,
                                  * for pulls and as a server; 0: none */
     int64_t ahead;              /* steps that its server saw a rank ahead of another, at most */
-    int64_t buddy_bytes;        /* that the first rank sent to its replica peer since ranks
-                                 * were last lost; 0: it has none */
+    int64_t buddy_bytes;        /* that the first rank sent to its holder since ranks were last
+                                 * lost; 0: it has none */
     const char *weights_hash;
     const char *best; /* path of the best checkpoint; NULL: none is kept */
     int64_t best_step;

@@ -4,6 +4,10 @@
  * answers "in progress", and this file asks again until it is done, the deadline has passed or the
  * host communicator has broken. A communicator that was aborted is used no more.
  *
+ *     trainer   call: in progress   asks ... asks ... done   call: does not return ...  fails
+ *     `use`     held                held     held            held, held, held, held
+ *     thread               polls         polls      a rank died: waits 1 s for `use`, aborts
+ *
  * Two threads call: the trainer, and the thread of device_comm.c, which polls and aborts. `use`
  * keeps them apart. The trainer holds it during a call, not while it waits between two questions. A
  * call that does not return (a full queue of a device that waits for a dead rank) is what abort is
