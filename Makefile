@@ -161,7 +161,7 @@ endif
 VERSIONED := $(shell grep -rlw LS_VERSION src tests --include='*.c')
 $(foreach folder,$(sort $(B) $(H)),$(patsubst src/%,$(folder)/%.o,$(basename $(filter src/%,$(VERSIONED))))): VERSION
 $(patsubst %.c,$(B)/%.o,$(filter tests/%,$(VERSIONED))): VERSION
-# A missing library is said by name, before the first compiler error.
+# A missing library is named, before the first compiler error.
 $(sort $(LIB_OBJ) $(call all_of,$(H))) $(MAIN_OBJ) $(TEST_OBJ) $(CONFORMANCE_OBJ): | libraries
 -include $(shell find $(sort $(B) $(H)) -name '*.d' 2>/dev/null)
 
