@@ -202,13 +202,13 @@ int64_t ls_session_share_of_card(const ls_session *s)
     return least;
 }
 
-/* Why gradients of this run cannot go by collectives of device memory; NULL: they can. */
+/* Why the exchanges of this run cannot go by collectives of device memory; NULL: they can. */
 static const char *only_host(const ls_session *s)
 {
     const ls_run *run = s->run;
 
-    if (!ls_mesh_whole(&s->mesh))
-        return "ranks that divide a model (mesh.tp, mesh.ep, mesh.pp) exchange through the host";
+    if (ls_mesh_pp(&s->mesh) > 1)
+        return "stages of a pipeline (mesh.pp) exchange through the host";
     if (s->mesh.zero > 1)
         return "with mesh.zero 2 and 3 gradients go through the host";
     if (ls_mesh_shard_groups(&s->mesh) > 1)
