@@ -220,6 +220,27 @@ static const char *only_host(const ls_session *s)
     return NULL;
 }
 
+/* "dp, tp": the axes whose ranks exchange in a step. */
+static void name_axes(const ls_session *s, char text_out[LS_SESSION_AXES])
+{
+    const struct {
+        const char *name;
+        int ranks;
+    } axes[] = {
+        {"dp", s->mesh.ranks / ls_mesh_mp(&s->mesh) / ls_mesh_cp(&s->mesh) / ls_mesh_pp(&s->mesh)},
+        {"tp", ls_mesh_tp(&s->mesh)},
+        {"cp", ls_mesh_cp(&s->mesh)},
+        {"ep", ls_mesh_ep(&s->mesh)},
+        {"pp", ls_mesh_pp(&s->mesh)}};
+
+    text_out[0] = '\0';
+    for (size_t i = 0; i < LS_COUNT(axes); i++)
+        if (axes[i].ranks > 1) {
+            size_t n = strlen(text_out);
+            snprintf(text_out + n, LS_SESSION_AXES - n, "%s%s", n > 0 ? ", " : "", axes[i].name);
+        }
+}
+
 ls_status ls_session_choose_collectives(ls_session *s)
 {
     const ls_option *wish = ls_option_find("exchange.device");
@@ -231,6 +252,7 @@ ls_status ls_session_choose_collectives(ls_session *s)
     if (!s->discrete || s->mesh.ranks < 2 || s->mesh.independent ||
         s->run->exchange.device == LS_EXCHANGE_HOST)
         return LS_OK;
+    name_axes(s, s->gpu.axes);
     if (why && s->run->exchange.device == LS_EXCHANGE_NCCL) {
         ls_fail(LS_EUSAGE, "exchange.device cannot be nccl: %s", why);
         ls_err_hint("Set exchange.device: host, or auto.");
