@@ -18,7 +18,12 @@ OURS = {"one": ["train.reduce=fast"],
         "host": ["train.reduce=fast", "exchange.device=host"],
         "nccl": ["train.reduce=fast", "exchange.device=nccl"],
         "ordered": ["train.reduce=ordered", "exchange.device=nccl"],
-        "zero1": ["train.reduce=fast", "exchange.device=nccl", "mesh.zero=1"]}
+        "zero1": ["train.reduce=fast", "exchange.device=nccl", "mesh.zero=1"],
+        "tp": ["train.reduce=fast", "exchange.device=nccl", "mesh.tp={ranks}", "mesh.sp=false"],
+        "sp": ["train.reduce=fast", "exchange.device=nccl", "mesh.tp={ranks}"],
+        "tphost": ["train.reduce=fast", "exchange.device=host", "mesh.tp={ranks}", "mesh.sp=false"],
+        "cp": ["train.reduce=fast", "exchange.device=nccl", "mesh.cp={ranks}"]}
+PEERS = {"ddp": "ddp", "fsdp": "fsdp", "megatron": "tp"}  # and the mode of ranks_torch.py
 
 
 def run_ours(side, ranks, folder, log):
@@ -26,7 +31,7 @@ def run_ours(side, ranks, folder, log):
     command = [gpu.PROGRAM, "train", os.path.join(rounds.HERE, "gpu/gpt2.yaml"), "--json", "--fresh"]
     command += ["-n", str(ranks)] if ranks > 1 else []
     for s in [*OURS[side], f"out={os.path.join(folder, 'run')}", f"train.steps={gpu.WARM + STEPS}"]:
-        command += ["--set", s]
+        command += ["--set", s.replace("{ranks}", str(ranks))]
     ms = []
     for line in gpu.lines_of(command, {}, folder, log, LIMIT):
         event = json.loads(line)
@@ -39,7 +44,7 @@ def run_ours(side, ranks, folder, log):
 
 def run_torch(side, ranks, folder, log):
     script = os.path.abspath(os.path.join(gpu.PEERS, "ranks_torch.py"))
-    command = [gpu.PYTHON, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), script, "--mode", side, "--model", "gpt2",
+    command = [gpu.PYTHON, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), script, "--mode", PEERS[side], "--model", "gpt2",
                "--batch", "64", "--seq", "1024", "--steps", str(STEPS)]
     env = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1", "TORCHINDUCTOR_CACHE_DIR": os.path.join(folder, "inductor")}
     for line in gpu.lines_of(command, env, folder, log, LIMIT):
@@ -55,7 +60,10 @@ def run(side, ranks, folder):
 
 
 def main():
-    sides = sys.argv[1:] or [*OURS, "ddp"]
+    sides = sys.argv[1:] or ["one", "host", "nccl", "ordered", "zero1", "ddp"]
+    for s in sides:
+        if s not in OURS and s not in PEERS:
+            sys.exit(f"there is no side {s}: {' '.join([*OURS, *PEERS])}")
     works = [(s, n) for n in RANKS for s in sides if s != "one"]
     works = ([("one", 1)] if "one" in sides else []) + works
     told = {w: [] for w in works}

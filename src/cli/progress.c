@@ -119,7 +119,7 @@ static void show_place(const ls_event_start *e)
         printf(", %d ranks on %d card%s", e->ranks, e->cards, e->cards == 1 ? "" : "s");
     printf("\n        %s kernels, %s sums%s\n", e->kernels, e->reduce, bits_of(e));
     if (e->collectives)
-        printf("        gradients %s: %s\n",
+        printf("        exchange of %s %s: %s\n", e->collectives_axes,
                strcmp(e->collectives, "nccl") == 0 ? "by NCCL" : "through the host's memory",
                e->collectives_why);
     if (e->pp > 1) {

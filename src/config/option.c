@@ -483,13 +483,13 @@ const ls_option ls_options[] = {
     FLOAT(exchange.topk, FREE, "0", 0, 0.5,
           "Share of the gradients that exchange.compress: topk sends: the largest of each 4096, at "
           "least one. 0: not chosen, which topk refuses."),
-    ENUM(
-        exchange.device, FREE, "host",
-        "How GPUs exchange gradients. nccl: from card to card by NVIDIA's library, version 2.18 or "
-        "later, for dense replicas with mesh.zero 0 and 1; host: through the host's memory; auto: "
-        "nccl where every rank has a card of its own, else host. In ordered mode the result is "
-        "the same.",
-        .names = {"auto", "nccl", "host"}),
+    ENUM(exchange.device, FREE, "host",
+         "How GPUs exchange gradients, and tensors inside of a pass (mesh.tp, mesh.cp, mesh.ep). "
+         "nccl: from card to card by NVIDIA's library, version 2.18 or later, with mesh.zero 0 and "
+         "1 "
+         "and without mesh.pp; host: through the host's memory; auto: nccl where every rank has a "
+         "card of its own, else host. In ordered mode gradients of replicas have the same sums.",
+         .names = {"auto", "nccl", "host"}),
 
     ENUM(sync, FIXED, "allreduce",
          "How replicas of the model agree. allreduce: they sum their gradients in every step. "

@@ -108,21 +108,27 @@ void ls_pass_ep_close(ls_pass *pass)
                             tables_bytes(pass));
 }
 
-/* Where the own rows begin, as the device has sorted them. */
-static void learn_first(const ls_pass *pass, const ls_pass_experts *b)
+static void wait_for_device(const ls_pass *pass)
 {
     ls_stream *stream = pass->args.stream;
 
-    if (!pass->discrete)
-        return;
-    ls_stream_copy_out(stream, b->host.first, b->first,
-                       (pass->args.model->shape.E + 1) * (int64_t)sizeof *b->first);
     if (ls_stream_sync(stream, ls_time_now_ns() + WAIT_S * LS_NS_PER_S) != LS_OK)
         ls_stream_fail(stream);
 }
 
+/* Where the own rows begin, as the device has sorted them. */
+static void learn_first(const ls_pass *pass, const ls_pass_experts *b)
+{
+    if (!pass->discrete)
+        return;
+    ls_stream_copy_out(pass->args.stream, b->host.first, b->first,
+                       (pass->args.model->shape.E + 1) * (int64_t)sizeof *b->first);
+    wait_for_device(pass);
+}
+
 /* Copy the tables to the device, for its rows. The copies have ended when the host writes the tables
- * again: rows are dealt out after every copy, and the host waits for that. */
+ * of this block again: in a call with tokens it waits in learn_first(), in one without at its
+ * beginning. */
 static void send_tables(const ls_pass *pass, const ls_pass_experts *b)
 {
     int64_t size = sizeof(int32_t), E = pass->args.model->shape.E;
@@ -308,6 +314,8 @@ void ls_pass_serve(ls_pass *pass, const ls_pass_call *call, bool backward)
         serve_down(pass, call);
         return;
     }
+    if (pass->discrete) /* the call before may still read the tables */
+        wait_for_device(pass);
     ls_pass_need(call, 0);
     for (int64_t l = begin; l < end; l++) {
         int32_t *first = pass->blocks[l].experts.host.first;

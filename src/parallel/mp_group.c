@@ -17,14 +17,16 @@
  * Gradients of what several ranks have are many small vectors, scattered over the model: as many as
  * fit are packed into one buffer, and one collective sums them.
  *
- * On a device with a memory of its own every move passes through the host's (staging.h): what is
- * started is copied out in the order of the stream, and exchanged when it is waited for, while the
- * device goes on with what was queued in between. */
+ * On a device with a memory of its own moves are collectives of device memory (mp_device.h), or every
+ * move passes through the host's memory (staging.h): what is started is copied out in the order of the
+ * stream, and exchanged when it is waited for, while the device goes on with what was queued in
+ * between. */
 #include "parallel/mp_group.h"
 
 #include "base/mem.h"
 #include "base/time.h"
 #include "parallel/blocking.h"
+#include "parallel/mp_device.h"
 #include "parallel/staging.h"
 
 /* A dead rank is noticed at once; this is for one that is alive and does not come. */
@@ -38,7 +40,9 @@ struct ls_mp_group {
     bool shifts[UNDER_WAY];                 /* the second is there too */
     int next;                               /* the number of the next one */
     float *packed;                          /* owned, PACKED of them */
-    ls_staging *staging; /* owned: where tensors lie on a device; NULL: ranks reach them */
+    ls_stream *stream;    /* of the device on which tensors lie; NULL: ranks reach them, and */
+    ls_staging *staging;  /* owned: they pass through the host, */
+    ls_mp_device *device; /* owned: or collectives take them; one of the two */
     ls_collectives_ask staged[PLACES]; /* by place: what is under way */
     int place;                         /* the next one's */
     bool packed_locked;
@@ -69,6 +73,12 @@ static bool overlaps(const ls_comm *comm)
     return false;
 }
 
+static void count_move(ls_mp_group *t, const ls_collectives_ask *ask)
+{
+    t->sent +=
+        ls_collectives_sent(ask->move, ls_comm_ranks(t->comm), ask->n * ls_dtype_bytes(ask->type));
+}
+
 /* The collective of a move; counts what it sends. */
 static ls_coll coll_of(ls_mp_group *t, const ls_collectives_ask *ask)
 {
@@ -81,7 +91,7 @@ static ls_coll coll_of(ls_mp_group *t, const ls_collectives_ask *ask)
     LS_BUG_IF(ask->move == LS_COLLECTIVES_SHIFT, "a shift as a collective");
     LS_BUG_IF(parts && ask->n % LS_COLLECTIVES_UNIT != 0, "a move of %lld elements",
               (long long)ask->n);
-    t->sent += ls_collectives_sent(ask->move, ranks, ask->n * ls_dtype_bytes(ask->type));
+    count_move(t, ask);
     return (ls_coll){.kind = kinds[ask->move],
                      .op = LS_COLL_SUM,
                      .type = ask->type,
@@ -111,7 +121,7 @@ static int start_shift(ls_mp_group *t, ls_stream *stream, const ls_collectives_a
         ls_stream_fail(stream);
         return -1;
     }
-    t->sent += ls_collectives_sent(ask->move, ranks, ask->n * ls_dtype_bytes(ask->type));
+    count_move(t, ask);
     t->shifts[number] = ls_comm_start(t->comm, &recv, &t->requests[number][1]) == LS_OK;
     if (!t->shifts[number])
         ls_stream_fail(stream);
@@ -190,9 +200,20 @@ static void bring_in(ls_mp_group *t, ls_stream *stream, int place)
                     ask->move == LS_COLLECTIVES_GATHER ? ls_comm_ranks(t->comm) * own : own);
 }
 
-ls_status ls_mp_group_stage(ls_mp_group *t, ls_stream *stream, int64_t bytes)
+/* Tensors lie on the device of this stream from now on. */
+static void leave_host(ls_mp_group *t, ls_stream *stream)
 {
     const int64_t packed = PACKED * (int64_t)sizeof *t->packed;
+
+    t->stream = stream;
+    t->packed_locked = ls_device_host_lock(ls_stream_device(stream), t->packed, packed,
+                                           "small sums of a model-parallel group") == LS_OK;
+    if (!t->packed_locked)
+        ls_err_clear(); /* copies of it are right, too */
+}
+
+ls_status ls_mp_group_stage(ls_mp_group *t, ls_stream *stream, int64_t bytes)
+{
     ls_status st = ls_staging_open(&t->staging, t->comm, stream, PLACES, bytes,
                                    "tensors on their way to other ranks");
 
@@ -200,23 +221,51 @@ ls_status ls_mp_group_stage(ls_mp_group *t, ls_stream *stream, int64_t bytes)
         return st;
     t->collectives.overlaps =
         false; /* one half of a product would wait for the copy of the other */
-    t->packed_locked = ls_device_host_lock(ls_stream_device(stream), t->packed, packed,
-                                           "small sums of a model-parallel group") == LS_OK;
-    if (!t->packed_locked)
-        ls_err_clear(); /* copies of it are right, too */
+    leave_host(t, stream);
+    return LS_OK;
+}
+
+ls_status ls_mp_group_by_device(ls_mp_group *t, const ls_mp_group_device *how)
+{
+    ls_status st = ls_mp_device_open(&t->device,
+                                     &(ls_mp_device_args){.comm = t->comm,
+                                                          .shared = t->shared,
+                                                          .stream = how->stream,
+                                                          .provider = how->provider,
+                                                          .axis = how->axis},
+                                     deadline());
+
+    if (st != LS_OK)
+        return st;
+    t->collectives.overlaps = how->halves;
+    leave_host(t, how->stream);
     return LS_OK;
 }
 
 void ls_mp_group_unstage(ls_mp_group *t)
 {
-    if (!t || !t->staging)
+    if (!t || !t->stream)
         return;
     if (t->packed_locked)
-        ls_device_host_unlock(ls_stream_device(ls_staging_stream(t->staging)), t->packed);
+        ls_device_host_unlock(ls_stream_device(t->stream), t->packed);
     ls_staging_close(t->staging);
+    ls_mp_device_close(t->device);
     t->staging = NULL;
+    t->device = NULL;
+    t->stream = NULL;
     t->packed_locked = false;
     t->collectives.overlaps = overlaps(t->comm);
+}
+
+int64_t ls_mp_group_device_bytes(void)
+{
+    return ls_mp_device_bytes();
+}
+
+void ls_mp_group_set_step(ls_mp_group *t, int64_t step)
+{
+    if (t && t->device)
+        ls_mp_device_set_step(t->device, step);
 }
 
 int64_t ls_mp_group_stage_bytes(int64_t bytes)
@@ -230,7 +279,9 @@ static void wait_number(void *context, ls_stream *stream, int number)
 {
     ls_mp_group *t = context;
 
-    if (t->staging && number >= 0)
+    if (t->device)
+        ls_mp_device_wait(t->device, stream, number);
+    else if (t->staging && number >= 0)
         bring_in(t, stream, number);
     else
         wait_for(t, stream, number);
@@ -239,6 +290,12 @@ static void wait_number(void *context, ls_stream *stream, int number)
 static void run(void *context, ls_stream *stream, const ls_collectives_ask *ask)
 {
     ls_mp_group *t = context;
+
+    if (t->device) {
+        count_move(t, ask);
+        ls_mp_device_run(t->device, stream, ask);
+        return;
+    }
     if (t->staging) {
         if (!ls_stream_failed(stream))
             bring_in(t, stream, take_out(t, ask));
@@ -259,6 +316,10 @@ static int start(void *context, ls_stream *stream, const ls_collectives_ask *ask
 
     if (ls_stream_failed(stream))
         return -1;
+    if (t->device) {
+        count_move(t, ask);
+        return ls_mp_device_start(t->device, stream, ask);
+    }
     if (t->staging)
         return take_out(t, ask);
     if (ask->move == LS_COLLECTIVES_SHIFT)
@@ -276,10 +337,19 @@ static int start(void *context, ls_stream *stream, const ls_collectives_ask *ask
     return -1;
 }
 
+static void count_deal(ls_mp_group *t, const ls_collectives_deal *deal)
+{
+    int64_t away = 0;
+
+    for (int i = 0; i < ls_comm_ranks(t->comm); i++)
+        if (i != ls_comm_rank(t->comm))
+            away += deal->sent ? deal->sent[i] : deal->n;
+    t->sent += away * ls_dtype_bytes(deal->type);
+}
+
 /* Where other ranks reach the memory. */
 static void deal_here(ls_mp_group *t, ls_stream *stream, const ls_collectives_deal *deal)
 {
-    int64_t away = 0;
     const ls_coll coll = {.kind = LS_COLL_ALL_TO_ALL,
                           .type = deal->type,
                           .count = deal->n,
@@ -288,10 +358,7 @@ static void deal_here(ls_mp_group *t, ls_stream *stream, const ls_collectives_de
                           .in_counts = deal->sent,
                           .out_counts = deal->received};
 
-    for (int i = 0; i < ls_comm_ranks(t->comm); i++)
-        if (i != ls_comm_rank(t->comm))
-            away += deal->sent ? deal->sent[i] : deal->n;
-    t->sent += away * ls_dtype_bytes(deal->type);
+    count_deal(t, deal);
     run_timed(t, stream, &coll);
 }
 
@@ -351,16 +418,20 @@ static void deal_out(void *context, ls_stream *stream, const ls_collectives_deal
 
     if (ls_stream_failed(stream))
         return;
-    (t->staging && !deal->host ? deal_staged : deal_here)(t, stream, deal);
+    if (!t->device || deal->host) {
+        (t->staging && !deal->host ? deal_staged : deal_here)(t, stream, deal);
+        return;
+    }
+    count_deal(t, deal);
+    ls_mp_device_deal(t->device, stream, deal);
 }
 
 static ls_status alloc(void *context, int64_t bytes, const char *what, void **memory_out)
 {
     ls_mp_group *t = context;
 
-    if (t->staging) /* moves reach any memory of the device */
-        return ls_device_alloc(ls_stream_device(ls_staging_stream(t->staging)), bytes, what,
-                               memory_out);
+    if (t->stream) /* moves reach any memory of the device */
+        return ls_device_alloc(ls_stream_device(t->stream), bytes, what, memory_out);
     t->allocated += bytes;
     return ls_comm_alloc(t->comm, bytes, what, memory_out);
 }
@@ -369,8 +440,8 @@ static void free_memory(void *context, void *memory)
 {
     ls_mp_group *t = context;
 
-    if (t->staging)
-        ls_device_free(ls_stream_device(ls_staging_stream(t->staging)), memory);
+    if (t->stream)
+        ls_device_free(ls_stream_device(t->stream), memory);
     else
         ls_comm_free(t->comm, memory);
 }
@@ -510,12 +581,12 @@ static void copy_plain(void *context, int64_t first, int64_t n, float *packed, b
     float *x = p->x + first;
     int64_t bytes = n * (int64_t)sizeof *x;
 
-    if (!p->group->staging)
+    if (!p->group->stream)
         memcpy(back ? x : packed, back ? packed : x, (size_t)bytes);
     else if (back)
-        ls_stream_copy_in(ls_staging_stream(p->group->staging), x, packed, bytes);
+        ls_stream_copy_in(p->group->stream, x, packed, bytes);
     else
-        ls_stream_copy_out(ls_staging_stream(p->group->staging), packed, x, bytes);
+        ls_stream_copy_out(p->group->stream, packed, x, bytes);
 }
 
 static ls_status sum_kind(ls_mp_group *t, const ls_mp_group_storage *x, walk w, ls_comm *divided)
@@ -528,8 +599,8 @@ static ls_status sum_kind(ls_mp_group *t, const ls_mp_group_storage *x, walk w, 
         int64_t n = pack(t, &w, x, false);
         if (n == 0)
             return LS_OK;
-        if (t->staging)
-            LS_TRY(st, ls_stream_sync(ls_staging_stream(t->staging), deadline()), out);
+        if (t->stream)
+            LS_TRY(st, ls_stream_sync(t->stream, deadline()), out);
         if (divided)
             LS_TRY(st, ls_blocking_reduce(divided, LS_COLL_SUM, LS_F32, t->packed, n, deadline()),
                    out);
@@ -552,8 +623,26 @@ ls_status ls_mp_group_sum_kept(ls_mp_group *group, const ls_mp_group_storage *st
     return st;
 }
 
+/* Bytes as by the host: of all elements, whatever is packed together. */
+static void count_sums(ls_mp_group *t, const ls_collectives_span *spans, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (spans[i].copies > 1)
+            t->sent += ls_collectives_sent(LS_COLLECTIVES_SUM, spans[i].copies,
+                                           spans[i].count * (int64_t)sizeof(float));
+}
+
 ls_status ls_mp_group_sum(ls_mp_group *group, float *x, const ls_collectives_span *spans, int n,
                           ls_comm *divided)
+{
+    if (!group->device || divided)
+        return ls_mp_group_sum_by_host(group, x, spans, n, divided);
+    count_sums(group, spans, n);
+    return ls_mp_device_sum(group->device, x, spans, n);
+}
+
+ls_status ls_mp_group_sum_by_host(ls_mp_group *group, float *x, const ls_collectives_span *spans,
+                                  int n, ls_comm *divided)
 {
     plain all = {.group = group, .x = x};
 

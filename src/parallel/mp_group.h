@@ -36,12 +36,36 @@ void ls_mp_group_unstage(ls_mp_group *group); /* NULL is allowed, and one that i
 /* What that takes of the host, for the ledger. */
 int64_t ls_mp_group_stage_bytes(int64_t bytes);
 
+/* The same, but moves are collectives of device memory (parallel/mp_device.h): nothing passes
+ * through the host, and the host does not wait. Undone as above. */
+typedef struct ls_mp_group_device {
+    ls_stream *stream;    /* borrowed: what moves is in its order */
+    const char *provider; /* of ls_device_comm_choose() */
+    const char *axis;     /* "tp", in messages */
+    bool
+        halves; /* products that end in a sum are made in halves: one moves while the next is made */
+} ls_mp_group_device;
+ls_status ls_mp_group_by_device(ls_mp_group *group, const ls_mp_group_device *how);
+
+/* What that takes of the device. */
+int64_t ls_mp_group_device_bytes(void);
+
+/* The training step that messages about such collectives name. NULL is allowed, and a group of another
+ * kind. */
+void ls_mp_group_set_step(ls_mp_group *group, int64_t step);
+
 /* Make what each rank has of these elements their sum over the ranks that have them. All ranks name
- * spans of the same lengths. Host memory, or where it is staged that of the device. divided: ranks
- * that each have some of the elements, and zeros in place of the others' (ZeRO): all of them get
- * all, first; NULL: each has all. */
+ * spans of the same lengths. Host memory, or where tensors lie on a device that of the device. divided:
+ * ranks that each have some of the elements, and zeros in place of the others' (ZeRO): all of them get
+ * all, first; NULL: each has all. By collectives of device memory it is queued, unless there are
+ * such ranks; if a rank is lost the elements are then undefined. */
 ls_status ls_mp_group_sum(ls_mp_group *group, float *x, const ls_collectives_span *spans, int n,
                           ls_comm *divided);
+
+/* The same through the host, whatever moves go by. When a rank is lost, no element has a wrong sum: each
+ * is a whole sum, or as it was. */
+ls_status ls_mp_group_sum_by_host(ls_mp_group *group, float *x, const ls_collectives_span *spans,
+                                  int n, ls_comm *divided);
 
 /* The same of elements that do not lie at their places: each rank copies those that it has, n from
  * the first on to packed, zeros for what is not here, or back from there. */

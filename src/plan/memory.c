@@ -542,7 +542,7 @@ static void predict_gradients(const ls_memory_args *args, const ls_calls *calls,
 /* As train/step/step_open.c chooses. */
 static bool goes_by_device(const ls_memory_args *args, const ls_dp_args *dp)
 {
-    return args->collectives && ls_mesh_whole(world_of(args)) && ls_dp_device_can(dp) &&
+    return args->collectives && ls_mesh_pp(world_of(args)) == 1 && ls_dp_device_can(dp) &&
            ls_optimizer_of(args->run->train.optimizer)->reach != LS_REACH_MATRIX;
 }
 
@@ -641,8 +641,8 @@ int64_t ls_memory_slice(const ls_model *part, const ls_mesh *mp_groups)
     return ls_mesh_pp(mp_groups) > 1 || (mp_groups && mp_groups->zero > 0) ? part->flat : 0;
 }
 
-/* Where ranks meet inside of calls. On a device with a memory of its own what they exchange passes
- * through the host's. */
+/* Where ranks meet inside of calls. On a device with a memory of its own what they exchange goes by
+ * collectives of that memory, or passes through the host's. */
 static void predict_moves(const ls_memory_args *args, ls_ledger *ledger, const char *name,
                           const char *why, int64_t (*place)(const ls_pass_args *))
 {
@@ -651,6 +651,11 @@ static void predict_moves(const ls_memory_args *args, ls_ledger *ledger, const c
 
     if (!args->discrete) {
         ls_ledger_add(ledger, name, why, bytes);
+        return;
+    }
+    if (args->collectives) {
+        ls_ledger_add(ledger, name, why, ls_mp_group_device_bytes());
+        ls_ledger_add_host(ledger, name, "small sums through the host, page-locked", bytes);
         return;
     }
     ls_calls_plan(args->run, args->mesh, &calls);

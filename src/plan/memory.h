@@ -31,7 +31,7 @@ typedef struct ls_memory_args {
     int64_t program_bytes; /* resident before anything large is taken */
     int64_t loader_bytes;  /* batches prepared ahead */
     int64_t mapped_bytes;  /* token shards that training will touch */
-    bool collectives;      /* of the device's memory: gradients of dense replicas go by them */
+    bool collectives;      /* of the device's memory: gradients and tensors go by them */
     bool pack;             /* weights are packed once for many calls: ls_memory_choose_packs() */
 } ls_memory_args;
 

@@ -1,15 +1,23 @@
 #!/bin/sh
-# Ranks on NVIDIA GPUs whose gradients go from card to card by NCCL (exchange.device: nccl): the bits of one process, what
-# the host's exchange has in fast mode, a rank that is killed, and what is refused. Ranks share cards where there are fewer of them.
+# Ranks on NVIDIA GPUs whose gradients and tensors go from card to card by NCCL (exchange.device: nccl): the bits of one process, what
+# the host's exchange has in fast mode, the losses of one process where ranks divide a model, a rank that is killed, and what is
+# refused. Ranks share cards where there are fewer of them.
 #
 #   tests/gpu/gpu_nccl.sh [FOLDER]     in FOLDER, which is made (default: a new temporary one, removed)
 #
 # Needs what tests/gpu/gpu_ranks.sh needs, and NCCL 2.18 or later. DEVICE=cpu EXCHANGE=host tries the script itself without a
-# GPU. The exit status is the number of checks that failed, at most 100.
+# GPU. NCCL_ONLY=replicas, parts, killed or tools runs one of these parts. The exit status is the number of checks that failed, at most 100.
 set -u
 # shellcheck source=tests/gpu/checks.sh
 . "$(dirname "$0")/checks.sh"
 EXCHANGE=${EXCHANGE:-nccl}
+steps=8
+
+# part NAME: whether this part runs.
+part() {
+    case ${NCCL_ONLY:-$1} in "$1") return 0 ;; esac
+    return 1
+}
 
 # settings NAME SETTING...: as options of a run in folder NAME.
 settings() {
@@ -74,50 +82,103 @@ checkpoint: {every: 4, keep: 3}
 mesh: {bucket: 1048576}
 YAML
 
-for p in fp32 bf16; do
-    train $p-1 1 precision=$p
-    result "$p: one process" $?
-    for n in 2 4; do
-        for zero in 0 1; do
-            t=$p-$n-zero$zero
-            train "$t" $n precision=$p mesh.zero=$zero "exchange.device=$EXCHANGE"
-            result "$p: $n ranks, zero $zero, by $EXCHANGE" $?
-            same $t $p-1
-            result "$p: $n ranks, zero $zero, by $EXCHANGE, have the bits of one process" $?
-            speed $t
+replicas() {
+    for p in fp32 bf16; do
+        train $p-1 1 precision=$p
+        result "$p: one process" $?
+        for n in 2 4; do
+            for zero in 0 1; do
+                t=$p-$n-zero$zero
+                train "$t" $n precision=$p mesh.zero=$zero "exchange.device=$EXCHANGE"
+                result "$p: $n ranks, zero $zero, by $EXCHANGE" $?
+                same $t $p-1
+                result "$p: $n ranks, zero $zero, by $EXCHANGE, have the bits of one process" $?
+                speed $t
+            done
         done
     done
-done
-if [ "$EXCHANGE" = nccl ]; then
-    [ "$(field start collectives bf16-2-zero0.json)" = nccl ] &&
-        grep -ho '"collectives_why":"[^"]*"' bf16-2-zero0.json | tail -n 1 | sed 's/^/        /'
-    result "the first lines say that NCCL exchanges, and which" $?
-fi
-train uneven 3 precision=bf16 "exchange.device=$EXCHANGE" batch.sequences=14
-train uneven-1 1 precision=bf16 batch.sequences=14
-same uneven uneven-1
-result "7 leaves on 3 ranks have the bits of one process" $?
-train idle 4 "exchange.device=$EXCHANGE" batch.sequences=6
-train idle-1 1 batch.sequences=6
-same idle idle-1
-result "a rank without leaves takes part" $?
-train llama 2 "exchange.device=$EXCHANGE" model.family=llama precision=bf16 mesh.zero=1
-train llama-1 1 model.family=llama precision=bf16
-same llama llama-1
-result "llama: 2 ranks, zero 1, have the bits of one process" $?
+    if [ "$EXCHANGE" = nccl ]; then
+        [ "$(field start collectives bf16-2-zero0.json)" = nccl ] &&
+            grep -ho '"collectives_why":"[^"]*"' bf16-2-zero0.json | tail -n 1 | sed 's/^/        /'
+        result "the first lines say that NCCL exchanges, and which" $?
+    fi
+    train uneven 3 precision=bf16 "exchange.device=$EXCHANGE" batch.sequences=14
+    train uneven-1 1 precision=bf16 batch.sequences=14
+    same uneven uneven-1
+    result "7 leaves on 3 ranks have the bits of one process" $?
+    train idle 4 "exchange.device=$EXCHANGE" batch.sequences=6
+    train idle-1 1 batch.sequences=6
+    same idle idle-1
+    result "a rank without leaves takes part" $?
+    train llama 2 "exchange.device=$EXCHANGE" model.family=llama precision=bf16 mesh.zero=1
+    train llama-1 1 model.family=llama precision=bf16
+    same llama llama-1
+    result "llama: 2 ranks, zero 1, have the bits of one process" $?
 
-# Fast mode: NCCL's own sums.
-train fast-host 2 train.reduce=fast precision=bf16
-train fast 2 train.reduce=fast precision=bf16 "exchange.device=$EXCHANGE"
-result "fast: 2 ranks" $?
-train fast-1z 4 train.reduce=fast precision=bf16 "exchange.device=$EXCHANGE" mesh.zero=1
-result "fast: 4 ranks, zero 1" $?
-for t in fast fast-1z; do
-    awk -v a="$(field summary loss $t.json)" -v b="$(field summary loss fast-host.json)" 'BEGIN {
-        d = (a - b) / b; if (d < 0) d = -d; printf "        loss %s, through the host %s\n", a, b; exit !(a > 0 && d < 0.02) }'
-    result "$t ends near the host's exchange" $?
-done
-speed fast-host fast
+    # Fast mode: NCCL's own sums.
+    train fast-host 2 train.reduce=fast precision=bf16
+    train fast 2 train.reduce=fast precision=bf16 "exchange.device=$EXCHANGE"
+    result "fast: 2 ranks" $?
+    train fast-1z 4 train.reduce=fast precision=bf16 "exchange.device=$EXCHANGE" mesh.zero=1
+    result "fast: 4 ranks, zero 1" $?
+    for t in fast fast-1z; do
+        awk -v a="$(field summary loss $t.json)" -v b="$(field summary loss fast-host.json)" 'BEGIN {
+            d = (a - b) / b; if (d < 0) d = -d; printf "        loss %s, through the host %s\n", a, b; exit !(a > 0 && d < 0.02) }'
+        result "$t ends near the host's exchange" $?
+    done
+    speed fast-host fast
+}
+! part replicas || replicas
+
+# Ranks that divide a model or its sequences, on one axis and on several: losses near those of one process.
+parts_meshes='tp2 2 mesh.tp=2 mesh.sp=false
+tp2-sp 2 mesh.tp=2
+tp4 4 mesh.tp=4
+tp4-shared-heads 4 mesh.tp=4 model.kv_heads=2 model.family=llama
+tp2-recompute 2 mesh.tp=2 train.recompute=full
+cp2-ring 2 mesh.cp=2
+cp2-gather 2 mesh.cp=2 mesh.keys=gather
+cp4-ring 4 mesh.cp=4
+dp2-tp2 4 mesh.tp=2
+dp2-tp2-fast 4 mesh.tp=2 train.reduce=fast
+dp2-tp2-zero1 4 mesh.tp=2 mesh.zero=1
+cp2-tp2 4 mesh.cp=2 mesh.tp=2
+ep2 2 mesh.ep=2 model.family=mixtral model.experts=4
+ep4 4 mesh.ep=4 model.family=mixtral model.experts=4
+dp2-ep2-zero1 4 mesh.ep=2 mesh.zero=1 model.family=mixtral model.experts=4
+ep2-tp2 4 mesh.ep=2 mesh.tp=2 model.family=mixtral model.experts=4
+ep2-cp2 4 mesh.ep=2 mesh.cp=2 model.family=mixtral model.experts=4'
+
+parts() {
+    for p in fp32 bf16; do
+        tolerance=1e-4
+        [ $p = fp32 ] || tolerance=1e-2
+        echo "$parts_meshes" >parts.txt
+        while read -r mesh n wanted; do
+            t=$p-$mesh
+            one=alone-$p
+            own=""
+            for s in $wanted; do
+                case $s in mesh.* | train.recompute=* | train.reduce=*) continue ;; esac
+                own="$own $s"
+                one=$one-${s#*=}
+            done
+            # shellcheck disable=SC2086
+            [ -s "$one.json" ] || train "$one" 1 "precision=$p" $own </dev/null
+            # shellcheck disable=SC2086
+            train "$t" "$n" "precision=$p" "exchange.device=$EXCHANGE" $wanted </dev/null && near "$t" "$one" $tolerance
+            result "$p: $mesh, by $EXCHANGE, within $tolerance of one process" $?
+            speed "$t"
+        done <parts.txt
+    done
+    [ "$EXCHANGE" = nccl ] || return 0
+    for t in fp32-tp2:tp fp32-dp2-tp2:"dp, tp" fp32-cp2-tp2:"tp, cp" fp32-ep2:ep; do
+        [ "$(field start collectives "${t%%:*}.json")" = nccl ] &&
+            grep -q "\"collectives_axes\":\"${t#*:}\"" "${t%%:*}.json"
+        result "the first lines of ${t%%:*} say that NCCL exchanges ${t#*:}" $?
+    done
+}
+! part parts || parts
 
 # A rank is killed in the middle: it is started again, or the others go on without it, with the same bits.
 # kill_one NAME RANKS SETTING...: rank 1, when step 3 was reported.
@@ -140,33 +201,62 @@ kill_one() {
     [ $status = 0 ] || sed 's/^/        /' "$name.err" | tail -n 12
     return $status
 }
-big="train.steps=60 model.width=512 eval.every=0 checkpoint.every=0"
-[ "$DEVICE" = cuda ] || big="train.steps=60 model.width=64 model.context=32 eval.every=0 checkpoint.every=0"
-# shellcheck disable=SC2086
-train long 1 $big
-for t in "0 1" "0 0" "1 1"; do
+killed() {
+    big="train.steps=60 model.width=512 eval.every=0 checkpoint.every=0"
+    [ "$DEVICE" = cuda ] || big="train.steps=60 model.width=64 model.context=32 eval.every=0 checkpoint.every=0"
     # shellcheck disable=SC2086
-    set -- $t
-    t=killed-zero$1-restarts$2
-    # shellcheck disable=SC2086
-    kill_one $t 3 $big "exchange.device=$EXCHANGE" mesh.zero="$1" heal.restarts="$2"
-    result "zero $1: rank 1 of 3 is killed, $2 restarts, the run ends well" $?
-    same "$t" long
-    result "zero $1: and with the bits of one process" $?
-    grep -h '"event":"incident"' "$t.json" | tail -n 3 | sed 's/^/        /'
-done
-
-if [ "$EXCHANGE" = nccl ]; then
-    ! LINESHAFT_NCCL=/nowhere/libnccl.so.2 train none 2 exchange.device=nccl >none.out &&
-        grep -q 'exchange.device cannot be nccl: rank 0 on .* cannot open "/nowhere' none.err
-    result "a missing NCCL is refused with a sentence" $?
-    LINESHAFT_NCCL=/nowhere/libnccl.so.2 train auto 2 exchange.device=auto
-    result "auto goes through the host without it" $?
-    for n in 2 4; do
-        timeout 200 "$LINESHAFT" bench comm -n $n --device cuda --sizes 1K,64K,1M,16M,64M,256M --tenths 2 \
-            --op all_reduce,reduce_scatter,all_gather,broadcast,all_to_all >bench.out 2>bench.err
-        result "bench comm --device cuda, $n ranks" $?
-        sed 's/^/        /' bench.out bench.err
+    train long 1 $big
+    for t in "0 1" "0 0" "1 1"; do
+        # shellcheck disable=SC2086
+        set -- $t
+        t=killed-zero$1-restarts$2
+        # shellcheck disable=SC2086
+        kill_one $t 3 $big "exchange.device=$EXCHANGE" mesh.zero="$1" heal.restarts="$2"
+        result "zero $1: rank 1 of 3 is killed, $2 restarts, the run ends well" $?
+        same "$t" long
+        result "zero $1: and with the bits of one process" $?
+        grep -h '"event":"incident"' "$t.json" | tail -n 3 | sed 's/^/        /'
     done
-fi
+
+    # Parts of a model, from the newest checkpoint or from memory: the losses of one process.
+    steps=24
+    few="train.steps=24 eval.every=0 checkpoint.every=4"
+    # shellcheck disable=SC2086
+    train few 1 $few && train few-mixture 1 $few model.family=mixtral model.experts=4
+    result "the runs to compare with" $?
+    while read -r t n one wanted; do
+        # shellcheck disable=SC2086
+        kill_one "killed-$t" "$n" $few "exchange.device=$EXCHANGE" $wanted </dev/null
+        result "$t: rank 1 of $n is killed, and the run ends well" $?
+        near "killed-$t" "$one" 1e-3
+        result "$t: and near one process" $?
+        grep -h '"event":"incident"' "killed-$t.json" | tail -n 3 | sed 's/^/        /'
+    done <<ROWS
+tp2 2 few mesh.tp=2
+dp2-tp2 4 few mesh.tp=2
+cp2 2 few mesh.cp=2
+ep2 2 few-mixture mesh.ep=2 model.family=mixtral model.experts=4
+ROWS
+}
+! part killed || killed
+
+tools() {
+    if [ "$EXCHANGE" = nccl ]; then
+        ! LINESHAFT_NCCL=/nowhere/libnccl.so.2 train none 2 exchange.device=nccl >none.out &&
+            grep -q 'exchange.device cannot be nccl: rank 0 on .* cannot open "/nowhere' none.err
+        result "a missing NCCL is refused with a sentence" $?
+        ! train pipeline 2 exchange.device=nccl mesh.pp=2 >pipeline.out &&
+            grep -q 'exchange.device cannot be nccl: stages of a pipeline' pipeline.err
+        result "a pipeline is refused with a sentence" $?
+        LINESHAFT_NCCL=/nowhere/libnccl.so.2 train auto 2 exchange.device=auto
+        result "auto goes through the host without it" $?
+        for n in 2 4; do
+            timeout 200 "$LINESHAFT" bench comm -n $n --device cuda --sizes 1K,64K,1M,16M,64M,256M --tenths 2 \
+                --op all_reduce,reduce_scatter,all_gather,broadcast,all_to_all >bench.out 2>bench.err
+            result "bench comm --device cuda, $n ranks" $?
+            sed 's/^/        /' bench.out bench.err
+        done
+    fi
+}
+! part tools || tools
 finish

@@ -8,6 +8,7 @@
 #include "base/time.h"
 #include "comm/device/device_contract.h"
 #include "comm/worlds.h"
+#include "parallel/mp_device_contract.h"
 
 static void need_gpu(void)
 {
@@ -51,6 +52,70 @@ LS_TEST_SECONDS(gpu_collectives_through_the_host_have_the_right_numbers, 300)
     need_gpu();
     ls_world_run("2", host, keep_contract);
     ls_world_run("3", host, keep_contract);
+}
+
+/* Moves of tensors inside of a pass. The world's context: the provider. */
+static void keep_moves(ls_world *world, ls_comm *comm)
+{
+    ls_device *device = open_gpu(ls_comm_rank(comm));
+    ls_device_comm_choice choice;
+    ls_stream *stream;
+
+    LS_CHECK_OK(ls_device_comm_choose(comm, device, world->context, ls_test_soon(), &choice));
+    LS_CHECK_STR(choice.provider, world->context);
+    LS_CHECK_OK(ls_stream_create(&stream, device));
+    mp_device_contract(comm, stream, choice.provider);
+    ls_stream_free(stream);
+    ls_device_close(device);
+}
+
+LS_TEST_SECONDS(gpu_moves_by_nccl_keep_the_contract, 300)
+{
+    static char nccl[] = "nccl";
+
+    need_gpu();
+    ls_world_run("2", nccl, keep_moves);
+    ls_world_run("4", nccl, keep_moves);
+}
+
+LS_TEST_SECONDS(gpu_moves_through_the_host_keep_the_contract, 300)
+{
+    static char host[] = "host";
+
+    need_gpu();
+    ls_world_run("3", host, keep_moves);
+}
+
+static void lose_while_moving(ls_world *world, int rank)
+{
+    ls_comm_args args = ls_world_args(world, rank);
+    ls_device_comm_choice choice;
+    ls_device *device;
+    ls_stream *stream;
+    ls_comm *comm;
+
+    LS_CHECK_OK(ls_comm_open(&comm, &args, ls_test_soon()));
+    device = open_gpu(rank);
+    LS_CHECK_OK(ls_stream_create(&stream, device));
+    LS_CHECK_OK(ls_device_comm_choose(comm, device, "nccl", ls_test_soon(), &choice));
+    mp_device_loses_rank_1(comm, stream, choice.provider);
+    ls_stream_free(stream);
+    ls_device_close(device);
+    ls_comm_close(comm);
+}
+
+LS_TEST_SECONDS(gpu_moves_end_when_a_rank_is_killed, 120)
+{
+    ls_world world;
+
+    need_gpu();
+    ls_world_init(&world, "4", NULL);
+    for (int r = 0; r < 4; r++)
+        ls_world_fork(&world, r, lose_while_moving);
+    ls_world_forked(&world);
+    for (int r = 0; r < 4; r++)
+        ls_world_join(&world, r, r == 1 ? SIGKILL : 0);
+    ls_world_release(&world);
 }
 
 /* A rank with an open communicator of each kind, by NCCL. */

@@ -51,8 +51,9 @@ int64_t open_side(side *s, int64_t vocab, ls_model_split split, const char *kern
 {
     const ls_kernels *rows;
 
-    LS_CHECK_OK(ls_device_open(&s->device, "cpu", 1));
-    LS_CHECK_OK(ls_stream_create(&s->stream, s->device));
+    s->borrowed = args.stream;
+    s->stream = args.stream ? args.stream : open_stream();
+    s->device = ls_stream_device(s->stream);
     LS_CHECK_OK(ls_kernel_pick(kernels, &rows));
     LS_CHECK_OK(ls_model_init_split(&s->model, &s->run, vocab, split));
     s->args = args;
@@ -68,6 +69,36 @@ int64_t open_side(side *s, int64_t vocab, ls_model_split split, const char *kern
     int64_t taken = ls_device_used_bytes(s->device) - before;
     start_side(s);
     return taken;
+}
+
+ls_stream *open_stream(void)
+{
+    ls_device *device;
+    ls_stream *stream;
+
+    LS_CHECK_OK(ls_device_open(&device, "cpu", 1));
+    LS_CHECK_OK(ls_stream_create(&stream, device));
+    return stream;
+}
+
+void close_stream(ls_stream *stream)
+{
+    ls_device *device = stream ? ls_stream_device(stream) : NULL;
+
+    ls_stream_free(stream);
+    if (device)
+        ls_device_close(device);
+}
+
+void move_by_device(ls_mp_group *group, ls_stream *stream, const char *axis, bool halves)
+{
+    ls_device *device = ls_stream_device(stream);
+    int64_t before = ls_device_used_bytes(device);
+
+    LS_CHECK_OK(ls_mp_group_by_device(
+        group, &(ls_mp_group_device){
+                   .stream = stream, .provider = "host", .axis = axis, .halves = halves}));
+    LS_CHECK_EQ(ls_device_used_bytes(device) - before, ls_mp_group_device_bytes());
 }
 
 ls_pass_call call_of(side *s)
@@ -110,8 +141,8 @@ void close_side(side *s)
     ls_mem_free(s->w_read == s->w ? NULL : s->w_read);
     ls_mem_free(s->w);
     ls_mem_free(s->grad);
-    ls_stream_free(s->stream);
-    ls_device_close(s->device);
+    if (!s->borrowed)
+        close_stream(s->stream);
 }
 
 /* A key's bias moves all scores of a query alike: its gradient is nothing but rounding. */

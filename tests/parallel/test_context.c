@@ -76,6 +76,7 @@ static const variant variants[] = {
 static struct {
     const variant *v;
     bool gather, documents;
+    bool by_device; /* moves are collectives of device memory */
     ls_dtype type;
     ls_recompute recompute;
     const char *kernels;
@@ -117,7 +118,7 @@ static void take_batch(side *s)
     ls_mem_free(all);
 }
 
-static void open_piece(side *s, int64_t context, ls_pass_cp cp_group)
+static void open_piece(side *s, int64_t context, ls_pass_cp cp_group, ls_stream *stream)
 {
     int64_t T = context / (cp_group.ranks > 1 ? cp_group.ranks : 1);
 
@@ -131,10 +132,11 @@ static void open_piece(side *s, int64_t context, ls_pass_cp cp_group)
                                              .T = T,
                                              .leaves = now.leaves,
                                              .recompute = now.recompute,
-                                             .cp_group = cp_group});
+                                             .cp_group = cp_group,
+                                             .stream = stream});
     int64_t held = cp_group.collectives ? ls_mp_group_allocated(cp_group.collectives->context) : 0;
     LS_CHECK_EQ(taken + held, ls_pass_bytes(&s->args, 1));
-    LS_CHECK_EQ(held > 0, cp_group.collectives != NULL);
+    LS_CHECK_EQ(held > 0, cp_group.collectives && !stream);
     take_batch(s);
     s->documents = now.documents;
     s->state =
@@ -175,7 +177,10 @@ static void near_one(ls_world *w, ls_comm *comm)
 
     LS_CHECK(part);
     LS_CHECK_OK(ls_mp_group_open(&tensor, comm, 1));
-    open_piece(part, one->T, cp_of(comm, tensor));
+    ls_stream *stream = now.by_device ? open_stream() : NULL;
+    if (stream)
+        move_by_device(tensor, stream, "cp", true);
+    open_piece(part, one->T, cp_of(comm, tensor), stream);
     train_twice(part);
     if (part->model.flat == part->model.trained)
         LS_CHECK_EQ(ls_mp_group_sent(tensor), 2 * ls_pass_sent(&part->args, B, part->T, true));
@@ -191,6 +196,7 @@ static void near_one(ls_world *w, ls_comm *comm)
         check_tensor(one, part, i, tolerance);
     close_side(part);
     ls_mp_group_close(tensor);
+    close_stream(stream);
     ls_mem_free(part);
 }
 
@@ -203,7 +209,7 @@ static void compare(const char *world, void (*run)(const char *, void *, ls_worl
     for (const char *p = world; *p; p++)
         ranks += *p == '+' ? 0 : *p - '0';
     /* 10 tokens a rank: chunks that no tile and no block of four begins with */
-    open_piece(&one, ls_min_i64(MOST_T, 10 * ranks), (ls_pass_cp){.ranks = 1});
+    open_piece(&one, ls_min_i64(MOST_T, 10 * ranks), (ls_pass_cp){.ranks = 1}, NULL);
     train_twice(&one);
     run(world, &one, near_one);
     close_side(&one);
@@ -212,7 +218,7 @@ static void compare(const char *world, void (*run)(const char *, void *, ls_worl
 static void reset(const variant *v)
 {
     now.v = v;
-    now.gather = now.documents = false;
+    now.gather = now.documents = now.by_device = false;
     now.type = LS_F32;
     now.recompute = LS_RECOMPUTE_NONE;
     now.kernels = "auto";
@@ -228,6 +234,19 @@ LS_TEST_SECONDS(context_ranks_agree_with_one, 120)
                 now.gather = gather;
                 compare(variants[v].worlds[i], ls_world_run);
             }
+}
+
+/* By collectives of device memory. */
+LS_TEST_SECONDS(context_ranks_by_device_collectives_agree_with_one, 120)
+{
+    for (size_t v = 0; v < LS_COUNT(variants); v++)
+        for (int gather = 0; gather < 2; gather++) {
+            reset(&variants[v]);
+            now.gather = gather;
+            now.by_device = true;
+            now.type = v == 1 ? LS_BF16 : LS_F32;
+            compare(variants[v].worlds[gather && variants[v].worlds[1]], ls_world_run);
+        }
 }
 
 /* Leaves, what backward makes again, documents and the types. */
@@ -275,7 +294,7 @@ static void traffic(ls_world *w, ls_comm *comm)
     LS_CHECK(part);
     LS_CHECK_OK(ls_comm_force(comm, "ring"));
     LS_CHECK_OK(ls_mp_group_open(&tensor, comm, 1));
-    open_piece(part, context, cp_of(comm, tensor));
+    open_piece(part, context, cp_of(comm, tensor), NULL);
     before = ls_world_sent(comm);
     train_twice(part);
     after = ls_world_sent(comm);
@@ -320,7 +339,10 @@ static void loses_one(ls_world *w, ls_comm *comm)
     (void)w;
     LS_CHECK(part);
     LS_CHECK_OK(ls_mp_group_open(&tensor, comm, 1));
-    open_piece(part, 30, cp_of(comm, tensor));
+    ls_stream *stream = now.by_device ? open_stream() : NULL;
+    if (stream)
+        move_by_device(tensor, stream, "cp", true);
+    open_piece(part, 30, cp_of(comm, tensor), stream);
     ls_pass_call call = call_of(part);
     ls_pass_forward(part->pass, &call); /* now all have come */
     if (ls_comm_rank(comm) == 1) {
@@ -331,14 +353,16 @@ static void loses_one(ls_world *w, ls_comm *comm)
     }
     close_side(part);
     ls_mp_group_close(tensor);
+    close_stream(stream);
     ls_mem_free(part);
 }
 
 LS_TEST(context_rank_that_is_lost_fails_the_others)
 {
-    for (int gather = 0; gather < 2; gather++) {
+    for (int mode = 0; mode < 4; mode++) {
         reset(&variants[1]);
-        now.gather = gather;
+        now.gather = mode % 2;
+        now.by_device = mode / 2;
         ls_world_run("3", NULL, loses_one);
     }
 }

@@ -134,12 +134,14 @@ static struct {
     const variant *v;
     ls_dtype type;
     ls_recompute recompute;
+    bool by_device; /* moves are collectives of device memory */
 } now;
 
 /* The groups of a rank: its tp group, and the ranks with other experts. */
 typedef struct small_worlds {
     ls_comm *comms[2]; /* owned, where there are tp groups */
     ls_mp_group *tensor, *ep_group;
+    ls_stream *stream; /* owned, where moves are by device; else NULL */
 } small_worlds;
 
 static int sequences(void)
@@ -167,8 +169,9 @@ static void open_part(side *s, ls_model_split split, int64_t B, const small_worl
                              .recompute = ep_group ? now.recompute
                                                    : LS_RECOMPUTE_NONE, /* one: routes are read */
                              .collectives = collectives,
-                             .ep_group = ep_group});
-    if (ep_group)
+                             .ep_group = ep_group,
+                             .stream = worlds ? worlds->stream : NULL});
+    if (ep_group && !worlds->stream)
         LS_CHECK_EQ(ls_mp_group_allocated((collectives ? collectives : ep_group)->context),
                     ls_pass_bytes(&s->args, 1));
     ls_tiny_tokens(7, M, VOCAB, s->tokens);
@@ -282,6 +285,12 @@ static void open_worlds(small_worlds *x, ls_comm *comm)
                                      run.model.kv_heads < split.ranks ? split.ranks : 1));
     }
     LS_CHECK_OK(ls_mp_group_open(&x->ep_group, x->comms[1] ? x->comms[1] : comm, 1));
+    if (!now.by_device)
+        return;
+    x->stream = open_stream();
+    if (x->tensor)
+        move_by_device(x->tensor, x->stream, "tp", true);
+    move_by_device(x->ep_group, x->stream, "ep", true);
 }
 
 static void close_worlds(small_worlds *x)
@@ -290,6 +299,7 @@ static void close_worlds(small_worlds *x)
     ls_mp_group_close(x->ep_group);
     ls_comm_close(x->comms[0]);
     ls_comm_close(x->comms[1]);
+    close_stream(x->stream);
 }
 
 /* What several ranks have a part of, with the bytes that it takes. */
@@ -359,6 +369,18 @@ LS_TEST_SECONDS(expert_ranks_agree_with_one, 120)
         now.type = LS_F32;
         compare(variants[v].world, ls_world_run);
     }
+}
+
+/* By collectives of device memory. */
+LS_TEST_SECONDS(expert_ranks_by_device_collectives_agree_with_one, 120)
+{
+    now.by_device = true;
+    for (size_t v = 0; v < LS_COUNT(variants); v++) {
+        now.v = &variants[v];
+        now.type = v == 1 ? LS_BF16 : LS_F32;
+        compare(variants[v].world, ls_world_run);
+    }
+    now.by_device = false;
 }
 
 /* Rows that came from other ranks are kept; their activations are made again, also by ranks that

@@ -180,10 +180,13 @@ static struct {
     ls_recompute recompute;
     const char *kernels;
     int64_t leaves;
-    int late; /* backward is cut into halves */
+    int late;       /* backward is cut into halves */
+    bool by_device; /* moves are collectives of device memory, */
+    bool halves;    /* one half of a product while the other is made */
 } now;
 
-static void open_part(side *s, ls_model_split split, const ls_collectives *collectives)
+static void open_part(side *s, ls_model_split split, const ls_collectives *collectives,
+                      ls_stream *stream)
 {
     s->run = base_run();
     now.v->change(&s->run);
@@ -194,10 +197,12 @@ static void open_part(side *s, ls_model_split split, const ls_collectives *colle
                                              .leaves = now.leaves,
                                              .recompute = now.recompute,
                                              .late = now.late,
-                                             .collectives = collectives});
-    LS_CHECK_EQ(taken, collectives ? 0 : ls_pass_bytes(&s->args, 1));
+                                             .collectives = collectives,
+                                             .stream = stream});
+    LS_CHECK_EQ(taken, collectives && !stream ? 0 : ls_pass_bytes(&s->args, 1));
     if (collectives)
-        LS_CHECK_EQ(ls_mp_group_allocated(collectives->context), ls_pass_bytes(&s->args, 1));
+        LS_CHECK_EQ(ls_mp_group_allocated(collectives->context),
+                    stream ? 0 : ls_pass_bytes(&s->args, 1));
     ls_tiny_tokens(7, M, VOCAB, s->tokens);
     ls_tiny_tokens(8, M, VOCAB, s->targets);
     s->targets[5] = -1;
@@ -232,8 +237,11 @@ static void near_one(ls_world *w, ls_comm *comm)
 
     LS_CHECK(part);
     int64_t kv = one->model.shape.Hkv;
+    ls_stream *stream = now.by_device ? open_stream() : NULL;
     LS_CHECK_OK(ls_mp_group_open(&tensor, comm, kv < split.ranks ? split.ranks / (int)kv : 1));
-    open_part(part, split, ls_mp_group_collectives(tensor));
+    if (stream)
+        move_by_device(tensor, stream, "tp", now.halves);
+    open_part(part, split, ls_mp_group_collectives(tensor), stream);
     train_twice(part);
     LS_CHECK_EQ(ls_mp_group_sent(tensor), 2 * ls_pass_sent(&part->args, B, T, true));
     ls_collectives_span *spans = ls_mem_array((size_t)part->model.n_params, sizeof *spans);
@@ -242,10 +250,12 @@ static void near_one(ls_world *w, ls_comm *comm)
         ls_mp_group_sum(tensor, part->grad, spans, ls_model_partials(&part->model, spans), NULL));
     for (int i = 0; i < M; i++)
         LS_CHECK_NEAR(part->losses[i], one->losses[i], tolerance * (double)one->losses[i] + 1e-9);
+    LS_CHECK_OK(ls_stream_sync(part->stream, INT64_MAX));
     check_tensors(one, part, tolerance);
     ls_mem_free(spans);
     close_side(part);
     ls_mp_group_close(tensor);
+    close_stream(stream);
     ls_mem_free(part);
 }
 
@@ -254,7 +264,7 @@ static void compare(const char *world, void (*run)(const char *, void *, ls_worl
 {
     static side one;
 
-    open_part(&one, (ls_model_split){.ranks = 1}, NULL);
+    open_part(&one, (ls_model_split){.ranks = 1}, NULL, NULL);
     train_twice(&one);
     LS_CHECK_EQ(ls_pass_sent(&one.args, B, T, true), 0);
     run(world, &one, near_one);
@@ -272,6 +282,7 @@ static void reset(const variant *v)
     now.kernels = "auto";
     now.leaves = 1;
     now.late = 0;
+    now.by_device = now.halves = false;
 }
 
 LS_TEST_SECONDS(tensor_ranks_agree_with_one, 120)
@@ -283,6 +294,21 @@ LS_TEST_SECONDS(tensor_ranks_agree_with_one, 120)
                 now.sequence = sequence;
                 compare(variants[v].worlds[i], ls_world_run);
             }
+}
+
+/* By collectives of device memory, also with products in halves; ranks that share heads, too. */
+LS_TEST_SECONDS(tensor_ranks_by_device_collectives_agree_with_one, 120)
+{
+    for (size_t v = 0; v < LS_COUNT(variants); v++)
+        for (int mode = 0; mode < 4; mode++) {
+            reset(&variants[v]);
+            now.sequence = mode % 2;
+            now.by_device = true;
+            now.halves = mode / 2;
+            now.type = v == 0 && mode == 1 ? LS_BF16 : LS_F32;
+            compare(variants[v].worlds[(size_t)mode / 2 % 2 && variants[v].worlds[1] ? 1 : 0],
+                    ls_world_run);
+        }
 }
 
 /* Leaves, what backward makes again, the types, and a backward in halves. */
@@ -365,8 +391,8 @@ static void logits_same_part(ls_world *w, ls_comm *comm)
     (void)w;
     LS_CHECK(one && part);
     LS_CHECK_OK(ls_mp_group_open(&tensor, comm, 1));
-    open_part(one, (ls_model_split){.ranks = 1}, NULL);
-    open_part(part, split, ls_mp_group_collectives(tensor));
+    open_part(one, (ls_model_split){.ranks = 1}, NULL, NULL);
+    open_part(part, split, ls_mp_group_collectives(tensor), NULL);
     ls_pass_call a = call_of(one), b = call_of(part);
     int64_t before = ls_mp_group_sent(tensor);
     ls_pass_loss(one->pass, &a);
@@ -442,7 +468,7 @@ static void traffic(ls_world *w, ls_comm *comm)
     LS_CHECK(part);
     LS_CHECK_OK(ls_comm_force(comm, "ring"));
     LS_CHECK_OK(ls_mp_group_open(&tensor, comm, 1));
-    open_part(part, split, ls_mp_group_collectives(tensor));
+    open_part(part, split, ls_mp_group_collectives(tensor), NULL);
     before = ls_world_sent(comm);
     train_twice(part);
     after = ls_world_sent(comm);
@@ -482,8 +508,14 @@ static void loses_one(ls_world *w, ls_comm *comm)
     (void)w;
     LS_CHECK(part);
     LS_CHECK_OK(ls_mp_group_open(&tensor, comm, 1));
-    open_part(part, split, ls_mp_group_collectives(tensor));
+    ls_stream *stream = now.by_device ? open_stream() : NULL;
+    if (stream)
+        move_by_device(tensor, stream, "tp", now.halves);
+    open_part(part, split, ls_mp_group_collectives(tensor), stream);
+    /* When rank 1 has passed it, all have opened. Another one may lose rank 1 in it already. */
+    ls_status met = ls_comm_run(comm, &(ls_coll){.kind = LS_COLL_BARRIER}, ls_test_soon());
     if (split.rank == 1) {
+        LS_CHECK_OK(met);
         ls_comm_abort(comm, "gone for a test");
     } else {
         ls_pass_call call = call_of(part);
@@ -493,14 +525,16 @@ static void loses_one(ls_world *w, ls_comm *comm)
     }
     close_side(part);
     ls_mp_group_close(tensor);
+    close_stream(stream);
     ls_mem_free(part);
 }
 
 LS_TEST(tensor_rank_that_is_lost_fails_the_stream_of_the_others)
 {
-    for (int sequence = 0; sequence < 2; sequence++) {
+    for (int mode = 0; mode < 4; mode++) {
         reset(&variants[0]);
-        now.sequence = sequence;
+        now.sequence = mode % 2;
+        now.by_device = now.halves = mode / 2;
         ls_world_run("2", NULL, loses_one);
         ls_world_run("1+1", NULL, loses_one);
     }

@@ -12,7 +12,7 @@
 #include "harness.h"
 #include "kernel/experts.h"
 
-enum { MOST_COPIES = 1024, MOST_STREAMS = 4 };
+enum { MOST_COPIES = 1024, MOST_STREAMS = 8 };
 
 /* A copy that a wait for its stream ends. */
 typedef struct pending {

@@ -27,7 +27,8 @@ typedef struct told {
     char hash[40];
     int64_t launches[MOST_STEPS + 1]; /* of recorded graphs, until this step was told */
     int64_t first_step, peak_bytes, ledger_bytes, host_bytes;
-    int64_t device_bytes; /* for collectives of device memory */
+    int64_t device_bytes; /* for collectives of device memory: of gradients, */
+    int64_t moves_bytes;  /* and of tensors inside of calls */
     int cards[LS_WORLD_RANKS], n_cards;
 } told;
 
@@ -44,6 +45,8 @@ static void on_event(void *context, const ls_event *event)
         for (int i = 0; i < ledger->count; i++)
             if (strcmp(ledger->items[i].name, "exchange on the device") == 0)
                 t->device_bytes = ledger->items[i].bytes;
+            else if (strstr(ledger->items[i].name, " parallel") && !ledger->items[i].host)
+                t->moves_bytes += ledger->items[i].bytes;
             else if (strcmp(ledger->items[i].name, "staging") == 0)
                 t->host_bytes = ledger->items[i].host ? ledger->items[i].bytes : -1;
     }
@@ -253,7 +256,7 @@ LS_TEST_SECONDS(device_exchange_is_refused_where_it_cannot_be, 60)
         const char *set, *text;
     } cases[] = {
         {"mesh.zero=2", "exchange.device cannot be nccl: with mesh.zero 2 and 3 gradients"},
-        {"mesh.tp=2", "exchange.device cannot be nccl: ranks that divide a model (mesh.tp"},
+        {"mesh.pp=2", "exchange.device cannot be nccl: stages of a pipeline (mesh.pp)"},
         {"train.optimizer=muon", "exchange.device cannot be nccl: matrices that one rank"}};
 
     write_text();
@@ -482,8 +485,8 @@ typedef struct shape {
 #define MIXTURE "model.family=mixtral", "model.experts=4"
 
 /* Ranks that have parts of a model or of sequences: on such devices with the bits that the same
- * ranks have where they reach each other's memory. */
-static void check_parts(const shape *cases, size_t n)
+ * ranks have where they reach each other's memory. fail: a point of failure; NULL: none. */
+static void check_parts_with(const shape *cases, size_t n, const char *fail)
 {
     write_text();
     for (size_t c = 0; c < n; c += (size_t)ls_test_stride(3)) {
@@ -495,10 +498,16 @@ static void check_parts(const shape *cases, size_t n)
         snprintf(there, sizeof there, "out=there%zu", c);
         told want = run_on(cases[c].world, &(job){.sets = sets});
         sets[0] = there;
-        told got = run_on(cases[c].world, &(job){.sets = sets, .discrete = true});
+        told got = run_on(cases[c].world, &(job){.sets = sets, .discrete = true, .fail = fail});
         check_same(&got, &want, 1, 3);
         LS_CHECK_EQ(got.peak_bytes, got.ledger_bytes);
+        LS_CHECK_EQ(got.moves_bytes > 0, fail != NULL);
     }
+}
+
+static void check_parts(const shape *cases, size_t n)
+{
+    check_parts_with(cases, n, NULL);
 }
 
 LS_TEST_SECONDS(host_stage_mp_groups_have_the_bits_of_the_host, 120)
@@ -586,6 +595,36 @@ LS_TEST_SECONDS(host_stage_ep_experts_have_the_bits_of_the_host, 120)
     };
 
     check_parts(cases, LS_COUNT(cases));
+}
+
+/* The same by collectives of device memory, by the provider that every device has. */
+LS_TEST_SECONDS(device_moves_have_the_bits_of_the_host, 120)
+{
+    static const shape cases[] = {
+        {"2", {"mesh.tp=2", "mesh.sp=false", "eval.sample=", "model.dropout=0.1"}},
+        {"2", {"mesh.tp=2", "eval.sample=", "train.recompute=full"}},
+        {"4", {"mesh.tp=4", "eval.sample=", "model.family=llama", "model.kv_heads=2"}},
+        {"4", {"mesh.tp=2", "eval.sample=", "model.family=qwen3"}},
+        {"4", {"mesh.tp=2", "mesh.zero=1", "eval.sample=", "model.family=qwen3"}},
+        {"2", {"mesh.cp=2", "model.dropout=0.1", "data.isolate=true"}},
+        {"3", {"mesh.cp=3", "mesh.keys=gather", "model.family=llama", "model.context=12"}},
+        {"4", {"mesh.cp=2", "mesh.tp=2", "eval.sample="}},
+    };
+
+    check_parts_with(cases, LS_COUNT(cases), "train.collectives@1+");
+}
+
+LS_TEST_SECONDS(device_moves_of_experts_have_the_bits_of_the_host, 120)
+{
+    static const shape cases[] = {
+        {"2", {MIXTURE, "mesh.ep=2", "eval.sample=", "train.recompute=full"}},
+        {"4", {MIXTURE, "mesh.ep=2", "mesh.zero=1", "eval.sample=", "batch.sequences=3"}},
+        {"4", {MIXTURE, "mesh.ep=2", "mesh.tp=2", "eval.sample="}},
+        {"4", {MIXTURE, "mesh.ep=2", "mesh.cp=2", "eval.sample="}},
+        {"2", {MIXTURE, "mesh.tp=2", "eval.sample=", "train.recompute=selective"}},
+    };
+
+    check_parts_with(cases, LS_COUNT(cases), "train.collectives@1+");
 }
 
 /* Saved by one mesh and gone on with by another, on such devices as where memory is reached. */

@@ -67,6 +67,7 @@ static void put_start(ls_json *j, const ls_event_start *e)
     if (e->collectives) {
         ls_json_put_str(j, "collectives", e->collectives);
         ls_json_put_str(j, "collectives_why", e->collectives_why);
+        ls_json_put_str(j, "collectives_axes", e->collectives_axes);
     }
     ls_json_put_str(j, "sync", e->sync);
     ls_json_put_int(j, "first_step", e->first_step);

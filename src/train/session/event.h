@@ -49,24 +49,25 @@ typedef struct ls_event_start {
     int64_t warmup;
     int64_t warmup_written; /* that does not fit into the run; 0: it does */
     int ranks, zero, shard, nodes;
-    int pp;                      /* stages of a pipeline; 1: there is none */
-    int tp;                      /* ranks of a tensor-parallel group; 1: there is none */
-    int cp;                      /* ranks that share a sequence; 1: none do */
-    const char *schedule;        /* its schedule, */
-    int64_t chunks;              /* and the chunks of layers of each rank */
-    int cards;                   /* GPUs that all ranks use together; 0: none */
-    const char *compress;        /* between nodes: none, bf16, int8, topk */
-    const char *collectives;     /* of the device's memory: "nccl", "host"; NULL: not asked for */
-    const char *collectives_why; /* why these */
-    const char *unused_compress; /* asked for, but there is one node; NULL: no such thing */
-    int64_t first_step;          /* steps already done when this process began */
-    int64_t loaded_bytes;        /* that the first rank read of their checkpoint, */
-    double loaded_s;             /* in this time; 0: it was in memory */
-    int64_t loaded_most;         /* bytes that the rank which read most of it did */
-    const char *overridden;      /* what --override changed in the run: "" nothing */
-    int64_t total_steps;         /* 0: no limit on steps */
-    double epochs;               /* that they are, as train.epochs says; 0: it does not */
-    int64_t windows;             /* sequences of an epoch */
+    int pp;                       /* stages of a pipeline; 1: there is none */
+    int tp;                       /* ranks of a tensor-parallel group; 1: there is none */
+    int cp;                       /* ranks that share a sequence; 1: none do */
+    const char *schedule;         /* its schedule, */
+    int64_t chunks;               /* and the chunks of layers of each rank */
+    int cards;                    /* GPUs that all ranks use together; 0: none */
+    const char *compress;         /* between nodes: none, bf16, int8, topk */
+    const char *collectives;      /* of the device's memory: "nccl", "host"; NULL: not asked for */
+    const char *collectives_why;  /* why these */
+    const char *collectives_axes; /* "dp, tp": of the mesh, those whose ranks exchange by them */
+    const char *unused_compress;  /* asked for, but there is one node; NULL: no such thing */
+    int64_t first_step;           /* steps already done when this process began */
+    int64_t loaded_bytes;         /* that the first rank read of their checkpoint, */
+    double loaded_s;              /* in this time; 0: it was in memory */
+    int64_t loaded_most;          /* bytes that the rank which read most of it did */
+    const char *overridden;       /* what --override changed in the run: "" nothing */
+    int64_t total_steps;          /* 0: no limit on steps */
+    double epochs;                /* that they are, as train.epochs says; 0: it does not */
+    int64_t windows;              /* sequences of an epoch */
     const ls_ledger *ledger;
     const ls_run *run; /* what it sets, as far as that is not the default */
 } ls_event_start;

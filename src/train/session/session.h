@@ -77,10 +77,12 @@ typedef struct ls_session_folder {
 } ls_session_folder;
 
 /* GPUs, and what goes beside the stream of the step (session_device.c). */
+enum { LS_SESSION_AXES = 24 };
 typedef struct ls_session_gpu {
     ls_stream *side;        /* for copies, where ranks cannot reach the device's memory */
     ls_session_card *cards; /* of all ranks, owned; NULL: no GPU, or one rank */
     ls_device_comm_choice collectives; /* of device memory; provider NULL: not chosen */
+    char axes[LS_SESSION_AXES];        /* "dp, tp": the axes that they are for */
 } ls_session_gpu;
 
 /* mesh: auto (mesh_agree.c): the first row is the mesh that the run has; else empty. */

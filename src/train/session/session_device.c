@@ -202,13 +202,13 @@ int64_t ls_session_share_of_card(const ls_session *s)
     return least;
 }
 
-/* Why gradients of this run cannot go by collectives of device memory; NULL: they can. */
+/* Why the exchanges of this run cannot go by collectives of device memory; NULL: they can. */
 static const char *only_host(const ls_session *s)
 {
     const ls_run *run = s->run;
 
-    if (!ls_mesh_whole(&s->mesh))
-        return "ranks that divide a model (mesh.tp, mesh.ep, mesh.pp) exchange through the host";
+    if (ls_mesh_pp(&s->mesh) > 1)
+        return "stages of a pipeline (mesh.pp) exchange through the host";
     if (s->mesh.zero > 1)
         return "with mesh.zero 2 and 3 gradients go through the host";
     if (ls_mesh_shard_groups(&s->mesh) > 1)
@@ -218,6 +218,27 @@ static const char *only_host(const ls_session *s)
     if (ls_optimizer_of(run->train.optimizer)->reach == LS_REACH_MATRIX)
         return "matrices that one rank updates for all (train.optimizer) go through the host";
     return NULL;
+}
+
+/* "dp, tp": the axes whose ranks exchange in a step. */
+static void name_axes(const ls_session *s, char text_out[LS_SESSION_AXES])
+{
+    const struct {
+        const char *name;
+        int ranks;
+    } axes[] = {
+        {"dp", s->mesh.ranks / ls_mesh_mp(&s->mesh) / ls_mesh_cp(&s->mesh) / ls_mesh_pp(&s->mesh)},
+        {"tp", ls_mesh_tp(&s->mesh)},
+        {"cp", ls_mesh_cp(&s->mesh)},
+        {"ep", ls_mesh_ep(&s->mesh)},
+        {"pp", ls_mesh_pp(&s->mesh)}};
+
+    text_out[0] = '\0';
+    for (size_t i = 0; i < LS_COUNT(axes); i++)
+        if (axes[i].ranks > 1) {
+            size_t n = strlen(text_out);
+            snprintf(text_out + n, LS_SESSION_AXES - n, "%s%s", n > 0 ? ", " : "", axes[i].name);
+        }
 }
 
 ls_status ls_session_choose_collectives(ls_session *s)
@@ -231,6 +252,7 @@ ls_status ls_session_choose_collectives(ls_session *s)
     if (!s->discrete || s->mesh.ranks < 2 || s->mesh.independent ||
         s->run->exchange.device == LS_EXCHANGE_HOST)
         return LS_OK;
+    name_axes(s, s->gpu.axes);
     if (why && s->run->exchange.device == LS_EXCHANGE_NCCL) {
         ls_fail(LS_EUSAGE, "exchange.device cannot be nccl: %s", why);
         ls_err_hint("Set exchange.device: host, or auto.");

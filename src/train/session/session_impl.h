@@ -69,7 +69,7 @@ int64_t ls_session_share_of_card(const ls_session *session);
 /* The provider of collectives of device memory, and why, by all ranks: exchange.device. */
 ls_status ls_session_choose_collectives(ls_session *session);
 
-/* For a step: the provider, or NULL: gradients go through the host's memory. */
+/* For a step: the provider, or NULL: what ranks exchange goes through the host's memory. */
 const char *ls_session_collectives(const ls_session *session);
 
 /* --- session_weights.c --- */

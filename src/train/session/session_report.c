@@ -142,6 +142,7 @@ static void emit_start(ls_session *s)
                                           .compress = compress_name(s),
                                           .collectives = s->gpu.collectives.provider,
                                           .collectives_why = s->gpu.collectives.why,
+                                          .collectives_axes = s->gpu.axes,
                                           .unused_compress = unused_compress(s),
                                           .sync = sync->names[s->run->sync],
                                           .context = s->model.shape.T,

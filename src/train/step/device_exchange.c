@@ -1,4 +1,4 @@
-/* device_exchange.c -- gradients of dense replicas, exchanged by collectives of device memory
+/* device_exchange.c -- gradients of replicas, exchanged by collectives of device memory
  * (parallel/dp_device.h): nothing is copied to the host, and the host does not wait in a step before
  * it reads losses.
  *

@@ -85,7 +85,8 @@ static void square_part(ls_step *s, const ls_norm2 *whole, ls_mesh_part own)
 
 /* The sum of squares of what this rank counts. Where replicas divide the update, they exchange the
  * squares of blocks, each of which lies in one part: so the sum does not depend on the division. */
-static ls_status sum_squares(ls_step *s, const ls_norm2 *whole, double *sum_out)
+static ls_status sum_squares(ls_step *s, const ls_norm2 *whole, ls_step_clock *clock,
+                             double *sum_out)
 {
     float *squares = s->mp_group.partials;
     double sum = 0;
@@ -95,7 +96,10 @@ static ls_status sum_squares(ls_step *s, const ls_norm2 *whole, double *sum_out)
     s->mp_group.n_cut = 0;
     for (int b = 0; b < s->parts.own.n; b++)
         square_part(s, whole, s->parts.own.at[b]);
+    ls_step_clock_lap(clock, LS_TIME_OPTIMIZER);
     LS_TRY(st, ls_step_sync(s), out);
+    if (s->discrete) /* it has been queued only: the wait is for the passes */
+        ls_step_clock_lap(clock, LS_TIME_BACKWARD);
     for (int64_t i = 0; i < s->mp_group.n_cut; i++)
         squares[s->mp_group.cut[i]] += squares[s->mp_group.blocks + i];
     if (!s->pipeline && ls_step_divides(s))
@@ -234,6 +238,16 @@ static void copy_parted(void *context, int64_t first, int64_t n, float *packed, 
                    own.count, back);
 }
 
+/* Of elements that replicas divide: all of them to each, where their sums are made on the device. */
+static ls_status join_replicas(ls_step *s, float *x, const ls_collectives_span *spans, int n)
+{
+    ls_status st = LS_OK;
+
+    for (int i = 0; i < n && st == LS_OK; i++)
+        st = s->exchange->sum_in_group(s, x + spans[i].first, spans[i].count);
+    return st;
+}
+
 /* What several ranks have a part of, of a range of the gradients x: first those that divide
  * experts, of what this rank updates, since they update the same elements; then those of the tp
  * group. divided: the ranks that have the sums of their own parts only; NULL: each has all. With ZeRO 2 and 3
@@ -260,12 +274,15 @@ static ls_status sum_range(ls_step *s, float *x, ls_range r, ls_comm *divided)
         for (end = from; end < n && spans[end].first < r.first + r.count; end++)
             if (both[i].divided && !packed)
                 clear_others(s, x, &spans[end], &s->parts.sums);
+        ls_comm *apart = s->device_exchange && !packed ? NULL : both[i].divided;
+        if (both[i].divided && !apart)
+            LS_TRY(st, join_replicas(s, x, spans + from, end - from), out);
         if (end > from)
-            st = packed
-                     ? ls_mp_group_sum_kept(both[i].group, &storage, spans + from, end - from,
-                                            both[i].divided)
-                     : ls_mp_group_sum(both[i].group, x, spans + from, end - from, both[i].divided);
+            st = packed ? ls_mp_group_sum_kept(both[i].group, &storage, spans + from, end - from,
+                                               apart)
+                        : ls_mp_group_sum(both[i].group, x, spans + from, end - from, apart);
     }
+out:
     return st;
 }
 
@@ -281,7 +298,8 @@ ls_status ls_step_expert_spread(ls_step *s)
         clear_others(s, w, &s->ep_group.spans[i], &s->parts.own);
     st = shards ? ls_mp_group_sum_kept(s->args.ep_group, &storage, s->ep_group.spans, s->ep_group.n,
                                        NULL)
-                : ls_mp_group_sum(s->args.ep_group, w, s->ep_group.spans, s->ep_group.n, NULL);
+                : ls_mp_group_sum_by_host(s->args.ep_group, w, s->ep_group.spans, s->ep_group.n,
+                                          NULL); /* own weights must outlive a lost rank */
     if (st == LS_OK &&
         (!ls_step_divides(s) || shards)) /* else when those of the replicas have arrived */
         st = ls_step_weights_changed(s);
@@ -311,7 +329,7 @@ static ls_status sum_partials(ls_step *s)
 }
 
 /* The squares of all ranks that count some become the blocks of a norm. */
-ls_status ls_step_group_norm(ls_step *s, const ls_norm2 *whole)
+ls_status ls_step_group_norm(ls_step *s, const ls_norm2 *whole, ls_step_clock *clock)
 {
     ls_comm *const comms[2] = {slice_of(s), ls_step_group(s)};
     float *squares = s->mp_group.squares;
@@ -321,7 +339,7 @@ ls_status ls_step_group_norm(ls_step *s, const ls_norm2 *whole)
     ls_status st;
 
     LS_TRY(st, sum_partials(s), out);
-    LS_TRY(st, sum_squares(s, whole, &sum), out);
+    LS_TRY(st, sum_squares(s, whole, clock, &sum), out);
     memset(squares, 0, (size_t)slots * sizeof *squares);
     squares[own] = (float)sum;
     for (int i = 0; i < 2; i++) /* each number is one rank's: sums with zeros */

@@ -32,7 +32,7 @@
 static void copy_batch_in(ls_step *s, const ls_step_batch *batch, int64_t number,
                           ls_step_state *host_state);
 static ls_status gradients(ls_step *s, ls_step_state *host_state, ls_step_clock *clock);
-static ls_status norm_of_gradients(ls_step *s);
+static ls_status norm_of_gradients(ls_step *s, ls_step_clock *clock);
 static ls_status share_losses(ls_step *s, int64_t number, ls_step_clock *clock);
 static ls_step_result make_result(ls_step *s, int64_t number, double lr);
 static ls_status update(ls_step *s, ls_step_clock *clock);
@@ -57,7 +57,7 @@ ls_status ls_step_run(ls_step *s, const ls_step_batch *batch, int64_t number, do
     LS_TRY(st, run_hook(s, LS_STEP_SUMMED, clock, LS_TIME_OTHER, LS_TIME_OTHER), out);
     LS_TRY(st, ls_replica_send_start(s), out);
     LS_TRY(st, ls_step_fault(s, LS_FAULT_AT_LOSSES), out);
-    LS_TRY(st, norm_of_gradients(s), out);
+    LS_TRY(st, norm_of_gradients(s, clock), out);
     LS_TRY(st, ls_replica_send_wait(s), out);
     LS_TRY(st, share_losses(s, number, clock), out);
     ls_step_graph_compare(s);
@@ -90,6 +90,14 @@ static void copy_batch_in(ls_step *s, const ls_step_batch *batch, int64_t number
     s->done = number;
     s->progress.ready = -1;
     s->progress.made = false;
+}
+
+/* For messages about collectives of device memory. */
+static void name_step(const ls_step *s)
+{
+    ls_mp_group_set_step(s->args.tp_group, s->done + 1);
+    ls_mp_group_set_step(s->args.ep_group, s->done + 1);
+    ls_mp_group_set_step(s->args.cp_group, s->done + 1);
 }
 
 /* Nanoseconds that passes have spent in collectives of tp, ep and cp groups. */
@@ -129,6 +137,7 @@ static ls_status gradients(ls_step *s, ls_step_state *host_state, ls_step_clock 
     ls_status st;
 
     s->clock = clock;
+    name_step(s);
     s->mp_group.waited_ns = moves_ns(s);
     st = s->mode->gradients(s, host_state, clock);
     s->clock = NULL;
@@ -141,7 +150,7 @@ static ls_status gradients(ls_step *s, ls_step_state *host_state, ls_step_clock 
 }
 
 /* step->norm; in a tp or ep group also the sums of gradients that several ranks hold (group_step.c). */
-static ls_status norm_of_gradients(ls_step *s)
+static ls_status norm_of_gradients(ls_step *s, ls_step_clock *clock)
 {
     const ls_norm2 norm = {.x = s->grads[0],
                            .partials = s->partials,
@@ -150,7 +159,7 @@ static ls_status norm_of_gradients(ls_step *s)
                            .n = s->args.model->trained,
                            .scaled = true};
 
-    return ls_step_has_mp_group(s) ? ls_step_group_norm(s, &norm) : s->mode->norm(s, &norm);
+    return ls_step_has_mp_group(s) ? ls_step_group_norm(s, &norm, clock) : s->mode->norm(s, &norm);
 }
 
 /* host_sums holds the loss of every leaf of the batch, in leaf order (of pairs, all numbers of

@@ -16,8 +16,8 @@
  *   wanted -> off      recording failed; one warning
  *   ready -> off       auto: the first steps are queued and launched in turn; graphs are no faster
  *
- * Ranks that share a model or sequences exchange tensors in every layer, which the host does: their
- * steps are not recorded.
+ * Ranks that share a model or sequences exchange tensors in every layer, by the host or by collectives
+ * of device memory, and neither is recorded.
  *
  * While recording, each segment is launched as soon as it is complete. When one fails, the
  * gradients of the step are computed again from the beginning, kernel by kernel: nothing of them

@@ -493,7 +493,7 @@ ls_status ls_step_expert_carry(ls_step *step, float *moments, float *mesh_slice,
  * all. */
 ls_status ls_step_open_group(ls_step *step);
 void ls_step_close_group(ls_step *step);
-ls_status ls_step_group_norm(ls_step *step, const ls_norm2 *whole);
+ls_status ls_step_group_norm(ls_step *step, const ls_norm2 *whole, ls_step_clock *clock);
 ls_status ls_step_group_barrier(ls_step *step);
 ls_status ls_step_group_collect(ls_step *step, const float *part, float *whole);
 ls_status ls_step_group_scatter(ls_step *step, const float *whole, float *part);

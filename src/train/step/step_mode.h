@@ -19,7 +19,7 @@
  *     in place     in_place_exchange.c  ranks read each other's memory, or the communicator reads it
  *     pipeline     pipeline_zero.c      the same in a pipeline: weights of ZeRO 3
  *     host zero    host_stage_zero.c    the device has a memory of its own, with ZeRO 2 or 3
- *     device       device_exchange.c    collectives of device memory: dense replicas, ZeRO 0 and 1
+ *     device       device_exchange.c    collectives of device memory: replicas, ZeRO 0 and 1
  *     host stage   host_stage.c         the device has a memory of its own
  *
  * A function of a mode that is NULL does what a rank with the whole model does, or nothing; one of

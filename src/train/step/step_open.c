@@ -29,11 +29,12 @@ static const ls_step_mode *const modes[] = {&ls_step_mode_pipeline,    &ls_step_
                                             &ls_step_mode_expert,      &ls_step_mode_zero,
                                             &ls_step_mode_zero_update, &ls_step_mode_dense};
 
-/* Collectives of device memory carry gradients of dense replicas. */
+/* Collectives of device memory carry the gradients of replicas. */
 static bool by_device(const ls_step *s)
 {
-    return s->args.collectives && !ls_step_has_mp_group(s) && !ls_step_updates_matrices(s) &&
-           (s->mode == &ls_step_mode_dense || s->mode == &ls_step_mode_zero_update) &&
+    return s->args.collectives && !ls_step_updates_matrices(s) &&
+           (s->mode == &ls_step_mode_dense || s->mode == &ls_step_mode_zero_update ||
+            s->mode == &ls_step_mode_expert) &&
            ls_dp_device_can(ls_dp_args_of(s->args.dp));
 }
 
@@ -268,21 +269,36 @@ static void give_back(ls_step *s)
     ls_step_close(s);
 }
 
-/* On a device with a memory of its own tensors go to other ranks through host memory. */
-static ls_status stage_tensors(ls_step *s)
+/* On a device with a memory of its own tensors go to other ranks by collectives of that memory, or
+ * through host memory, in places of so many bytes. NULL is allowed. */
+static ls_status connect_group(ls_step *s, ls_mp_group *group, const char *axis,
+                               int64_t (*place)(const ls_pass_args *))
 {
+    const char *provider = s->args.collectives;
     ls_pass_args pass =
         ls_memory_step_pass(s->args.run, s->args.model, s->args.kernels, &s->args.calls);
+
+    if (!group)
+        return LS_OK;
+    if (!provider)
+        return ls_mp_group_stage(group, s->args.stream, place(&pass));
+    return ls_mp_group_by_device(group,
+                                 &(ls_mp_group_device){.stream = s->args.stream,
+                                                       .provider = provider,
+                                                       .axis = axis,
+                                                       .halves = strcmp(provider, "host") != 0});
+}
+
+/* All ranks open their groups in this order. */
+static ls_status connect_groups(ls_step *s)
+{
     ls_status st = LS_OK;
 
-    if (s->discrete && s->args.tp_group)
-        LS_TRY(st, ls_mp_group_stage(s->args.tp_group, s->args.stream, ls_pass_place(&pass)), out);
-    if (s->discrete && s->args.cp_group)
-        LS_TRY(st, ls_mp_group_stage(s->args.cp_group, s->args.stream, ls_pass_cp_place(&pass)),
-               out);
-    if (s->discrete && s->args.ep_group)
-        LS_TRY(st, ls_mp_group_stage(s->args.ep_group, s->args.stream, ls_pass_ep_place(&pass)),
-               out);
+    if (!s->discrete)
+        return LS_OK;
+    LS_TRY(st, connect_group(s, s->args.tp_group, "tp", ls_pass_place), out);
+    LS_TRY(st, connect_group(s, s->args.cp_group, "cp", ls_pass_cp_place), out);
+    st = connect_group(s, s->args.ep_group, "ep", ls_pass_ep_place);
 out:
     return st;
 }
@@ -319,7 +335,7 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
     s->type = ls_run_compute_type(args->run);
     s->discrete = !ls_device_describe(ls_stream_device(args->stream)).host_memory;
     choose(s);
-    LS_TRY(st, stage_tensors(s), out);
+    LS_TRY(st, connect_groups(s), out);
     if (s->mode->plan)
         LS_TRY(st, s->mode->plan(s), out);
     LS_TRY(st, ls_step_open_parts(s), out);
