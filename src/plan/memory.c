@@ -494,7 +494,7 @@ int64_t ls_memory_parted_elements(const ls_dp_args *dp)
 {
     int64_t blocks = (dp->trained + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
 
-    return ls_max_i64(ls_dp_sum_elements(dp), blocks);
+    return ls_max_i64(ls_dp_own_elements(dp), blocks); /* padding included: equal on all ranks */
 }
 
 /* What passes through host memory with zero 2 and 3. */

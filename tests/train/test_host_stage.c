@@ -310,7 +310,7 @@ LS_TEST_SECONDS(host_stage_divides_gradients_and_weights, 120)
 
 LS_TEST_SECONDS(host_stage_resumes_what_other_ranks_saved, 120)
 {
-    static const char *const zeros[] = {"mesh.zero=0", "mesh.zero=1", "mesh.zero=3"};
+    static const char *const zeros[] = {"mesh.zero=0", "mesh.zero=1", "mesh.zero=2", "mesh.zero=3"};
     static const char *const alone[] = {"out=straight", "eval.sample=", NULL};
 
     write_text();
