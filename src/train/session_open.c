@@ -165,6 +165,7 @@ static ls_status open_dp(ls_session *s)
         dp.mesh.zero = dp.mesh.cp = 0;
     }
     dp.comm = s->args.comm;
+    dp.by_device = ls_session_collectives(s) != NULL && ls_memory_by_device(s->run, &s->mesh, &dp);
     return ls_model_groups_open_dp(&s->dp, s->run, dp);
 }
 
