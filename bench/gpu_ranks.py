@@ -18,7 +18,11 @@ OURS = {"one": ["train.reduce=fast"],
         "host": ["train.reduce=fast", "exchange.device=host"],
         "nccl": ["train.reduce=fast", "exchange.device=nccl"],
         "ordered": ["train.reduce=ordered", "exchange.device=nccl"],
-        "zero1": ["train.reduce=fast", "exchange.device=nccl", "mesh.zero=1"]}
+        "zero1": ["train.reduce=fast", "exchange.device=nccl", "mesh.zero=1"],
+        "zero2": ["train.reduce=fast", "exchange.device=nccl", "mesh.zero=2"],
+        "zero3": ["train.reduce=fast", "exchange.device=nccl", "mesh.zero=3"],
+        "ordered3": ["train.reduce=ordered", "exchange.device=nccl", "mesh.zero=3"],
+        "host3": ["train.reduce=fast", "exchange.device=host", "mesh.zero=3"]}
 
 
 def run_ours(side, ranks, folder, log):
@@ -55,7 +59,7 @@ def run(side, ranks, folder):
 
 
 def main():
-    sides = sys.argv[1:] or [*OURS, "ddp"]
+    sides = sys.argv[1:] or [*OURS, "ddp", "fsdp"]
     works = [(s, n) for n in RANKS for s in sides if s != "one"]
     works = ([("one", 1)] if "one" in sides else []) + works
     told = {w: [] for w in works}

@@ -1,9 +1,10 @@
 #!/bin/sh
 # gpu_ranks.sh [SIDE...] -- several ranks on NVIDIA GPUs, GPT-2 124M, 64 x 1024 over all ranks, in bf16: ours by NCCL and through
-# the host, beside PyTorch's DDP, in turn, one table. Where there are fewer cards than ranks, ranks share them, and NCCL goes over
+# the host, beside PyTorch's DDP and FSDP2, in turn, one table. Where there are fewer cards than ranks, ranks share them, and NCCL goes over
 # the loopback: such a figure says nothing about NVLink. First the wire: `lineshaft bench comm --device cuda`.
 #   one          one process                     host, nccl   train.reduce=fast, exchange.device host or nccl
-#   ordered      nccl in ordered mode            zero1        nccl with mesh.zero=1
+#   ordered      nccl in ordered mode            zero1, zero2, zero3   nccl with mesh.zero=1, 2, 3
+#   ordered3     zero3 in ordered mode           host3        host with mesh.zero=3
 #   ddp, fsdp    PyTorch over NCCL
 #
 #   RANKS="2 4"  ROUNDS=1  STEPS=15  LIMIT=100 (seconds of a process)
