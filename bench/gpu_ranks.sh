@@ -1,9 +1,11 @@
 #!/bin/sh
 # gpu_ranks.sh [SIDE...] -- several ranks on NVIDIA GPUs, GPT-2 124M, 64 x 1024 over all ranks, in bf16: ours by NCCL and through
-# the host, beside PyTorch's DDP, FSDP2 and a Megatron-style tensor parallel, in turn, one table. Where there are fewer cards than ranks, ranks share them, and NCCL goes over
-# the loopback: such a figure says nothing about NVLink. First the wire: `lineshaft bench comm --device cuda`.
+# the host, beside PyTorch's DDP, FSDP2 and a Megatron-style tensor parallel, in turn, one table. Where there are fewer cards than
+# ranks, ranks share them, and NCCL goes over the loopback: such a figure says nothing about NVLink. First the wire:
+# `lineshaft bench comm --device cuda`.
 #   one          one process                     host, nccl   train.reduce=fast, exchange.device host or nccl
-#   ordered      nccl in ordered mode            zero1        nccl with mesh.zero=1
+#   ordered      nccl in ordered mode            zero1, zero2, zero3   nccl with mesh.zero=1, 2, 3
+#   ordered3     zero3 in ordered mode           host3        host with mesh.zero=3
 #   tp, tphost   all ranks one tensor-parallel group, by NCCL or through the host; sp: nccl, with divided rows
 #   cp           all ranks share every sequence, nccl
 #   ddp, fsdp, megatron    PyTorch over NCCL; the last one is the peer of tp

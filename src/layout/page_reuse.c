@@ -2,7 +2,8 @@
  *
  * Backward goes down through the units. While it writes unit u, what is left of the buckets above
  * waits to be sent: the stretch reaches from the lowest element that unit u writes to the end of the
- * bucket that unit u + 1 begins in. For weights it reaches over the buckets of a unit and the next. */
+ * bucket that unit u + 1 begins in. For weights it reaches over the buckets of a unit and the next,
+ * the padding of the last bucket included, which a gather writes too. */
 #include "layout/page_reuse.h"
 
 #include "model/pass.h"
@@ -61,22 +62,30 @@ ls_page_reuse ls_page_reuse_gradient(const ls_model *model, const ls_mesh *mesh,
     return t;
 }
 
+/* Behind the padding of a bucket. */
+static int64_t end_of(ls_mesh_part bucket, const ls_mesh *mesh)
+{
+    return bucket.first + bucket.each * ls_mesh_shard_ranks(mesh);
+}
+
 ls_page_reuse ls_page_reuse_weights(const ls_model *model, const ls_mesh *mesh, int64_t size,
                                     int64_t page)
 {
     const int64_t top = model->shape.L + 1;
-    ls_page_reuse t = {.bytes = ls_round_up(model->flat * size, page)};
+    int64_t elements =
+        ls_max_i64(model->flat, end_of(bucket_at(model, mesh, model->trained - 1), mesh));
+    ls_page_reuse t = {.bytes = ls_round_up(elements * size, page)};
 
     t.end = t.bytes;
     if (model->shape.tied) {
         ls_mesh_part last = bucket_at(model, mesh, ls_model_complete(model, 1) - 1);
-        t.fixed = ls_min_i64(t.end, ls_round_up((last.first + last.count) * size, page));
+        t.fixed = ls_min_i64(t.end, ls_round_up(end_of(last, mesh) * size, page));
     }
     for (int64_t unit = 0; unit < top; unit++) {
         ls_mesh_part low = bucket_at(model, mesh, ls_model_complete(model, unit));
         int64_t above = unit + 1 == top ? model->trained : ls_model_complete(model, unit + 2);
         ls_mesh_part high = bucket_at(model, mesh, above - 1);
-        stretch(&t, page, low.first * size, (high.first + high.count) * size);
+        stretch(&t, page, low.first * size, end_of(high, mesh) * size);
     }
     return t;
 }

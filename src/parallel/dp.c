@@ -131,7 +131,7 @@ int64_t ls_dp_bytes(const ls_dp_args *args)
         ls_compressed_args compressed = compressed_args(args);
         return ls_compressed_bytes(&compressed);
     }
-    if (!args->ordered)
+    if (!args->ordered || args->by_device)
         return 0;
     if (ls_dp_parted(args)) {
         bytes = ls_ordered_feed_bytes(own, ls_dp_piece(args, 0).count, ranks, LS_DP_AHEAD,
@@ -177,18 +177,11 @@ int64_t ls_dp_bucket_blocks(const ls_comm *comm, const ls_mesh *mesh, int64_t tr
     return blocks;
 }
 
-/* Which piece of a bucket is the own one of a rank. */
-static int piece_rank_of(const ls_mesh *mesh, int rank)
-{
-    return ls_mesh_shard_rank(mesh, rank) * ls_mesh_shard_groups(mesh) +
-           ls_mesh_shard_group(mesh, rank);
-}
-
 /* Leaves of each rank, by piece ranks. */
 static void set_runs(ls_dp *x, const ls_ordered_run *runs)
 {
     for (int r = 0; r < x->args.mesh.ranks; r++)
-        x->runs[piece_rank_of(&x->args.mesh, r)] = runs[r];
+        x->runs[ls_dp_piece_rank(&x->args.mesh, r)] = runs[r];
 }
 
 static void fill_tables(ls_dp *x)
@@ -205,7 +198,7 @@ static void fill_tables(ls_dp *x)
     for (int b = 0; b < x->buckets; b++)
         for (int r = 0; r < n; r++) {
             ls_mesh_part piece = ls_mesh_piece_of(&a->mesh, a->trained, b, r);
-            int at = piece_rank_of(&a->mesh, r);
+            int at = ls_dp_piece_rank(&a->mesh, r);
             x->counts[b * n + at] = piece.count;
             x->counts[(x->buckets + b) * n + at] = ls_dp_tied_in(a, piece);
             if (ls_mesh_shard_group(&a->mesh, r) == 0)
@@ -215,7 +208,7 @@ static void fill_tables(ls_dp *x)
 }
 
 /* The sum of gradients, or of second ones: from roots, or fed call by call. */
-static ls_status open_sum(ls_dp *x, const int64_t *counts, const int *merges, ls_ordered_sum **sum,
+static ls_status open_sum(ls_dp *x, const int64_t *counts, ls_ordered_sum **sum,
                           ls_ordered_feed **feed)
 {
     const ls_dp_args *a = &x->args;
@@ -228,7 +221,7 @@ static ls_status open_sum(ls_dp *x, const int64_t *counts, const int *merges, ls
                                                                   .parts = x->buckets,
                                                                   .ahead = LS_DP_AHEAD,
                                                                   .rounds = a->rounds,
-                                                                  .merges = merges,
+                                                                  .merges = x->merges,
                                                                   .type = LS_F32});
     return ls_ordered_sum_open(sum, &(ls_ordered_sum_args){.comm = x->piece_comm,
                                                            .runs = x->runs,
@@ -240,18 +233,17 @@ static ls_status open_sum(ls_dp *x, const int64_t *counts, const int *merges, ls
 }
 
 /* args.merges, by piece ranks. */
-static ls_status turn_merges(const ls_dp *x, int **merges_out)
+static ls_status turn_merges(ls_dp *x)
 {
     const ls_dp_args *a = &x->args;
     int n = a->mesh.ranks;
-    int *merges = ls_mem_array((size_t)a->rounds * (size_t)n + 1, sizeof *merges);
 
-    if (!merges)
+    x->merges = ls_mem_array((size_t)a->rounds * (size_t)n + 1, sizeof *x->merges);
+    if (!x->merges)
         return ls_fail(LS_ENOMEM, "no memory for a table of %d ranks", n);
     for (int k = 0; k < a->rounds && a->merges; k++)
         for (int r = 0; r < n; r++)
-            merges[k * n + piece_rank_of(&a->mesh, r)] = a->merges[k * n + r];
-    *merges_out = merges;
+            x->merges[k * n + ls_dp_piece_rank(&a->mesh, r)] = a->merges[k * n + r];
     return LS_OK;
 }
 
@@ -266,7 +258,7 @@ static ls_status open_some(ls_dp *x, bool by_seat, bool by_group, ls_comm **comm
     if (!by_piece)
         return ls_fail(LS_ENOMEM, "no memory for a table of %d ranks", n);
     for (int r = 0; r < n; r++)
-        by_piece[piece_rank_of(mesh, r)] = r;
+        by_piece[ls_dp_piece_rank(mesh, r)] = r;
     for (int i = 0; i < n; i++) {
         int r = by_piece[i];
         if ((!by_seat || ls_mesh_shard_rank(mesh, r) == ls_mesh_shard_rank(mesh, me)) &&
@@ -282,7 +274,7 @@ static ls_status open_comms(ls_dp *x)
 {
     ls_status st = LS_OK;
 
-    x->piece_rank = piece_rank_of(&x->args.mesh, x->args.mesh.rank);
+    x->piece_rank = ls_dp_piece_rank(&x->args.mesh, x->args.mesh.rank);
     if (ls_mesh_shard_groups(&x->args.mesh) == 1) {
         x->group = x->piece_comm = x->args.comm;
         return LS_OK;
@@ -298,7 +290,6 @@ out:
 static ls_status open_sums(ls_dp *x)
 {
     const ls_dp_args *a = &x->args;
-    int *merges = NULL;
     void *memory;
     ls_status st;
 
@@ -310,19 +301,19 @@ static ls_status open_sums(ls_dp *x)
     }
     if (!a->ordered)
         return LS_OK;
-    LS_TRY(st, turn_merges(x, &merges), out);
-    LS_TRY(st, open_sum(x, x->counts, merges, &x->sum, &x->feed), out);
+    LS_TRY(st, turn_merges(x), out);
+    if (a->by_device)
+        return LS_OK;
+    LS_TRY(st, open_sum(x, x->counts, &x->sum, &x->feed), out);
     if (!ls_dp_has_tied(a))
         goto out;
-    LS_TRY(st, open_sum(x, x->counts + x->buckets * a->mesh.ranks, merges, &x->tied, &x->tied_feed),
-           out);
+    LS_TRY(st, open_sum(x, x->counts + x->buckets * a->mesh.ranks, &x->tied, &x->tied_feed), out);
     LS_TRY(st,
            ls_comm_alloc(a->comm, ls_dp_tied_before(a, x->buckets) * (int64_t)sizeof(float),
                          "sums of tied gradients", &memory),
            out);
     x->tied_sum = memory;
 out:
-    ls_mem_free(merges);
     return st;
 }
 
@@ -365,6 +356,7 @@ void ls_dp_close(ls_dp *x)
     }
     ls_mem_free(x->counts);
     ls_mem_free(x->runs);
+    ls_mem_free(x->merges);
     ls_mem_free(x);
 }
 
@@ -376,6 +368,11 @@ const ls_dp_args *ls_dp_args_of(const ls_dp *dp)
 ls_comm *ls_dp_group(const ls_dp *dp)
 {
     return dp->group;
+}
+
+ls_comm *ls_dp_shard_replicas(const ls_dp *dp)
+{
+    return dp->shard_replicas;
 }
 
 int ls_dp_buckets(const ls_dp *dp)

@@ -38,6 +38,7 @@ typedef struct ls_dp_args {
     int64_t leaves;  /* of the batch; shared as mesh says, until ls_dp_split() */
     int64_t roots;   /* of all ranks at most, ordered only; 0: no other split comes */
     int64_t trained; /* elements that are summed and updated */
+    bool by_device;  /* gradients are summed by dp_device.h: nothing is taken for that here */
     int64_t tied_first, tied_count; /* elements whose second gradient begins behind `trained`;
                                      * ordered only; count 0: none */
     /* zero 2 and 3 only: every call of a step is summed, in rounds, one of each rank. */
@@ -66,6 +67,9 @@ const ls_dp_args *ls_dp_args_of(const ls_dp *dp);
 
 /* The ranks that divide buckets with this one: all, or its shard group, by shard ranks. */
 ls_comm *ls_dp_group(const ls_dp *dp);
+
+/* The ranks of other shard groups that own the same parts, by groups; NULL: there is one group. */
+ls_comm *ls_dp_shard_replicas(const ls_dp *dp);
 
 /* The buckets, and the own part of each. */
 int ls_dp_buckets(const ls_dp *dp);

@@ -1,4 +1,4 @@
-/* dp_device.c -- sums of gradients on the card; dp_device.h has the drawing.
+/* dp_device.c -- sums of whole gradients on the card; dp_device.h has the drawing.
  *
  * Everything is in the order of one stream, so one area for the roots of other ranks does for all
  * buckets: a bucket's roots arrive when those of the one before have been added.
@@ -8,31 +8,16 @@
  * The second gradient of a tied embedding is complete first. Its sums are made first and kept, and
  * each is added to the sum of its bucket. It lies behind the trained elements, where the padding of
  * the last bucket is gathered to: by then it has been sent. */
-#include "parallel/dp_device.h"
+#include "parallel/dp_device_impl.h"
 
 #include <string.h>
 #include "base/mem.h"
-#include "parallel/dp_impl.h"
 
 enum { ALIGN = 64 /* elements */ };
 
-struct ls_dp_device {
-    ls_dp_device_args args;
-    int rank, ranks, next; /* the next bucket; -1: all are queued */
-    bool begun;
-    ls_ordered_plan plan; /* of the runs and leaves that follow */
-    ls_ordered_run *runs; /* owned: [ranks] */
-    int64_t leaves;
-    int *roots;      /* owned: [ranks], how many each has */
-    float *area;     /* owned, device: `room` roots of others, each `stride` elements */
-    float *tied_sum; /* owned, device */
-    int64_t room, stride;
-};
-
 bool ls_dp_device_can(const ls_dp_args *args)
 {
-    return args->mesh.zero <= 1 && ls_mesh_shard_groups(&args->mesh) == 1 &&
-           args->codec.kind == LS_CODEC_NONE && args->mesh.servers == 0;
+    return args->codec.kind == LS_CODEC_NONE && args->mesh.servers == 0 && !args->mesh.independent;
 }
 
 /* --- sizes -------------------------------------------------------------------------------------- */
@@ -44,12 +29,14 @@ static int roots_of(ls_ordered_run run, int64_t leaves)
     return ls_ordered_roots(run, leaves, nodes);
 }
 
-/* Roots of all ranks, at most. */
+/* Roots of all ranks, at most; of ranks that bring a node in a round, one each. */
 static int64_t all_roots(const ls_dp_args *a)
 {
     ls_ordered_run runs[LS_MESH_RANKS];
     int64_t n = 0;
 
+    if (ls_dp_parted(a))
+        return ls_mesh_ranks(&a->mesh);
     if (a->roots)
         return a->roots;
     ls_mesh_split(&a->mesh, a->leaves, runs);
@@ -60,7 +47,7 @@ static int64_t all_roots(const ls_dp_args *a)
 
 static int64_t stride_of(const ls_dp_args *a)
 {
-    return ls_round_up(ls_mesh_bucket(&a->mesh, a->trained, 0).each, ALIGN);
+    return ls_round_up(ls_mesh_piece_of(&a->mesh, a->trained, 0, 0).each, ALIGN);
 }
 
 static int64_t area_bytes(const ls_dp_args *a)
@@ -78,23 +65,33 @@ static int64_t tied_bytes(const ls_dp_args *a)
 
 int64_t ls_dp_device_bytes(const ls_dp_args *args)
 {
-    return args->ordered ? ls_round_up(area_bytes(args), 4096) + ls_round_up(tied_bytes(args), 4096)
-                         : 0;
+    int64_t bytes = ls_dp_parted(args) ? ls_dp_device_rounds_bytes(args) : 0;
+
+    if (args->ordered)
+        bytes += ls_round_up(area_bytes(args), 4096) + ls_round_up(tied_bytes(args), 4096);
+    return bytes;
 }
 
 /* --- opening ------------------------------------------------------------------------------------ */
+
+static ls_ordered_run run_of(const ls_dp *dp, int rank)
+{
+    return dp->runs[ls_dp_piece_rank(&dp->args.mesh, rank)];
+}
 
 /* The plan for the leaves that ranks have now. */
 static ls_status set_plan(ls_dp_device *x)
 {
     const ls_dp *dp = x->args.dp;
+    bool parted = ls_dp_parted(&dp->args);
     ls_status st;
 
     ls_ordered_plan_release(&x->plan);
-    memcpy(x->runs, dp->runs, (size_t)x->ranks * sizeof *x->runs);
+    for (int r = 0; r < x->ranks; r++)
+        x->runs[r] = run_of(dp, r);
     x->leaves = dp->args.leaves;
     LS_TRY(st, ls_ordered_plan_init(&x->plan, x->runs, x->ranks, x->leaves), out);
-    if (x->plan.count > x->room)
+    if (x->plan.count > x->room && !parted)
         return ls_fail(LS_EUSAGE, "a sum with room for %lld roots cannot have %lld",
                        (long long)x->room, (long long)x->plan.count);
     for (int r = 0; r < x->ranks; r++)
@@ -106,9 +103,13 @@ out:
 static bool plan_holds(const ls_dp_device *x)
 {
     const ls_dp *dp = x->args.dp;
+    bool same = x->leaves == dp->args.leaves;
 
-    return x->leaves == dp->args.leaves &&
-           memcmp(x->runs, dp->runs, (size_t)x->ranks * sizeof *x->runs) == 0;
+    for (int r = 0; r < x->ranks && same; r++) {
+        ls_ordered_run run = run_of(dp, r);
+        same = memcmp(&x->runs[r], &run, sizeof run) == 0;
+    }
+    return same;
 }
 
 static ls_status open_ordered(ls_dp_device *x)
@@ -148,6 +149,8 @@ ls_status ls_dp_device_open(ls_dp_device **x_out, const ls_dp_device_args *args)
         st = ls_fail(LS_ENOMEM, "no memory for the exchange of %d ranks", x->ranks);
     if (st == LS_OK && a->ordered)
         st = open_ordered(x);
+    if (st == LS_OK && ls_dp_parted(a))
+        st = ls_dp_device_open_rounds(x);
     if (st == LS_OK)
         *x_out = x;
     else
@@ -162,6 +165,7 @@ void ls_dp_device_close(ls_dp_device *x)
     ls_device *device = ls_stream_device(x->args.stream);
     ls_device_free(device, x->area);
     ls_device_free(device, x->tied_sum);
+    ls_dp_device_close_rounds(x);
     ls_ordered_plan_release(&x->plan);
     ls_mem_free(x->runs);
     ls_mem_free(x->roots);
@@ -170,20 +174,15 @@ void ls_dp_device_close(ls_dp_device *x)
 
 /* --- ordered ------------------------------------------------------------------------------------ */
 
-/* What a rank sums of a bucket, or of the second gradient of one: where in a root, how much. */
-typedef struct share {
-    int64_t at, count;
-} share;
-
-static share share_of(const ls_dp_device *x, int bucket, bool tied, int rank)
+ls_dp_device_share_of ls_dp_device_share_at(const ls_dp_device *x, int bucket, bool tied, int rank)
 {
     const ls_dp_args *a = &x->args.dp->args;
     ls_mesh_part part = ls_mesh_piece_of(&a->mesh, a->trained, bucket, rank);
 
     if (!tied)
-        return (share){.at = part.first, .count = part.count};
-    return (share){.at = a->trained + ls_max_i64(0, part.first - a->tied_first),
-                   .count = ls_dp_tied_in(a, part)};
+        return (ls_dp_device_share_of){.at = part.first, .count = part.count};
+    return (ls_dp_device_share_of){.at = a->trained + ls_max_i64(0, part.first - a->tied_first),
+                                   .count = ls_dp_tied_in(a, part)};
 }
 
 /* Where root i of another rank arrives: behind those of lower ranks. */
@@ -196,7 +195,7 @@ static float *place_of(const ls_dp_device *x, int rank, int i)
     return x->area + n * x->stride;
 }
 
-static ls_status message(ls_dp_device *x, bool sends, int peer, float *at, int64_t count)
+ls_status ls_dp_device_message(ls_dp_device *x, bool sends, int peer, float *at, int64_t count)
 {
     const ls_coll coll = {.kind = sends ? LS_COLL_SEND : LS_COLL_RECV,
                           .type = LS_F32,
@@ -211,17 +210,17 @@ static ls_status message(ls_dp_device *x, bool sends, int peer, float *at, int64
 /* To each owner its share of this rank's roots; from each rank its roots of the own share. */
 static ls_status exchange(ls_dp_device *x, int bucket, bool tied, float *const *roots)
 {
-    int64_t own = share_of(x, bucket, tied, x->rank).count;
+    int64_t own = ls_dp_device_share_at(x, bucket, tied, x->rank).count;
     ls_status st = LS_OK, end;
 
     LS_TRY(st, ls_device_comm_begin(x->args.dc), failed);
     for (int k = 1; k < x->ranks; k++) {
         int to = (x->rank + k) % x->ranks, from = (x->rank + x->ranks - k) % x->ranks;
-        share theirs = share_of(x, bucket, tied, to);
+        ls_dp_device_share_of theirs = ls_dp_device_share_at(x, bucket, tied, to);
         for (int i = 0; i < x->roots[x->rank]; i++)
-            LS_TRY(st, message(x, true, to, roots[i] + theirs.at, theirs.count), out);
+            LS_TRY(st, ls_dp_device_message(x, true, to, roots[i] + theirs.at, theirs.count), out);
         for (int i = 0; i < x->roots[from]; i++)
-            LS_TRY(st, message(x, false, from, place_of(x, from, i), own), out);
+            LS_TRY(st, ls_dp_device_message(x, false, from, place_of(x, from, i), own), out);
     }
 out:
     end = ls_device_comm_end(x->args.dc);
@@ -230,35 +229,55 @@ failed:
     return st;
 }
 
-static void add(const ls_dp_device *x, const float *a, const float *b, float *out, int64_t n)
+void ls_dp_device_add(const ls_dp_device *x, const float *a, const float *b, float *out, int64_t n)
 {
     x->args.kernels->add(x->args.stream, &(ls_add){.a = a, .b = b, .out = out, .n = n});
 }
 
-/* Along the plan, as comm/ordered_sum.c does: a sum goes to the left root's place, the last to out. */
-static void combine(const ls_dp_device *x, share own, float *const *roots, float *out)
+/* As comm/ordered_sum.c does. */
+void ls_dp_device_combine(const ls_dp_device *x, ls_dp_device_node node, const void *context,
+                          int64_t count, float *out)
 {
     float *stack[LS_ORDERED_ROOTS];
     int top = 0;
 
     for (int64_t i = 0; i < x->plan.count; i++) {
         const ls_ordered_step *step = &x->plan.steps[i];
-        stack[top++] = step->rank == x->rank ? roots[step->root] + own.at
-                                             : place_of(x, step->rank, step->root);
+        stack[top++] = node(x, context, step);
         for (int m = 0; m < step->merges; m++) {
             bool last = i == x->plan.count - 1 && m == step->merges - 1;
             top--;
-            add(x, stack[top - 1], stack[top], last ? out : stack[top - 1], own.count);
+            ls_dp_device_add(x, stack[top - 1], stack[top], last ? out : stack[top - 1], count);
         }
     }
     if (x->plan.count == 1 && stack[0] != out)
-        ls_stream_copy(x->args.stream, out, stack[0], own.count * (int64_t)sizeof *out);
+        ls_stream_copy(x->args.stream, out, stack[0], count * (int64_t)sizeof *out);
+}
+
+/* The own part of this rank's roots, and where those of others arrive. */
+typedef struct own_roots {
+    float *const *roots;
+    int64_t at;
+} own_roots;
+
+static float *root_of(const ls_dp_device *x, const void *context, const ls_ordered_step *step)
+{
+    const own_roots *own = context;
+
+    return step->rank == x->rank ? own->roots[step->root] + own->at
+                                 : place_of(x, step->rank, step->root);
+}
+
+static void combine(const ls_dp_device *x, ls_dp_device_share_of own, float *const *roots,
+                    float *out)
+{
+    ls_dp_device_combine(x, root_of, &(own_roots){.roots = roots, .at = own.at}, own.count, out);
 }
 
 static ls_status sum_tied(ls_dp_device *x, int bucket, float *const *roots)
 {
     const ls_dp_args *a = &x->args.dp->args;
-    share own = share_of(x, bucket, true, x->rank);
+    ls_dp_device_share_of own = ls_dp_device_share_at(x, bucket, true, x->rank);
     ls_status st = exchange(x, bucket, true, roots);
 
     if (st == LS_OK && own.count > 0)
@@ -266,25 +285,42 @@ static ls_status sum_tied(ls_dp_device *x, int bucket, float *const *roots)
     return st;
 }
 
-/* The second gradient's sum, added to the first's. */
-static void tie(const ls_dp_device *x, int bucket, share own, float *sums)
+void ls_dp_device_tie(const ls_dp_device *x, int bucket, float *sums)
 {
     const ls_dp_args *a = &x->args.dp->args;
-    int64_t n = share_of(x, bucket, true, x->rank).count;
-    float *at = sums + ls_max_i64(0, a->tied_first - own.at);
+    int64_t n = ls_dp_device_share_at(x, bucket, true, x->rank).count;
+    float *at = sums + ls_max_i64(0, a->tied_first - ls_dp_piece(a, bucket).first);
 
     if (n > 0)
-        add(x, at, x->tied_sum + ls_dp_tied_before(a, bucket), at, n);
+        ls_dp_device_add(x, at, x->tied_sum + ls_dp_tied_before(a, bucket), at, n);
+}
+
+/* Fast: each has the sum of its group. Ordered: each has the sum of its piece. */
+ls_status ls_dp_device_share_part(ls_dp_device *x, int bucket, float *part)
+{
+    const ls_dp_args *a = &x->args.dp->args;
+    ls_mesh_part own = ls_dp_part(a, bucket);
+
+    if (!x->args.shard_replicas || own.count == 0)
+        return LS_OK;
+    return ls_device_comm_queue(
+        x->args.shard_replicas, x->args.stream,
+        &(ls_coll){.kind = a->ordered ? LS_COLL_ALL_GATHER : LS_COLL_ALL_REDUCE,
+                   .type = LS_F32,
+                   .count = a->ordered ? own.each : own.count,
+                   .in = part,
+                   .out = part});
 }
 
 static ls_status gather_bucket(ls_dp_device *x, int bucket, float *whole)
 {
     ls_mesh_part part = ls_dp_bucket(x->args.dp, bucket);
+    int ranks = ls_device_comm_ranks(x->args.group);
 
-    return ls_device_comm_queue(x->args.dc, x->args.stream,
+    return ls_device_comm_queue(x->args.group, x->args.stream,
                                 &(ls_coll){.kind = LS_COLL_ALL_GATHER,
                                            .type = LS_F32,
-                                           .count = part.each * x->ranks,
+                                           .count = part.each * ranks,
                                            .in = whole + part.first,
                                            .out = whole + part.first});
 }
@@ -292,7 +328,7 @@ static ls_status gather_bucket(ls_dp_device *x, int bucket, float *whole)
 static ls_status sum_ordered(ls_dp_device *x, int bucket, float *const *roots)
 {
     const ls_dp_args *a = &x->args.dp->args;
-    share own = share_of(x, bucket, false, x->rank);
+    ls_dp_device_share_of own = ls_dp_device_share_at(x, bucket, false, x->rank);
     ls_status st = exchange(x, bucket, false, roots);
 
     if (st != LS_OK)
@@ -300,25 +336,30 @@ static ls_status sum_ordered(ls_dp_device *x, int bucket, float *const *roots)
     if (own.count > 0) {
         combine(x, own, roots, roots[0] + own.at);
         if (x->tied_sum)
-            tie(x, bucket, own, roots[0] + own.at);
+            ls_dp_device_tie(x, bucket, roots[0] + own.at);
     }
-    return a->mesh.zero == 0 ? gather_bucket(x, bucket, roots[0]) : LS_OK;
+    return a->mesh.zero == 0
+               ? gather_bucket(x, bucket, roots[0])
+               : ls_dp_device_share_part(x, bucket, roots[0] + ls_dp_own_first(a, bucket));
 }
 
 /* --- sums --------------------------------------------------------------------------------------- */
 
 static ls_status sum_fast(ls_dp_device *x, int bucket, float *buffer)
 {
+    const ls_dp_args *a = &x->args.dp->args;
     ls_mesh_part part = ls_dp_bucket(x->args.dp, bucket);
-    bool all = x->args.dp->args.mesh.zero == 0;
+    int ranks = ls_device_comm_ranks(x->args.group);
+    bool all = a->mesh.zero == 0;
+    const ls_coll coll = {.kind = all ? LS_COLL_ALL_REDUCE : LS_COLL_REDUCE_SCATTER,
+                          .type = LS_F32,
+                          .count = all ? part.count : part.each * ranks,
+                          .in = buffer + part.first,
+                          .out = buffer + part.first};
+    ls_status st = ls_device_comm_queue(x->args.group, x->args.stream, &coll);
 
-    return ls_device_comm_queue(
-        x->args.dc, x->args.stream,
-        &(ls_coll){.kind = all ? LS_COLL_ALL_REDUCE : LS_COLL_REDUCE_SCATTER,
-                   .type = LS_F32,
-                   .count = all ? part.count : part.each * x->ranks,
-                   .in = buffer + part.first,
-                   .out = buffer + part.first});
+    return st == LS_OK ? ls_dp_device_share_part(x, bucket, buffer + ls_dp_own_first(a, bucket))
+                       : st;
 }
 
 void ls_dp_device_begin(ls_dp_device *x)
@@ -368,7 +409,7 @@ ls_status ls_dp_device_gather(ls_dp_device *x, float *whole)
 ls_status ls_dp_device_share(ls_dp_device *x, float *numbers, int64_t n)
 {
     return ls_device_comm_queue(
-        x->args.dc, x->args.stream,
+        x->args.group, x->args.stream,
         &(ls_coll){
             .kind = LS_COLL_ALL_REDUCE, .type = LS_F32, .count = n, .in = numbers, .out = numbers});
 }

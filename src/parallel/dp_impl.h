@@ -34,7 +34,8 @@ struct ls_dp {
     ls_compressed *compressed; /* sums in fast mode, where nodes compress them; NULL: they do not */
     int64_t *counts; /* owned: [buckets][ranks] elements of pieces, as many of the second gradient,
                       * by piece ranks; then [buckets][ranks of a group] elements of parts, and zeros */
-    ls_ordered_run *runs;                      /* owned: leaves of each rank, by piece ranks */
+    ls_ordered_run *runs; /* owned: leaves of each rank, by piece ranks */
+    int *merges;          /* owned: args.merges, by piece ranks; NULL: no rounds, or fast mode */
     ls_comm_request requests[LS_MESH_BUCKETS]; /* of each bucket: fast sums */
     ls_dp_flight up[2 * LS_MESH_BUCKETS];      /* sums of this step, in the order of their start */
     int started, ended;                        /* of those */
@@ -81,6 +82,13 @@ static inline ls_mesh_part ls_dp_piece(const ls_dp_args *args, int bucket)
 static inline ls_mesh_part ls_dp_bucket(const ls_dp *x, int bucket)
 {
     return ls_mesh_bucket(&x->args.mesh, x->args.trained, bucket);
+}
+
+/* Which piece of a bucket is the own one of a rank. */
+static inline int ls_dp_piece_rank(const ls_mesh *mesh, int rank)
+{
+    return ls_mesh_shard_rank(mesh, rank) * ls_mesh_shard_groups(mesh) +
+           ls_mesh_shard_group(mesh, rank);
 }
 
 /* Where this rank's part of a bucket begins, be it only padding. */

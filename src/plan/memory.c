@@ -182,6 +182,15 @@ ls_dp_args ls_memory_dp(const ls_run *run, const ls_model *model, const ls_mesh 
                                           : 0};
 }
 
+bool ls_memory_by_device(const ls_run *run, const ls_mesh *world, const ls_dp_args *dp)
+{
+    bool whole = ls_mesh_whole(world);
+    bool parted = world->zero > 1 || ls_mesh_shard_groups(world) > 1;
+
+    return ls_mesh_pp(world) == 1 && (whole || !parted) && ls_dp_device_can(dp) &&
+           ls_optimizer_of(run->train.optimizer)->reach != LS_REACH_MATRIX;
+}
+
 ls_local_sgd_args ls_memory_local(const ls_run *run, const ls_model *model, const ls_mesh *mesh)
 {
     static const ls_codec_kind kinds[] = {[LS_COMPRESS_NONE] = LS_CODEC_NONE,
@@ -494,16 +503,18 @@ int64_t ls_memory_parted_elements(const ls_dp_args *dp)
 {
     int64_t blocks = (dp->trained + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
 
-    return ls_max_i64(ls_dp_sum_elements(dp), blocks);
+    return ls_max_i64(ls_dp_own_elements(dp), blocks); /* padding included: equal on all ranks */
 }
 
-/* What passes through host memory with zero 2 and 3. */
+/* What passes through host memory with zero 2 and 3: by the device only what is no gradient. */
 static int64_t parted_staging(const ls_memory_args *args, const ls_dp_args *dp)
 {
     int64_t size = ls_dtype_bytes(ls_run_compute_type(args->run)), each = ls_dp_place_elements(dp);
-    int64_t bytes = ls_round_up(ls_memory_parted_elements(dp) * (int64_t)sizeof(float), 4096) +
-                    ls_staging_bytes(LS_DP_AHEAD, each * (int64_t)sizeof(float));
+    int64_t bytes = ls_round_up(ls_memory_parted_elements(dp) * (int64_t)sizeof(float), 4096);
 
+    if (dp->by_device)
+        return bytes;
+    bytes += ls_staging_bytes(LS_DP_AHEAD, each * (int64_t)sizeof(float));
     if (dp->mesh.zero == 3)
         bytes += ls_round_up(ls_dp_own_elements(dp) * size, 4096) +
                  ls_staging_bytes(ls_page_reuse_places(args->model, &dp->mesh), each * size);
@@ -539,13 +550,6 @@ static void predict_gradients(const ls_memory_args *args, const ls_calls *calls,
                       ls_round_up(ls_memory_grad_elements(model, calls, dp) * size, 4096));
 }
 
-/* As train/step/step_open.c chooses. */
-static bool goes_by_device(const ls_memory_args *args, const ls_dp_args *dp)
-{
-    return args->collectives && ls_mesh_pp(world_of(args)) == 1 && ls_dp_device_can(dp) &&
-           ls_optimizer_of(args->run->train.optimizer)->reach != LS_REACH_MATRIX;
-}
-
 /* What ranks exchange lies in the host's memory, on a device with its own too: then beside what the
  * gradients pass through on their way. */
 static void predict_exchange(const ls_memory_args *args, const ls_calls *calls,
@@ -555,11 +559,12 @@ static void predict_exchange(const ls_memory_args *args, const ls_calls *calls,
         args->discrete ? ls_ledger_add_host : ls_ledger_add;
     const int64_t size = sizeof(float);
 
-    bool by_device = goes_by_device(args, dp);
-    int64_t staged = by_device ? 1 : calls->buffers; /* for what is no gradient: one buffer */
+    int64_t staged = dp->by_device ? 1 : calls->buffers; /* for what is no gradient: one buffer */
 
-    if (by_device)
-        ls_ledger_add(ledger, "exchange on the device", "gradients of other ranks, of a bucket",
+    if (dp->by_device)
+        ls_ledger_add(ledger, "exchange on the device",
+                      dp->mesh.zero >= 2 ? "gradients on their way, and partial sums of own parts"
+                                         : "gradients of other ranks, of a bucket",
                       ls_dp_device_bytes(dp));
     add(ledger, "exchange",
         ls_dp_residuals(dp) ? "compressed gradients on their way, and residuals"
@@ -585,6 +590,7 @@ static void predict_whole(const ls_memory_args *args, const ls_calls *calls, ls_
     bool independent = args->mesh && args->mesh->independent;
     bool several = ls_mesh_ranks(sums) > 1 && !independent;
     ls_dp_args dp = several ? ls_memory_dp(run, model, sums) : (ls_dp_args){.leaves = 0};
+    dp.by_device = several && args->collectives && ls_memory_by_device(run, world_of(args), &dp);
     int64_t size = sizeof(float), updated = model->trained, seconds = ls_optim_seconds(run, model);
 
     int64_t moments = ls_optim_kinds(run) - 1;

@@ -75,6 +75,9 @@ bool ls_memory_packs(const ls_memory_args *args, ls_packed_weights_args *packs_o
 /* What ranks exchange in a step of the run; the communicator is left out. */
 ls_dp_args ls_memory_dp(const ls_run *run, const ls_model *model, const ls_mesh *mesh);
 
+/* Whether collectives of device memory, where they were chosen, carry this exchange of all ranks. */
+bool ls_memory_by_device(const ls_run *run, const ls_mesh *world, const ls_dp_args *dp);
+
 /* What workers exchange (sync: local); communicator and pool are left out. And how many arrays of all
  * parameters this worker saves beside the run's own checkpoint. */
 ls_local_sgd_args ls_memory_local(const ls_run *run, const ls_model *model, const ls_mesh *mesh);

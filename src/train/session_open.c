@@ -163,6 +163,8 @@ static ls_status open_dp(ls_session *s)
     if (ls_mesh_mp(&s->mesh) > 1) {
         dp = (ls_dp_args){.mesh = s->mesh, .leaves = 1, .trained = 1};
         dp.mesh.zero = dp.mesh.cp = 0;
+    } else {
+        dp.by_device = ls_session_collectives(s) && ls_memory_by_device(s->run, &s->mesh, &dp);
     }
     dp.comm = s->args.comm;
     return ls_model_groups_open_dp(&s->dp, s->run, dp);

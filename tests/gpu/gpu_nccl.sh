@@ -1,7 +1,7 @@
 #!/bin/sh
-# Ranks on NVIDIA GPUs whose gradients and tensors go from card to card by NCCL (exchange.device: nccl): the bits of one process, what
-# the host's exchange has in fast mode, the losses of one process where ranks divide a model, a rank that is killed, and what is
-# refused. Ranks share cards where there are fewer of them.
+# Ranks on NVIDIA GPUs whose gradients, weights (mesh.zero) and tensors go from card to card by NCCL (exchange.device: nccl): the
+# bits of one process, what the host's exchange has in fast mode, the losses of one process where ranks divide a model, a rank that
+# is killed, and what is refused. Ranks share cards where there are fewer of them.
 #
 #   tests/gpu/gpu_nccl.sh [FOLDER]     in FOLDER, which is made (default: a new temporary one, removed)
 #
@@ -86,8 +86,9 @@ replicas() {
     for p in fp32 bf16; do
         train $p-1 1 precision=$p
         result "$p: one process" $?
-        for n in 2 4; do
-            for zero in 0 1; do
+        for n in 2 3 4; do
+            for zero in 0 1 2 3; do
+                [ $n != 3 ] || [ $zero -gt 1 ] || continue
                 t=$p-$n-zero$zero
                 train "$t" $n precision=$p mesh.zero=$zero "exchange.device=$EXCHANGE"
                 result "$p: $n ranks, zero $zero, by $EXCHANGE" $?
@@ -98,35 +99,56 @@ replicas() {
         done
     done
     if [ "$EXCHANGE" = nccl ]; then
-        [ "$(field start collectives bf16-2-zero0.json)" = nccl ] &&
-            grep -ho '"collectives_why":"[^"]*"' bf16-2-zero0.json | tail -n 1 | sed 's/^/        /'
-        result "the first lines say that NCCL exchanges, and which" $?
+        for t in bf16-2-zero0 bf16-2-zero3; do
+            [ "$(field start collectives $t.json)" = nccl ] &&
+                grep -ho '"collectives_why":"[^"]*"' $t.json | tail -n 1 | sed 's/^/        /'
+            result "$t: the first lines say that NCCL exchanges, and which" $?
+        done
     fi
-    train uneven 3 precision=bf16 "exchange.device=$EXCHANGE" batch.sequences=14
     train uneven-1 1 precision=bf16 batch.sequences=14
-    same uneven uneven-1
-    result "7 leaves on 3 ranks have the bits of one process" $?
-    train idle 4 "exchange.device=$EXCHANGE" batch.sequences=6
     train idle-1 1 batch.sequences=6
-    same idle idle-1
-    result "a rank without leaves takes part" $?
-    train llama 2 "exchange.device=$EXCHANGE" model.family=llama precision=bf16 mesh.zero=1
+    for zero in 0 2 3; do
+        train uneven-$zero 3 precision=bf16 "exchange.device=$EXCHANGE" batch.sequences=14 mesh.zero=$zero
+        same uneven-$zero uneven-1
+        result "zero $zero: 7 leaves on 3 ranks have the bits of one process" $?
+        train idle-$zero 4 "exchange.device=$EXCHANGE" batch.sequences=6 mesh.zero=$zero
+        same idle-$zero idle-1
+        result "zero $zero: a rank without leaves takes part" $?
+    done
     train llama-1 1 model.family=llama precision=bf16
-    same llama llama-1
-    result "llama: 2 ranks, zero 1, have the bits of one process" $?
+    for zero in 1 2 3; do
+        train llama-$zero 2 "exchange.device=$EXCHANGE" model.family=llama precision=bf16 mesh.zero=$zero
+        same llama-$zero llama-1
+        result "llama: 2 ranks, zero $zero, have the bits of one process" $?
+    done
+    # Several calls a step, layers that are computed again, small buckets, an embedding of its own, shard groups.
+    set -- batch.group=1 train.recompute=full model.tied=false mesh.bucket=262144 model.layers=7 batch.sequences=20
+    train calls-1 1 precision=bf16 "$@"
+    i=0
+    for t in "3 mesh.zero=2" "3 mesh.zero=3" "4 mesh.zero=3 mesh.shard=2" "4 mesh.zero=1 mesh.shard=2"; do
+        i=$((i + 1))
+        # shellcheck disable=SC2086
+        train calls-$i-parts ${t%% *} precision=bf16 "exchange.device=$EXCHANGE" "$@" ${t#* }
+        same calls-$i-parts calls-1
+        result "several calls, $t: the bits of one process" $?
+    done
 
     # Fast mode: NCCL's own sums.
     train fast-host 2 train.reduce=fast precision=bf16
     train fast 2 train.reduce=fast precision=bf16 "exchange.device=$EXCHANGE"
     result "fast: 2 ranks" $?
-    train fast-1z 4 train.reduce=fast precision=bf16 "exchange.device=$EXCHANGE" mesh.zero=1
-    result "fast: 4 ranks, zero 1" $?
-    for t in fast fast-1z; do
+    for zero in 1 2 3; do
+        train fast-${zero}z 4 train.reduce=fast precision=bf16 "exchange.device=$EXCHANGE" mesh.zero=$zero
+        result "fast: 4 ranks, zero $zero" $?
+    done
+    train fast-shard 4 train.reduce=fast precision=bf16 "exchange.device=$EXCHANGE" mesh.zero=3 mesh.shard=2 batch.group=1
+    result "fast: 4 ranks, zero 3 in groups of 2" $?
+    for t in fast fast-1z fast-2z fast-3z fast-shard; do
         awk -v a="$(field summary loss $t.json)" -v b="$(field summary loss fast-host.json)" 'BEGIN {
             d = (a - b) / b; if (d < 0) d = -d; printf "        loss %s, through the host %s\n", a, b; exit !(a > 0 && d < 0.02) }'
         result "$t ends near the host's exchange" $?
     done
-    speed fast-host fast
+    speed fast-host fast fast-1z fast-2z fast-3z
 }
 ! part replicas || replicas
 
@@ -206,7 +228,7 @@ killed() {
     [ "$DEVICE" = cuda ] || big="train.steps=60 model.width=64 model.context=32 eval.every=0 checkpoint.every=0"
     # shellcheck disable=SC2086
     train long 1 $big
-    for t in "0 1" "0 0" "1 1"; do
+    for t in "0 1" "0 0" "1 1" "2 1" "3 1" "3 0"; do
         # shellcheck disable=SC2086
         set -- $t
         t=killed-zero$1-restarts$2

@@ -121,8 +121,8 @@ static void check(const world *w)
         memset(holds, 0xff, sizeof holds);
         for (int b = 0; b < ls_mesh_buckets(&mesh, dp.trained); b++) {
             ls_mesh_part part = ls_mesh_bucket(&mesh, dp.trained, b);
-            if (two >> b & 1)
-                touch(&t, w, part.first, part.count, 2, 'w');
+            if (two >> b & 1) /* padding is gathered, too */
+                touch(&t, w, part.first, part.each * w->ranks, 2, 'w');
         }
         LS_CHECK(__builtin_popcountll(two) <= ls_page_reuse_places(&model, &dp.mesh));
     }

@@ -33,13 +33,13 @@ static ls_kernels table;
 static ls_plugin plugin;
 static pending copies[MOST_COPIES];
 static int n_copies;
-static int64_t copies_queued, rows_queued, waits, launches;
-static const ls_stream *row_stream; /* where the last row was queued */
+static int64_t copies_queued, waits, launches;
+static const ls_stream *first_stream; /* where rows were queued first: that of the steps */
 static struct {
     const ls_stream *stream;
-    int64_t rows;           /* so many come before what is queued on it next, */
-    const ls_stream *after; /* and of this stream's copies */
-    int64_t copies;         /* those up to this one */
+    int64_t rows[MOST_STREAMS]; /* of each stream, so many come before what is queued on it next, */
+    const ls_stream *after;     /* and of this stream's copies */
+    int64_t copies;             /* those up to this one */
 } seen[MOST_STREAMS];
 static int of_card, of_cards;
 static bool of_fp8;
@@ -47,7 +47,7 @@ static bool of_fp8;
 /* What an event stands behind. */
 typedef struct mark {
     const ls_stream *stream, *after;
-    int64_t copies, rows, after_copies;
+    int64_t copies, after_copies, rows[MOST_STREAMS];
 } mark;
 
 static void protect(const ls_device *d, int how)
@@ -170,9 +170,30 @@ static int before(const ls_stream *stream)
         at = seen[i].stream ? at : i;
     }
     LS_CHECK(at >= 0);
+    int64_t rows = seen[at].rows[at]; /* of a stream that is closed: they are counted on */
     memset(&seen[at], 0, sizeof seen[at]);
     seen[at].stream = stream;
+    seen[at].rows[at] = rows;
     return at;
+}
+
+static void count_row(const ls_stream *stream)
+{
+    int at = before(stream);
+
+    seen[at].rows[at]++;
+    first_stream = first_stream ? first_stream : stream;
+}
+
+/* A copy to the host comes behind the rows of all streams; every other one of a second stream behind
+ * those of the first. Else it would copy too early. */
+static void check_order(const ls_stream *stream, bool to_host)
+{
+    int at = before(stream);
+
+    for (int i = 0; i < MOST_STREAMS; i++)
+        if (seen[i].stream && (to_host || seen[i].stream == first_stream))
+            LS_CHECK_EQ(seen[at].rows[i], seen[i].rows[i]);
 }
 
 static void copy_now(ls_stream *stream, void *dst, const void *src, int64_t bytes)
@@ -182,8 +203,7 @@ static void copy_now(ls_stream *stream, void *dst, const void *src, int64_t byte
     pending *p = &copies[n_copies];
 
     LS_CHECK(!(to_host && from_host));
-    if (row_stream && row_stream != stream)
-        LS_CHECK_EQ(seen[before(stream)].rows, rows_queued); /* else it would copy too early */
+    check_order(stream, to_host);
     unlock(d);
     if (to_host || from_host) {
         LS_CHECK(n_copies < MOST_COPIES);
@@ -243,7 +263,7 @@ static void discrete_stream_close(ls_stream *stream)
     for (int i = 0; i < MOST_STREAMS; i++)
         if (seen[i].stream == stream)
             seen[i].stream = NULL;
-    row_stream = row_stream == stream ? NULL : row_stream;
+    first_stream = first_stream == stream ? NULL : first_stream;
 }
 
 static ls_status discrete_event_open(ls_event *event)
@@ -266,8 +286,8 @@ static void discrete_event_record(ls_event *event, ls_stream *stream)
     *(mark *)event->native = (mark){.stream = stream,
                                     .after = seen[at].after,
                                     .copies = copies_queued,
-                                    .rows = row_stream == stream ? rows_queued : seen[at].rows,
                                     .after_copies = seen[at].copies};
+    memcpy(((mark *)event->native)->rows, seen[at].rows, sizeof seen[at].rows);
     ls_device_cpu.event_record(event, stream);
 }
 
@@ -276,7 +296,8 @@ static void discrete_stream_wait(ls_stream *stream, ls_event *event)
     const mark *m = event->native;
     int at = before(stream);
 
-    seen[at].rows = ls_max_i64(seen[at].rows, m->rows);
+    for (int i = 0; i < MOST_STREAMS; i++)
+        seen[at].rows[i] = ls_max_i64(seen[at].rows[i], m->rows[i]);
     seen[at].after = m->stream;
     seen[at].copies = m->copies;
 }
@@ -385,8 +406,7 @@ static void discrete_graph_free(ls_device *device, void *graph)
         ls_device *d = ls_stream_device(stream);                \
         if (record_row(name##_again, a, sizeof *a))             \
             return;                                             \
-        rows_queued++;                                          \
-        row_stream = stream;                                    \
+        count_row(stream);                                      \
         unlock(d);                                              \
         work(stream, a);                                        \
         lock(d);                                                \

@@ -3,8 +3,8 @@
  * Device memory is readable and writable only while a row or a copy runs: whoever takes a device
  * pointer for a host pointer gets a segmentation fault. What a copy brings to the host arrives when
  * the host waits for its stream, or for an event behind it, not before, and what it takes from the
- * host must be the same until then. A copy of one stream must have waited for the rows of another,
- * as it would have to on a GPU. */
+ * host must be the same until then. A copy to the host must have waited for the rows of all streams,
+ * and a copy of a second stream for those of the first, as they would have to on a GPU. */
 #pragma once
 #include "device/device.h"
 #include "kernel/kernel.h"

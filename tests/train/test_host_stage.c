@@ -200,7 +200,8 @@ LS_TEST_SECONDS(device_exchange_keeps_the_bits_of_one_process, 120)
                  {"2", {"mesh.zero=0", "train.optimizer=muon"}}, /* goes through the host */
                  {"4", {"mesh.zero=0", "precision=bf16", "device.isa=reference"}},
                  {"1+1", {"mesh.zero=1", "precision=bf16", "device.isa=reference"}},
-                 {"4", {"mesh.zero=0", "batch.sequences=3"}}};
+                 {"4", {"mesh.zero=0", "batch.sequences=3"}},
+                 {"4", {"mesh.zero=1", "mesh.shard=2"}}};
 
     write_text();
     for (size_t c = 0; c < LS_COUNT(cases); c += (size_t)ls_test_stride(2)) {
@@ -213,6 +214,8 @@ LS_TEST_SECONDS(device_exchange_keeps_the_bits_of_one_process, 120)
         const char *plain[8];
         memcpy(plain, sets, sizeof plain);
         plain[2] = "mesh.zero=0"; /* alone there is nothing to divide */
+        for (int k = 3; plain[k]; k++)
+            plain[k] = strncmp(plain[k], "mesh.", 5) == 0 ? "mesh.zero=0" : plain[k];
         told want = run_on("1", &(job){.sets = plain});
         sets[0] = ranks;
         told got = run_on(cases[c].shape,
@@ -224,14 +227,79 @@ LS_TEST_SECONDS(device_exchange_keeps_the_bits_of_one_process, 120)
     }
 }
 
+/* ZeRO 2 and 3 the same way: sums call by call, weights that come while others are read. Elements,
+ * leaves and layers that do not divide, ranks without a call, a tied embedding, sequences in pieces. */
+LS_TEST_SECONDS(device_exchange_divides_gradients_and_weights, 120)
+{
+    static const struct {
+        const char *shape;
+        const char *sets[6];
+    } cases[] = {
+        {"3", {"mesh.zero=3", "batch.group=2", "model.layers=5", "model.width=64"}},
+        {"2", {"mesh.zero=2", "model.dropout=0.1"}},
+        {"4", {"mesh.zero=3", "mesh.shard=2", "model.family=qwen3", "train.recompute=full"}},
+        {"3", {"mesh.zero=2", "batch.sequences=7", "model.family=llama", "model.layers=3"}},
+        {"1+1", {"mesh.zero=3", "precision=bf16", "device.isa=reference", "model.layers=3"}},
+        {"4", {"mesh.zero=2", "mesh.shard=2", "model.family=llama", "batch.sequences=3"}},
+        {"4",
+         {"mesh.zero=3", "batch.sequences=3", "model.tied=false", "model.layers=6",
+          "model.width=64"}},
+        {"3", {"mesh.zero=3", "batch.sequences=14", "model.layers=7"}},
+    };
+
+    write_text();
+    for (size_t c = 0; c < LS_COUNT(cases); c += (size_t)ls_test_stride(2)) {
+        char out[32];
+        const char *sets[12] = {out, "eval.sample=", "checkpoint.every=2"};
+        const char *plain[12];
+        memcpy(sets + 3, cases[c].sets, sizeof cases[c].sets);
+        memcpy(plain, sets, sizeof plain);
+        for (int k = 3; plain[k]; k++)
+            plain[k] = strncmp(plain[k], "mesh.", 5) == 0 ? "mesh.zero=0" : plain[k];
+        snprintf(out, sizeof out, "out=alone%zu", c);
+        told want = run_on("1", &(job){.sets = plain});
+        snprintf(out, sizeof out, "out=ranks%zu", c);
+        told got = run_on(cases[c].shape,
+                          &(job){.sets = sets, .discrete = true, .fail = "train.collectives@1+"});
+        check_same(&got, &want, 1, 6);
+        LS_CHECK_EQ(got.peak_bytes, got.ledger_bytes);
+        LS_CHECK(got.device_bytes > 0);
+    }
+}
+
+/* Saved by ranks with one division and gone on with by others with another one. */
+LS_TEST_SECONDS(device_exchange_resumes_what_other_ranks_saved, 120)
+{
+    static const char *const alone[] = {"out=straight", "eval.sample=", NULL};
+    static const char by_device[] = "train.collectives@1+";
+
+    write_text();
+    told want = run_on("1", &(job){.sets = alone});
+    for (int z = 2; z <= 3; z++) {
+        char out[32], zero[16];
+        const char *first[] = {out, zero, "eval.sample=", "train.steps=2", NULL};
+        const char *second[] = {out, zero, "eval.sample=", "train.steps=4", NULL};
+        const char *third[] = {out, "eval.sample=", "mesh.zero=3", NULL};
+        snprintf(out, sizeof out, "out=parts%d", z);
+        snprintf(zero, sizeof zero, "mesh.zero=%d", z);
+        (void)run_on("2", &(job){.sets = first, .discrete = true, .fail = by_device});
+        told t = run_on("3", &(job){.sets = second, .discrete = true, .fail = by_device});
+        LS_CHECK_EQ(t.first_step, 2);
+        t = run_on("2", &(job){.sets = third, .discrete = true, .fail = by_device});
+        LS_CHECK_EQ(t.first_step, 4);
+        check_same(&t, &want, 5, 6);
+    }
+}
+
 /* Fast: sums in the order of ranks, as the exchange of the host makes them. */
 LS_TEST_SECONDS(device_exchange_is_that_of_the_host_in_fast_mode, 120)
 {
     static const struct {
         const char *shape, *zero, *more;
-    } cases[] = {{"2", "mesh.zero=0", "batch.group=1"},
-                 {"3", "mesh.zero=1", "batch.group=1"},
-                 {"4", "mesh.zero=0", "batch.sequences=3"}};
+    } cases[] = {{"2", "mesh.zero=0", "batch.group=1"},     {"3", "mesh.zero=1", "batch.group=1"},
+                 {"4", "mesh.zero=0", "batch.sequences=3"}, {"3", "mesh.zero=2", "model.width=64"},
+                 {"4", "mesh.zero=3", "batch.sequences=3"}, {"4", "mesh.zero=3", "mesh.shard=2"},
+                 {"4", "mesh.zero=1", "mesh.shard=2"}};
 
     write_text();
     for (size_t c = 0; c < LS_COUNT(cases); c++) {
@@ -255,11 +323,13 @@ LS_TEST_SECONDS(device_exchange_is_refused_where_it_cannot_be, 60)
     static const struct {
         const char *set, *text;
     } cases[] = {
-        {"mesh.zero=2", "exchange.device cannot be nccl: with mesh.zero 2 and 3 gradients"},
+        {"mesh.zero=3", "exchange.device cannot be nccl: rank 0 on"}, /* there is none */
+        {"mesh.tp=2", "exchange.device cannot be nccl: rank 0 on"},
         {"mesh.pp=2", "exchange.device cannot be nccl: stages of a pipeline (mesh.pp)"},
         {"train.optimizer=muon", "exchange.device cannot be nccl: matrices that one rank"}};
 
     write_text();
+    LS_CHECK_EQ(setenv("LINESHAFT_NCCL", "/nowhere/libnccl.so.2", 1), 0);
     for (size_t c = 0; c < LS_COUNT(cases); c++) {
         const char *sets[] = {"exchange.device=nccl", cases[c].set, NULL};
         run_on("2",
@@ -313,7 +383,7 @@ LS_TEST_SECONDS(host_stage_divides_gradients_and_weights, 120)
 
 LS_TEST_SECONDS(host_stage_resumes_what_other_ranks_saved, 120)
 {
-    static const char *const zeros[] = {"mesh.zero=0", "mesh.zero=1", "mesh.zero=3"};
+    static const char *const zeros[] = {"mesh.zero=0", "mesh.zero=1", "mesh.zero=2", "mesh.zero=3"};
     static const char *const alone[] = {"out=straight", "eval.sample=", NULL};
 
     write_text();

@@ -247,6 +247,7 @@ ls_status ls_model_groups_open_sums(ls_session *s)
     if (s->groups.replica_comm) {
         ls_dp_args dp = ls_memory_dp(s->run, &s->model, &s->groups.replicas);
         dp.comm = s->groups.replica_comm;
+        dp.by_device = ls_session_collectives(s) && ls_memory_by_device(s->run, &s->mesh, &dp);
         LS_TRY(st, ls_model_groups_open_dp(&s->groups.replica_dp, s->run, dp), out);
     }
     if (s->mesh.ep < 2 || tp == 1)

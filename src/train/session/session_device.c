@@ -209,10 +209,12 @@ static const char *only_host(const ls_session *s)
 
     if (ls_mesh_pp(&s->mesh) > 1)
         return "stages of a pipeline (mesh.pp) exchange through the host";
-    if (s->mesh.zero > 1)
-        return "with mesh.zero 2 and 3 gradients go through the host";
-    if (ls_mesh_shard_groups(&s->mesh) > 1)
-        return "gradients of shard groups (mesh.shard) go through the host";
+    if (s->mesh.zero > 1 && !ls_mesh_whole(&s->mesh))
+        return "with mesh.zero 2 and 3 ranks that divide a model (mesh.tp, mesh.ep) exchange "
+               "through the host";
+    if (ls_mesh_shard_groups(&s->mesh) > 1 && !ls_mesh_whole(&s->mesh))
+        return "shard groups (mesh.shard) of ranks that divide a model (mesh.tp, mesh.ep) exchange "
+               "through the host";
     if (run->exchange.compress != LS_COMPRESS_NONE)
         return "exchange.compress packs gradients in the host";
     if (ls_optimizer_of(run->train.optimizer)->reach == LS_REACH_MATRIX)

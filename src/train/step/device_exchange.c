@@ -10,37 +10,55 @@
  * breaks that of the host (comm/device/device_comm.h), so the losses of this step do not come, and
  * the sums, which are wrong then, are not used. Losses, checkpoints and moments that are scattered
  * go through the host as host_stage.c does it, with one buffer. */
-#include "train/step/step_impl.h"
+#include "train/step/device_exchange_impl.h"
 
 #include "base/mem.h"
-#include "parallel/dp_device.h"
 
-struct ls_step_device_exchange {
-    ls_device_comm *dc;
-    ls_dp_device *sums;
-    ls_event *complete; /* what is to be exchanged next is complete on the device */
-    ls_event *done;     /* and what was exchanged, on the side */
-};
+/* --- opening ---------------------------------------------------------------------------------- */
+
+static ls_status open_comm(ls_step *s, ls_comm *comm, const char *axis, ls_device_comm **dc_out)
+{
+    return ls_device_comm_open(dc_out,
+                               &(ls_device_comm_args){.comm = comm,
+                                                      .device = ls_step_device(s),
+                                                      .provider = s->args.collectives,
+                                                      .axis = axis},
+                               ls_time_now_ns() + LS_STEP_OPEN_S * LS_NS_PER_S);
+}
+
+/* One communicator; with shard groups that of the group, that of the ranks that own the same parts,
+ * and in ordered mode that of all. All of them on the side: they never wait for each other. */
+static ls_status open_comms(ls_step *s, struct ls_step_device_exchange *x)
+{
+    const ls_dp_args *a = ls_dp_args_of(s->args.dp);
+    ls_comm *shard_replicas = ls_dp_shard_replicas(s->args.dp);
+    ls_status st = LS_OK;
+
+    if (!shard_replicas || a->ordered)
+        LS_TRY(st, open_comm(s, a->comm, "dp", &x->all), out);
+    x->group = x->all;
+    if (!shard_replicas)
+        goto out;
+    x->group = NULL;
+    LS_TRY(st, open_comm(s, ls_dp_group(s->args.dp), "shard", &x->group), out);
+    st = open_comm(s, shard_replicas, "dp", &x->shard_replicas);
+out:
+    return st;
+}
 
 static ls_status open_sums(ls_step *s, struct ls_step_device_exchange *x)
 {
     ls_device *device = ls_step_device(s);
-    int64_t deadline_ns = ls_time_now_ns() + LS_STEP_OPEN_S * LS_NS_PER_S;
     ls_status st;
 
     LS_TRY(st, ls_event_create(&x->complete, device), out);
     LS_TRY(st, ls_event_create(&x->done, device), out);
-    LS_TRY(st,
-           ls_device_comm_open(&x->dc,
-                               &(ls_device_comm_args){.comm = ls_dp_args_of(s->args.dp)->comm,
-                                                      .device = device,
-                                                      .provider = s->args.collectives,
-                                                      .axis = "dp"},
-                               deadline_ns),
-           out);
+    LS_TRY(st, open_comms(s, x), out);
     LS_TRY(st,
            ls_dp_device_open(&x->sums, &(ls_dp_device_args){.dp = s->args.dp,
-                                                            .dc = x->dc,
+                                                            .dc = x->all,
+                                                            .group = x->group,
+                                                            .shard_replicas = x->shard_replicas,
                                                             .stream = s->args.side,
                                                             .kernels = s->args.kernels}),
            out);
@@ -48,14 +66,14 @@ out:
     return st;
 }
 
-static ls_status open(ls_step *s, int64_t elements)
+ls_status ls_step_open_device_exchange(ls_step *s, int64_t elements)
 {
     ls_status st;
 
     s->device_exchange = ls_mem_alloc(sizeof *s->device_exchange);
     if (!s->device_exchange)
         return ls_fail(LS_ENOMEM, "no memory for the exchange of gradients");
-    *s->device_exchange = (struct ls_step_device_exchange){.dc = NULL};
+    *s->device_exchange = (struct ls_step_device_exchange){.all = NULL};
     LS_TRY(st, ls_step_open_host_stage(s, elements), out);
     st = open_sums(s, s->device_exchange);
 out:
@@ -69,31 +87,52 @@ void ls_step_close_device_exchange(ls_step *s)
 
     if (!x)
         return;
-    ls_device_comm_close(x->dc);
+    if (x->group != x->all)
+        ls_device_comm_close(x->group);
+    ls_device_comm_close(x->shard_replicas);
+    ls_device_comm_close(x->all);
     ls_dp_device_close(x->sums);
     ls_event_free(x->complete);
     ls_event_free(x->done);
+    for (int i = 0; i < LS_DP_AHEAD; i++)
+        ls_event_free(x->summed[i]);
+    for (int b = 0; b < LS_MESH_BUCKETS; b++)
+        ls_event_free(x->arrived[b]);
+    if (ls_step_divides_grads(s))
+        ls_step_close_zero_windows(s);
     ls_mem_free(x);
     s->device_exchange = NULL;
 }
 
-/* The side goes on when the stream has come here; and the other way round. */
-static void to_side(ls_step *s)
+/* --- a step ----------------------------------------------------------------------------------- */
+
+void ls_step_to_side(ls_step *s)
 {
     ls_event_record(s->device_exchange->complete, s->args.stream);
     ls_stream_wait(s->args.side, s->device_exchange->complete);
 }
 
-static void from_side(ls_step *s)
+void ls_step_from_side(ls_step *s)
 {
     ls_event_record(s->device_exchange->done, s->args.side);
     ls_stream_wait(s->args.stream, s->device_exchange->done);
 }
 
+void ls_step_begin_device_exchange(ls_step *s)
+{
+    struct ls_step_device_exchange *x = s->device_exchange;
+    ls_device_comm *const comms[] = {x->all, x->group == x->all ? NULL : x->group,
+                                     x->shard_replicas};
+
+    for (size_t i = 0; i < LS_COUNT(comms); i++)
+        if (comms[i])
+            ls_device_comm_set_step(comms[i], s->done + 1);
+}
+
 static void begin(ls_step *s, int64_t elements)
 {
     (void)elements;
-    ls_device_comm_set_step(s->device_exchange->dc, s->done + 1);
+    ls_step_begin_device_exchange(s);
     ls_dp_device_begin(s->device_exchange->sums);
 }
 
@@ -107,7 +146,7 @@ static void leave(ls_step *s, int64_t from, int buffers)
     bool recording = ls_step_graph_cut(s, from, buffers);
     for (int i = 0; i < s->now.buffers; i++)
         roots[i] = s->grads[i];
-    to_side(s);
+    ls_step_to_side(s);
     ls_step_record(s, ls_dp_device_sum_from(x->sums, roots, from));
     if (recording)
         ls_step_graph_resume(s);
@@ -132,39 +171,39 @@ static ls_status sum(ls_step *s, ls_step_clock *clock)
         leave(s, 0, 1);
         LS_TRY(st, ls_step_recorded(s), out);
     }
-    from_side(s);
+    ls_step_from_side(s);
 out:
     return st;
 }
 
-static ls_status sum_in_group(ls_step *s, float *numbers, int64_t n)
+ls_status ls_step_device_sum_in_group(ls_step *s, float *numbers, int64_t n)
 {
     ls_status st;
 
-    to_side(s);
+    ls_step_to_side(s);
     st = ls_dp_device_share(s->device_exchange->sums, numbers, n);
-    from_side(s);
+    ls_step_from_side(s);
     return st;
 }
 
-static ls_status gather(ls_step *s, float *whole)
+ls_status ls_step_device_gather(ls_step *s, float *whole)
 {
     ls_status st;
 
-    to_side(s);
+    ls_step_to_side(s);
     st = ls_dp_device_gather(s->device_exchange->sums, whole);
-    from_side(s);
+    ls_step_from_side(s);
     return st;
 }
 
-const ls_step_exchange ls_step_exchange_device = {.open = open,
+const ls_step_exchange ls_step_exchange_device = {.open = ls_step_open_device_exchange,
                                                   .begin = begin,
                                                   .leave = leave,
                                                   .ready = ready,
                                                   .sum = sum,
                                                   .spread = ls_step_host_spread,
-                                                  .sum_in_group = sum_in_group,
-                                                  .gather = gather,
+                                                  .sum_in_group = ls_step_device_sum_in_group,
+                                                  .gather = ls_step_device_gather,
                                                   .broadcast = ls_step_host_broadcast,
                                                   .collect = ls_step_host_collect,
                                                   .scatter = ls_step_host_scatter};

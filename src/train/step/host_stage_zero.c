@@ -36,33 +36,13 @@ struct ls_step_host_zero {
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
-static ls_status open_window(const ls_step *s, ls_window *window, const ls_page_reuse *t,
-                             const char *what)
-{
-    void *base;
-    ls_status st;
-
-    LS_TRY(st, ls_device_window_open(ls_step_device(s), t->bytes, what, &base), out);
-    *window = (ls_window){.base = base, .bytes = t->bytes};
-    LS_TRY(st, ls_device_window_back(ls_step_device(s), base, 0, t->fixed, what), out);
-    LS_TRY(st,
-           ls_device_window_turn(ls_step_device(s), base, t->fixed, t->end - t->fixed, t->period,
-                                 what),
-           out);
-    st = ls_device_window_back(ls_step_device(s), base, t->end, t->bytes - t->end, what);
-out:
-    return st;
-}
-
-static ls_status open_weights(ls_step *s, const ls_dp_args *dp, int64_t page)
+static ls_status open_weights(ls_step *s, const ls_dp_args *dp)
 {
     struct ls_step_host_zero *x = s->host_zero;
     static const char what[] = "weights on their way";
     int64_t size = ls_dtype_bytes(s->type);
-    ls_page_reuse page_reuse = ls_page_reuse_weights(s->args.model, &dp->mesh, size, page);
     ls_status st;
 
-    LS_TRY(st, open_window(s, &s->zero_gather.window, &page_reuse, "weights"), out);
     LS_TRY(st,
            ls_staging_alloc(&x->own, dp->comm, ls_step_device(s), ls_dp_own_elements(dp) * size,
                             what, false),
@@ -80,21 +60,12 @@ out:
 static ls_status open_parts(ls_step *s, int64_t elements)
 {
     const ls_dp_args *dp = ls_dp_args_of(s->args.dp);
-    int64_t page = ls_device_describe(ls_step_device(s)).window_page;
-    ls_page_reuse page_reuse = ls_page_reuse_gradient(s->args.model, &dp->mesh, dp->ordered, page);
     struct ls_step_host_zero *x = s->host_zero = ls_mem_alloc(sizeof *x);
-    void *memory;
     ls_status st;
 
     (void)elements; /* the window is as large as the pages that are used at a time */
     LS_TRY(st, x ? LS_OK : LS_ENOMEM, out);
-    LS_TRY(st, open_window(s, &s->grad_window, &page_reuse, "gradients"), out);
-    s->grads[0] = s->grad_window.base;
-    LS_TRY(st,
-           ls_device_alloc(ls_step_device(s), ls_dp_sum_elements(dp) * (int64_t)sizeof(float),
-                           "gradients", &memory),
-           out);
-    s->own_grad = memory;
+    LS_TRY(st, ls_step_open_zero_windows(s), out);
     LS_TRY(st, ls_step_open_host_stage(s, ls_memory_parted_elements(dp)), out);
     LS_TRY(st,
            ls_staging_open(&x->grads, dp->comm, s->args.stream, LS_DP_AHEAD,
@@ -104,7 +75,7 @@ static ls_status open_parts(ls_step *s, int64_t elements)
     for (int i = 0; i < LS_DP_AHEAD; i++)
         x->places[i] = ls_staging_at(x->grads, i);
     if (ls_step_divides_weights(s))
-        LS_TRY(st, open_weights(s, dp, page), out);
+        LS_TRY(st, open_weights(s, dp), out);
 out:
     return st;
 }
@@ -118,11 +89,7 @@ void ls_step_close_host_zero(ls_step *step)
     ls_staging_close(x->grads);
     ls_staging_close(x->weights);
     ls_staging_free(&x->own, ls_dp_args_of(step->args.dp)->comm, ls_step_device(step));
-    ls_device_window_close(ls_step_device(step), step->grad_window.base);
-    ls_device_window_close(ls_step_device(step), step->zero_gather.window.base);
-    ls_device_free(ls_step_device(step), step->own_grad);
-    step->grad_window = step->zero_gather.window = (ls_window){.base = NULL};
-    step->own_grad = NULL;
+    ls_step_close_zero_windows(step);
     ls_mem_free(x);
     step->host_zero = NULL;
 }

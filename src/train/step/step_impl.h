@@ -498,6 +498,11 @@ ls_status ls_step_group_barrier(ls_step *step);
 ls_status ls_step_group_collect(ls_step *step, const float *part, float *whole);
 ls_status ls_step_group_scatter(ls_step *step, const float *whole, float *part);
 
+/* --- zero_windows.c: ZeRO 2 and 3 on a device with a memory of its own -------------------------- */
+
+ls_status ls_step_open_zero_windows(ls_step *step);
+void ls_step_close_zero_windows(ls_step *step);
+
 /* --- host_stage.c, host_stage_zero.c, in_place_exchange.c --------------------------------------- */
 
 ls_status ls_step_open_host_stage(ls_step *step, int64_t elements);

@@ -19,7 +19,8 @@
  *     in place     in_place_exchange.c  ranks read each other's memory, or the communicator reads it
  *     pipeline     pipeline_zero.c      the same in a pipeline: weights of ZeRO 3
  *     host zero    host_stage_zero.c    the device has a memory of its own, with ZeRO 2 or 3
- *     device       device_exchange.c    collectives of device memory: replicas, ZeRO 0 and 1
+ *     device zero  device_exchange_zero.c   collectives of device memory: replicas, ZeRO 2 and 3
+ *     device       device_exchange.c    the same with ZeRO 0 and 1
  *     host stage   host_stage.c         the device has a memory of its own
  *
  * A function of a mode that is NULL does what a rank with the whole model does, or nothing; one of
@@ -118,6 +119,6 @@ struct ls_step_exchange {
 
 extern const ls_step_exchange ls_step_exchange_single, ls_step_exchange_in_place,
     ls_step_exchange_pipeline, ls_step_exchange_host_zero, ls_step_exchange_host_stage,
-    ls_step_exchange_device;
+    ls_step_exchange_device, ls_step_exchange_device_zero;
 
 LS_C_END

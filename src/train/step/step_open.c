@@ -20,7 +20,6 @@
 #include "plan/memory.h"
 #include "optim/optim.h"
 #include "layout/replicas.h"
-#include "parallel/dp_device.h"
 #include "train/replica/replica_send.h"
 #include "train/step/pipeline_impl.h"
 
@@ -29,13 +28,14 @@ static const ls_step_mode *const modes[] = {&ls_step_mode_pipeline,    &ls_step_
                                             &ls_step_mode_expert,      &ls_step_mode_zero,
                                             &ls_step_mode_zero_update, &ls_step_mode_dense};
 
-/* Collectives of device memory carry the gradients of replicas. */
-static bool by_device(const ls_step *s)
+/* Collectives of device memory carry the gradients of replicas, and the weights of ZeRO. */
+static const ls_step_exchange *of_discrete(const ls_step *s)
 {
-    return s->args.collectives && !ls_step_updates_matrices(s) &&
-           (s->mode == &ls_step_mode_dense || s->mode == &ls_step_mode_zero_update ||
-            s->mode == &ls_step_mode_expert) &&
-           ls_dp_device_can(ls_dp_args_of(s->args.dp));
+    bool by_device = s->args.collectives && ls_dp_args_of(s->args.dp)->by_device;
+
+    if (ls_step_divides_grads(s))
+        return by_device ? &ls_step_exchange_device_zero : &ls_step_exchange_host_zero;
+    return by_device ? &ls_step_exchange_device : &ls_step_exchange_host_stage;
 }
 
 static void choose(ls_step *s)
@@ -48,11 +48,9 @@ static void choose(ls_step *s)
     if (s->args.dp && !ls_step_host_stages(s) && s->mode->exchange)
         s->exchange = s->mode->exchange;
     else
-        s->exchange = !s->args.dp                ? &ls_step_exchange_single
-                      : !ls_step_host_stages(s)  ? &ls_step_exchange_in_place
-                      : ls_step_divides_grads(s) ? &ls_step_exchange_host_zero
-                      : by_device(s)             ? &ls_step_exchange_device
-                                                 : &ls_step_exchange_host_stage;
+        s->exchange = !s->args.dp               ? &ls_step_exchange_single
+                      : !ls_step_host_stages(s) ? &ls_step_exchange_in_place
+                                                : of_discrete(s);
 }
 
 /* Mirrors ls_memory_step_bytes(). */

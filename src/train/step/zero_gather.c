@@ -114,6 +114,18 @@ out:
     return st;
 }
 
+/* A tied embedding, which the head reads once more, stays where its pages have memory of their own
+ * (layout/page_reuse.h). */
+static ls_zero_units_set stays(const ls_step *s)
+{
+    const ls_model *model = s->args.model;
+
+    return s->discrete && model->shape.tied
+               ? s->zero_gather.there &
+                     ls_zero_units_buckets(model, &ls_dp_args_of(s->args.dp)->mesh, 0)
+               : 0;
+}
+
 /* ZeRO 3: the buckets of a unit are here, those of the next one on their way, others dropped. */
 static ls_status fetch_unit(ls_step *s, int64_t unit)
 {
@@ -122,7 +134,7 @@ static ls_status fetch_unit(ls_step *s, int64_t unit)
     int64_t next = ls_zero_units_next(model, unit == 0 ? -1 : s->zero_gather.unit, unit);
 
     return ls_step_gather_weights(s, ls_zero_units_buckets(model, mesh, unit),
-                                  ls_zero_units_buckets(model, mesh, next));
+                                  ls_zero_units_buckets(model, mesh, next) | stays(s));
 }
 
 void ls_step_need(void *context, int64_t unit)
