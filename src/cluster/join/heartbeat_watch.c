@@ -16,10 +16,10 @@
 enum { PATIENT = 4 };                  /* times that a coordinator may be silent longer */
 enum { MANY_PEERS = 256, SLICES = 8 }; /* more peers than this are looked at in SLICES turns */
 
-/* A node among many gives fewer signs of life: together they send a coordinator at most SIGNS_PER_S
- * a second, as long as SIGNS_LEAST of each node come before that node counts as dead. The coordinator
- * gives still fewer itself where it may be silent longer: nobody would succeed it. */
-enum { SIGNS_PER_S = 5000, SIGNS_LEAST = 3 };
+/* In a large job each node sends fewer heartbeats: all nodes together at most HEARTBEATS_PER_S a second
+ * to the coordinator, but each at least HEARTBEATS_LEAST within dead_ns. The coordinator itself sends
+ * even fewer where nodes wait PATIENT times longer for it, because none of them can succeed it. */
+enum { HEARTBEATS_PER_S = 5000, HEARTBEATS_LEAST = 3 };
 
 /* Alive, suspicious or dead, by how long it was silent. With heartbeats each 250 ms, suspect_ns of 1 s and
  * dead_ns of 3 s:
@@ -96,7 +96,7 @@ void ls_rendezvous_beat(ls_rendezvous *r)
 void ls_rendezvous_pace(ls_rendezvous *r, int nodes)
 {
     int64_t many_ns =
-        ls_min_i64(nodes * (LS_NS_PER_S / SIGNS_PER_S), r->hooks->dead_ns / SIGNS_LEAST);
+        ls_min_i64(nodes * (LS_NS_PER_S / HEARTBEATS_PER_S), r->hooks->dead_ns / HEARTBEATS_LEAST);
 
     r->slices = r->args.hosts && nodes > MANY_PEERS ? SLICES : 1;
     r->rarely = nodes > MANY_PEERS ? PATIENT : 1;

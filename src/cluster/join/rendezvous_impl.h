@@ -96,7 +96,7 @@ struct ls_rendezvous {
     int heartbeat_fd;                 /* readable when signs of life are due; -1: never */
     int64_t heartbeat_ns;             /* how often: longer where there are many peers */
     int slices, slice;                /* turns in which peers are looked at; the present one */
-    int rarely, round;                /* the host gives a sign every rarely rounds */
+    int rarely, round;                /* the host sends a heartbeat every rarely rounds */
     int64_t beat_ns;                  /* when they were last given */
     ls_probe *probe;                  /* owned; NULL: none */
     int next_node;                    /* number of the next newcomer */
