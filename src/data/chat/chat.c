@@ -1,7 +1,7 @@
-/* chat.c -- where the answers are in the text that a template writes.
+/* chat.c -- renders a conversation and finds the answers in it.
  *
- * A template says nothing about that, unless it has {% generation %} blocks, which are believed. So
- * three things are asked:
+ * A template does not mark the answers in its text, unless it has {% generation %} blocks, which are
+ * trusted. Without them, rendering the conversation several times shows three things:
  *   turns    what the template's loop over the messages writes for each of them in the whole
  *            conversation (ls_jinja_args.item_spans)
  *   prompt   what the template adds to ask the model to speak: the text of the messages before the
