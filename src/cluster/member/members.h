@@ -11,7 +11,8 @@ LS_C_BEGIN
 enum {
     LS_MEMBERS_TEXT = 64,      /* longest host name or address, with its final '\0' */
     LS_MEMBERS_NODES = 16384,  /* most nodes of a job */
-    LS_MEMBERS_RANKS = 131072, /* most ranks of a job */
+    LS_MEMBERS_RANKS = 131072, /* most processes of a job, of any program that `launch` starts; ranks
+                                * of lineshaft: LS_COMM_RANKS (comm/comm.h says why) */
     LS_MEMBERS_BYTES = 4 << 20 /* most bytes of a list */
 };
 
