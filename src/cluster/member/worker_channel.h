@@ -62,7 +62,7 @@ typedef struct ls_worker_channel_fds {
 ls_status ls_worker_channel_ask(const ls_view_report *report, const ls_config_digest *config_digest,
                                 ls_worker_channel_view *view_out, ls_worker_channel_fds *fds_out);
 
-/* Whether the ranks of this generation shall meet anew; without waiting. */
+/* Whether the ranks of this generation are to meet anew; without waiting. */
 bool ls_worker_channel_regroups(uint64_t generation);
 
 /* True: something happened that belongs into the events of the run; what, and how long it took.

@@ -708,7 +708,7 @@ static void on_heal(job *j)
         }
     } while (order.task != LS_WORKER_CHANNEL_NOTHING);
     answer_failures(j);
-    end_all(j); /* also a worker that was held when the job was ended */
+    end_all(j); /* even a worker that was held when the job was ended */
 }
 
 static void on_time(job *j)

@@ -3,7 +3,7 @@
  * One call: start N workers, print what they say, wait until all have ended, leave nothing behind.
  * The first worker that fails ends the others: SIGTERM, after the grace time SIGKILL. SIGINT,
  * SIGTERM and SIGHUP to this process are passed on once, a second one kills; SIGUSR1 and SIGUSR2
- * are passed on always. What workers had started themselves ends with the job, also when this
+ * are passed on always. What workers had started themselves ends with the job, even when this
  * process is killed (supervisor.h).
  *
  * A worker gets an empty standard input, its own session, its slice of the cores, and:

@@ -18,7 +18,7 @@
  *     process 1: "rank 5 ..."   >  each has a reason of its own; `broken` holds 1 + the number of
  *     the agent: "..."         /   the first one that wrote a reason
  *
- * So a reason is complete before others see it, also when its writer is killed in the middle of it:
+ * So a reason is complete before others see it, even when its writer is killed in the middle of it:
  * then the next process that notices something writes its own. */
 #include "comm/node/shm_segment.h"
 

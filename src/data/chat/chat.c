@@ -13,7 +13,7 @@
  *   prompt   <|im_start|>assistant\n
  *   shape    <|im_start|>assistant\n?<|im_end|>\n
  *   answer   Hello<|im_end|>
- * Where a turn has only the front of the prompt (which opens a thought that this turn has not), the
+ * Where a turn has only the front of the prompt (which opens a thought that this turn lacks), the
  * answer begins behind what turn, shape and prompt share. All this is done on the whole text, so it
  * does not matter that some templates write a message in another way when more messages follow it,
  * as those do that drop earlier thoughts. The work is that of four renders.
@@ -695,7 +695,7 @@ static ls_status name_place(const job *j, ls_status st)
     return st;
 }
 
-/* Read the conversation; to be ended also when this fails. */
+/* Read the conversation; to be ended even when this fails. */
 static ls_status begin_job(job *j, const ls_chat *chat, const json_t *object, const char *where,
                            int64_t now)
 {

@@ -206,8 +206,8 @@ static bool judge_copies(const ls_session *s, bool *equal)
     return clear;
 }
 
-/* Ranks agree now on a step that they had disagreed on: a rank that had something else then was
- * wrong. How many did; 0 also when all did, because the steps before were spoiled for all. */
+/* Ranks now agree on a step that they had disagreed on: a rank that had another result then was
+ * wrong. Returns how many were; 0 even when all were, because earlier steps were spoiled for all. */
 static int look_back(const ls_session *s)
 {
     struct ls_sdc_compare *v = s->sdc.compare;
