@@ -87,8 +87,8 @@ typedef struct ls_agent_args {
      * returns LS_OK or the reason to end the job; with LS_EINTR it is ended as by a signal. */
     int watch_fd;
     ls_status (*attend)(void *context); /* NULL: none */
-    ls_worker_channel *
-        heal; /* a worker that dies may be replaced (worker_channel.h), borrowed; NULL: ends the job */
+    ls_worker_channel *channel; /* borrowed; a worker that dies may be replaced (worker_channel.h);
+                                 * NULL: its death ends the job */
 } ls_agent_args;
 
 typedef struct ls_agent_result {
