@@ -286,7 +286,7 @@ LS_TEST(coordinator_parts_the_node_that_most_do_not_reach)
     close_town(&t);
 }
 
-LS_TEST(coordinator_tells_hosts_that_never_reached_each_other)
+LS_TEST(coordinator_names_hosts_that_never_reached_each_other)
 {
     town t;
 
@@ -648,7 +648,7 @@ LS_TEST(coordinator_sends_spares_home_when_the_work_is_done)
 
 /* A node whose work is done may go while others still end theirs: its places count, and nobody
  * speaks to it. */
-LS_TEST(coordinator_tells_nothing_to_a_node_that_left_when_its_work_was_done)
+LS_TEST(coordinator_sends_nothing_to_a_node_that_left_when_its_work_was_done)
 {
     town t;
 
@@ -752,7 +752,7 @@ LS_TEST(coordinator_hands_on_what_it_has_learned)
     close_town(&u);
 }
 
-LS_TEST(coordinator_refuses_who_differs)
+LS_TEST(coordinator_refuses_a_node_that_differs)
 {
     ls_config_digest here = {.rows = 0}, there = {.rows = 0};
     town t;
@@ -891,7 +891,7 @@ LS_TEST(coordinator_keeps_its_rules_in_any_order)
 }
 
 /* Names are told once, to each node what it lacks; numbers stay those of the first time. */
-LS_TEST(coordinator_tells_names_once)
+LS_TEST(coordinator_sends_names_once)
 {
     town t;
 

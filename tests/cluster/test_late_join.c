@@ -163,7 +163,7 @@ static void reap(pid_t pid)
     LS_CHECK(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
 }
 
-LS_TEST(door_lets_newcomers_in_and_survives_who_goes)
+LS_TEST(late_join_takes_newcomers_and_survives_a_lost_node)
 {
     porch p = {.joined = 0};
     const ls_rendezvous_hooks hooks = door_of(&p, ls_test_ms(60000));
@@ -207,7 +207,7 @@ LS_TEST(door_lets_newcomers_in_and_survives_who_goes)
     LS_CHECK_EQ(jobs_files(), files);
 }
 
-LS_TEST(door_gives_up_who_is_silent)
+LS_TEST(late_join_gives_up_a_silent_node)
 {
     porch p = {.joined = 0};
     const ls_rendezvous_hooks hooks = door_of(&p, ls_test_ms(1500));
@@ -229,7 +229,7 @@ LS_TEST(door_gives_up_who_is_silent)
     ls_rendezvous_close(r);
 }
 
-LS_TEST(door_refuses_with_a_reason)
+LS_TEST(late_join_refuses_with_a_reason)
 {
     porch p = {.refuses = true};
     const ls_rendezvous_hooks hooks = door_of(&p, ls_test_ms(60000));

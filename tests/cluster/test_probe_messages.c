@@ -140,7 +140,7 @@ static ls_rendezvous *open_all(const ls_rendezvous_hooks *hooks, orders *o)
     return r;
 }
 
-LS_TEST(reach_asks_others_about_who_is_silent)
+LS_TEST(probe_messages_ask_others_about_a_silent_node)
 {
     orders *o = mmap(NULL, sizeof *o, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     const ls_rendezvous_hooks hooks = door_of();

@@ -240,7 +240,7 @@ LS_TEST(successor_gets_the_members_of_a_host_that_is_lost)
     lose_host(false);
 }
 
-LS_TEST(successor_refuses_who_was_no_member)
+LS_TEST(successor_refuses_a_node_that_was_no_member)
 {
     lose_host(true);
 }

@@ -162,7 +162,7 @@ static void close_agent(agent *a)
     close(a->segment_fd);
 }
 
-LS_TEST(heal_gives_a_view_to_all_and_a_new_one_after_a_death)
+LS_TEST(worker_channel_gives_all_a_view_and_a_new_one_after_a_death)
 {
     agent a;
 
@@ -199,7 +199,7 @@ LS_TEST(heal_gives_a_view_to_all_and_a_new_one_after_a_death)
 
 /* What was said to the process that was here before, or by it, is nobody's. */
 /* A process that is quicker than the news of its start is not forgotten. */
-LS_TEST(heal_takes_reports_that_come_before_the_start_is_known)
+LS_TEST(worker_channel_takes_reports_before_the_start_is_known)
 {
     struct pollfd readable;
     agent a;
@@ -218,7 +218,7 @@ LS_TEST(heal_takes_reports_that_come_before_the_start_is_known)
     close_agent(&a);
 }
 
-LS_TEST(heal_drops_messages_of_processes_that_are_dead)
+LS_TEST(worker_channel_drops_messages_of_dead_processes)
 {
     agent a;
 
@@ -246,7 +246,7 @@ LS_TEST(heal_drops_messages_of_processes_that_are_dead)
     close_agent(&a);
 }
 
-LS_TEST(heal_kills_who_is_stopped_or_does_not_come)
+LS_TEST(worker_channel_kills_a_stopped_or_missing_worker)
 {
     agent a;
     note said;
@@ -282,7 +282,7 @@ LS_TEST(heal_kills_who_is_stopped_or_does_not_come)
     close_agent(&a);
 }
 
-LS_TEST(heal_lets_nobody_wait_when_the_job_ends)
+LS_TEST(worker_channel_lets_nobody_wait_when_the_job_ends)
 {
     agent a;
 
@@ -303,7 +303,7 @@ LS_TEST(heal_lets_nobody_wait_when_the_job_ends)
 
 /* A worker dies when all have done their work, and the others end well before it is there again: it
  * is let go, whether it comes before or after they have left. */
-LS_TEST(heal_lets_go_who_comes_back_when_the_work_is_done)
+LS_TEST(worker_channel_dismisses_a_worker_that_returns_after_the_end)
 {
     for (int early = 0; early < 2; early++) {
         agent a;

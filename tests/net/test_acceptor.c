@@ -89,7 +89,7 @@ static void drain(ls_acceptor *gate, int64_t ms, uint64_t refused)
     }
 }
 
-LS_TEST(gate_lets_members_in_and_says_why_others_stay_out)
+LS_TEST(acceptor_takes_members_and_says_why_it_refuses_others)
 {
     static const uint8_t wrong[32] = "another";
     int before = open_fds(), listen_fd = -1, in = -1;
@@ -132,7 +132,7 @@ LS_TEST(gate_lets_members_in_and_says_why_others_stay_out)
 }
 
 /* More strangers than places: a member still gets in, and neither memory nor log grows. */
-LS_TEST(gate_stays_open_in_a_flood)
+LS_TEST(acceptor_stays_open_in_a_flood)
 {
     enum { STRANGERS = 3 * LS_ACCEPTOR_CALLERS };
     static int fds[STRANGERS];
@@ -166,7 +166,7 @@ LS_TEST(gate_stays_open_in_a_flood)
 
 /* Bytes at random, half of them behind a right beginning so that proofs are computed: nobody gets
  * in, nothing grows, and a member still does. LINESHAFT_HELLOS=1000000 for a million of them. */
-LS_TEST_SECONDS(gate_refuses_random_hellos, 600)
+LS_TEST_SECONDS(acceptor_refuses_random_hellos, 600)
 {
     enum { AT_ONCE = 50, BYTES = 96 };
     const char *wish = getenv("LINESHAFT_HELLOS");
@@ -209,7 +209,7 @@ LS_TEST_SECONDS(gate_refuses_random_hellos, 600)
 }
 
 /* A byte now and then keeps no place: the time is that of the whole hello. */
-LS_TEST(gate_does_not_wait_for_slow_callers)
+LS_TEST(acceptor_does_not_wait_for_slow_callers)
 {
     enum { SLOW = 40 };
     int listen_fd = -1, in = -1, fds[SLOW];
@@ -239,7 +239,7 @@ LS_TEST(gate_does_not_wait_for_slow_callers)
 }
 
 /* Where a crowd is expected, nobody of it is sent away for the next. */
-LS_TEST(gate_hears_a_crowd_at_a_time)
+LS_TEST(acceptor_hears_a_crowd_at_a_time)
 {
     enum { CALLERS = 3 * LS_ACCEPTOR_CALLERS };
     static int fds[CALLERS];
@@ -272,7 +272,7 @@ LS_TEST(gate_hears_a_crowd_at_a_time)
     ls_sock_close(&listen_fd);
 }
 
-LS_TEST(gate_opens_or_fails_whole)
+LS_TEST(acceptor_opens_or_fails_whole)
 {
     int listen_fd = -1;
     ls_acceptor *gate;

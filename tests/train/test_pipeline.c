@@ -581,7 +581,7 @@ LS_TEST(pipelines_that_divide_more_hold_less)
 
 /* --- refusals --------------------------------------------------------------------------------- */
 
-LS_TEST(pipe_says_which_stages_the_layers_allow)
+LS_TEST(pipeline_says_which_stages_the_layers_allow)
 {
     const kind k = {"few", 4, LS_PP_INTERLEAVED, 2, 6, 24, 4, 1, .tied = true};
     ls_run run = run_of(&k);
