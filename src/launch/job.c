@@ -188,7 +188,7 @@ static void break_segment(void *context, const char *why)
     const job *j = context;
 
     if (ls_node_memory_break(j->segment_fd, j->generation, why) != LS_OK)
-        ls_log(LS_LOG_WARN, "cannot tell the ranks: %s", ls_err_last()->text);
+        ls_log(LS_LOG_WARN, "cannot report it to the ranks: %s", ls_err_last()->text);
 }
 
 /* Ranks that are replaced: what they inherit, and their membership. Without a secret this node is

@@ -57,7 +57,7 @@ near fewer
 healed fewer memory replica 2
 [ "$(grep -c '"event":"incident"' fewer.jsonl)" = 2 ] || fail "fewer: $(grep incident fewer.jsonl)"
 go 137 end 2 12:KILL:1 --set mesh.cp=2 --set heal.restarts=0
-grep -q '1 of the 2 ranks that have a model together .*share sequences' end.err || fail "end: $(cat end.err)"
+grep -q '1 of the 2 ranks that share one model .*share sequences' end.err || fail "end: $(cat end.err)"
 
 # Cp groups of tp groups: another rank of the cp group has the same part. Tp groups that divide moments keep copies; a rank and its peer at once: disk.
 for mesh in "square mesh.cp=2 mesh.tp=2 replica" "tensor mesh.tp=2 mesh.zero=1 buddy"; do

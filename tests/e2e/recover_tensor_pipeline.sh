@@ -63,7 +63,7 @@ go 0 back 4 8:KILL:2,12:KILL:0+2,saved:KILL:1 --set mesh.pp=2 --set checkpoint.e
 [ "$(field summary weights_hash back.jsonl)" = "$hash" ] || fail "back: other weights"
 healed back checkpoint disk 2
 go 137 end 2 12:KILL:1 --set mesh.pp=2 --set heal.restarts=0
-grep -q '1 of the 2 ranks that have a model together' end.err || fail "end: $(cat end.err)"
+grep -q '1 of the 2 ranks that share one model' end.err || fail "end: $(cat end.err)"
 grep -q 'error: rank 1 was killed by signal 9' end.err || fail "end: $(cat end.err)"
 
 # Tp groups: the bits of the same mesh, undisturbed; shrunk or from disk too, as far as the mesh is the same.

@@ -809,7 +809,7 @@ static const worker *first_failure(const job *j)
 static void signal_hint(int signal)
 {
     if (signal == SIGKILL)
-        ls_err_hint("Often the kernel does this when memory runs out; dmesg tells.");
+        ls_err_hint("Often the kernel does this when memory runs out: look at dmesg.");
     else if (signal == SIGBUS)
         ls_err_hint("Often a file or /dev/shm that became too small under a mapping.");
     else if (signal == SIGILL)

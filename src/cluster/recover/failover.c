@@ -153,7 +153,7 @@ static void tell_endpoints(ls_recover_cluster *l, int node)
         ls_election_encode(known, n, &bytes);
     if (!known || ls_str_status(&bytes) != LS_OK ||
         (node < 0 && ls_election_learn(l->election, known, n)))
-        ls_log(LS_LOG_WARN, "the endpoints of the nodes are not told: %s", ls_err_last()->text);
+        ls_log(LS_LOG_WARN, "cannot send the endpoints of the nodes: %s", ls_err_last()->text);
     else
         for (int i = 0; i < l->n_endpoints; i++)
             if (l->endpoints[i].node != l->self && (node < 0 || node == l->endpoints[i].node))
