@@ -223,7 +223,7 @@ static int look_back(const ls_session *s)
     if (v->before.ranks == v->ranks && n == v->ranks && s->mesh.rank == 0)
         ls_log(LS_LOG_WARN,
                "step %lld, on which ranks had disagreed, is done again: all had something else, so "
-               "it cannot be told whose memory or processor is faulty",
+               "the rank with the faulty memory or processor cannot be found",
                (long long)s->step_number);
     ls_mem_free(v->before.rows);
     v->before.rows = NULL;
@@ -243,7 +243,7 @@ static void remember(const ls_session *s)
         memcpy(v->before.rows, v->now, n * sizeof *v->now);
 }
 
-static const char undecided[] = "no majority says who is right";
+static const char undecided[] = "no majority shows which rank is right";
 
 bool ls_sdc_compare_caused(const char *why)
 {
