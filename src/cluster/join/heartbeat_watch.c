@@ -72,7 +72,7 @@ static void beat_slice(ls_rendezvous *r, int64_t away_ns, int64_t now)
     r->round += r->slice == 0;
 }
 
-/* Give signs of life, and look for those of others. */
+/* Send heartbeats, and look for those of others. */
 void ls_rendezvous_beat(ls_rendezvous *r)
 {
     int64_t now = ls_time_now_ns();
@@ -90,8 +90,8 @@ void ls_rendezvous_beat(ls_rendezvous *r)
         beat_slice(r, away_ns, now);
 }
 
-/* Example with 10,000 nodes, heartbeats of 250 ms and dead_ns of 9 s: 5,000 signs a second allow one
- * each 2 s, and a third of dead_ns is 3 s: 2 s it is. The host looks at an eighth of its peers each
+/* Example with 10,000 nodes, heartbeats of 250 ms and dead_ns of 9 s: 5,000 a second allow one of each
+ * node in 2 s, and a third of dead_ns is 3 s: 2 s it is. The host looks at an eighth of its peers each
  * 250 ms. */
 void ls_rendezvous_pace(ls_rendezvous *r, int nodes)
 {
