@@ -34,8 +34,8 @@ def table(name, lengths):
     print("};")
 
 
-print("""/* pretokenizer_table.h -- the letters and the numbers of Unicode, as lengths of runs: so many code points
- * outside the set, so many inside, in turn from U+0000 on. Letters begin with 65, 26, 6, 26: none
+print("""/* pretokenizer_table.h -- the letters and the numbers of Unicode, as lengths of runs of code points:
+ * outside the set, inside it, and so on in turn from U+0000. Letters begin with 65, 26, 6, 26: none
  * below 'A', the 26 capitals, 6 others, the 26 small ones.
  *
  * Made by tools/unicode_classes.py; do not edit. */

@@ -15,7 +15,8 @@ enum {
     LS_DISK_CACHE_BYTES = 4 << 20
 }; /* most of each */
 
-/* $XDG_CACHE_HOME/lineshaft/memo/HASH-OF-ABOUT, or under ~/.cache; "" when there is no home. */
+/* $XDG_CACHE_HOME/lineshaft/memo/HASH-OF-ABOUT, or under ~/.cache; "" when there is no home. The
+ * folder keeps its old name, so that what it holds is still found. */
 void ls_disk_cache_path(const char *about, char path_out[4096]);
 
 /* The value of a key, of exactly value_bytes; false: there is none. */

@@ -50,7 +50,7 @@ void ls_err_hint(const char *fmt, ...) LS_PRINTF(1, 2);
 /* And that it is about a rank that could not be reached. */
 void ls_err_unreached(int rank);
 
-/* Long work says what it is doing, and pops it again, also when it failed. */
+/* Long work says what it is doing, and pops it again, even when it failed. */
 void ls_err_doing(const char *fmt, ...) LS_PRINTF(1, 2);
 void ls_err_done(void);
 

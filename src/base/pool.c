@@ -124,7 +124,7 @@ static void pin_caller(const ls_pool *pool)
 {
     if (!pin.serial && !mask_read(&pin.before))
         return;
-    pin.serial = pool->serial; /* also when it is refused: it will not be tried at every run */
+    pin.serial = pool->serial; /* even when it is refused: it will not be tried at every run */
     mask_set(&pool->masks[0]);
 }
 

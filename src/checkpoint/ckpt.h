@@ -276,7 +276,7 @@ ls_status ls_ckpt_search_take(ls_ckpt_search *search, ls_ckpt_info *info_out);
 void ls_ckpt_search_close(ls_ckpt_search *search); /* NULL is allowed */
 
 /* Read every block of every object. Each damaged object is reported once: its file, what is wrong,
- * and the tensors in it ("a, b and 3 more"). *damaged_out: how many. LS_OK also when objects are
+ * and the tensors in it ("a, b and 3 more"). *damaged_out: how many. LS_OK even when objects are
  * damaged; LS_ENOMEM. */
 typedef void (*ls_ckpt_damage)(const char *object_path, const char *reason, const char *tensors,
                                void *context);

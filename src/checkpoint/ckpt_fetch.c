@@ -137,7 +137,7 @@ static chunk *free_chunk(ls_ckpt_fetch *f)
 }
 
 /* The object to request next; NULL: none, or none for now. The one that the caller waits for is opened
- * in any case, also if it alone is larger than AHEAD; the others only while all open ones fit. Example,
+ * in any case, even if it alone is larger than AHEAD; the others only while all open ones fit. Example,
  * objects of 64, 20, 20 and 64 MiB: 64 + 20 are read ahead together, the third waits for the first. */
 static item *to_ask(ls_ckpt_fetch *f)
 {

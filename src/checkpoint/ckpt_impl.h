@@ -166,7 +166,7 @@ typedef struct ls_ckpt_aside {
 } ls_ckpt_aside;
 
 /* Plan, hash and write parts; the caller holds `saving`. store NULL: nothing is written. To be
- * released also after a failure. */
+ * released even after a failure. */
 ls_status ls_ckpt_add_parts(ls_ckpt_store *store, const ls_ckpt_writing *how,
                             const ls_ckpt_part *parts, int n, const ls_ckpt_aside *aside,
                             ls_ckpt_added *added_out);
@@ -275,7 +275,7 @@ typedef struct ls_ckpt_temp {
     ls_str name;
 } ls_ckpt_temp;
 
-/* In a folder, with a name or, where the file system can do that, without. To be closed also after
+/* In a folder, with a name or, where the file system can do that, without. To be closed even after
  * a failure; closing removes it, unless its name was cleared. */
 ls_status ls_ckpt_temp_open(ls_ckpt_temp *temp, const char *folder, bool named);
 void ls_ckpt_temp_close(ls_ckpt_temp *temp);
@@ -307,7 +307,7 @@ bool ls_ckpt_heal(const ls_ckpt *ckpt, int object);
 
 ls_status ls_ckpt_store_hold(ls_ckpt_store *store); /* take the lock file */
 /* Objects that this process has written or read whole need not be read again to be reused. Only the
- * last save or load is remembered; forgetting (also when memory is short) only costs time. Those of
+ * last save or load is remembered; forgetting (even when memory is short) only costs time. Those of
  * ckpt where keep is NULL or true. */
 void ls_ckpt_store_remember(ls_ckpt_store *store, const ls_ckpt *ckpt, const bool *keep);
 void ls_ckpt_store_forget(ls_ckpt_store *store);

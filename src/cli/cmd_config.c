@@ -33,7 +33,7 @@ static ls_status run_check(const ls_args *args, ls_str *out)
     ls_status st = LS_OK;
     ls_run run;
 
-    LS_TRY(st, ls_load_run_run(&run, args, args->rest[0]), out);
+    LS_TRY(st, ls_load_run_read(&run, args, args->rest[0]), out);
     st = ls_load_run_prove(&run);
     if (st == LS_OK && !ls_args_has(args, "quiet"))
         summarise(&run, out);
@@ -76,7 +76,7 @@ static ls_status run_explain(const ls_args *args, ls_str *out)
         st = ls_fail(LS_EUSAGE, "--yaml prints the whole run file and takes no keys");
         goto out;
     }
-    LS_TRY(st, ls_load_run_run(&run, args, args->rest[0]), out);
+    LS_TRY(st, ls_load_run_read(&run, args, args->rest[0]), out);
     if (ls_args_has(args, "yaml"))
         ls_explain_yaml(&run, out);
     else if (ls_args_has(args, "json"))
@@ -117,7 +117,7 @@ static ls_status run_schema(const ls_args *args, ls_str *out)
     ls_run run;
 
     if (args->n_rest > 0) {
-        ls_status st = ls_load_run_run(&run, args, args->rest[0]);
+        ls_status st = ls_load_run_read(&run, args, args->rest[0]);
         if (st != LS_OK)
             return st;
         ls_runfile_release(&run);

@@ -420,7 +420,7 @@ static ls_status run_check(const ls_args *args, ls_str *out)
     int64_t steps;
 
     LS_TRY(st, ls_args_number(args, "steps", 0, 0, INT64_MAX, &steps), out);
-    LS_TRY(st, ls_load_run_run(&run, args, args->rest[0]), out);
+    LS_TRY(st, ls_load_run_read(&run, args, args->rest[0]), out);
     st = ls_cmd_data_check(&run, steps, ls_args_has(args, "json"), out);
     ls_runfile_release(&run);
 out:

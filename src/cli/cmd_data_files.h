@@ -9,6 +9,6 @@ typedef struct ls_cmd_data_files {
 } ls_cmd_data_files;
 
 /* In the order of the arguments, files of one pattern by name; "builtin:..." stays as it is. LS_EUSAGE: a name or a
- * pattern without a file. To be released also when this fails. */
+ * pattern without a file. To be released even when this fails. */
 ls_status ls_cmd_data_files_open(ls_cmd_data_files *files, const ls_args *args);
 void ls_cmd_data_files_release(ls_cmd_data_files *files);

@@ -190,10 +190,10 @@ static ls_status run_train(const ls_args *args, ls_str *out)
     st = plan_faults();
     if (st == LS_OK)
         st = read_profile(args, &profile_steps);
-    if (st == LS_OK) /* mistakes are found also where the run has nothing to do */
+    if (st == LS_OK) /* mistakes are found even where the run has nothing to do */
         st = ls_job_flags_read(args, job.ranks, &job);
     if (st == LS_OK)
-        st = ls_load_run_run(&run, args, args->n_rest > 0 ? args->rest[0] : NULL);
+        st = ls_load_run_read(&run, args, args->n_rest > 0 ? args->rest[0] : NULL);
     if (st != LS_OK)
         return st;
     st = check_profile(&run, profile_steps);

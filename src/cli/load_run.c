@@ -31,7 +31,7 @@ static int all_of(const ls_args *args, const char *flag, const char **values, in
     return n;
 }
 
-ls_status ls_load_run_run(ls_run *run, const ls_args *args, const char *path)
+ls_status ls_load_run_read(ls_run *run, const ls_args *args, const char *path)
 {
     enum { MOST = (int)LS_COUNT(args->given) };
     const char *sets[MOST], *overrides[MOST];

@@ -19,7 +19,11 @@ LS_C_BEGIN
 
 typedef struct ls_comm ls_comm;
 
-enum { LS_COMM_ADDRESS_BYTES = 64, LS_COMM_RANKS = 4096, LS_COMM_SECRET_BYTES = 32 };
+/* Most ranks of a communicator. Less than membership allows (LS_MEMBERS_RANKS, for any program that
+ * `launch` starts), because here each rank keeps a record and a link for every other, and lists of
+ * all ranks lie on the stack (parallel/mp_group.c: 32 KiB; for 131,072 ranks it would be 1 MiB). */
+enum { LS_COMM_RANKS = 4096 };
+enum { LS_COMM_ADDRESS_BYTES = 64, LS_COMM_SECRET_BYTES = 32 };
 
 typedef struct ls_comm_member {
     int node;                            /* members with the same number share memory */

@@ -73,7 +73,7 @@ ls_status ls_fabric_lock_and_fail(ls_fabric *fabric)
 }
 
 /* Whether a rank of this node has failed, or the agent has given the ranks up. The agent writes its
- * reason also where this rank is alone on its node and the segment only holds the flight
+ * reason even where this rank is alone on its node and the segment only holds the flight
  * recorder. */
 static bool given_up(void *context)
 {

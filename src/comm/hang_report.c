@@ -1,5 +1,5 @@
-/* hang_report.c -- a collective is not done in time: which rank did not come, and where is it?
- * watchdog.c detects that; this file explains it.
+/* hang_report.c -- explains a collective that timed out: which rank did not arrive, and where it is.
+ * watchdog.c detects the timeout.
  *
  * The rank that times out first is rarely the cause, and which rank waits for which depends on the
  * schedule. So the rank whose deadline has passed reads the flight recorders of all members. Those

@@ -3,7 +3,7 @@
  * That process makes the memory before there are ranks, and hands each of them the descriptor; the
  * ranks open it with their communicator (comm.h). The starter itself is no rank. It can break the
  * memory, which fails every call that a rank is in, and it can write down what each rank was doing,
- * also when that rank is dead. */
+ * even when that rank is dead. */
 #pragma once
 #include "base/err.h"
 

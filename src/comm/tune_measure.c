@@ -379,7 +379,7 @@ static ls_cost_link largest_of(const ls_cost_link *links, int n)
     return most;
 }
 
-/* Over the transports, also where all ranks reach each other's memory. */
+/* Over the transports, even where all ranks reach each other's memory. */
 static ls_status measure_links(ls_comm *c, pair *p)
 {
     int *firsts = ls_mem_array((size_t)c->ranks, sizeof *firsts);

@@ -52,7 +52,7 @@ typedef struct ls_hf_config {
 ls_status ls_hf_config_read(ls_hf_config *config_out, const char *text, size_t len,
                             const char *name);
 
-/* config.json of a folder. LS_EUSAGE also when there is no such folder or file. */
+/* config.json of a folder. LS_EUSAGE: also when there is no such folder or file. */
 ls_status ls_hf_config_open(ls_hf_config *config_out, const char *folder);
 
 /* Whether transformers can express the model: a run may combine what no family of theirs has.

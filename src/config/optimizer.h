@@ -1,8 +1,8 @@
 /* optimizer.h -- the optimizers of the run file, one row of facts each.
  *
- * A row says what everybody asks who does not make the update: how the run file names it, how many
- * moments it keeps, what it reads of other elements, which options it has and their defaults. What
- * it computes is a file of optim/ (optim/optim_impl.h), found by the same name. */
+ * A row holds the facts needed by all code except the update itself: its name in the run file, how
+ * many moments it keeps, what it reads of other elements, which options it has and their defaults.
+ * The update is a file of optim/ with the same name (optim/optim_impl.h). */
 #pragma once
 #include "base/base.h"
 

@@ -263,8 +263,9 @@ const ls_option ls_options[] = {
          "2. wsd stays at the peak and falls in the last train.decay steps.",
          .names = {"constant", "linear", "cosine", "wsd"}),
     INT(train.warmup, FREE, "auto", 0, LS_OPTION_BIG,
-        "Steps in which the learning rate rises from 0.", .unit = "steps",
-        .when_auto = "a twentieth of the steps, at most 100"),
+        "Steps in which the learning rate rises: step s, counted from 0, has train.lr (s + 1) / "
+        "train.warmup.",
+        .unit = "steps", .when_auto = "a twentieth of the steps, at most 100"),
     INT(train.decay, FREE, "auto", 0, LS_OPTION_BIG,
         "Steps of the final decay of the wsd schedule.", .unit = "steps",
         .when_auto = "a fifth of the steps"),

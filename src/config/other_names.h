@@ -1,15 +1,15 @@
-/* other_names.h -- what other programs call our options.
+/* other_names.h -- the names that other programs use for our options.
  *
- * People bring run files and command lines of transformers, nanoGPT, axolotl, llama.cpp and torchrun. A name of theirs
- * that is no key here is answered with ours; it is never taken, because the value often means something else. */
+ * Users try the keys and flags of transformers, nanoGPT, axolotl, llama.cpp and torchrun. The error for such a name
+ * gives ours; the name itself is never accepted, because its value often means something else. */
 #pragma once
 #include "config/option.h"
 
 LS_C_BEGIN
 
-/* Append to out what to write here for a key of another program, with or without a section ("max_steps",
- * "train.max_steps"): in a run file (set NULL), or as --set with the value set, or where that is "" with any.
- * false, and nothing appended: no other program has it. */
+/* Append to out our spelling of another program's key, with or without a section ("max_steps", "train.max_steps").
+ * set: NULL: as in a run file; else as --set with this value, or with any value where it is "".
+ * false, and nothing appended: the key is not in the table. */
 bool ls_other_names_suggest(const char *key, const char *set, ls_str *out);
 
 /* The key that is most often meant where a section has this one value instead of keys ("device: cuda"); NULL: none. */

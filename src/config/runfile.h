@@ -13,14 +13,13 @@ enum { LS_RUNFILE_BYTES = 1 << 20 }; /* longest run file */
 
 /* What to load. All zero but path is the usual case. */
 typedef struct ls_runfile_source {
-    const char *path;        /* of the run file; or */
-    const char *text;        /* the run file itself, with */
-    size_t len;              /* its bytes, and */
-    const char *text_name;   /* what messages call it; NULL: "<embedded>" */
+    const char *path;        /* the run file to read; NULL: text */
+    const char *text;        /* contents of a run file, where path is NULL */
+    size_t len;              /* bytes of text */
+    const char *text_name;   /* its name in messages; NULL: "<embedded>" */
     const char *const *sets; /* "batch.leaf=4" each, in order; the last one wins */
     int n_sets;
-    const char *const
-        *overrides; /* the same, after them, of what may change in a run that has begun */
+    const char *const *overrides; /* likewise, after sets: options that may change in a begun run */
     int n_overrides;
     ls_hf_config_base *base; /* reads a run of ours that model.import names; NULL: refused */
     bool no_environment;     /* ignore LINESHAFT_* variables */

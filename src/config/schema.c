@@ -253,7 +253,7 @@ static const char intro[] =
     "eval: {every: 100, sample: \"To be\"}\n"
     "```\n"
     "\n"
-    "- **Who wins.** A later source replaces an earlier one: defaults, the run file, variables\n"
+    "- **Precedence.** A later source replaces an earlier one: defaults, the run file, variables\n"
     "  (`LINESHAFT_BATCH_SEQUENCES=24`), `--set batch.sequences=24`, `train --override`.\n"
     "  `lineshaft config explain` shows each value and where it came from.\n"
     "- **Numbers** may carry a unit: `10k`, `64M`, `2G` (thousands), `4KiB`, `1GiB` (1024s), "

@@ -1,8 +1,7 @@
-/* unclosed.h -- the bracket or quote that somebody forgot.
+/* unclosed.h -- finds the bracket or quote that a text opens and does not close.
  *
- * A YAML parser notices a missing } where the next thing does not fit, often lines later, and sometimes reads the next key
- * as part of a value. This finds where the bracket was opened. It only explains an error that was found: a text that the
- * parser accepts is not asked about. */
+ * A YAML parser notices a missing } only at the next token that does not fit, often lines later, and sometimes reads the next
+ * key as part of a value. This finds where the bracket was opened. It runs only on text that the parser has refused. */
 #pragma once
 #include "base/base.h"
 

@@ -22,10 +22,10 @@ typedef struct ls_plugin_host {
     void *(*stream_native)(const ls_stream *stream);
     void (*stream_fail)(ls_stream *stream);
     bool (*stream_failed)(const ls_stream *stream);
-    bool (*memo_find)(const char *about, const void *key, size_t key_bytes, void *value_out,
-                      size_t value_bytes); /* as base/disk_cache.h */
-    void (*memo_add)(const char *about, const void *key, size_t key_bytes, const void *value,
-                     size_t value_bytes);
+    bool (*cache_find)(const char *about, const void *key, size_t key_bytes, void *value_out,
+                       size_t value_bytes); /* as base/disk_cache.h */
+    void (*cache_add)(const char *about, const void *key, size_t key_bytes, const void *value,
+                      size_t value_bytes);
 } ls_plugin_host;
 
 struct ls_plugin {

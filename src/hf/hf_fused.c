@@ -110,8 +110,8 @@ static ls_status cut(const ls_hf_folder *f, const ls_hf_folder_tensor *t, const 
 
     if (e->ndim != 2 || e->shape[0] != sum || e->shape[1] != C)
         return ls_fail(LS_EDATA,
-                       "\"%s\": the tensor \"%.120s\" has not the shape [%lld, %lld], which the "
-                       "model needs",
+                       "\"%s\": the tensor \"%.120s\" does not have the shape [%lld, %lld] "
+                       "that the model needs",
                        f->path, e->name, (long long)sum, (long long)C);
     for (int k = 0; k < of->n; k++) {
         struct ls_hf_folder_part *p = &parts[k];
@@ -168,7 +168,7 @@ ls_status ls_hf_fused_split(ls_hf_folder *f)
 
 /* --- adapters --------------------------------------------------------------------------------- */
 
-/* DoRA: the lengths of all outputs, also of parts without an adapter. */
+/* DoRA: the lengths of all outputs, even of parts without an adapter. */
 static ls_status join_lengths(const ls_loaded_model *r, int64_t l, const fusion *of,
                               ls_hf_fused_adapter *to)
 {

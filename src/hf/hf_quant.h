@@ -9,7 +9,7 @@
  *
  * and a number is q times the scale of its group. config.json says "quantization_config":
  * {"quant_method": "lineshaft", "bits": 4, "group_size": 64}, so that other programs refuse it
- * instead of reading it wrongly. Names and parts are those of the model here, also where the family's
+ * instead of reading it wrongly. Names and parts are those of the model here, even where the family's
  * own folders have fused tensors. Only matrices of the blocks become integers, routers excepted. */
 #pragma once
 #include "hf/hf_folder_impl.h"

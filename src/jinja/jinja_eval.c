@@ -1,7 +1,7 @@
 /* jinja_eval.c -- running a template: expressions to values, statements to text.
  *
- * Variables live in frames. A loop's turn, a macro call and a block that is captured have one of
- * their own, an if has not; what is set inside is gone afterwards, as in Jinja. A macro sees the
+ * Variables live in frames. A loop iteration, a macro call and a captured block each have a frame of
+ * their own; an if does not. What is set inside is gone afterwards, as in Jinja. A macro sees the
  * frames around its definition, not those of its caller. */
 #include "jinja/jinja_impl.h"
 

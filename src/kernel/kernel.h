@@ -696,7 +696,7 @@ typedef enum ls_bf16_way {
 } ls_bf16_way;
 
 /* The way that a table takes in this process; whether LINESHAFT_BF16 and this CPU leave it another
- * one; and take that one from here on, also when kernels are picked again. */
+ * one; and take that one from here on, even when kernels are picked again. */
 ls_bf16_way ls_kernel_bf16(const ls_kernels *kernels);
 bool ls_kernel_bf16_has(const ls_kernels *kernels, ls_bf16_way way);
 ls_status ls_kernel_bf16_take(const ls_kernels *kernels, ls_bf16_way way);

@@ -48,7 +48,7 @@ typedef struct job {
     uint16_t *ports;
     ls_launch_nodes *nodes;      /* where there are several */
     ls_task_rendezvous meet;     /* of tasks that another launcher started */
-    ls_worker_channel *heal;     /* ranks are replaced; NULL: they are not */
+    ls_worker_channel *channel;  /* ranks are replaced; NULL: they are not */
     ls_recover_cluster_args how; /* an agent's: as the first node says */
     char address[LS_MEMBERS_TEXT + 32];
     const char *settings[2];
@@ -188,7 +188,7 @@ static void break_segment(void *context, const char *why)
     const job *j = context;
 
     if (ls_node_memory_break(j->segment_fd, j->generation, why) != LS_OK)
-        ls_log(LS_LOG_WARN, "cannot tell the ranks: %s", ls_err_last()->text);
+        ls_log(LS_LOG_WARN, "cannot report it to the ranks: %s", ls_err_last()->text);
 }
 
 /* Ranks that are replaced: what they inherit, and their membership. Without a secret this node is
@@ -215,16 +215,16 @@ static ls_status open_heal(job *j, const ls_members *members, int node, const ui
         agent->settings = j->settings;
         j->fds[n++] = (ls_agent_fd){.name = "SECRET", .fd = j->secret_fd};
     }
-    LS_TRY(st, ls_worker_channel_open(&j->heal, &args), out);
+    LS_TRY(st, ls_worker_channel_open(&j->channel, &args), out);
     LS_TRY(st, ls_members_to_fd(members, &j->members_fd), out);
     j->fds[n++] = (ls_agent_fd){.name = "MEMBERS", .fd = j->members_fd};
     j->fds[n++] = (ls_agent_fd){.name = "OUT", .fd = j->out_fd};
-    j->fds[n++] = (ls_agent_fd){.name = "HEAL", .each = ls_worker_channel_ends(j->heal)};
+    j->fds[n++] = (ls_agent_fd){.name = "HEAL", .each = ls_worker_channel_ends(j->channel)};
     agent->fds = j->fds;
     agent->n_fds = n;
-    agent->heal = j->heal;
+    agent->channel = j->channel;
     if (secret)
-        ls_recover_cluster_bind(j->nodes->recover_cluster, j->heal);
+        ls_recover_cluster_bind(j->nodes->recover_cluster, j->channel);
 out:
     return st;
 }
@@ -352,7 +352,7 @@ static void release(job *j)
     ls_sock_close(&j->secret_fd);
     ls_sock_close(&j->out_fd);
     ls_task_rendezvous_close(&j->meet);
-    ls_worker_channel_close(j->heal);
+    ls_worker_channel_close(j->channel);
     ls_mem_free(j->sockets);
     ls_mem_free(j->ports);
     ls_mem_free(j);

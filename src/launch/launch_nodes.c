@@ -4,7 +4,7 @@
  *     read_secret: made when it is missing    read_secret
  *     open_any: listens                       open_any: each address of its list in turn, because
  *                                               another node may have taken over
- *     describe_work: what agents shall run    an agent asks for it: told()
+ *     describe_work: what agents are to run   an agent asks for it: told()
  *     meet_all: all are here                  meet_all
  *     met(): what the ranks inherit           met()
  *     run_job: the agent runs                 run_job

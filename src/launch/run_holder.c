@@ -88,7 +88,7 @@ ls_status ls_run_holder_run(const ls_run *run, bool joins)
     LS_TRY(st, ls_str_status(&held.urls), out);
     snprintf(held.text, sizeof held.text, "%s/%s", ls_run_lease_id(held.run_lease), held.run);
     if (setenv(LS_RUN_LEASE_VARIABLE, held.text, 1) != 0)
-        st = ls_fail_sys(LS_ENOMEM, "cannot tell the ranks of the run in etcd");
+        st = ls_fail_sys(LS_ENOMEM, "cannot report the run in etcd to the ranks");
 out:
     return st;
 }

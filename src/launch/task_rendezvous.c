@@ -119,7 +119,7 @@ static ls_status find_path(ls_task_rendezvous *m, const ls_launcher_env *p)
     if (!known || !m->path[0]) {
         st = ls_fail(LS_EUSAGE, "rank %d of %d (%s): %s", p->rank, p->world, p->rank_from,
                      known ? "there is no home folder in which the tasks could meet"
-                           : "no variable tells the tasks of this job from others");
+                           : "no variable identifies the tasks of this job");
         ls_err_hint("Give --listen ADDRESS:PORT --nodes N --secret FILE to the first task and "
                     "--join to the others.");
     }

@@ -17,7 +17,7 @@
  * are counted in pieces (layout/mesh.h). Ranks of a cp group make the same calls together, so in
  * ordered mode the number of leaves of a call divides all of their runs, and where these begin.
  * With mesh.ep sums are those of fast mode: an expert adds up rows of all ranks' tokens at once.
- * Ranks that divide experts go through equally many rounds, also those that have fewer calls.
+ * Ranks that divide experts go through equally many rounds, even those that have fewer calls.
  *
  * A worker (sync: local) trains with its leaves only: they are its batch, and `before` says where
  * that begins in the batch of all workers. */

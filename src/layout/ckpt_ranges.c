@@ -61,11 +61,11 @@ static int ranges_of(const ls_ckpt_ranges *x, int kind, int rank, range out[LS_M
     const ls_mesh *mesh_slice = x->mesh_slice;
     int64_t all = ls_ckpt_ranges_array(x->run, x->model, mesh_slice, kind);
 
-    if (x->pipe) {
-        int pp_rank = rank / x->pipe->pipelines, pipeline = rank % x->pipe->pipelines, count = 0;
-        for (int c = 0; c < x->pipe->chunks; c++)
-            for (int b = 0; b < ls_stage_plan_buckets(x->pipe, pp_rank, c); b++) {
-                ls_range r = ls_stage_plan_saved(x->pipe, pp_rank, pipeline, c, b, kind > 0);
+    if (x->plan) {
+        int pp_rank = rank / x->plan->pipelines, pipeline = rank % x->plan->pipelines, count = 0;
+        for (int c = 0; c < x->plan->chunks; c++)
+            for (int b = 0; b < ls_stage_plan_buckets(x->plan, pp_rank, c); b++) {
+                ls_range r = ls_stage_plan_saved(x->plan, pp_rank, pipeline, c, b, kind > 0);
                 out[count++] = (range){r.first, r.count, r.first};
             }
         return count;
@@ -89,7 +89,7 @@ static int ranges_of(const ls_ckpt_ranges *x, int kind, int rank, range out[LS_M
 /* Whether ranks that divide experts divide a kind of everything else (expert_zero.h), too. */
 static bool is_parted(const ls_ckpt_ranges *x, int kind)
 {
-    return kind > 0 && !x->pipe && ls_expert_zero_divides(x->run, x->model, x->mesh_slice);
+    return kind > 0 && !x->plan && ls_expert_zero_divides(x->run, x->model, x->mesh_slice);
 }
 
 /* How many ranks of a model have the same of a parameter, and which of them this one is. parted: the
@@ -177,12 +177,12 @@ static int list(const ls_ckpt_ranges *x, int kind, int rank, ls_ckpt_ranges_piec
     return n;
 }
 
-int ls_ckpt_ranges_pieces(const ls_ckpt_ranges *portion, int kind, int rank,
+int ls_ckpt_ranges_pieces(const ls_ckpt_ranges *ranges, int kind, int rank,
                           ls_ckpt_ranges_piece *pieces_out)
 {
     int64_t elements = 0;
 
-    return list(portion, kind, rank, pieces_out, &elements);
+    return list(ranges, kind, rank, pieces_out, &elements);
 }
 
 bool ls_ckpt_ranges_shared(const ls_model *model, int i)
@@ -192,9 +192,9 @@ bool ls_ckpt_ranges_shared(const ls_model *model, int i)
     return copies_of(model, &model->params[i], false, &own) > 1;
 }
 
-int ls_ckpt_ranges_replica(const ls_ckpt_ranges *portion, int64_t turn)
+int ls_ckpt_ranges_replica(const ls_ckpt_ranges *ranges, int64_t turn)
 {
-    const ls_mesh *mesh_slice = portion->mesh_slice;
+    const ls_mesh *mesh_slice = ranges->mesh_slice;
     int pipelines = ls_mesh_pipelines(mesh_slice);
 
     if (pipelines < 2)
@@ -204,38 +204,38 @@ int ls_ckpt_ranges_replica(const ls_ckpt_ranges *portion, int64_t turn)
                pipelines;
 }
 
-bool ls_ckpt_ranges_common(const ls_ckpt_ranges *portion, int kind)
+bool ls_ckpt_ranges_common(const ls_ckpt_ranges *ranges, int kind)
 {
-    return portion->pipe ? !portion->pipe->divides || (kind == 0 && portion->pipe->zero < 3)
-                         : !ls_ckpt_ranges_divided(portion->mesh_slice, kind);
+    return ranges->plan ? !ranges->plan->divides || (kind == 0 && ranges->plan->zero < 3)
+                        : !ls_ckpt_ranges_divided(ranges->mesh_slice, kind);
 }
 
-/* What the rank of the slice writes; release the pipe. false: its layers cannot be cut. */
+/* What the rank of the slice writes; release the plan. false: its layers cannot be cut. */
 static bool open_saved(const ls_run *run, const ls_model *model, const ls_mesh *mesh_slice,
-                       ls_stage_plan *pipe, ls_ckpt_ranges *x_out)
+                       ls_stage_plan *plan, ls_ckpt_ranges *x_out)
 {
     bool pipeline = ls_mesh_pp(mesh_slice) > 1;
 
-    *pipe = (ls_stage_plan){.pp_ranks = 0};
+    *plan = (ls_stage_plan){.pp_ranks = 0};
     *x_out = (ls_ckpt_ranges){.run = run,
                               .model = model,
                               .mesh_slice = mesh_slice,
-                              .pipe = pipeline ? pipe : NULL,
+                              .plan = pipeline ? plan : NULL,
                               .saves = true};
-    return !pipeline || ls_stage_plan_init(pipe, run, model, mesh_slice, 1, false) == LS_OK;
+    return !pipeline || ls_stage_plan_init(plan, run, model, mesh_slice, 1, false) == LS_OK;
 }
 
 int64_t ls_ckpt_ranges_elements(const ls_run *run, const ls_model *model, const ls_mesh *mesh_slice)
 {
     int64_t elements = 0;
     ls_ckpt_ranges x;
-    ls_stage_plan pipe;
+    ls_stage_plan plan;
 
-    if (!open_saved(run, model, mesh_slice, &pipe, &x))
+    if (!open_saved(run, model, mesh_slice, &plan, &x))
         return 0;
     for (int kind = 0; kind < LS_CKPT_RANGES_KINDS; kind++)
         (void)list(&x, kind, mesh_slice ? mesh_slice->rank : 0, NULL, &elements);
-    ls_stage_plan_release(&pipe);
+    ls_stage_plan_release(&plan);
     return elements;
 }
 
@@ -246,9 +246,9 @@ int64_t ls_ckpt_ranges_flow(const ls_run *run, const ls_model *model, const ls_m
     int64_t *bytes = ls_mem_array(2 * ((size_t)units + 1), sizeof *bytes);
     int rank = mesh_slice ? mesh_slice->rank : 0;
     ls_ckpt_ranges x;
-    ls_stage_plan pipe;
+    ls_stage_plan plan;
 
-    if (!bytes || !open_saved(run, model, mesh_slice, &pipe, &x)) {
+    if (!bytes || !open_saved(run, model, mesh_slice, &plan, &x)) {
         ls_mem_free(bytes);
         return 0;
     }
@@ -267,7 +267,7 @@ int64_t ls_ckpt_ranges_flow(const ls_run *run, const ls_model *model, const ls_m
         }
         ls_mem_free(pieces);
     }
-    ls_stage_plan_release(&pipe);
+    ls_stage_plan_release(&plan);
     ls_mem_free(bytes);
     return ls_min_i64(flow, LS_CKPT_RANGES_BUFFERS);
 }

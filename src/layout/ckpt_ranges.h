@@ -26,7 +26,7 @@ typedef struct ls_ckpt_ranges {
     const ls_run *run;
     const ls_model *model;     /* of this rank: its part */
     const ls_mesh *mesh_slice; /* of the ranks that have the same part; NULL: only this one */
-    const ls_stage_plan *pipe; /* where the slice is made of pipelines; else NULL */
+    const ls_stage_plan *plan; /* where the slice is made of pipelines; else NULL */
     bool saves;                /* what is written; else what is read */
 } ls_ckpt_ranges;
 
@@ -49,7 +49,7 @@ int64_t ls_ckpt_ranges_place(const ls_run *run, const ls_model *model, const ls_
 
 /* The pieces of a rank of the slice, in the order of its array; without pieces_out they are
  * counted. Returns how many there are. */
-int ls_ckpt_ranges_pieces(const ls_ckpt_ranges *portion, int kind, int rank,
+int ls_ckpt_ranges_pieces(const ls_ckpt_ranges *ranges, int kind, int rank,
                           ls_ckpt_ranges_piece *pieces_out);
 
 /* Whether other ranks of the group have the same of a parameter: then each of them reads it. */
@@ -58,8 +58,8 @@ bool ls_ckpt_ranges_shared(const ls_model *model, int i);
 /* A rank of the slice that has the same layers as this one, another one for each value of turn; -1: there is
  * none. And whether such ranks each have all of a kind of state: then one can compare what the other
  * writes. */
-int ls_ckpt_ranges_replica(const ls_ckpt_ranges *portion, int64_t turn);
-bool ls_ckpt_ranges_common(const ls_ckpt_ranges *portion, int kind);
+int ls_ckpt_ranges_replica(const ls_ckpt_ranges *ranges, int64_t turn);
+bool ls_ckpt_ranges_common(const ls_ckpt_ranges *ranges, int kind);
 
 /* Elements of all kinds that the rank of the slice writes. */
 int64_t ls_ckpt_ranges_elements(const ls_run *run, const ls_model *model,

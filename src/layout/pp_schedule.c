@@ -1,7 +1,7 @@
 /* pp_schedule.c -- the tables: first what each rank computes, in order, then the messages between.
  *
  * The order of a rank's work is a rule of its kind, below. Micro-batches always go forward and
- * backward in ascending order, also in GPipe (whose paper goes back in descending order): sums of
+ * backward in ascending order, even in GPipe (whose paper goes back in descending order): sums of
  * gradients follow the tree over leaf numbers, and ascending leaves need the fewest buffers.
  *
  * Messages: all ranks are run by a clock on which a forward takes 1 and each half of a backward 1.

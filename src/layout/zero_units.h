@@ -1,4 +1,4 @@
-/* zero_units.h -- which buckets of the weights are needed when, where ranks keep only their own parts.
+/* zero_units.h -- which weight buckets each unit needs, where every rank keeps only its own shard.
  *
  * With ZeRO 3 a unit of the model (embedding, block, final norm with the head) is gathered before it
  * is read. In memory at a time are the buckets of the unit that is computed now and those of the next
@@ -14,7 +14,7 @@ LS_C_BEGIN
 
 /* A set of buckets: bit b is bucket b. */
 typedef uint64_t ls_zero_units_set;
-enum { LS_ZERO_UNITS_SET = 64 }; /* buckets that it has bits for */
+enum { LS_ZERO_UNITS_SET = 64 }; /* most buckets in a set: its bits */
 
 /* What a unit reads; that of the head includes a tied embedding. */
 ls_zero_units_set ls_zero_units_buckets(const ls_model *model, const ls_mesh *mesh, int64_t unit);

@@ -34,7 +34,7 @@ ls_status ls_decode_read(ls_decode *decode, const void *w, const int32_t *histor
 
 /* The token after history[0..n-1] (n >= 1, host memory). w is device memory, of the pass's type;
  * when it changes while a cache is in use, ls_decode_forget() comes first. Only tokens of the
- * tokenizer are chosen, also where model.vocab is larger. position numbers the token for the random
+ * tokenizer are chosen, even where model.vocab is larger. position numbers the token for the random
  * choice. LS_EUSAGE: a token outside the vocabulary. LS_ENUMERIC: the logits are not numbers. */
 ls_status ls_decode_next(ls_decode *decode, const void *w, const int32_t *history, int64_t n,
                          const ls_sampling *sampling, uint64_t position, int32_t *token_out);

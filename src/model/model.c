@@ -76,7 +76,7 @@ static ls_status check_freeze(const ls_model *m, const ls_run *run)
     return LS_OK;
 }
 
-/* The same where ranks divide experts: names of all of them count, also of those that other ranks
+/* The same where ranks divide experts: names of all of them count, even of those that other ranks
  * have. And a gradient must reach a block on all ranks where one of them trains an expert of it,
  * since they meet there. */
 static ls_status check_freeze_ep(ls_model *m, const ls_run *run)
@@ -819,7 +819,7 @@ const ls_param *ls_model_same(const ls_model *whole, const ls_param *p)
 {
     const ls_param *found = ls_model_find(whole, p->name);
 
-    LS_BUG_IF(!found, "a part of a model has \"%s\", which the model has not", p->name);
+    LS_BUG_IF(!found, "a part of a model has \"%s\", which the model lacks", p->name);
     return found;
 }
 

@@ -243,7 +243,7 @@ void ls_pass_wide_norms(const ls_pass *pass, const ls_pass_call *call, const ls_
 
 /* --- the head --------------------------------------------------------------------------------- */
 
-/* Rows whose logits are made at a time. All ranks take the same number, also those with one token less. */
+/* Rows whose logits are made at a time. All ranks take the same number, even those with one token less. */
 int64_t ls_pass_head_rows(const ls_pass_args *args)
 {
     enum { LOGIT_BYTES = 64 << 20, FEWEST = 128 };

@@ -28,7 +28,7 @@ ls_status ls_fd_limit_make(int more, const char *who)
     rlim_t need = (rlim_t)(more + count_open() + SPARE);
 
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
-        return ls_fail_sys(LS_EIO, "cannot tell how many files may be open");
+        return ls_fail_sys(LS_EIO, "cannot read the limit of open files");
     if (limit.rlim_cur >= need)
         return LS_OK;
     struct rlimit higher = {.rlim_cur = need,

@@ -412,7 +412,7 @@ static bool send_some(ls_http_server *server, connection *c)
     return true;
 }
 
-/* What was sent makes room, also where the queue of a stream is never empty. */
+/* What was sent makes room, even where the queue of a stream is never empty. */
 static void forget_sent(connection *c)
 {
     if (c->sent < READ_BYTES || c->sent < c->out.len / 2)

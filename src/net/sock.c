@@ -203,7 +203,7 @@ ls_status ls_sock_local(int fd, ls_sock_address *address_out)
     ls_sock_address found = {.len = sizeof found.storage};
 
     if (getsockname(fd, (struct sockaddr *)&found.storage, &found.len) != 0)
-        return ls_fail_sys(LS_EIO, "cannot tell the address of a socket");
+        return ls_fail_sys(LS_EIO, "cannot read the address of a socket");
     put_text(&found);
     *address_out = found;
     return LS_OK;

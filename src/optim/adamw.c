@@ -1,4 +1,5 @@
-/* adamw.c -- AdamW (Loshchilov and Hutter, 2017): Adam with weight decay that is no gradient.
+/* adamw.c -- AdamW (Loshchilov and Hutter, 2017): Adam with decoupled weight decay (not part of the
+ * gradient).
  *
  *   m = beta1 m + (1 - beta1) g,   v = beta2 v + (1 - beta2) g^2
  *   w = w - lr (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + decay w)

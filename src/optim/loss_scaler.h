@@ -1,17 +1,18 @@
-/* loss_scaler.h -- the factor that keeps the gradients of fp16 between its smallest and largest number.
+/* loss_scaler.h -- keeps fp16 gradients inside the range that fp16 can represent.
  *
  * fp16 ends at 65504 and has nothing below 6e-8, where many gradients are. So the loss is
- * multiplied by a power of two before backward, and the optimizer divides by it again (kernel.h,
- * norm2), which changes no bit of what neither overflowed nor vanished. A step whose gradient
- * overflows is dropped and the scale halved; after `interval` steps without, it is doubled. Example,
- * interval 3:
+ * multiplied by a power of two before backward (grad_scale of train/step/step_calls.c), and the
+ * clip factor of norm2 divides by it again (kernel/kernel.h), which changes no bit of what neither
+ * overflowed nor vanished. A step whose gradient overflows is dropped and the scale halved; after
+ * `interval` steps without an overflow it is doubled. Example, interval 3:
  *
  *   step        1      2      3      4      5       6
  *   gradient    inf    fine   fine   fine   inf     fine
  *   scale       64     32     32     32     64      32      which the step was made with
  *
- * A loss that is not finite is no matter of scales: forward has overflowed. All ranks see the same
- * result of a step, so all have the same scale. It is saved with a checkpoint: resume is exact. */
+ * A non-finite loss cannot be fixed by rescaling: the forward pass itself overflowed. All ranks see
+ * the same result of a step, so all have the same scale. It is saved with a checkpoint: resume is
+ * exact. */
 #pragma once
 #include "config/run.h"
 
@@ -30,8 +31,8 @@ typedef struct ls_loss_scaler {
 void ls_loss_scaler_init(ls_loss_scaler *scaler, const ls_run *run);
 
 /* After a step: whether its loss was finite, and whether its update was made. True: its gradient
- * overflowed, and a smaller scale may help. False: nothing is to be said, or it is no matter of
- * scales. */
+ * overflowed, and a smaller scale may help. False: no overflow to report, or one that rescaling
+ * cannot fix. */
 bool ls_loss_scaler_step(ls_loss_scaler *scaler, bool loss_finite, bool updated);
 
 /* The state as text, for a checkpoint ("" where it is off), and out of one: LS_EDATA when it cannot

@@ -4,7 +4,8 @@
 
 LS_C_BEGIN
 
-/* Step numbers count from 0. Warm-up rises linearly to lr at step `warmup`; then
+/* Step numbers count from 0. Warm-up rises linearly: step s has lr (s + 1) / warmup, so that step
+ * warmup - 1 reaches lr; then
  *   constant  lr
  *   linear    straight down to min_lr at the last step
  *   cosine    half a cosine down to min_lr

@@ -41,7 +41,7 @@ int64_t ls_optim_elementwise(const ls_run *run, const ls_model *model);
 
 /* What an optimizer needs beside the moments; 0 bytes for those that update element by element. */
 typedef struct ls_optim_work {
-    const char *what;        /* it is, for the ledger */
+    const char *what;        /* its name in the memory ledger */
     int64_t pieces, tensors; /* lamb: of all parameters, whoever updates them */
     int64_t matrix, square;  /* muon: elements of the largest matrix, and of the largest square */
     int64_t list_bytes;      /* of `bytes` what ls_optim_redo() needs, which lies first */

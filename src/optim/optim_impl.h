@@ -14,8 +14,8 @@ typedef struct ls_optim_row {
     /* Work memory beside the moments. */
     ls_optim_work (*work)(const ls_run *run, const ls_model *model);
 
-    /* Updates that read more than single elements: lists into o->args.work, memory in o->own; an
-     * update; and of one the moments. */
+    /* Updates that read more than single elements. open: builds lists in o->args.work, allocates
+     * o->own. update: one update. redo: only the moments of an update. */
     ls_status (*open)(ls_optim *o);
     void (*close)(ls_optim *o);
     ls_status (*update)(ls_optim *o);

@@ -87,7 +87,7 @@ ls_status ls_dp_split(ls_dp *dp, const ls_ordered_run *runs, int64_t leaves);
 
 /* Elements `from` and above of the buffers are complete: start the buckets among them that were not
  * started. Each sum ends with from = 0. buffers: in ordered mode this rank's roots, the first of
- * which gets the sums (it is there also when the rank has no leaves); in fast mode one buffer. They
+ * which gets the sums (it exists even when the rank has no leaves); in fast mode one buffer. They
  * belong to the exchange until ls_dp_sum_end(), which waits for it. */
 ls_status ls_dp_sum_from(ls_dp *dp, float *const *buffers, int64_t from);
 ls_status ls_dp_sum_end(ls_dp *dp, float *const *buffers);

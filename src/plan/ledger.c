@@ -39,14 +39,6 @@ int64_t ls_ledger_host_total(const ls_ledger *ledger)
     return total_of(ledger, true);
 }
 
-int64_t ls_ledger_bytes(const ls_ledger *ledger, const char *name)
-{
-    for (int i = 0; i < ledger->count; i++)
-        if (strcmp(ledger->items[i].name, name) == 0)
-            return ledger->items[i].bytes;
-    return 0;
-}
-
 static void print_part(const ls_ledger *ledger, bool host, ls_str *text)
 {
     int64_t total = total_of(ledger, host);

@@ -23,7 +23,6 @@ void ls_ledger_add(ls_ledger *ledger, const char *name, const char *why, int64_t
 void ls_ledger_add_host(ls_ledger *ledger, const char *name, const char *why, int64_t bytes);
 int64_t ls_ledger_total(const ls_ledger *ledger);      /* what the device must have */
 int64_t ls_ledger_host_total(const ls_ledger *ledger); /* beside it, in the host's memory */
-int64_t ls_ledger_bytes(const ls_ledger *ledger, const char *name); /* 0 when there is none */
 
 /* A table for people: name, bytes, share, what decides its size. */
 void ls_ledger_print(const ls_ledger *ledger, ls_str *text);

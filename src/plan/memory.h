@@ -48,12 +48,12 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out);
 ls_status ls_memory_check(const ls_memory_args *args, const ls_ledger *ledger, int64_t free_bytes);
 
 /* The largest group of leaves with which the run fits into free_bytes, at most that of the run:
- * half as many each time. 1 also when nothing fits. */
+ * half as many each time. 1 even when nothing fits. */
 int64_t ls_memory_fit_group(const ls_memory_args *args, int64_t free_bytes);
 
 /* The least that must be recomputed for the run to fit into free_bytes, into run_out, which is a
  * copy of args->run otherwise: selective in as few blocks as do, then full in as few; full in all
- * also when nothing fits. */
+ * even when nothing fits. */
 void ls_memory_fit_recompute(const ls_memory_args *args, int64_t free_bytes, ls_run *run_out);
 
 /* The pass of a step; stream and packs are left out. */

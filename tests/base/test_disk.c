@@ -121,7 +121,7 @@ static void errors_and_short_reads(void)
     close(fd);
 }
 
-LS_TEST(disk_tells_errors_and_short_reads)
+LS_TEST(disk_reports_errors_and_short_reads)
 {
     each_way(errors_and_short_reads);
 }

@@ -138,7 +138,7 @@ LS_TEST(fault_plan_spares_later_generations)
     LS_CHECK_EQ(ls_fault_pass(LS_FAULT_AT_FORWARD), LS_EFAIL);
 }
 
-LS_TEST(fault_plan_of_a_link_stays_and_tells_once)
+LS_TEST(fault_plan_of_a_link_stays_and_logs_once)
 {
     ls_fault_about about;
 

@@ -182,7 +182,7 @@ static int64_t all_of(const int64_t *n)
 }
 
 /* Every task is told once, by the worker that ran it; without a watcher nothing is. */
-LS_TEST(pool_tells_a_watcher_who_was_busy)
+LS_TEST(pool_shows_a_watcher_which_threads_were_busy)
 {
     for (int threads = 1; threads <= 4; threads += 3) {
         watched w = {.from_ns = ls_time_now_ns()};

@@ -54,7 +54,7 @@ LS_TEST(time_no_deadline_is_later_than_any_time)
     LS_CHECK(ls_time_now_ns() + 3600 * LS_NS_PER_S < LS_NO_DEADLINE);
 }
 
-LS_TEST(time_is_told_as_people_read_it)
+LS_TEST(time_is_printed_as_people_read_it)
 {
     static const struct {
         double ns;

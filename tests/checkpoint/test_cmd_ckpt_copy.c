@@ -167,7 +167,7 @@ static void diff(const ls_ckpt_tensor *a, int n_a, const ls_ckpt_tensor *b, int 
     ls_ckpt_close(two);
 }
 
-LS_TEST(ckpt_diff_tells_what_and_how_much)
+LS_TEST(ckpt_diff_shows_what_and_how_much)
 {
     static const ls_dtype types[] = {LS_F32, LS_BF16, LS_F16, LS_F64, LS_I32, LS_U8};
     uint16_t halves[2] = {0x3c00, 0x3e00}, others[2] = {0x3c00, 0xbe00}; /* 1, 1.5 and 1, -1.5 */

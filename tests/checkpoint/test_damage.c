@@ -175,7 +175,7 @@ LS_TEST(damage_everywhere_is_an_error_not_an_empty_store)
     sample_release(&s);
 }
 
-LS_TEST(damage_is_told_in_notes)
+LS_TEST(damage_is_reported_in_notes)
 {
     sample s;
     file_list own;

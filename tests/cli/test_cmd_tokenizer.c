@@ -18,7 +18,7 @@ static void expect(ls_capture *c, int code, const char *part)
     ls_capture_release(c);
 }
 
-LS_TEST(tokenizer_training_tells_what_it_made)
+LS_TEST(tokenizer_training_reports_what_it_made)
 {
     ls_capture c;
 

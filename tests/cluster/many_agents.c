@@ -218,7 +218,7 @@ typedef struct coordinator {
     segment *segment;
     ls_rendezvous *r;
     ls_recover_cluster *recover_cluster;
-    ls_worker_channel *heal;
+    ls_worker_channel *channel;
     int revoked[2], memory_fd; /* a pipe to the worker; what stands for its shared memory */
     pid_t worker, players[PROCESSES];
     int n_players;
@@ -245,7 +245,7 @@ static _Noreturn void work(coordinator *c)
     int64_t steps = 0;
 
     close(c->revoked[1]);
-    snprintf(text, sizeof text, "%d", ls_worker_channel_ends(c->heal)[0]);
+    snprintf(text, sizeof text, "%d", ls_worker_channel_ends(c->channel)[0]);
     setenv("LINESHAFT_FD_HEAL", text, 1);
     for (;; steps++) {
         ls_worker_channel_view view;
@@ -270,7 +270,7 @@ static ls_status open_worker(coordinator *c)
     if (c->memory_fd < 0 || pipe(c->revoked) != 0)
         return ls_fail_sys(LS_EIO, "cannot make a worker");
     LS_TRY(st,
-           ls_worker_channel_open(&c->heal,
+           ls_worker_channel_open(&c->channel,
                                   &(ls_worker_channel_args){.workers = 1,
                                                             .patience_ns = c->args->wait_ns,
                                                             .make = on_make,
@@ -279,7 +279,7 @@ static ls_status open_worker(coordinator *c)
                                                             .say = ls_recover_cluster_say,
                                                             .say_context = c->recover_cluster}),
            out);
-    ls_recover_cluster_bind(c->recover_cluster, c->heal);
+    ls_recover_cluster_bind(c->recover_cluster, c->channel);
 out:
     return st;
 }
@@ -344,7 +344,7 @@ static ls_status start(coordinator *c)
         else
             c->players[c->n_players++] = pid;
     }
-    ls_worker_channel_started(c->heal, 0, c->worker);
+    ls_worker_channel_started(c->channel, 0, c->worker);
     return LS_OK;
 }
 
@@ -362,13 +362,13 @@ static ls_status check_time(const coordinator *c, int64_t deadline_ns, const cha
 static ls_status await_view(coordinator *c, int generation, int agents, int64_t deadline_ns)
 {
     struct pollfd fds[2] = {{.fd = ls_rendezvous_fd(c->r), .events = POLLIN},
-                            {.fd = ls_worker_channel_fd(c->heal), .events = POLLIN}};
+                            {.fd = ls_worker_channel_fd(c->channel), .events = POLLIN}};
     ls_status st = LS_OK;
 
     while (atomic_load(&c->segment->viewed[generation]) < agents) {
         poll(fds, 2, 5);
         LS_TRY(st, ls_rendezvous_attend(c->r), out);
-        if (ls_worker_channel_attend(c->heal).task == LS_WORKER_CHANNEL_STOP)
+        if (ls_worker_channel_attend(c->channel).task == LS_WORKER_CHANNEL_STOP)
             return LS_EFAIL;
         LS_TRY(st, check_time(c, deadline_ns, "a view"), out);
     }
@@ -460,7 +460,7 @@ static void end(coordinator *c)
         waitpid(c->worker, NULL, 0);
     if (c->recover_cluster)
         ls_recover_cluster_bind(c->recover_cluster, NULL);
-    ls_worker_channel_close(c->heal);
+    ls_worker_channel_close(c->channel);
     ls_recover_cluster_close(c->recover_cluster);
     ls_rendezvous_close(c->r);
     for (int i = 0; i < 2; i++)

@@ -18,7 +18,7 @@
 
 /* --- what a worker gets ----------------------------------------------------------------------- */
 
-LS_TEST(agent_tells_ranks_their_places)
+LS_TEST(agent_gives_ranks_their_places)
 {
     jobs_run run;
 
@@ -288,7 +288,7 @@ LS_TEST(agent_gives_signals_as_128_and_their_number)
     jobs_release(&run);
 }
 
-LS_TEST(agent_kills_who_does_not_listen)
+LS_TEST(agent_kills_a_worker_that_ignores_signals)
 {
     jobs_run run;
     int64_t began = ls_time_now_ns();
@@ -331,7 +331,7 @@ LS_TEST(agent_lets_ranks_that_ended_well_be)
     jobs_release(&run);
 }
 
-LS_TEST(agent_goes_on_when_told_so)
+LS_TEST(agent_goes_on_when_asked_to)
 {
     jobs_run run;
 
@@ -367,7 +367,7 @@ static void __attribute__((constructor)) be_a_worker(void)
     _exit(ls_error_channel_send(ls_err_last()) ? ls_err_exit_code(ls_err_last()->code) : 99);
 }
 
-LS_TEST(agent_prefers_the_cause_to_those_who_blame)
+LS_TEST(agent_prefers_the_cause_to_ranks_that_blame_others)
 {
     jobs_run run;
     const char *words[] = {LS_AGENT_SELF, NULL}, *settings[] = {"LS_TEST_BLAME=1", NULL};
@@ -385,7 +385,7 @@ LS_TEST(agent_prefers_the_cause_to_those_who_blame)
 }
 
 /* Nobody but those who blame: then the first of them is shown. */
-LS_TEST(agent_shows_who_blames_when_there_is_nobody_else)
+LS_TEST(agent_shows_a_rank_that_blames_when_there_is_no_other)
 {
     jobs_run run;
     const char *words[] = {LS_AGENT_SELF, NULL}, *settings[] = {"LS_TEST_BLAME=1", NULL};
@@ -613,7 +613,7 @@ LS_TEST(agent_passes_user_signals_on)
 
 /* A worker that saves may be asked by SIGUSR1, and says by its exit code when it could not; two signals of
  * one moment are one request, a later one kills, and then nothing was saved. */
-LS_TEST(agent_tells_whether_workers_have_saved)
+LS_TEST(agent_reports_whether_workers_have_saved)
 {
     static const char *const commands[] = {
         "trap 'sleep 0.2; exit 0' USR1; >a$RANK; while :; do sleep 0.05; done",

@@ -16,17 +16,17 @@ static const uint8_t secret[32] = "0123456789abcdef0123456789abcde";
 
 enum { MOST = 5 };
 
-typedef struct town {
+typedef struct cluster {
     ls_election *election[MOST]; /* NULL: it is dead */
     ls_election_endpoint endpoint[MOST];
     bool orphan[MOST]; /* it has seen the coordinator's end */
     int n;
-} town;
+} cluster;
 
-static void open_quick_town(town *t, int n, int64_t beat_ns)
+static void open_quick_cluster(cluster *t, int n, int64_t beat_ns)
 {
     setenv("LINESHAFT_STATE", "promises", 1);
-    *t = (town){.n = n};
+    *t = (cluster){.n = n};
     for (int i = 0; i < n; i++) {
         LS_CHECK_OK(
             ls_election_open(&t->election[i], &(ls_election_args){.ip = "127.0.0.1",
@@ -45,18 +45,18 @@ static void open_quick_town(town *t, int n, int64_t beat_ns)
         LS_CHECK_OK(ls_election_learn(t->election[i], t->endpoint, n));
 }
 
-static void open_town(town *t, int n)
+static void open_cluster(cluster *t, int n)
 {
-    open_quick_town(t, n, ls_test_ms(40));
+    open_quick_cluster(t, n, ls_test_ms(40));
 }
 
-static void close_town(town *t)
+static void close_cluster(cluster *t)
 {
     for (int i = 0; i < t->n; i++)
         ls_election_close(t->election[i]);
 }
 
-static void attend(town *t)
+static void attend(cluster *t)
 {
     poll(NULL, 0, 2);
     for (int i = 0; i < t->n; i++)
@@ -65,7 +65,7 @@ static void attend(town *t)
 }
 
 /* The generation on which these nodes agree, when node `who` coordinates. */
-static uint64_t agree(town *t, int who, const int *nodes, int n, uint64_t above)
+static uint64_t agree(cluster *t, int who, const int *nodes, int n, uint64_t above)
 {
     int64_t until_ns = ls_test_soon();
     uint64_t ids[MOST], generation = 0;
@@ -81,7 +81,7 @@ static uint64_t agree(town *t, int who, const int *nodes, int n, uint64_t above)
     return generation;
 }
 
-static void kill_node(town *t, int who)
+static void kill_node(cluster *t, int who)
 {
     ls_election_close(t->election[who]);
     t->election[who] = NULL;
@@ -93,7 +93,7 @@ static void kill_node(town *t, int who)
 }
 
 /* The node that the others take for their coordinator. */
-static int elect(town *t)
+static int elect(cluster *t)
 {
     int64_t until_ns = ls_test_soon();
 
@@ -120,9 +120,9 @@ static int elect(town *t)
 LS_TEST(election_elects_a_successor_and_goes_on_in_one_line)
 {
     const int all[] = {0, 1, 2};
-    town t;
+    cluster t;
 
-    open_town(&t, 3);
+    open_cluster(&t, 3);
     LS_CHECK(!ls_election_may_elect(t.election[1])); /* it has no part in anything yet */
     LS_CHECK_EQ(agree(&t, 0, all, 3, 0), 1);
     LS_CHECK_EQ(agree(&t, 0, all, 3, 1), 2); /* the same nodes, another view */
@@ -138,15 +138,15 @@ LS_TEST(election_elects_a_successor_and_goes_on_in_one_line)
         attend(&t);
     LS_CHECK(ls_election_may_elect(t.election[first]) &&
              !ls_election_may_elect(t.election[second]));
-    close_town(&t);
+    close_cluster(&t);
 }
 
 LS_TEST(election_of_a_minority_agrees_on_nothing)
 {
     const int all[] = {0, 1, 2, 3, 4}, some[] = {0, 1};
-    town t;
+    cluster t;
 
-    open_town(&t, 5);
+    open_cluster(&t, 5);
     LS_CHECK_EQ(agree(&t, 0, all, 5, 0), 1);
     for (int i = 2; i < 5; i++) {
         ls_election_close(t.election[i]);
@@ -158,7 +158,7 @@ LS_TEST(election_of_a_minority_agrees_on_nothing)
         attend(&t);
         LS_CHECK_EQ(ls_election_agree(t.election[0], ids, 2, 1, ls_time_now_ns()), 0);
     }
-    close_town(&t);
+    close_cluster(&t);
 }
 
 /* It finds out by itself, without a word of the others: a node that listens to it later must not
@@ -168,9 +168,9 @@ LS_TEST(election_coordinator_of_a_minority_calls_itself_so_no_more)
     const int all[] = {0, 1, 2, 3, 4};
     int64_t until_ns = ls_test_soon();
     uint64_t term, before;
-    town t;
+    cluster t;
 
-    open_quick_town(&t, 5, ls_test_ms(10));
+    open_quick_cluster(&t, 5, ls_test_ms(10));
     LS_CHECK_EQ(agree(&t, 0, all, 5, 0), 1);
     LS_CHECK_EQ(ls_election_leader(t.election[0], &before), t.endpoint[0].id);
     for (int i = 2; i < 5; i++) {
@@ -189,16 +189,16 @@ LS_TEST(election_coordinator_of_a_minority_calls_itself_so_no_more)
     }
     LS_CHECK_EQ(term, before); /* a node that asks in vain raises nothing */
     LS_CHECK_EQ(ls_election_agree(t.election[0], &t.endpoint[0].id, 1, 1, ls_time_now_ns()), 0);
-    close_town(&t);
+    close_cluster(&t);
 }
 
 LS_TEST(election_survives_one_loss_after_the_other)
 {
     const int all[] = {0, 1, 2, 3, 4};
     uint64_t generation;
-    town t;
+    cluster t;
 
-    open_town(&t, 5);
+    open_cluster(&t, 5);
     generation = agree(&t, 0, all, 5, 0);
     for (int alive = 4, lost = 0; alive >= 2; alive--) {
         int left[MOST], n = 0;
@@ -216,16 +216,16 @@ LS_TEST(election_survives_one_loss_after_the_other)
             while (ls_election_view(t.election[left[i]])->generation != next)
                 attend(&t);
     }
-    close_town(&t);
+    close_cluster(&t);
 }
 
 LS_TEST(election_leaves_no_promises_behind)
 {
-    town t;
+    cluster t;
     int files = 0;
 
-    open_town(&t, 2);
-    close_town(&t);
+    open_cluster(&t, 2);
+    close_cluster(&t);
     DIR *dir = opendir("promises");
     LS_CHECK(dir);
     for (const struct dirent *e; (e = readdir(dir));)
@@ -237,7 +237,7 @@ LS_TEST(election_leaves_no_promises_behind)
 LS_TEST(election_removes_what_killed_agents_have_left)
 {
     const struct timespec long_ago[2] = {{.tv_sec = 1000}, {.tv_sec = 1000}};
-    town t;
+    cluster t;
 
     LS_CHECK_EQ(mkdir("promises", 0700), 0);
     for (int i = 0; i < 3; i++) {
@@ -247,10 +247,10 @@ LS_TEST(election_removes_what_killed_agents_have_left)
         if (i != 1)
             LS_CHECK_EQ(utimensat(AT_FDCWD, path, long_ago, 0), 0);
     }
-    open_town(&t, 1);
+    open_cluster(&t, 1);
     LS_CHECK(!ls_file_exists("promises/0.vote"));
     LS_CHECK(ls_file_exists("promises/1.vote") && ls_file_exists("promises/2.other"));
-    close_town(&t);
+    close_cluster(&t);
 }
 
 LS_TEST(election_says_where_promises_cannot_be_kept)

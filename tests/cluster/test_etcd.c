@@ -50,7 +50,7 @@ LS_TEST(etcd_base64_both_ways)
     ls_str_release(&text);
 }
 
-LS_TEST(etcd_says_who_does_not_answer)
+LS_TEST(etcd_names_a_server_that_does_not_answer)
 {
     char url[2][64];
     const char *urls[] = {url[0], url[1]}, *none[] = {"127.0.0.1:2379"};

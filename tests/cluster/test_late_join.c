@@ -15,17 +15,17 @@ static const uint8_t secret[32] = "0123456789abcdef0123456789abcde";
 
 enum { MOST = 8 };
 
-/* What the host's hooks has seen. */
-typedef struct porch {
+/* What the hooks of the host have seen. */
+typedef struct seen {
     int joined, heard, lost, last; /* last: the node that joined last */
     char said[MOST][16], why[MOST][200];
     int64_t silent_ns;
     bool refuses, over;
-} porch;
+} seen;
 
 static bool on_join(void *context, int node, const ls_members_node *about, char *why, size_t cap)
 {
-    porch *p = context;
+    seen *p = context;
 
     LS_CHECK(about->ranks == 2 && *about->host && *about->ip);
     snprintf(why, cap, "nobody is wanted");
@@ -36,7 +36,7 @@ static bool on_join(void *context, int node, const ls_members_node *about, char 
 
 static void on_heard(void *context, int node, const uint8_t *bytes, size_t len)
 {
-    porch *p = context;
+    seen *p = context;
 
     LS_CHECK(node < MOST);
     snprintf(p->said[node], sizeof p->said[node], "%.*s", (int)len, (const char *)bytes);
@@ -45,7 +45,7 @@ static void on_heard(void *context, int node, const uint8_t *bytes, size_t len)
 
 static void on_lost(void *context, int node, const char *why, int64_t silent_ns)
 {
-    porch *p = context;
+    seen *p = context;
 
     snprintf(p->why[node], sizeof p->why[node], "%s", why);
     p->silent_ns = silent_ns;
@@ -60,10 +60,10 @@ static void on_look(void *context)
 static bool on_idle(void *context, int node)
 {
     (void)node;
-    return ((const porch *)context)->over;
+    return ((const seen *)context)->over;
 }
 
-static ls_rendezvous_hooks door_of(porch *p, int64_t dead_ns)
+static ls_rendezvous_hooks hooks_of(seen *p, int64_t dead_ns)
 {
     return (ls_rendezvous_hooks){.heartbeat_ns = 20 * LS_NS_PER_MS,
                                  .suspect_ns = dead_ns / 2,
@@ -102,8 +102,8 @@ static pid_t join_as(const char *address, const char *word, fate *f)
     if (pid != 0)
         return pid;
     const ls_rendezvous_args args = {.address = address, .secret = secret, .ranks = 2};
-    porch p = {.joined = 0};
-    const ls_rendezvous_hooks hooks = door_of(&p, 1000 * LS_NS_PER_S);
+    seen p = {.joined = 0};
+    const ls_rendezvous_hooks hooks = hooks_of(&p, 1000 * LS_NS_PER_S);
     ls_rendezvous *r = NULL;
     ls_log_set_sink(NULL, NULL, LS_LOG_ERROR);
     LS_CHECK_OK(ls_rendezvous_open(&r, &args, ls_test_soon()));
@@ -142,7 +142,7 @@ static ls_rendezvous *open_host(const ls_rendezvous_hooks *hooks, int nodes)
     return r;
 }
 
-/* Attend until a number of the porch is so large. */
+/* Attend until a number in seen is so large. */
 static void await(ls_rendezvous *r, const int *number, int least)
 {
     int64_t soon = ls_test_soon();
@@ -163,10 +163,10 @@ static void reap(pid_t pid)
     LS_CHECK(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
 }
 
-LS_TEST(door_lets_newcomers_in_and_survives_who_goes)
+LS_TEST(late_join_takes_newcomers_and_survives_a_lost_node)
 {
-    porch p = {.joined = 0};
-    const ls_rendezvous_hooks hooks = door_of(&p, ls_test_ms(60000));
+    seen p = {.joined = 0};
+    const ls_rendezvous_hooks hooks = hooks_of(&p, ls_test_ms(60000));
     int files = jobs_files(), code;
     fate *f = fates();
     ls_rendezvous *r = open_host(&hooks, 2);
@@ -207,10 +207,10 @@ LS_TEST(door_lets_newcomers_in_and_survives_who_goes)
     LS_CHECK_EQ(jobs_files(), files);
 }
 
-LS_TEST(door_gives_up_who_is_silent)
+LS_TEST(late_join_gives_up_a_silent_node)
 {
-    porch p = {.joined = 0};
-    const ls_rendezvous_hooks hooks = door_of(&p, ls_test_ms(1500));
+    seen p = {.joined = 0};
+    const ls_rendezvous_hooks hooks = hooks_of(&p, ls_test_ms(1500));
     fate *f = fates();
     ls_rendezvous *r = open_host(&hooks, 2);
     pid_t child = join_as(ls_rendezvous_address(r), "one", &f[0]);
@@ -229,10 +229,10 @@ LS_TEST(door_gives_up_who_is_silent)
     ls_rendezvous_close(r);
 }
 
-LS_TEST(door_refuses_with_a_reason)
+LS_TEST(late_join_refuses_with_a_reason)
 {
-    porch p = {.refuses = true};
-    const ls_rendezvous_hooks hooks = door_of(&p, ls_test_ms(60000));
+    seen p = {.refuses = true};
+    const ls_rendezvous_hooks hooks = hooks_of(&p, ls_test_ms(60000));
     fate *f = fates();
     ls_rendezvous *r = open_host(&hooks, 1);
 

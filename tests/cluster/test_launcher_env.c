@@ -94,7 +94,7 @@ LS_TEST(places_of_mpi)
     ls_launcher_env p;
     SET("PMIX_RANK=1", "PMIX_NAMESPACE=x");
     LS_CHECK_FAILS(ls_launcher_env_find(&p), LS_EUSAGE,
-                   "PMIX_RANK is set, but no variable tells how many ranks there are");
+                   "PMIX_RANK is set, but no variable has the number of ranks");
 }
 
 LS_TEST(places_of_slurm)
@@ -149,7 +149,7 @@ LS_TEST(places_refuse_nonsense)
     LS_CHECK_FAILS(ls_launcher_env_find(&p), LS_EUSAGE, "WORLD_SIZE is 0: there are no ranks");
     SET("RANK=1", "LOCAL_RANK=0");
     LS_CHECK_FAILS(ls_launcher_env_find(&p), LS_EUSAGE,
-                   "RANK is set, but no variable tells how many");
+                   "RANK is set, but no variable has the number");
     SET("RANK=1", "WORLD_SIZE=4", "LOCAL_RANK=2", "LOCAL_WORLD_SIZE=2");
     LS_CHECK_FAILS(ls_launcher_env_find(&p), LS_EUSAGE,
                    "LOCAL_RANK is 2, but LOCAL_WORLD_SIZE is 2");

@@ -42,7 +42,7 @@ static void fill_view(ls_member_message *w, ls_roster *roster)
     w->roster = roster;
 }
 
-LS_TEST(word_of_a_view_travels)
+LS_TEST(member_message_carries_a_view)
 {
     ls_roster roster, learned;
     ls_member_message w, got;
@@ -84,7 +84,7 @@ LS_TEST(word_of_a_view_travels)
 
 /* A node that has the names gets numbers only; one that has others than the coordinator thinks
  * says so. */
-LS_TEST(word_of_a_view_tells_only_names_that_are_new)
+LS_TEST(member_message_names_only_nodes_that_are_new)
 {
     ls_roster roster, learned;
     ls_member_message w, got;
@@ -125,7 +125,7 @@ LS_TEST(word_of_a_view_tells_only_names_that_are_new)
     ls_str_release(&rest);
 }
 
-LS_TEST(word_of_how_a_worker_stood_travels)
+LS_TEST(member_message_carries_how_a_worker_stood)
 {
     const ls_member_message w = {.kind = LS_MEMBER_MESSAGE_RESUME,
                                  .worker = 3,
@@ -151,7 +151,7 @@ LS_TEST(word_of_how_a_worker_stood_travels)
     ls_str_release(&bytes);
 }
 
-LS_TEST(word_of_an_end_travels)
+LS_TEST(member_message_carries_an_end)
 {
     ls_member_message w = {.kind = LS_MEMBER_MESSAGE_ENDED,
                            .worker = 3,
@@ -177,7 +177,7 @@ LS_TEST(word_of_an_end_travels)
     ls_str_release(&bytes);
 }
 
-LS_TEST(word_of_a_report_travels)
+LS_TEST(member_message_carries_a_report)
 {
     ls_member_message w = {.kind = LS_MEMBER_MESSAGE_REPORT,
                            .worker = 1,

@@ -29,7 +29,7 @@ static bool settle(ls_probe *one, ls_probe *other, uint32_t *tag)
     return reached;
 }
 
-LS_TEST(probe_reaches_who_is_there)
+LS_TEST(probe_reaches_a_node_that_listens)
 {
     ls_probe *a = NULL, *b = NULL;
     int files = jobs_files();
@@ -50,7 +50,7 @@ LS_TEST(probe_reaches_who_is_there)
     LS_CHECK_EQ(jobs_files(), files);
 }
 
-LS_TEST(probe_says_who_is_not_there)
+LS_TEST(probe_reports_a_node_that_is_gone)
 {
     ls_probe *a = NULL, *b = NULL, *c = NULL;
     uint32_t tag = 0;
@@ -139,7 +139,7 @@ LS_TEST(probe_answers_no_stranger)
     close(fd);
 }
 
-LS_TEST(witnesses_give_who_is_reached_more_time)
+LS_TEST(witnesses_give_a_reached_node_more_time)
 {
     const int64_t s = LS_NS_PER_S, dead = 3 * s, suspect = s;
     ls_witness w = {.asked_ns = 0};

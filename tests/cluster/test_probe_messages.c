@@ -57,7 +57,7 @@ static bool on_idle(void *context, int node)
 }
 
 /* Nobody is given up as long as this test lasts. */
-static ls_rendezvous_hooks door_of(void)
+static ls_rendezvous_hooks hooks_of(void)
 {
     return (ls_rendezvous_hooks){.heartbeat_ns = 20 * LS_NS_PER_MS,
                                  .suspect_ns = 200 * LS_NS_PER_MS,
@@ -72,7 +72,7 @@ static ls_rendezvous_hooks door_of(void)
 static void live(const char *address, orders *o, int child)
 {
     const ls_rendezvous_args args = {.address = address, .secret = secret, .ranks = 1};
-    const ls_rendezvous_hooks hooks = door_of();
+    const ls_rendezvous_hooks hooks = hooks_of();
     struct pollfd p = {.events = POLLIN};
     ls_rendezvous *r = NULL;
 
@@ -140,10 +140,10 @@ static ls_rendezvous *open_all(const ls_rendezvous_hooks *hooks, orders *o)
     return r;
 }
 
-LS_TEST(reach_asks_others_about_who_is_silent)
+LS_TEST(probe_messages_ask_others_about_a_silent_node)
 {
     orders *o = mmap(NULL, sizeof *o, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    const ls_rendezvous_hooks hooks = door_of();
+    const ls_rendezvous_hooks hooks = hooks_of();
     char text[80];
 
     LS_CHECK(o != MAP_FAILED);

@@ -49,7 +49,7 @@ LS_TEST(quorum_two_sets_that_are_enough_always_meet)
             }
 }
 
-LS_TEST(quorum_majority_goes_on_and_who_is_cut_off_stops)
+LS_TEST(quorum_majority_goes_on_and_a_cut_off_node_stops)
 {
     begin(4);
     sim_cut(1u << 3);
@@ -69,7 +69,7 @@ LS_TEST(quorum_majority_goes_on_and_who_is_cut_off_stops)
     LS_CHECK(!sim_broken());
 }
 
-LS_TEST(quorum_who_is_cut_off_leaves_after_a_minute)
+LS_TEST(quorum_cut_off_node_leaves_after_a_minute)
 {
     begin(3);
     sim_cut(1u << 2);

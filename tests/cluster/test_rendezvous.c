@@ -385,7 +385,7 @@ LS_TEST(rendezvous_refuses_strangers_and_others)
     ls_rendezvous_close(r);
 }
 
-LS_TEST(rendezvous_says_who_did_not_come)
+LS_TEST(rendezvous_names_the_missing_nodes)
 {
     report *told = reports(1);
     ls_rendezvous *r = host(4, 1);

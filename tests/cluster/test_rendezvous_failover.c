@@ -20,12 +20,12 @@ typedef struct segment {
     atomic_int follower_ended;
 } segment;
 
-typedef struct porch {
+typedef struct seen {
     ls_rendezvous *r;
     int orphaned, returned, heard, lost;
     char said[16], why[200];
     bool refuses;
-} porch;
+} seen;
 
 static bool on_join(void *context, int node, const ls_members_node *about, char *why, size_t cap)
 {
@@ -38,7 +38,7 @@ static bool on_join(void *context, int node, const ls_members_node *about, char 
 
 static void on_heard(void *context, int node, const uint8_t *bytes, size_t len)
 {
-    porch *p = context;
+    seen *p = context;
 
     (void)node;
     p->heard++;
@@ -50,7 +50,7 @@ static void on_lost(void *context, int node, const char *why, int64_t silent_ns)
     (void)node;
     (void)why;
     (void)silent_ns;
-    ((porch *)context)->lost++;
+    ((seen *)context)->lost++;
 }
 
 static void on_look(void *context)
@@ -67,7 +67,7 @@ static bool on_idle(void *context, int node)
 
 static void on_orphaned(void *context, const char *why, int64_t silent_ns)
 {
-    porch *p = context;
+    seen *p = context;
 
     (void)silent_ns;
     p->orphaned++;
@@ -76,7 +76,7 @@ static void on_orphaned(void *context, const char *why, int64_t silent_ns)
 
 static bool on_returns(void *context, int node, uint64_t id, ls_members_node *about_out)
 {
-    const porch *p = context;
+    const seen *p = context;
 
     *about_out = (ls_members_node){.host = "follower", .ip = "127.0.0.1", .ranks = 1};
     return !p->refuses && node == 7 && id == 1ull << 60;
@@ -84,14 +84,14 @@ static bool on_returns(void *context, int node, uint64_t id, ls_members_node *ab
 
 static void on_returned(void *context, int node)
 {
-    porch *p = context;
+    seen *p = context;
 
     LS_CHECK_EQ(node, 7);
     p->returned++;
     ls_rendezvous_tell(p->r, node, "well", 4);
 }
 
-static ls_rendezvous_hooks door_of(porch *p)
+static ls_rendezvous_hooks hooks_of(seen *p)
 {
     return (ls_rendezvous_hooks){.heartbeat_ns = 20 * LS_NS_PER_MS,
                                  .suspect_ns = 500 * LS_NS_PER_S,
@@ -119,7 +119,7 @@ static void await(ls_rendezvous *r, const int *number)
 }
 
 /* Join this host, meet, and wait until it is gone. */
-static ls_rendezvous *join_and_lose(const char *address, porch *p, const ls_rendezvous_hooks *hooks)
+static ls_rendezvous *join_and_lose(const char *address, seen *p, const ls_rendezvous_hooks *hooks)
 {
     const ls_rendezvous_args args = {
         .address = address, .secret = secret, .ranks = 1, .grace_ns = LS_NS_PER_S};
@@ -133,8 +133,8 @@ static ls_rendezvous *join_and_lose(const char *address, porch *p, const ls_rend
 
 static _Noreturn void be_successor(const char *address, segment *b, bool refuses)
 {
-    porch p = {.refuses = refuses};
-    const ls_rendezvous_hooks hooks = door_of(&p);
+    seen p = {.refuses = refuses};
+    const ls_rendezvous_hooks hooks = hooks_of(&p);
     ls_rendezvous *r = join_and_lose(address, &p, &hooks);
     uint16_t port;
     int code;
@@ -162,8 +162,8 @@ static _Noreturn void be_successor(const char *address, segment *b, bool refuses
 
 static _Noreturn void be_follower(const char *address, segment *b, bool refused)
 {
-    porch p = {.refuses = false};
-    const ls_rendezvous_hooks hooks = door_of(&p);
+    seen p = {.refuses = false};
+    const ls_rendezvous_hooks hooks = hooks_of(&p);
     ls_rendezvous *r = join_and_lose(address, &p, &hooks);
     char successor[64];
     int code, port;
@@ -207,8 +207,8 @@ static void reap(pid_t pid)
 static void lose_host(bool refuses)
 {
     segment *b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    porch p = {.refuses = false};
-    const ls_rendezvous_hooks hooks = door_of(&p);
+    seen p = {.refuses = false};
+    const ls_rendezvous_hooks hooks = hooks_of(&p);
     pid_t pids[2];
 
     LS_CHECK(b != MAP_FAILED);
@@ -240,7 +240,7 @@ LS_TEST(successor_gets_the_members_of_a_host_that_is_lost)
     lose_host(false);
 }
 
-LS_TEST(successor_refuses_who_was_no_member)
+LS_TEST(successor_refuses_a_node_that_was_no_member)
 {
     lose_host(true);
 }

@@ -217,7 +217,7 @@ LS_TEST(view_keeps_a_rank_of_each_part)
 }
 
 /* Ranks that share sequences have whole states: those that have come farthest are in. */
-LS_TEST(view_keeps_who_has_come_farthest)
+LS_TEST(view_keeps_the_ranks_that_came_farthest)
 {
     ls_view_plan plan;
     ls_view v = {.workers = 0};

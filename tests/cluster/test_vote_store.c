@@ -16,7 +16,7 @@ static ls_vote_store *open_vote_store(void)
     ls_vote_store *v;
 
     promise.term = 99; /* must be set */
-    LS_CHECK_OK(ls_vote_store_open(&v, "vow", &promise));
+    LS_CHECK_OK(ls_vote_store_open(&v, "vote", &promise));
     return v;
 }
 
@@ -43,7 +43,7 @@ LS_TEST(vote_store_is_kept_with_its_number)
     LS_CHECK(promise.view.n == 2 && promise.view.member[1] == 5);
     ls_vote_store_close(v);
     /* Another journal, another number. */
-    LS_CHECK_EQ(unlink("vow"), 0);
+    LS_CHECK_EQ(unlink("vote"), 0);
     v = open_vote_store();
     LS_CHECK(promise.self != self && promise.term == 0);
     ls_vote_store_close(v);
@@ -57,7 +57,7 @@ LS_TEST(vote_store_does_not_grow_for_ever)
     promise.view.n = promise.view.n_base = LS_QUORUM_NODES; /* 16 KiB each */
     for (uint64_t term = 1; term <= 150; term++)
         keep(v, term);
-    LS_CHECK(stat("vow", &info) == 0 && info.st_size < 3 << 19);
+    LS_CHECK(stat("vote", &info) == 0 && info.st_size < 3 << 19);
     ls_vote_store_close(v);
     v = open_vote_store();
     LS_CHECK_EQ(promise.term, 150);
@@ -74,14 +74,14 @@ LS_TEST(vote_store_torn_is_the_one_before_and_damaged_is_a_new_node)
         keep(v, term);
     ls_vote_store_close(v);
     ls_str_init(&file);
-    LS_CHECK_OK(ls_file_read("vow", 1 << 20, &file));
+    LS_CHECK_OK(ls_file_read("vote", 1 << 20, &file));
     LS_EXPECT_LOG(2);
-    LS_CHECK_EQ(truncate("vow", (off_t)file.len - 1), 0);
+    LS_CHECK_EQ(truncate("vote", (off_t)file.len - 1), 0);
     v = open_vote_store();
     LS_CHECK(promise.self == self && promise.term == 2);
     ls_vote_store_close(v);
     file.p[LS_JOURNAL_HEADER + 20] ^= 1; /* of the first record: two that were promised follow */
-    LS_CHECK_OK(ls_file_write_atomic("vow", file.p, file.len));
+    LS_CHECK_OK(ls_file_write_atomic("vote", file.p, file.len));
     v = open_vote_store();
     LS_CHECK(promise.self != self && promise.term == 0);
     keep(v, 1);
@@ -114,10 +114,10 @@ LS_TEST(vote_store_that_cannot_be_written_is_not_kept)
     LS_CHECK_EQ(promise.term, 20);
     ls_vote_store_close(v);
     ls_quorum_promise *p = &promise;
-    LS_CHECK_FAILS(ls_vote_store_open(&v, "nowhere/vow", p), LS_EIO, "nowhere/vow");
+    LS_CHECK_FAILS(ls_vote_store_open(&v, "nowhere/vote", p), LS_EIO, "nowhere/vote");
     for (uint64_t n = 1; n < 3; n++) {
         ls_mem_fail_nth(n);
-        LS_CHECK_EQ(ls_vote_store_open(&v, "vow", p), LS_ENOMEM);
+        LS_CHECK_EQ(ls_vote_store_open(&v, "vote", p), LS_ENOMEM);
     }
     ls_mem_fail_nth(0);
 }

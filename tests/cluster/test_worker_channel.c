@@ -21,7 +21,7 @@ typedef struct note { /* what a worker got */
 } note;
 
 typedef struct agent {
-    ls_worker_channel *heal;
+    ls_worker_channel *channel;
     int workers;
     int lines[MOST]; /* to each worker, and from it */
     pid_t pids[MOST];
@@ -86,7 +86,7 @@ static void start_late(agent *a, int i, int64_t have)
     int pair[2];
 
     LS_CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
-    snprintf(number, sizeof number, "%d", ls_worker_channel_ends(a->heal)[i]);
+    snprintf(number, sizeof number, "%d", ls_worker_channel_ends(a->channel)[i]);
     a->pids[i] = fork();
     if (a->pids[i] == 0) {
         setenv("LINESHAFT_FD_HEAL", number, 1);
@@ -102,19 +102,19 @@ static void start_late(agent *a, int i, int64_t have)
 static void start(agent *a, int i, int64_t have)
 {
     start_late(a, i, have);
-    ls_worker_channel_started(a->heal, i, a->pids[i]);
+    ls_worker_channel_started(a->channel, i, a->pids[i]);
 }
 
 static void open_agent(agent *a, int workers, ls_view_rules rules, int64_t patience_ns)
 {
     *a = (agent){.workers = workers, .segment_fd = -1};
     LS_CHECK_OK(
-        ls_worker_channel_open(&a->heal, &(ls_worker_channel_args){.workers = workers,
-                                                                   .patience_ns = patience_ns,
-                                                                   .make = make,
-                                                                   .revoke = give_up,
-                                                                   .context = a,
-                                                                   .rules = rules}));
+        ls_worker_channel_open(&a->channel, &(ls_worker_channel_args){.workers = workers,
+                                                                      .patience_ns = patience_ns,
+                                                                      .make = make,
+                                                                      .revoke = give_up,
+                                                                      .context = a,
+                                                                      .rules = rules}));
     for (int i = 0; i < workers; i++)
         a->lines[i] = -1;
     for (int i = 0; i < workers; i++)
@@ -133,7 +133,7 @@ static note await(agent *a, int i)
     note n;
 
     while (recv(a->lines[i], &n, sizeof n, MSG_DONTWAIT) != sizeof n) {
-        LS_CHECK_EQ(ls_worker_channel_attend(a->heal).task, LS_WORKER_CHANNEL_NOTHING);
+        LS_CHECK_EQ(ls_worker_channel_attend(a->channel).task, LS_WORKER_CHANNEL_NOTHING);
         LS_CHECK(ls_time_now_ns() < soon);
         usleep(500);
     }
@@ -145,7 +145,7 @@ static ls_view_verdict end(agent *a, int i, int signal)
     kill(a->pids[i], signal);
     LS_CHECK_EQ(waitpid(a->pids[i], NULL, 0), a->pids[i]);
     a->pids[i] = 0;
-    return ls_worker_channel_ended(a->heal, i, &(ls_view_end){.signal = signal},
+    return ls_worker_channel_ended(a->channel, i, &(ls_view_end){.signal = signal},
                                    "worker was killed");
 }
 
@@ -158,11 +158,11 @@ static void close_agent(agent *a)
         }
         close(a->lines[i]);
     }
-    ls_worker_channel_close(a->heal);
+    ls_worker_channel_close(a->channel);
     close(a->segment_fd);
 }
 
-LS_TEST(heal_gives_a_view_to_all_and_a_new_one_after_a_death)
+LS_TEST(worker_channel_gives_all_a_view_and_a_new_one_after_a_death)
 {
     agent a;
 
@@ -199,7 +199,7 @@ LS_TEST(heal_gives_a_view_to_all_and_a_new_one_after_a_death)
 
 /* What was said to the process that was here before, or by it, is nobody's. */
 /* A process that is quicker than the news of its start is not forgotten. */
-LS_TEST(heal_takes_reports_that_come_before_the_start_is_known)
+LS_TEST(worker_channel_takes_reports_before_the_start_is_known)
 {
     struct pollfd readable;
     agent a;
@@ -208,17 +208,17 @@ LS_TEST(heal_takes_reports_that_come_before_the_start_is_known)
     LS_CHECK_OK(await(&a, 0).st);
     LS_CHECK_EQ(end(&a, 0, SIGKILL), LS_VIEW_RESTART);
     start_late(&a, 0, 10);
-    readable = (struct pollfd){.fd = ls_worker_channel_fd(a.heal), .events = POLLIN};
+    readable = (struct pollfd){.fd = ls_worker_channel_fd(a.channel), .events = POLLIN};
     LS_CHECK_EQ(poll(&readable, 1, 60000), 1);
-    LS_CHECK_EQ(ls_worker_channel_attend(a.heal).task, LS_WORKER_CHANNEL_NOTHING);
-    ls_worker_channel_started(a.heal, 0, a.pids[0]);
+    LS_CHECK_EQ(ls_worker_channel_attend(a.channel).task, LS_WORKER_CHANNEL_NOTHING);
+    ls_worker_channel_started(a.channel, 0, a.pids[0]);
     note n = await(&a, 0);
     LS_CHECK_OK(n.st);
     LS_CHECK_EQ(n.view.plan.generation, 2);
     close_agent(&a);
 }
 
-LS_TEST(heal_drops_messages_of_processes_that_are_dead)
+LS_TEST(worker_channel_drops_messages_of_dead_processes)
 {
     agent a;
 
@@ -246,7 +246,7 @@ LS_TEST(heal_drops_messages_of_processes_that_are_dead)
     close_agent(&a);
 }
 
-LS_TEST(heal_kills_who_is_stopped_or_does_not_come)
+LS_TEST(worker_channel_kills_a_stopped_or_missing_worker)
 {
     agent a;
     note said;
@@ -263,7 +263,7 @@ LS_TEST(heal_kills_who_is_stopped_or_does_not_come)
         else
             tell(&a, 0, 'l');
         while (order.task == LS_WORKER_CHANNEL_NOTHING && ls_time_now_ns() < soon) {
-            order = ls_worker_channel_attend(a.heal);
+            order = ls_worker_channel_attend(a.channel);
             usleep(500);
         }
         LS_CHECK_EQ(order.task, LS_WORKER_CHANNEL_KILL);
@@ -282,7 +282,7 @@ LS_TEST(heal_kills_who_is_stopped_or_does_not_come)
     close_agent(&a);
 }
 
-LS_TEST(heal_lets_nobody_wait_when_the_job_ends)
+LS_TEST(worker_channel_lets_nobody_wait_when_the_job_ends)
 {
     agent a;
 
@@ -291,9 +291,9 @@ LS_TEST(heal_lets_nobody_wait_when_the_job_ends)
     await(&a, 1);
     tell(&a, 0, 'l');
     while (a.revoked == 0)
-        LS_CHECK_EQ(ls_worker_channel_attend(a.heal).task, LS_WORKER_CHANNEL_NOTHING);
+        LS_CHECK_EQ(ls_worker_channel_attend(a.channel).task, LS_WORKER_CHANNEL_NOTHING);
     LS_CHECK_STR(a.why, "lost the others");
-    ls_worker_channel_finish(a.heal);
+    ls_worker_channel_finish(a.channel);
     LS_CHECK_EQ(await(&a, 0).st, LS_EPEER);
     tell(&a, 1, 'l'); /* also who asks later */
     LS_CHECK_EQ(await(&a, 1).st, LS_EPEER);
@@ -303,7 +303,7 @@ LS_TEST(heal_lets_nobody_wait_when_the_job_ends)
 
 /* A worker dies when all have done their work, and the others end well before it is there again: it
  * is let go, whether it comes before or after they have left. */
-LS_TEST(heal_lets_go_who_comes_back_when_the_work_is_done)
+LS_TEST(worker_channel_dismisses_a_worker_that_returns_after_the_end)
 {
     for (int early = 0; early < 2; early++) {
         agent a;
@@ -316,14 +316,14 @@ LS_TEST(heal_lets_go_who_comes_back_when_the_work_is_done)
         if (early) {
             start(&a, 1, 11);
             for (int i = 0; i < 20; i++) { /* it is heard */
-                LS_CHECK_EQ(ls_worker_channel_attend(a.heal).task, LS_WORKER_CHANNEL_NOTHING);
+                LS_CHECK_EQ(ls_worker_channel_attend(a.channel).task, LS_WORKER_CHANNEL_NOTHING);
                 usleep(2000);
             }
         }
         tell(&a, 0, 'e');
         LS_CHECK_EQ(waitpid(a.pids[0], NULL, 0), a.pids[0]);
         a.pids[0] = 0;
-        ls_worker_channel_left(a.heal, 0);
+        ls_worker_channel_left(a.channel, 0);
         if (!early)
             start(&a, 1, 11);
         note n = await(&a, 1);

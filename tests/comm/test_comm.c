@@ -103,7 +103,7 @@ static void every_algo(ls_world *w, ls_comm *comm)
     LS_CHECK_OK(ls_comm_run(comm, &(ls_coll){.kind = LS_COLL_BARRIER}, SOON));
 }
 
-LS_TEST_SECONDS(comm_takes_the_algorithm_it_is_told, 240)
+LS_TEST_SECONDS(comm_takes_the_algorithm_it_is_given, 240)
 {
     size_t stride = (size_t)ls_test_stride(2);
 

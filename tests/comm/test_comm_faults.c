@@ -142,13 +142,13 @@ static void kill_some(const char *shape, int victim, int64_t limit_ms)
     }
 }
 
-LS_TEST(comm_names_who_was_killed_on_this_node)
+LS_TEST(comm_names_the_rank_killed_on_this_node)
 {
     kill_some("2", 1, 100);
     kill_some("4", 0, 100);
 }
 
-LS_TEST_SECONDS(comm_names_who_was_killed_on_another_node, 40)
+LS_TEST_SECONDS(comm_names_the_rank_killed_on_another_node, 40)
 {
     kill_some("1+1", 0, 1500);
     kill_some("1+1+1", 2, 1500);
@@ -202,7 +202,7 @@ static void stop_one(const char *shape, int victim, int way)
     ls_world_release(&w);
 }
 
-LS_TEST(comm_names_who_was_stopped)
+LS_TEST(comm_names_the_stopped_rank)
 {
     static const struct {
         const char *shape;
@@ -550,7 +550,7 @@ static void open_without_one(ls_world *w, int rank)
     LS_CHECK_WITHIN(start, 10000);
 }
 
-LS_TEST(comm_names_who_did_not_come)
+LS_TEST(comm_names_the_missing_rank)
 {
     static const char *const shapes[] = {"3", "1+1+1", "1+2"};
     scene *s = ls_ranks_shared(sizeof *s);

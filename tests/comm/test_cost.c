@@ -306,7 +306,7 @@ LS_TEST(cost_of_nodes_counts_what_the_schedules_send)
 }
 
 /* A slow pair that is no neighbour costs a ring nothing, and all others their time. */
-LS_TEST(cost_of_a_slow_pair_is_paid_by_who_uses_it)
+LS_TEST(cost_of_a_slow_pair_is_paid_by_schedules_that_use_it)
 {
     ls_coll coll = {.kind = LS_COLL_ALL_GATHER, .type = LS_F32, .count = 1 << 20};
     ls_cost_query q = {.ranks = 4, .link = links[1], .around = links[1], .has_around = true};

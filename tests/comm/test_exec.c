@@ -20,45 +20,45 @@ typedef struct post {
     bool send;
 } post;
 
-typedef struct office {
+typedef struct network {
     post posts[POSTS];
     int count, sends;
     int fails_at; /* the send that fails; 0: none */
     uint32_t turn, seed;
-} office;
+} network;
 
-typedef struct desk { /* of one rank */
+typedef struct endpoint { /* of one rank */
     ls_transport base;
-    office *office;
+    network *network;
     int rank;
-} desk;
+} endpoint;
 
-static ls_status post_it(desk *d, ls_message *m, bool send)
+static ls_status post_message(endpoint *d, ls_message *m, bool send)
 {
-    office *o = d->office;
+    network *o = d->network;
 
     LS_CHECK(o->count < POSTS);
     m->done = false;
     o->sends += send;
     if (send && o->sends == o->fails_at)
-        return ls_fail(LS_EPEER, "the post office burned down");
+        return ls_fail(LS_EPEER, "the network is down");
     o->posts[o->count++] =
         send ? (post){d->rank, m->peer, m, true} : (post){m->peer, d->rank, m, false};
     return LS_OK;
 }
 
-static ls_status office_send(ls_transport *transport, ls_message *m)
+static ls_status network_send(ls_transport *transport, ls_message *m)
 {
-    return post_it((desk *)transport, m, true);
+    return post_message((endpoint *)transport, m, true);
 }
 
-static ls_status office_receive(ls_transport *transport, ls_message *m)
+static ls_status network_receive(ls_transport *transport, ls_message *m)
 {
-    return post_it((desk *)transport, m, false);
+    return post_message((endpoint *)transport, m, false);
 }
 
-static const ls_transport_table office_table = {
-    .name = "office", .send = office_send, .receive = office_receive};
+static const ls_transport_table network_table = {
+    .name = "network", .send = network_send, .receive = network_receive};
 
 static void deliver(const ls_message *from, ls_message *to)
 {
@@ -86,7 +86,7 @@ static bool meet(const post *a, const post *b)
 }
 
 /* Deliver one message that can be delivered, chosen by chance; false: there is none. */
-static bool deliver_one(office *o)
+static bool deliver_one(network *o)
 {
     ls_rng_block b = ls_rng_philox((ls_rng_key){{o->seed, 1}}, o->turn++, 0, 0, 0);
 
@@ -110,8 +110,8 @@ static bool deliver_one(office *o)
  */
 
 typedef struct ring {
-    office office;
-    desk desks[RANKS];
+    network network;
+    endpoint endpoints[RANKS];
     ls_exec execs[RANKS];
     ls_sched scheds[RANKS];
     ls_coll colls[RANKS];
@@ -125,9 +125,9 @@ static ring *new_ring(uint32_t seed)
     ring *g = ls_mem_alloc(sizeof *g);
 
     LS_CHECK(g);
-    g->office.seed = seed;
+    g->network.seed = seed;
     for (int r = 0; r < RANKS; r++)
-        g->desks[r] = (desk){{&office_table}, &g->office, r};
+        g->endpoints[r] = (endpoint){{&network_table}, &g->network, r};
     return g;
 }
 
@@ -173,7 +173,7 @@ static void forget(ring *g, const ls_call *c, int n)
 static ls_status begin(ring *g, int r, int n, const char *algo)
 {
     return ls_exec_begin(&g->execs[r],
-                         &(ls_exec_args){.transport = &g->desks[r].base,
+                         &(ls_exec_args){.transport = &g->endpoints[r].base,
                                          .peers = peers,
                                          .coll = &g->colls[r],
                                          .sched = &g->scheds[r],
@@ -197,7 +197,7 @@ static ls_status move(ring *g, int n)
         }
         if (ended == n)
             return LS_OK;
-        if (!deliver_one(&g->office))
+        if (!deliver_one(&g->network))
             return ls_fail(LS_EDEADLINE, "%d of %d are done and nothing is under way", ended, n);
     }
 }
@@ -211,7 +211,7 @@ static void run_call(ring *g, const ls_algo *algo, const ls_call *c, int n, int6
         ls_test_fail(__FILE__, __LINE__, "%s by %s, %lld elements, %d ranks: %s",
                      ls_coll_kind_name(c->kind), algo->name, (long long)c->count, n,
                      ls_err_last()->text);
-    LS_CHECK_EQ(g->office.count, 0); /* nobody said more than was heard */
+    LS_CHECK_EQ(g->network.count, 0); /* nobody said more than was heard */
     for (int r = 0; r < n; r++)
         ls_call_check(c, n, r, g->out[r]);
     forget(g, c, n);
@@ -260,7 +260,7 @@ LS_TEST(exec_ends_a_barrier_when_all_have_come)
             LS_CHECK_OK(ls_exec_poll(&g->execs[r], &done));
             LS_CHECK(!done);
         }
-        if (!deliver_one(&g->office))
+        if (!deliver_one(&g->network))
             break;
     }
     LS_CHECK_OK(begin(g, 4, 5, algo->name));
@@ -297,7 +297,7 @@ LS_TEST(exec_without_memory_can_begin_again)
         ls_mem_fail_nth(n);
         LS_CHECK_FAILS(begin(g, 0, 3, algo->name), LS_ENOMEM, "");
         ls_mem_fail_nth(0);
-        LS_CHECK_EQ(g->office.count, 0);
+        LS_CHECK_EQ(g->network.count, 0);
     }
     for (int r = 0; r < 3; r++)
         LS_CHECK_OK(begin(g, r, 3, algo->name));
@@ -316,15 +316,15 @@ LS_TEST(exec_passes_the_failure_of_a_transport_on)
     for (int at = 1;; at++) {
         ring *g = new_ring((uint32_t)at);
         ls_status st = LS_OK;
-        g->office.fails_at = at;
+        g->network.fails_at = at;
         plan(g, algo, &c, 3, 16);
         for (int r = 0; st == LS_OK && r < 3; r++)
             st = begin(g, r, 3, algo->name);
         if (st == LS_OK)
             st = move(g, 3);
-        bool reached = g->office.sends >= at;
+        bool reached = g->network.sends >= at;
         if (reached)
-            LS_CHECK_FAILS(st, LS_EPEER, "burned down");
+            LS_CHECK_FAILS(st, LS_EPEER, "network is down");
         forget(g, &c, 3);
         free_ring(g);
         if (!reached) {
@@ -379,7 +379,8 @@ LS_TEST(exec_explains_lengths_that_differ)
     ls_exec_fingerprint oath = {.checked = false};
     ls_coll coll = {.count = 5};
     ring *g = new_ring(1);
-    ls_exec_args args = {.transport = &g->desks[0].base, .peers = peers, .coll = &coll, .ranks = 2};
+    ls_exec_args args = {
+        .transport = &g->endpoints[0].base, .peers = peers, .coll = &coll, .ranks = 2};
     bool done = true;
 
     LS_CHECK_OK(ls_exec_fingerprint_begin(&oath, &args, "levels"));

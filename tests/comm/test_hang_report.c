@@ -115,7 +115,7 @@ static void miss(const char *shape, int victim, fault how, int64_t count)
     ls_world_release(&w);
 }
 
-LS_TEST_SECONDS(hang_report_names_who_never_came_on_another_node, 60)
+LS_TEST_SECONDS(hang_report_names_a_missing_rank_of_another_node, 60)
 {
     miss("1+1", 1, NEVER, 10);
     miss("1+1", 0, NEVER, 70001);
@@ -123,14 +123,14 @@ LS_TEST_SECONDS(hang_report_names_who_never_came_on_another_node, 60)
     miss("2+2", 0, NEVER, 70001); /* by levels */
 }
 
-LS_TEST_SECONDS(hang_report_names_who_is_in_something_else, 60)
+LS_TEST_SECONDS(hang_report_names_a_rank_in_another_collective, 60)
 {
     miss("1+1", 1, ELSEWHERE, 10);
     miss("2+2", 2, ELSEWHERE, 10);
     miss("2+2", 1, ELSEWHERE, 70001);
 }
 
-LS_TEST_SECONDS(hang_report_names_who_is_stopped_and_where, 60)
+LS_TEST_SECONDS(hang_report_names_a_stopped_rank_and_where, 60)
 {
     miss("1+1", 1, STOPPED, 10);
     miss("2+2", 3, STOPPED, 10);

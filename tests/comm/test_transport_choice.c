@@ -513,13 +513,13 @@ static void misses(rank *r)
         LS_CHECK_FAILS(st, LS_EPEER, " did not end in time: rank 1 (host1) is waited for");
 }
 
-LS_TEST(between_names_who_is_waited_for_when_messages_are_lost)
+LS_TEST(between_names_the_awaited_rank_when_messages_are_lost)
 {
     run_world(&(world){.nodes = "01", .transport = "tcp", .wrap = "drop@2", .run = misses});
     run_world(&(world){.nodes = "01", .transport = "tcp", .wrap = "drop=1", .run = misses});
 }
 
-LS_TEST(between_names_who_is_waited_for_behind_ucx)
+LS_TEST(between_names_the_awaited_rank_behind_ucx)
 {
     need_ucx();
     run_world(&(world){.nodes = "01", .transport = "ucx", .wrap = "drop@2", .run = misses});

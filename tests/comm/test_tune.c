@@ -492,7 +492,7 @@ static void choose_by_pairs(rank_args *r)
     LS_CHECK_NEAR(c->links.slowest.ns_per_byte, 170, 0);
 }
 
-LS_TEST_SECONDS(a_slow_pair_counts_for_who_uses_it, 60)
+LS_TEST_SECONDS(a_slow_pair_counts_for_schedules_that_use_it, 60)
 {
     use_cache("cache");
     run_job(4, 1, choose_by_pairs);

@@ -170,7 +170,7 @@ LS_TEST(explain_yaml_keeps_odd_characters)
     }
 }
 
-LS_TEST(explain_diff_tells_what_may_change_on_resume)
+LS_TEST(explain_diff_shows_what_may_change_on_resume)
 {
     const char *sets[] = {"train.steps=600", "train.lr=0.2", "batch.sequences=24"};
     ls_run a, b;

@@ -7,7 +7,7 @@
 
 enum { ROOM = 100, US = 1000 };
 
-LS_TEST(cupti_tells_kernels_by_our_clock_with_their_tags)
+LS_TEST(cupti_reports_kernels_by_our_clock_with_their_tags)
 {
     ls_fake_cupti f = ls_fake_cupti_use();
     const ls_cupti_span *s = NULL;

@@ -19,7 +19,7 @@ static fake use_fake(void)
     return f;
 }
 
-LS_TEST(nvml_tells_all_of_a_card)
+LS_TEST(nvml_reports_all_of_a_card)
 {
     fake f = use_fake();
     ls_nvml *n = NULL;

@@ -7,7 +7,7 @@
 unset LINESHAFT_CARRIER
 
 cat >run.yaml <<'YAML'
-name: teams
+name: tensor
 model: {family: gpt2, layers: 2, width: 96, heads: 4, context: 16}
 data: {text: [builtin:stories], tokenizer: bytes, validation: 5%}
 batch: {sequences: 4, leaf: 1, group: 1}
@@ -77,7 +77,7 @@ for kind in param adam.m adam.v; do # columns of the second rank
         fail "no box of columns: $(grep c_attn.weight two/checkpoints/step-0000000004.json)"
 done
 each 1.2 run.yaml zero -n 4 --set mesh.tp=2 --set mesh.zero=3
-each 1.6 run.yaml lines -n 4 --set mesh.tp=2 --set mesh.pp=2 # stages have whole layers
+each 1.6 run.yaml pipelines -n 4 --set mesh.tp=2 --set mesh.pp=2 # stages have whole layers
 each 1.2 shared.yaml shared -n 4 --set mesh.tp=4
 each 1.2 experts.yaml experts -n 4 --set mesh.ep=2
 each 1.2 run.yaml groups -n 4 --set mesh.zero=3 --set mesh.shard=2 --set mesh.bucket=64KiB
@@ -95,7 +95,7 @@ cp ended want
 ends experts.yaml experts -n 2 --set mesh.zero=1
 same "experts by 2 ranks"
 run 0 "$LINESHAFT" export experts hf
-run 0 "$LINESHAFT" generate lines -p Once -n 4
+run 0 "$LINESHAFT" generate pipelines -p Once -n 4
 
 # Nobody reads more than it needs: its own part in the mesh that saved, half of it all as one of two.
 run 0 "$LINESHAFT" ckpt list two --step 4 --json

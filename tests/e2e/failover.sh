@@ -84,10 +84,10 @@ grep -q 'this node has lost more than half of the nodes' cut.err0 || fail "$(cat
 # Four machines with two pipelines: a pipeline is left, and a machine that waits; when the successor dies it takes its
 # place, and what nobody has any more comes from disk.
 SET="--set train.steps=120 --set heal.dead=30 --set mesh.pp=2 --set checkpoint.every=5"
-lab lines 4 4 12:host:0 =2:none:0 40:host:heir =2:none:0 || fail "lines: $(cat lines.drive lines.err)"
-[ "$(field summary weights_hash lines.jsonl)" = "$hash" ] || fail "lines: other weights: $(cat lines.err)"
-losses lines/events.jsonl | sort -nu | cmp -s want - || fail "lines: other losses: $(cat lines.err)"
-[ "$(grep -c '"kind":"lost".*the coordinator, was lost.*"ranks":2' lines.jsonl)" = 2 ] || fail "lines: $(grep incident lines.jsonl)"
+lab pipelines 4 4 12:host:0 =2:none:0 40:host:successor =2:none:0 || fail "pipelines: $(cat pipelines.drive pipelines.err)"
+[ "$(field summary weights_hash pipelines.jsonl)" = "$hash" ] || fail "pipelines: other weights: $(cat pipelines.err)"
+losses pipelines/events.jsonl | sort -nu | cmp -s want - || fail "pipelines: other losses: $(cat pipelines.err)"
+[ "$(grep -c '"kind":"lost".*the coordinator, was lost.*"ranks":2' pipelines.jsonl)" = 2 ] || fail "pipelines: $(grep incident pipelines.jsonl)"
 
 # Of two machines the other one cannot know whether the first lives.
 BY_HAND=1

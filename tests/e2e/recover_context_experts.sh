@@ -57,10 +57,10 @@ near fewer
 healed fewer memory replica 2
 [ "$(grep -c '"event":"incident"' fewer.jsonl)" = 2 ] || fail "fewer: $(grep incident fewer.jsonl)"
 go 137 end 2 12:KILL:1 --set mesh.cp=2 --set heal.restarts=0
-grep -q '1 of the 2 ranks that have a model together .*share sequences' end.err || fail "end: $(cat end.err)"
+grep -q '1 of the 2 ranks that share one model .*share sequences' end.err || fail "end: $(cat end.err)"
 
 # Cp groups of tp groups: another rank of the cp group has the same part. Tp groups that divide moments keep copies; a rank and its peer at once: disk.
-for mesh in "square mesh.cp=2 mesh.tp=2 replica" "teams mesh.tp=2 mesh.zero=1 buddy"; do
+for mesh in "square mesh.cp=2 mesh.tp=2 replica" "tensor mesh.tp=2 mesh.zero=1 buddy"; do
     # shellcheck disable=SC2086 # words are what is wanted
     set -- $mesh
     run 0 "$LINESHAFT" train run.yaml --json -n 4 --set "$2" --set "$3" --set out="plain-$1"
@@ -70,8 +70,8 @@ for mesh in "square mesh.cp=2 mesh.tp=2 replica" "teams mesh.tp=2 mesh.zero=1 bu
     same "$1"
     healed "$1" memory "$4" 4
 done
-run 0 "$LINESHAFT" ckpt verify teams
-[ "$(field summary buddy_bytes teams.jsonl)" -gt 0 ] || fail "teams: no bytes to buddies: $(grep summary teams.jsonl)"
+run 0 "$LINESHAFT" ckpt verify tensor
+[ "$(field summary buddy_bytes tensor.jsonl)" -gt 0 ] || fail "tensor: no bytes to buddies: $(grep summary tensor.jsonl)"
 go 0 owner 4 saved:KILL:0+2 --set mesh.tp=2 --set mesh.zero=1
 [ "$(field summary weights_hash owner.jsonl)" = "$hash" ] || fail "owner: other weights"
 healed owner checkpoint disk 4

@@ -2,7 +2,7 @@
 other: WHEN:WHAT:WHO. WHEN is a step, or =N: as soon as the run has N ranks; until then it is slowed down, because it must not
 end before. WHAT: kill a rank, a host's coordinator, destroy a host, its link down or up, let it come, wait until it is gone, stop all of its processes or let them
 go on (cont), or none; drop or pass what host A sends to B (A-B); lose this percentage of all packets (loss); reset a connection of ranks
-at this interval, in seconds (storm). WHO is a number, or heir: the host that has taken over. How long it took from a loss to the next step goes to standard error."""
+at this interval, in seconds (storm). WHO is a number, or successor: the host that has taken over. How long it took from a loss to the next step goes to standard error."""
 import fcntl, glob, json, os, random, re, signal, subprocess, sys, threading, time
 
 out, *plan = sys.argv[1:]
@@ -13,7 +13,7 @@ struck, told = None, False  # when something was lost, and whether the run has s
 
 
 def pid_of(host):
-    if host == "heir":
+    if host == "successor":
         told = [re.findall(r"\(lab(\d+)\) took over, at", open(path).read()) for path in glob.glob(f"{out}.err*")]
         host = next(h for hosts in told for h in hosts if alive(pid_of(h)))
     return int(open(f"{out}.pid{host}").read())

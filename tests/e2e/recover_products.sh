@@ -41,10 +41,10 @@ healed meets memory buddy 4
 go 0 twice 4 saved:KILL:0+1 --set mesh.pp=2 --set mesh.zero=2
 [ "$(field summary weights_hash twice.jsonl)" = "$hash" ] || fail "twice: other weights"
 healed twice checkpoint disk 4
-back lines 4 --set mesh.pp=2 --set mesh.zero=3 --set heal.buddies=off
+back pipelines 4 --set mesh.pp=2 --set mesh.zero=3 --set heal.buddies=off
 # Tp groups do not.
 plain 4 --set mesh.tp=2
-back teams 4 --set mesh.tp=2 --set mesh.zero=2
+back tensor 4 --set mesh.tp=2 --set mesh.zero=2
 # For good: a tp group less; one has the moments that two had.
 go 0 fewer 4 saved:CONT:0,15:KILL:1 --set mesh.tp=2 --set mesh.zero=3 --set heal.restarts=0
 healed fewer checkpoint disk 2

@@ -13,14 +13,14 @@ healed() {
 }
 
 # Two pipelines: a stage from the other's; then the first rank, which has the run folder.
-go 0 lines 4 12:KILL:2,20:KILL:0 --set mesh.pp=2
-same lines
-healed lines memory replica 4
-[ "$(incident lines redone) $(incident lines generation)" = "0 3" ] || fail "$(grep incident lines.jsonl)"
-grep -q 'rank 2 was killed by signal 9 .*started again; 4 ranks go on after step [0-9]*, from the memory of a replica' lines.err ||
-    fail "lines: $(cat lines.err)"
-grep -q 'read\|resum' lines.err && fail "lines: something was read again: $(cat lines.err)"
-run 0 "$LINESHAFT" ckpt verify lines
+go 0 pipelines 4 12:KILL:2,20:KILL:0 --set mesh.pp=2
+same pipelines
+healed pipelines memory replica 4
+[ "$(incident pipelines redone) $(incident pipelines generation)" = "0 3" ] || fail "$(grep incident pipelines.jsonl)"
+grep -q 'rank 2 was killed by signal 9 .*started again; 4 ranks go on after step [0-9]*, from the memory of a replica' pipelines.err ||
+    fail "pipelines: $(cat pipelines.err)"
+grep -q 'read\|resum' pipelines.err && fail "pipelines: something was read again: $(cat pipelines.err)"
+run 0 "$LINESHAFT" ckpt verify pipelines
 # One pipeline: no other rank has the stage. And moments that pipelines divide, without copies.
 for mesh in "one 2 mesh.zero=0 auto" "divided 4 mesh.zero=1 off"; do
     # shellcheck disable=SC2086 # words are what is wanted
@@ -63,16 +63,16 @@ go 0 back 4 8:KILL:2,12:KILL:0+2,saved:KILL:1 --set mesh.pp=2 --set checkpoint.e
 [ "$(field summary weights_hash back.jsonl)" = "$hash" ] || fail "back: other weights"
 healed back checkpoint disk 2
 go 137 end 2 12:KILL:1 --set mesh.pp=2 --set heal.restarts=0
-grep -q '1 of the 2 ranks that have a model together' end.err || fail "end: $(cat end.err)"
+grep -q '1 of the 2 ranks that share one model' end.err || fail "end: $(cat end.err)"
 grep -q 'error: rank 1 was killed by signal 9' end.err || fail "end: $(cat end.err)"
 
 # Tp groups: the bits of the same mesh, undisturbed; shrunk or from disk too, as far as the mesh is the same.
-run 0 "$LINESHAFT" train run.yaml --json -n 4 --set mesh.tp=2 --set out=teams
+run 0 "$LINESHAFT" train run.yaml --json -n 4 --set mesh.tp=2 --set out=plain-tensor
 losses >want
 hash=$(field summary weights_hash)
-go 0 team 4 12:KILL:1,20:KILL:0 --set mesh.tp=2
-same team
-healed team memory replica 4
+go 0 tensor 4 12:KILL:1,20:KILL:0 --set mesh.tp=2
+same tensor
+healed tensor memory replica 4
 go 0 whole 4 saved:KILL:0+2 --set mesh.tp=2
 [ "$(field summary weights_hash whole.jsonl)" = "$hash" ] || fail "whole: other weights"
 healed whole checkpoint disk 4

@@ -37,12 +37,12 @@ for model in gpt2 qwen3 mixtral; do
     *) meshes="2,2,true 4,1,false" ;;
     esac
     for mesh in $meshes; do
-        tp=${mesh%%,*} sequence=${mesh##*,} teams=${mesh#*,} teams=${teams%,*}
-        run 0 "$LINESHAFT" train $model.yaml --json -n $((tp * teams)) --set "mesh.tp=$tp" --set "mesh.sp=$sequence" \
+        tp=${mesh%%,*} sequence=${mesh##*,} groups=${mesh#*,} groups=${groups%,*}
+        run 0 "$LINESHAFT" train $model.yaml --json -n $((tp * groups)) --set "mesh.tp=$tp" --set "mesh.sp=$sequence" \
             --set "out=$model$mesh"
         near "$model on $mesh"
         [ "$(field start parameters)" = "$(cat alone.parameters)" ] || fail "$mesh counts a part of the model"
-        [ "$(field start ranks)" = $((tp * teams)) ] || fail "start does not tell the ranks"
+        [ "$(field start ranks)" = $((tp * groups)) ] || fail "start does not report the ranks"
         grep -q '"event":"sample"' out || fail "$mesh writes no sample"
     done
 done
@@ -55,7 +55,7 @@ for sets in mesh.dp=1 'mesh.dp=2 mesh.zero=3' 'mesh.dp=3 mesh.zero=1'; do
         $(printf -- '--set %s ' $sets) --set "out=pair-$(echo "$sets" | tr ' ' -)"
     field summary weights_hash >>pairs
 done
-[ "$(sort -u pairs | wc -l)" = 1 ] || fail "teams of two have other bits on other meshes: $(cat pairs)"
+[ "$(sort -u pairs | wc -l)" = 1 ] || fail "tp groups of two have other bits on other meshes: $(cat pairs)"
 
 # Weights begin alike on every mesh: the hash of a run of no step.
 run 0 "$LINESHAFT" train qwen3.yaml --json --set train.steps=1 --set train.warmup=0 --set train.lr=1e-30 --set train.weight_decay=0 --set out=start1
@@ -69,8 +69,8 @@ run 0 "$LINESHAFT" train gpt2.yaml --json --set out=one
 curve >alone
 : >parts
 for part in 6,1,1 12,2,1 18,2,2 24,1,3 30,4,1; do
-    steps=${part%%,*} teams=${part##*,} tp=${part#*,} tp=${tp%,*}
-    run 0 "$LINESHAFT" train gpt2.yaml --json -n $((tp * teams)) --set "mesh.tp=$tp" --set "train.steps=$steps" \
+    steps=${part%%,*} groups=${part##*,} tp=${part#*,} tp=${tp%,*}
+    run 0 "$LINESHAFT" train gpt2.yaml --json -n $((tp * groups)) --set "mesh.tp=$tp" --set "train.steps=$steps" \
         --set checkpoint.every=4 --set out=moved
     losses out >>parts
 done

@@ -11,11 +11,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { NODES = 4, WORKERS = 2 };
 
-typedef struct town {
+typedef struct cluster {
     bool gone[NODES];
     uint64_t generation[NODES];
     ls_roster roster[NODES];
-} town;
+} cluster;
 
 static void drop_line(ls_log_level level, const char *line, void *context)
 {
@@ -26,7 +26,7 @@ static void drop_line(ls_log_level level, const char *line, void *context)
 
 static void hear(void *context, int node, const ls_member_message *word)
 {
-    town *t = context;
+    cluster *t = context;
     ls_member_message got;
     ls_str bytes;
 
@@ -48,14 +48,14 @@ static void hear(void *context, int node, const ls_member_message *word)
 
 static void call(void *context, int node)
 {
-    if (((const town *)context)->gone[node])
+    if (((const cluster *)context)->gone[node])
         abort();
 }
 
 static void expel(void *context, int node, const char *why)
 {
     (void)why;
-    ((town *)context)->gone[node] = true;
+    ((cluster *)context)->gone[node] = true;
 }
 
 static void stop(void *context, int node, int code, const ls_err_record *why)
@@ -68,7 +68,7 @@ static void stop(void *context, int node, int code, const ls_err_record *why)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    town t = {.gone = {false}};
+    cluster t = {.gone = {false}};
     const ls_coordinator_args args = {.rules = {.restarts = 1, .least = 1},
                                       .quarantine = 2,
                                       .tell = hear,

@@ -123,7 +123,7 @@ LS_TEST(gpu_waits_end_at_their_deadline)
 }
 
 /* A token outside the vocabulary fails the stream; nothing after it touches the weights. */
-LS_TEST(gpu_tells_a_bad_token)
+LS_TEST(gpu_reports_a_bad_token)
 {
     ls_gpu g;
 
@@ -197,7 +197,7 @@ static void break_the_card(const char *hint)
     LS_CHECK_FAILS(ls_stream_sync(g.stream, 0), LS_EFAIL, "the last rows queued: fill, scale");
 }
 
-LS_TEST(gpu_tells_an_error_of_queued_work)
+LS_TEST(gpu_reports_an_error_of_queued_work)
 {
     break_the_card("LINESHAFT_CUDA_SYNC=1");
 }

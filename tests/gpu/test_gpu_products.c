@@ -233,7 +233,7 @@ LS_TEST_SECONDS(gpu_head_replicas_reference, 120)
     ls_gpu_cases(head_case, shapes, LS_COUNT(shapes), sizeof *shapes);
 }
 
-LS_TEST(gpu_head_tells_a_bad_target)
+LS_TEST(gpu_head_reports_a_bad_target)
 {
     ls_gpu g;
 

@@ -79,7 +79,7 @@ LS_TEST(fused_tensor_that_is_wrong_is_named)
     hub_find(&s, QKV)->count -= 12;
     hub_write(&s, "shape", 1);
     LS_CHECK_FAILS(check("shape"), LS_EDATA,
-                   "\"" QKV "\" has not the shape [24, 12], which the model needs");
+                   "\"" QKV "\" does not have the shape [24, 12] that the model needs");
     hub_drop(&s, QKV);
     hub_write(&s, "missing", 1);
     LS_CHECK_FAILS(check("missing"), LS_EDATA, "the tensor \"" QKV "\" is missing");

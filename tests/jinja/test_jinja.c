@@ -146,7 +146,7 @@ LS_TEST(what_is_not_supported_is_refused_by_line_and_name)
     check_refused("\xff", "not UTF-8");
 }
 
-LS_TEST(what_goes_wrong_is_told)
+LS_TEST(mistakes_are_reported)
 {
     check_refused("\n{{ missing.a }}", "line 2: \"missing\" is undefined");
     check_refused("{{ none.a.b }}", "\"a\" is undefined");

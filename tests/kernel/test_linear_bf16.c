@@ -650,7 +650,7 @@ LS_TEST(dot_says_what_it_cannot_do)
     }
 }
 
-LS_TEST(dot_takes_the_best_way_unless_told)
+LS_TEST(dot_takes_the_best_way_unless_asked_for_another)
 {
     const ls_kernels *kernels;
     ls_dot best = !ls_dot_obstacle(LS_DOT_AMX)      ? LS_DOT_AMX

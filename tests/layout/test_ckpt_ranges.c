@@ -91,8 +91,8 @@ static ls_run run_of(const mesh *m)
 typedef struct rank {
     ls_mesh world, mesh_slice;
     ls_model model;
-    ls_stage_plan pipe;
-    ls_ckpt_ranges portion;
+    ls_stage_plan plan;
+    ls_ckpt_ranges ranges;
 } rank;
 
 static void open_rank(rank *r, const mesh *m, const ls_run *run, int number)
@@ -108,23 +108,23 @@ static void open_rank(rank *r, const mesh *m, const ls_run *run, int number)
                                                      .ep_ranks = m->ep}));
     bool pipeline = ls_mesh_pp(&r->mesh_slice) > 1;
     if (pipeline)
-        LS_CHECK_OK(ls_stage_plan_init(&r->pipe, run, &r->model, &r->mesh_slice, 4, false));
-    r->portion = (ls_ckpt_ranges){.run = run,
-                                  .model = &r->model,
-                                  .mesh_slice = &r->mesh_slice,
-                                  .pipe = pipeline ? &r->pipe : NULL};
+        LS_CHECK_OK(ls_stage_plan_init(&r->plan, run, &r->model, &r->mesh_slice, 4, false));
+    r->ranges = (ls_ckpt_ranges){.run = run,
+                                 .model = &r->model,
+                                 .mesh_slice = &r->mesh_slice,
+                                 .plan = pipeline ? &r->plan : NULL};
 }
 
 static void close_rank(rank *r)
 {
-    if (r->portion.pipe)
-        ls_stage_plan_release(&r->pipe);
+    if (r->ranges.plan)
+        ls_stage_plan_release(&r->plan);
     ls_model_release(&r->model);
 }
 
 static ls_ckpt_ranges_piece *pieces_of(const rank *r, int kind, bool saves, int *n_out)
 {
-    ls_ckpt_ranges x = r->portion;
+    ls_ckpt_ranges x = r->ranges;
     x.saves = saves;
     *n_out = ls_ckpt_ranges_pieces(&x, kind, r->mesh_slice.rank, NULL);
     ls_ckpt_ranges_piece *pieces = ls_mem_array((size_t)*n_out, sizeof *pieces);
@@ -170,7 +170,7 @@ static void check_seen(const mesh *m, const ls_model *whole, const unsigned char
                              seen[whole->params[i].first + e], times);
 }
 
-LS_TEST(portion_writes_every_element_once)
+LS_TEST(ckpt_ranges_writes_every_element_once)
 {
     for (size_t c = 0; c < LS_COUNT(meshes); c++) {
         const mesh *m = &meshes[c];
@@ -197,7 +197,7 @@ LS_TEST(portion_writes_every_element_once)
         for (int r = 0; r < m->ranks; r++)
             all += sums[r];
         LS_CHECK_EQ(all, 3 * whole.elements);
-        /* Posts are cut at layers, and what is divided at norm blocks. */
+        /* Stages are cut at layers, and what is divided at norm blocks. */
         double most = 1.15 * (double)all / m->ranks + (m->zero ? 3.0 * LS_NORM_BLOCK : 0);
         for (int r = 0; r < m->ranks && m->pp == 1; r++)
             if ((double)sums[r] > most)
@@ -210,7 +210,7 @@ LS_TEST(portion_writes_every_element_once)
 
 /* What is read in a mesh slice is what its ranks have, copies included: each element once, or by
  * each replica. */
-LS_TEST(portion_reads_what_a_slice_has)
+LS_TEST(ckpt_ranges_reads_what_a_slice_has)
 {
     for (size_t c = 0; c < LS_COUNT(meshes); c++) {
         const mesh *m = &meshes[c];
@@ -246,7 +246,7 @@ LS_TEST(portion_reads_what_a_slice_has)
 }
 
 /* Small objects go to the disk from where they lie, large ones through buffers. */
-LS_TEST(portion_flow_is_that_of_large_objects)
+LS_TEST(ckpt_ranges_flow_is_that_of_large_objects)
 {
     const mesh one = {"alone", LS_FAMILY_GPT2, 1, 1, 1, 1, 0, 0, 1};
     ls_run run = run_of(&one);

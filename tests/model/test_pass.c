@@ -568,7 +568,7 @@ static void note_need(void *context, int64_t unit)
 }
 
 /* What is told to be complete does not change any more; a walk tells and asks for the same. */
-LS_TEST_SECONDS(pass_tells_what_is_complete_and_asks_for_what_it_needs, 60)
+LS_TEST_SECONDS(pass_reports_what_is_complete_and_asks_for_what_it_needs, 60)
 {
     for (size_t i = 0; i < 2 * LS_COUNT(variants); i++) {
         bool ordered = i % 2;

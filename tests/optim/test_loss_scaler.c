@@ -34,7 +34,7 @@ LS_TEST(scaler_halves_on_overflow_and_doubles_after_good_steps)
     LS_CHECK_EQ(s.good, 1);
 }
 
-LS_TEST(scaler_knows_what_is_no_matter_of_scales)
+LS_TEST(scaler_knows_what_rescaling_cannot_fix)
 {
     ls_loss_scaler s = scaler_of(2, 1), off;
     ls_run run = ls_tiny_run();

@@ -438,7 +438,7 @@ static void rest(ls_world *w, ls_comm *comm)
     }
 }
 
-LS_TEST_SECONDS(dp_collects_deals_adds_and_tells, 120)
+LS_TEST_SECONDS(dp_gathers_scatters_adds_and_broadcasts, 120)
 {
     each_shape(rest);
 }

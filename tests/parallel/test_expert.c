@@ -122,9 +122,9 @@ static const variant variants[] = {
     {"qwen3_moe", qwen3_moe, "2", .counts = {1, 2}},
     {"qwen3_moe on 4", qwen3_moe, "4", .counts = {1, 1, 1, 1}},
     {"olmoe", olmoe, "4", .counts = {1, 2, 1, 1}},
-    {"mixtral, teams", mixtral_mp_groups, "4", .counts = {2, 1}, .tp = 2, .sp = true},
-    {"qwen3_moe, teams", qwen3_moe_mp_groups, "4", .counts = {0, 2}, .tp = 2},
-    {"olmoe, teams", olmoe_mp_groups, "4", .counts = {1, 2}, .tp = 2, .sp = true},
+    {"mixtral, tp groups", mixtral_mp_groups, "4", .counts = {2, 1}, .tp = 2, .sp = true},
+    {"qwen3_moe, tp groups", qwen3_moe_mp_groups, "4", .counts = {0, 2}, .tp = 2},
+    {"olmoe, tp groups", olmoe_mp_groups, "4", .counts = {1, 2}, .tp = 2, .sp = true},
     {"mixtral lora", mixtral_lora, "2", .counts = {0, 2}},
     {"one expert", one_expert, "2", .counts = {2, 1}},
     {"upper blocks", upper_blocks, "4", .counts = {0, 2}, .tp = 2}};

@@ -1,6 +1,7 @@
 /* test_memory.c -- what a precision and a device with a memory of its own change in the ledger. */
 #include "harness.h"
 #include "model/tiny.h"
+#include "plan/ledger_bytes.h"
 #include "plan/memory.h"
 
 static ls_ledger ledger_on(const ls_run *run, bool discrete, const ls_mesh *mesh)
@@ -36,16 +37,16 @@ LS_TEST(memory_of_bf16_is_a_copy_more_and_half_the_activations)
     ls_ledger wide = ledger_of(&run, false);
     run.precision = LS_PRECISION_BF16;
     ls_ledger narrow = ledger_of(&run, false);
-    int64_t weights = ls_ledger_bytes(&wide, "weights");
+    int64_t weights = ledger_bytes(&wide, "weights");
 
-    LS_CHECK_EQ(ls_ledger_bytes(&wide, "bf16 weights"), 0);
-    LS_CHECK_EQ(ls_ledger_bytes(&narrow, "bf16 weights"), ls_round_up(weights / 2, 4096));
+    LS_CHECK_EQ(ledger_bytes(&wide, "bf16 weights"), 0);
+    LS_CHECK_EQ(ledger_bytes(&narrow, "bf16 weights"), ls_round_up(weights / 2, 4096));
     /* The weights, gradients and moments that are trained do not change. */
     static const char *const same[] = {"weights", "optimizer", "gradients", "step", "batch"};
     for (size_t i = 0; i < LS_COUNT(same); i++)
-        LS_CHECK_EQ(ls_ledger_bytes(&narrow, same[i]), ls_ledger_bytes(&wide, same[i]));
-    double share = (double)ls_ledger_bytes(&narrow, "activations") /
-                   (double)ls_ledger_bytes(&wide, "activations");
+        LS_CHECK_EQ(ledger_bytes(&narrow, same[i]), ledger_bytes(&wide, same[i]));
+    double share =
+        (double)ledger_bytes(&narrow, "activations") / (double)ledger_bytes(&wide, "activations");
     LS_CHECK(share > 0.5 && share < 0.6); /* statistics stay fp32 */
 }
 
@@ -58,19 +59,19 @@ LS_TEST(memory_of_the_host_does_not_count_against_a_gpu)
     int64_t total = 4000;
 
     for (size_t i = 0; i < LS_COUNT(device); i++) {
-        LS_CHECK_EQ(ls_ledger_bytes(&there, device[i]), ls_ledger_bytes(&here, device[i]));
-        total += ls_ledger_bytes(&there, device[i]);
+        LS_CHECK_EQ(ledger_bytes(&there, device[i]), ledger_bytes(&here, device[i]));
+        total += ledger_bytes(&there, device[i]);
     }
     LS_CHECK_EQ(ls_ledger_total(&there), total);
     LS_CHECK_EQ(ls_ledger_host_total(&here), 0);
     /* All of a checkpoint passes through the host, however often one is written. */
-    LS_CHECK_EQ(ls_ledger_bytes(&here, "snapshot"), 0);
-    LS_CHECK_EQ(ls_ledger_bytes(&there, "snapshot"),
-                ls_ledger_bytes(&there, "weights") + ls_ledger_bytes(&there, "optimizer"));
-    LS_CHECK_EQ(ls_ledger_host_total(&there), ls_ledger_bytes(&there, "snapshot") + 1000 + 3000 +
-                                                  ls_ledger_bytes(&there, "saving") +
-                                                  ls_ledger_bytes(&there, "batch"));
-    LS_CHECK(ls_ledger_bytes(&there, "batch") > 2000);
+    LS_CHECK_EQ(ledger_bytes(&here, "snapshot"), 0);
+    LS_CHECK_EQ(ledger_bytes(&there, "snapshot"),
+                ledger_bytes(&there, "weights") + ledger_bytes(&there, "optimizer"));
+    LS_CHECK_EQ(ls_ledger_host_total(&there), ledger_bytes(&there, "snapshot") + 1000 + 3000 +
+                                                  ledger_bytes(&there, "saving") +
+                                                  ledger_bytes(&there, "batch"));
+    LS_CHECK(ledger_bytes(&there, "batch") > 2000);
 }
 
 /* What each stage divides, by a model that is large beside a norm block. */
@@ -88,21 +89,21 @@ LS_TEST(memory_of_four_ranks_is_divided_stage_by_stage)
         const ls_mesh mesh = {.ranks = 4, .rank = 1, .local = 4, .zero = zero, .bucket = 2};
         of[zero] = ledger_on(&run, false, &mesh);
     }
-    double weights = (double)ls_ledger_bytes(&of[0], "weights");
-    double moments = (double)ls_ledger_bytes(&of[0], "optimizer");
-    double gradients = (double)ls_ledger_bytes(&of[0], "gradients");
+    double weights = (double)ledger_bytes(&of[0], "weights");
+    double moments = (double)ledger_bytes(&of[0], "optimizer");
+    double gradients = (double)ledger_bytes(&of[0], "gradients");
 
     LS_CHECK_NEAR(moments, 2 * weights, 0.02 * moments);
     for (int zero = 1; zero <= 3; zero++)
-        LS_CHECK_NEAR(ls_ledger_bytes(&of[zero], "optimizer"), moments / 4, 0.02 * moments);
-    LS_CHECK_EQ(ls_ledger_bytes(&of[1], "gradients"), gradients);
-    LS_CHECK((double)ls_ledger_bytes(&of[2], "gradients") < 0.7 * gradients);
-    LS_CHECK_EQ(ls_ledger_bytes(&of[3], "gradients"), ls_ledger_bytes(&of[2], "gradients"));
+        LS_CHECK_NEAR(ledger_bytes(&of[zero], "optimizer"), moments / 4, 0.02 * moments);
+    LS_CHECK_EQ(ledger_bytes(&of[1], "gradients"), gradients);
+    LS_CHECK((double)ledger_bytes(&of[2], "gradients") < 0.7 * gradients);
+    LS_CHECK_EQ(ledger_bytes(&of[3], "gradients"), ledger_bytes(&of[2], "gradients"));
     /* Zero 3 keeps a quarter of the states; of what it gathers two units at a time are there. */
-    LS_CHECK_NEAR(ls_ledger_bytes(&of[2], "weights"), weights, 0.03 * weights);
-    LS_CHECK_NEAR(ls_ledger_bytes(&of[3], "weights"), weights / 4, 0.02 * weights);
-    LS_CHECK_EQ(ls_ledger_bytes(&of[2], "gathered weights"), 0);
-    LS_CHECK((double)ls_ledger_bytes(&of[3], "gathered weights") < 0.5 * weights);
+    LS_CHECK_NEAR(ledger_bytes(&of[2], "weights"), weights, 0.03 * weights);
+    LS_CHECK_NEAR(ledger_bytes(&of[3], "weights"), weights / 4, 0.02 * weights);
+    LS_CHECK_EQ(ledger_bytes(&of[2], "gathered weights"), 0);
+    LS_CHECK((double)ledger_bytes(&of[3], "gathered weights") < 0.5 * weights);
 }
 
 /* A rank that shares sequences has its piece of them, and keys and values on their way. */
@@ -115,15 +116,15 @@ LS_TEST(memory_of_a_cp_is_that_of_a_piece)
     ls_ledger one = ledger_of(&run, false), cp_group = ledger_on(&run, false, &mesh);
     run.mesh.keys = LS_KEYS_GATHER;
     ls_ledger gather = ledger_on(&run, false, &mesh);
-    double whole = (double)ls_ledger_bytes(&one, "activations");
-    double piece = (double)ls_ledger_bytes(&cp_group, "activations");
+    double whole = (double)ledger_bytes(&one, "activations");
+    double piece = (double)ledger_bytes(&cp_group, "activations");
 
     LS_CHECK(piece > 0.25 * whole && piece < 0.35 * whole);
-    LS_CHECK(ls_ledger_bytes(&gather, "activations") > ls_ledger_bytes(&cp_group, "activations"));
-    LS_CHECK_EQ(ls_ledger_bytes(&cp_group, "weights"), ls_ledger_bytes(&one, "weights"));
-    LS_CHECK_EQ(ls_ledger_bytes(&one, "context parallel"), 0);
-    LS_CHECK(ls_ledger_bytes(&cp_group, "context parallel") > 0);
-    LS_CHECK(ls_ledger_bytes(&cp_group, "step") < ls_ledger_bytes(&one, "step"));
+    LS_CHECK(ledger_bytes(&gather, "activations") > ledger_bytes(&cp_group, "activations"));
+    LS_CHECK_EQ(ledger_bytes(&cp_group, "weights"), ledger_bytes(&one, "weights"));
+    LS_CHECK_EQ(ledger_bytes(&one, "context parallel"), 0);
+    LS_CHECK(ledger_bytes(&cp_group, "context parallel") > 0);
+    LS_CHECK(ledger_bytes(&cp_group, "step") < ledger_bytes(&one, "step"));
 }
 
 /* The ranks' copies of what they write of a checkpoint are the state once, whatever is divided. */

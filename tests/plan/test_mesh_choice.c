@@ -342,7 +342,7 @@ LS_TEST(choice_keeps_what_is_set)
     ls_runfile_release(&run);
 }
 
-LS_TEST(choice_is_told_with_reasons)
+LS_TEST(choice_is_printed_with_reasons)
 {
     ls_mesh_choice_facts facts = facts_of(4, 2, 150);
     ls_mesh_choice c;
@@ -370,7 +370,7 @@ LS_TEST(choice_is_told_with_reasons)
 }
 
 /* Every reason is told once, whatever its numbers; one mesh is no choice. */
-LS_TEST(choice_tells_a_reason_once)
+LS_TEST(choice_prints_a_reason_once)
 {
     ls_mesh_choice_facts facts = facts_of(32, 32, 100000);
     ls_mesh_choice c;

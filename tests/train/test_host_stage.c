@@ -519,7 +519,7 @@ LS_TEST_SECONDS(host_stage_queues_what_cannot_be_recorded, 120)
 }
 
 /* Each rank says which card it has; ranks beside each other take them in turn. */
-LS_TEST(host_stage_tells_the_cards_of_ranks)
+LS_TEST(host_stage_reports_the_cards_of_ranks)
 {
     const char *sets[] = {"train.steps=1", NULL};
 

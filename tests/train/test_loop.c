@@ -357,7 +357,7 @@ LS_TEST(loop_refuses_fp8_on_a_card_without)
 }
 
 /* A GPU's energy is in the summary where its driver counts it, and only there. */
-LS_TEST(loop_tells_the_energy_of_a_gpu)
+LS_TEST(loop_reports_the_energy_of_a_gpu)
 {
     told t = {.discrete = true}, here = {.stop = 0};
     unsigned long long *reasons =
@@ -379,7 +379,7 @@ LS_TEST(loop_tells_the_energy_of_a_gpu)
 }
 
 /* An XID and heat are incidents and warnings, once each, and training goes on. */
-LS_TEST(loop_tells_what_befell_a_gpu)
+LS_TEST(loop_reports_what_befell_a_gpu)
 {
     void *library = ls_fake_use("LINESHAFT_NVML", "libfake_nvml.so");
     unsigned long long *xids = dlsym(library, "fake_nvml_xids");

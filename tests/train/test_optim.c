@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "harness.h"
 #include "model/tiny.h"
+#include "plan/ledger_bytes.h"
 #include "plan/memory.h"
 #include "optim/optim.h"
 #include "train/step/step.h"
@@ -267,13 +268,13 @@ LS_TEST(optim_memory_is_what_the_ledger_says)
             .run = &t.run, .model = &t.model, .kernels = t.args.kernels, .threads = 2};
         ls_memory_predict(&memory, &ledger);
         LS_CHECK_EQ(ls_device_used_bytes(t.device),
-                    ls_ledger_total(&ledger) - ls_ledger_bytes(&ledger, "threads") -
-                        ls_ledger_bytes(&ledger, "batch") - 4096); /* logits of a sample */
+                    ls_ledger_total(&ledger) - ledger_bytes(&ledger, "threads") -
+                        ledger_bytes(&ledger, "batch") - 4096); /* logits of a sample */
         t.run.train.optimizer = LS_OPTIMIZER_ADAMW;
         ls_memory_predict(&memory, &adamw);
-        LS_CHECK_EQ(ls_ledger_bytes(&adamw, "optimizer work"), 0);
-        double share = (double)ls_ledger_bytes(&ledger, "optimizer") /
-                       (double)ls_ledger_bytes(&adamw, "optimizer");
+        LS_CHECK_EQ(ledger_bytes(&adamw, "optimizer work"), 0);
+        double share =
+            (double)ledger_bytes(&ledger, "optimizer") / (double)ledger_bytes(&adamw, "optimizer");
         LS_CHECK(share >= optimizers[form / 4].least && share <= optimizers[form / 4].most);
         t.run.train.optimizer = optimizers[form / 4].optimizer;
         end(&t);

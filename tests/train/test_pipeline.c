@@ -6,6 +6,7 @@
 #include "comm/worlds.h"
 #include "model/decode.h"
 #include "model/tiny.h"
+#include "plan/ledger_bytes.h"
 #include "train/steps.h"
 #include "layout/pipeline_bytes.h"
 
@@ -456,8 +457,8 @@ LS_TEST_SECONDS(pipelines_that_divide_send_the_bytes_of_the_formula, 180)
 
 static int64_t in_windows(const ls_ledger *ledger)
 {
-    return ls_ledger_bytes(ledger, "weights") + ls_ledger_bytes(ledger, "bf16 weights") +
-           ls_ledger_bytes(ledger, "optimizer") + ls_ledger_bytes(ledger, "gradients");
+    return ledger_bytes(ledger, "weights") + ledger_bytes(ledger, "bf16 weights") +
+           ledger_bytes(ledger, "optimizer") + ledger_bytes(ledger, "gradients");
 }
 
 /* A rank that has trained, and its ledger. */
@@ -485,10 +486,10 @@ static void counted(ls_world *w, ls_comm *comm)
         rank r;
         train_predicted(&r, k, comm, &ledger);
         int64_t windows = in_windows(&ledger);
-        int64_t rest = ls_ledger_total(&ledger) - windows - ls_ledger_bytes(&ledger, "threads") -
-                       ls_ledger_bytes(&ledger, "batch") - ls_ledger_bytes(&ledger, "snapshot") -
-                       ls_ledger_bytes(&ledger, "whole weights") -
-                       ls_ledger_bytes(&ledger, "saving") - ls_decode_bytes(&r.model);
+        int64_t rest = ls_ledger_total(&ledger) - windows - ledger_bytes(&ledger, "threads") -
+                       ledger_bytes(&ledger, "batch") - ledger_bytes(&ledger, "snapshot") -
+                       ledger_bytes(&ledger, "whole weights") - ledger_bytes(&ledger, "saving") -
+                       ls_decode_bytes(&r.model);
         LS_CHECK_EQ(rest, ls_device_used_bytes(r.device));
         int64_t held = held_by(r.step->pipeline);
         if (held > windows || held < windows * 9 / 10)
@@ -522,7 +523,7 @@ static void counted_parts(ls_world *w, ls_comm *comm)
         train_predicted(&r, k, comm, &ledger);
         const ls_pipeline *x = r.step->pipeline;
         int64_t flow = ls_pipeline_memory_flow_bytes(&x->plan, &r.model), rest = held_by(x);
-        int64_t gathered = ls_ledger_bytes(&ledger, "gathered weights");
+        int64_t gathered = ledger_bytes(&ledger, "gathered weights");
         int64_t windows = in_windows(&ledger) - flow;
         const int64_t two = 2 * LS_WINDOW_PAGE;         /* at the ends */
         bool halves = k->schedule == LS_PP_ZERO_BUBBLE; /* the windows are not all full at once */
@@ -567,9 +568,9 @@ LS_TEST(pipelines_that_divide_more_hold_less)
                 .run = &run, .model = &model, .kernels = kernels, .mesh = &mesh, .threads = 1},
             &ledger);
         for (size_t i = 0; i < LS_COUNT(pipelines); i++)
-            sums[k.zero] += ls_ledger_bytes(&ledger, pipelines[i]);
-        weights[k.zero] = ls_ledger_bytes(&ledger, "weights");
-        moments[k.zero] = ls_ledger_bytes(&ledger, "optimizer");
+            sums[k.zero] += ledger_bytes(&ledger, pipelines[i]);
+        weights[k.zero] = ledger_bytes(&ledger, "weights");
+        moments[k.zero] = ledger_bytes(&ledger, "optimizer");
         ls_model_release(&model);
     }
     for (int zero = 1; zero < 4; zero++)
@@ -581,7 +582,7 @@ LS_TEST(pipelines_that_divide_more_hold_less)
 
 /* --- refusals --------------------------------------------------------------------------------- */
 
-LS_TEST(pipe_says_which_stages_the_layers_allow)
+LS_TEST(pipeline_says_which_stages_the_layers_allow)
 {
     const kind k = {"few", 4, LS_PP_INTERLEAVED, 2, 6, 24, 4, 1, .tied = true};
     ls_run run = run_of(&k);

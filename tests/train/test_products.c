@@ -8,6 +8,7 @@
 #include "model/pass_impl.h"
 #include "model/tiny.h"
 #include "layout/expert_zero.h"
+#include "plan/ledger_bytes.h"
 #include "train/steps.h"
 #include "layout/pipeline_bytes.h"
 #include "train/session/model_groups.h"
@@ -1084,23 +1085,23 @@ static void counted(ls_world *w, ls_comm *comm)
 
     open_rank(&r, k, comm);
     predict(&r, &l);
-    int64_t windows = ls_ledger_bytes(&l, "weights") + ls_ledger_bytes(&l, "bf16 weights") +
-                      ls_ledger_bytes(&l, "optimizer") + ls_ledger_bytes(&l, "gradients");
+    int64_t windows = ledger_bytes(&l, "weights") + ledger_bytes(&l, "bf16 weights") +
+                      ledger_bytes(&l, "optimizer") + ledger_bytes(&l, "gradients");
     const ls_mp_group *collectives = r.tensor ? r.tensor : r.ep_group;
     int64_t reached = (collectives ? ls_mp_group_allocated(collectives) : 0) +
                       (r.cp_group ? ls_mp_group_allocated(r.cp_group) : 0);
-    int64_t elsewhere =
-        reached + ls_ledger_bytes(&l, "exchange") + ls_ledger_bytes(&l, "tensor parallel") +
-        ls_ledger_bytes(&l, "expert parallel") + ls_ledger_bytes(&l, "context parallel") +
-        ls_ledger_bytes(&l, "threads") + ls_ledger_bytes(&l, "batch") +
-        ls_ledger_bytes(&l, "snapshot") + ls_ledger_bytes(&l, "whole weights") +
-        ls_ledger_bytes(&l, "saving") + ls_ledger_bytes(&l, "collecting") +
-        ls_ledger_bytes(&l, "gathered weights") + ls_decode_bytes(&r.whole);
-    LS_CHECK_EQ(ls_ledger_bytes(&l, "context parallel") > 0, k->cp > 1);
+    int64_t elsewhere = reached + ledger_bytes(&l, "exchange") +
+                        ledger_bytes(&l, "tensor parallel") + ledger_bytes(&l, "expert parallel") +
+                        ledger_bytes(&l, "context parallel") + ledger_bytes(&l, "threads") +
+                        ledger_bytes(&l, "batch") + ledger_bytes(&l, "snapshot") +
+                        ledger_bytes(&l, "whole weights") + ledger_bytes(&l, "saving") +
+                        ledger_bytes(&l, "collecting") + ledger_bytes(&l, "gathered weights") +
+                        ls_decode_bytes(&r.whole);
+    LS_CHECK_EQ(ledger_bytes(&l, "context parallel") > 0, k->cp > 1);
     if (collectives)
-        LS_CHECK_EQ(reached, ls_ledger_bytes(&l, "activations"));
+        LS_CHECK_EQ(reached, ledger_bytes(&l, "activations"));
     if (!r.step->pipeline) /* gradients lie where others read them, the rest is the device's */
-        windows = ls_ledger_bytes(&l, "gradients");
+        windows = ledger_bytes(&l, "gradients");
     LS_CHECK_EQ(ls_device_used_bytes(r.device), ls_ledger_total(&l) - windows - elsewhere);
     train(&r);
     int64_t held =
@@ -1112,8 +1113,8 @@ static void counted(ls_world *w, ls_comm *comm)
     int64_t mesh_slice = ls_memory_slice(&r.model, &r.replicas) * (int64_t)sizeof(float);
     bool speaks = r.model.split.rank == 0 && r.model.split.ep_rank == 0;
     bool collects = collectives && r.replicas.rank == 0 && (mesh_slice > 0 || speaks);
-    LS_CHECK_EQ(ls_ledger_bytes(&l, "collecting") > 0, collects);
-    LS_CHECK(!collects || ls_ledger_bytes(&l, "collecting") >= mesh_slice);
+    LS_CHECK_EQ(ledger_bytes(&l, "collecting") > 0, collects);
+    LS_CHECK(!collects || ledger_bytes(&l, "collecting") >= mesh_slice);
     close_rank(&r, comm);
 }
 
@@ -1147,24 +1148,24 @@ static void counted_parts(ls_world *w, ls_comm *comm)
     predict(&r, &l);
     const ls_dp_args *dp = ls_dp_args_of(r.args.dp);
     int64_t own = ls_round_up(ls_dp_sum_elements(dp) * size, 4096);
-    int64_t window = ls_ledger_bytes(&l, "gradients") - own;
+    int64_t window = ledger_bytes(&l, "gradients") - own;
     LS_CHECK(window > 0 && own < r.model.trained * size / 2 + LS_NORM_BLOCK * size);
     LS_CHECK_EQ(r.step->own, ls_expert_zero_divides(&r.run, &r.model, &r.replicas)
                                  ? ls_expert_zero_own(&r.model, &r.replicas)
                                  : ls_mesh_own(&r.replicas, r.model.trained, r.replicas.rank));
-    LS_CHECK_EQ(ls_ledger_bytes(&l, "optimizer"), 2 * ls_round_up(r.step->own * size, 4096));
-    LS_CHECK_EQ(ls_ledger_bytes(&l, "weights"),
+    LS_CHECK_EQ(ledger_bytes(&l, "optimizer"), 2 * ls_round_up(r.step->own * size, 4096));
+    LS_CHECK_EQ(ledger_bytes(&l, "weights"),
                 ls_round_up((k->zero == 3 ? ls_dp_own_elements(dp)
                                           : ls_memory_weight_elements(&r.model, dp)) *
                                 size,
                             4096));
     LS_CHECK_EQ(ls_device_used_bytes(r.device),
-                own + ls_ledger_bytes(&l, "optimizer") + ls_ledger_bytes(&l, "step") -
-                    ls_decode_bytes(&r.whole) + ls_ledger_bytes(&l, "activations") -
+                own + ledger_bytes(&l, "optimizer") + ledger_bytes(&l, "step") -
+                    ls_decode_bytes(&r.whole) + ledger_bytes(&l, "activations") -
                     ls_mp_group_allocated(r.tensor ? r.tensor : r.ep_group));
     steps(&r);
     LS_CHECK(ls_steps_most_gradients() <= window + slack);
-    LS_CHECK(ls_steps_most_weights() <= ls_ledger_bytes(&l, "gathered weights") + slack);
+    LS_CHECK(ls_steps_most_weights() <= ledger_bytes(&l, "gathered weights") + slack);
     if (r.args.calls.own > 0) {
         LS_CHECK(ls_steps_most_gradients() > window / 3);
         LS_CHECK_EQ(ls_steps_most_weights() > 0, k->zero == 3);
@@ -1250,8 +1251,8 @@ static void keep_for_another(ls_world *w, ls_comm *comm)
     close_rank(&r, comm);
     open_rank(&r, k, comm);
     predict(&r, &l);
-    LS_CHECK_EQ(ls_device_used_bytes(r.device) - used, ls_ledger_bytes(&l, "buddy"));
-    LS_CHECK(ls_ledger_bytes(&l, "buddy") > 0);
+    LS_CHECK_EQ(ls_device_used_bytes(r.device) - used, ledger_bytes(&l, "buddy"));
+    LS_CHECK(ledger_bytes(&l, "buddy") > 0);
     LS_CHECK_OK(ls_replica_send_begin(r.step, 0));
     steps(&r);
     LS_CHECK_OK(ls_step_settle(r.step));

@@ -596,7 +596,7 @@ LS_TEST(recover_takes_moments_that_mp_groups_divide_from_buddies)
                               .victim = {3, 0}});
 }
 
-LS_TEST(recover_makes_the_update_of_a_mp_s_buddy_that_was_not_heard)
+LS_TEST(recover_makes_an_unconfirmed_update_of_a_tensor_parallel_buddy)
 {
     write_text();
     go_without_losses("train.no_losses.1@8",

@@ -51,7 +51,7 @@ LS_TEST(folder_lock_is_waited_for)
     ls_file_unlock(fd);
 }
 
-LS_TEST(folder_lock_is_taken_from_who_stands_still)
+LS_TEST(folder_lock_is_taken_from_a_run_that_stands_still)
 {
     char text[LS_RUN_FOLDER_HOLDER], now[LS_RUN_FOLDER_HOLDER];
     int fd = -1, other = -1;

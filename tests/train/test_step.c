@@ -4,6 +4,7 @@
 #include "harness.h"
 #include "model/decode.h"
 #include "model/tiny.h"
+#include "plan/ledger_bytes.h"
 #include "plan/memory.h"
 #include "train/step/step.h"
 
@@ -227,8 +228,8 @@ LS_TEST(step_uses_the_bytes_that_the_ledger_predicts)
         LS_CHECK_OK(
             ls_decode_open(&decode, &model, sample ? sample : ls_step_pass(step), args.stream));
         LS_CHECK_EQ(ls_device_used_bytes(device), ls_ledger_total(&ledger) -
-                                                      ls_ledger_bytes(&ledger, "threads") -
-                                                      ls_ledger_bytes(&ledger, "batch"));
+                                                      ledger_bytes(&ledger, "threads") -
+                                                      ledger_bytes(&ledger, "batch"));
         ls_decode_close(decode);
         ls_pass_close(sample);
         ls_step_close(step);
@@ -283,7 +284,7 @@ LS_TEST(step_advises_only_what_helps)
     LS_CHECK_OK(ls_model_init(&model, &run, VOCAB));
     ls_memory_args args = {.run = &run, .model = &model, .kernels = kernels, .threads = 1};
     ls_memory_predict(&args, &ledger);
-    int64_t without = ls_ledger_total(&ledger) - ls_ledger_bytes(&ledger, "snapshot");
+    int64_t without = ls_ledger_total(&ledger) - ledger_bytes(&ledger, "snapshot");
     LS_CHECK_FAILS(ls_memory_check(&args, &ledger, without), LS_ENOMEM, "MiB are free");
     LS_CHECK(strstr(ls_err_last()->hint, "It fits with checkpoint.every: 0"));
     ls_model_release(&model);

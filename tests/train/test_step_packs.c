@@ -4,6 +4,7 @@
 #include "kernel/cpu/dot/dot.h"
 #include "model/decode.h"
 #include "model/tiny.h"
+#include "plan/ledger_bytes.h"
 #include "plan/memory.h"
 #include "train/step/step.h"
 
@@ -204,13 +205,13 @@ LS_TEST(packs_are_chosen_when_they_pay_and_fit)
     ls_memory_args args = {.run = &run, .model = &model, .kernels = kernels, .threads = 1};
     ls_memory_predict(&args, &ledger);
     int64_t without = ls_ledger_total(&ledger);
-    LS_CHECK_EQ(ls_ledger_bytes(&ledger, "packed weights"), 0);
+    LS_CHECK_EQ(ledger_bytes(&ledger, "packed weights"), 0);
 
     LS_CHECK_OK(ls_memory_choose_packs(&args, 1LL << 40));
     LS_CHECK(args.pack);
     ls_memory_predict(&args, &ledger);
     int64_t total = ls_ledger_total(&ledger);
-    LS_CHECK_EQ(total - without, ls_ledger_bytes(&ledger, "packed weights"));
+    LS_CHECK_EQ(total - without, ledger_bytes(&ledger, "packed weights"));
     LS_CHECK(total > without);
     LS_CHECK_OK(ls_memory_choose_packs(&args, total)); /* a quarter must be left */
     LS_CHECK(!args.pack);

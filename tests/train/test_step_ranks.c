@@ -5,6 +5,7 @@
 #include "comm/worlds.h"
 #include "model/decode.h"
 #include "model/tiny.h"
+#include "plan/ledger_bytes.h"
 #include "plan/memory.h"
 #include "train/steps.h"
 
@@ -132,8 +133,8 @@ static void check_share(const rank *r)
     int64_t size = sizeof(float), each = r->model.trained / ls_mesh_shard_ranks(&r->mesh);
     int64_t slack = LS_NORM_BLOCK * ls_mesh_shard_groups(&r->mesh);
     int64_t moments =
-        ls_ledger_bytes(&r->ledger, "optimizer") / ((ls_optim_kinds(&r->run) - 1) * size);
-    int64_t weights = ls_ledger_bytes(&r->ledger, "weights") / size;
+        ledger_bytes(&r->ledger, "optimizer") / ((ls_optim_kinds(&r->run) - 1) * size);
+    int64_t weights = ledger_bytes(&r->ledger, "weights") / size;
 
     LS_CHECK(moments > each - 2 * slack && moments < each + slack);
     LS_CHECK(r->mesh.zero < 3 || (weights > each - 2 * slack && weights < each + slack));
@@ -168,22 +169,21 @@ static void counted(ls_world *w, ls_comm *comm)
         for (int i = 0; i < STEPS; i++)
             run_step(&r, i);
         check_share(&r);
-        int64_t gathered = ls_ledger_bytes(&r.ledger, "gathered weights"), window = 0;
+        int64_t gathered = ledger_bytes(&r.ledger, "gathered weights"), window = 0;
         if (cases[c].zero == 3)
             check_window(ls_steps_most_weights(), gathered, gathered / 2);
         if (cases[c].zero >= 2) {
-            window = ls_ledger_bytes(&r.ledger, "gradients") -
+            window = ledger_bytes(&r.ledger, "gradients") -
                      ls_round_up(ls_dp_sum_elements(ls_dp_args_of(r.args.dp)) * size, 4096);
             check_window(ls_steps_most_gradients(), window, window / 8);
         }
         /* All else is taken when opening, in the device's memory or in what ranks share. */
-        int64_t mine = ls_ledger_total(&r.ledger) - ls_ledger_bytes(&r.ledger, "threads") -
-                       ls_ledger_bytes(&r.ledger, "batch") - ls_ledger_bytes(&r.ledger, "saving") -
+        int64_t mine = ls_ledger_total(&r.ledger) - ledger_bytes(&r.ledger, "threads") -
+                       ledger_bytes(&r.ledger, "batch") - ledger_bytes(&r.ledger, "saving") -
                        gathered - window - ls_decode_bytes(&r.model) -
                        ls_device_used_bytes(r.device);
         if (r.mesh.rank == 0) /* it has copies of the state too, which are not the step's */
-            mine -= ls_ledger_bytes(&r.ledger, "snapshot") +
-                    ls_ledger_bytes(&r.ledger, "whole weights");
+            mine -= ledger_bytes(&r.ledger, "snapshot") + ledger_bytes(&r.ledger, "whole weights");
         int64_t sum = sum_of_all(comm, mine);
         if (cases[c].shard == 0)
             LS_CHECK_EQ(sum, taken);

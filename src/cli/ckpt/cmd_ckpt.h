@@ -17,7 +17,7 @@ extern const ls_command ls_cmd_ckpt_diff, ls_cmd_ckpt_copy, ls_cmd_ckpt_prune, l
 /* The store gets the key that --key names, if it was given. */
 ls_status ls_cmd_ckpt_use_key(const ls_args *args, ls_ckpt_store *store);
 /* Open the store of the path at args->rest[0], for reading, with that key. *step_out: the one that
- * the path or --step names, -1: none. The store is to be closed by ls_ckpt_close(), also after a
+ * the path or --step names, -1: none. The store is to be closed by ls_ckpt_close(), even after a
  * failure. */
 ls_status ls_cmd_ckpt_open(const ls_args *args, ls_ckpt_store **store_out, int64_t *step_out);
 /* A checkpoint named on the command line: args->rest[which], of the step that the path or `step`

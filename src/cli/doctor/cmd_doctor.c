@@ -147,7 +147,7 @@ static ls_status examine(ls_doctor *d, const ls_args *args)
     if (st != LS_OK)
         return st;
     if (args->n_rest > 0) {
-        if (ls_load_run_run(&run, args, args->rest[0]) == LS_OK)
+        if (ls_load_run_read(&run, args, args->rest[0]) == LS_OK)
             d->run = &run;
         else
             bad_run = *ls_err_last();

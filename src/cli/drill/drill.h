@@ -91,7 +91,7 @@ typedef struct ls_drill_report {
 /* Whether it needs hosts of a lab. */
 bool ls_drill_on_hosts(const ls_drill_row *row);
 
-/* Play a row in the folder `out`; row NULL: undisturbed. LS_OK also when the run did not survive:
+/* Play a row in the folder `out`; row NULL: undisturbed. LS_OK even when the run did not survive:
  * report_out says what happened. number: which repetition it is. */
 ls_status ls_drill_play(const ls_drill *drill, const ls_drill_row *row, int number, const char *out,
                         ls_drill_report *report_out);

@@ -242,7 +242,7 @@ static ls_status run_schedule(const ls_args *args, ls_str *out)
     ls_status st = LS_OK;
 
     if (with_run)
-        LS_TRY(st, ls_load_run_run(&run, args, args->rest[0]), out);
+        LS_TRY(st, ls_load_run_read(&run, args, args->rest[0]), out);
     LS_TRY(st, read_request(args, with_run ? &run : NULL, &r), out);
     LS_TRY(st, ls_pp_schedule_init(&v.table, r.kind, (int)r.ranks, (int)r.micros, (int)r.chunks),
            out);

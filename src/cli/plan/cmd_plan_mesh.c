@@ -80,7 +80,7 @@ static ls_status run_mesh(const ls_args *args, ls_str *out)
     ls_tokenizer *tok = NULL;
     int64_t rows = 0;
     ls_run run;
-    ls_status st = ls_load_run_run(&run, args, args->rest[0]);
+    ls_status st = ls_load_run_read(&run, args, args->rest[0]);
 
     if (st != LS_OK)
         return st;

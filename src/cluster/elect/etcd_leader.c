@@ -251,7 +251,7 @@ static void *work(void *context)
         if (st == LS_OK && seeks && r->lease == 0)
             st = seek(r);
         if (st != LS_OK && !r->silent)
-            ls_log(LS_LOG_WARN, "%s; who coordinates cannot change until then",
+            ls_log(LS_LOG_WARN, "%s; until then no other node can become the coordinator",
                    ls_err_last()->text);
         r->silent = st != LS_OK;
         pthread_mutex_lock(&r->background.guard);

@@ -254,7 +254,7 @@ static void settle_view(ls_quorum *q, int64_t now_ns)
             q->hooks.holds(q->hooks.context, v);
         note_held(q, now_ns);
         q->dirty = true;
-        beat(q, now_ns); /* all shall know */
+        beat(q, now_ns); /* so that all know at once */
     }
 }
 
@@ -409,7 +409,7 @@ static void hear_answer(ls_quorum *q, const ls_quorum_message *m, int64_t now_ns
                 (m->trial ? q->role == LS_QUORUM_ASKS
                           : q->role == LS_QUORUM_STANDS && m->term == q->promise.term);
 
-    if (!m->yes && newness(q, m) > 0) /* also of the same number: its own came to nothing */
+    if (!m->yes && newness(q, m) > 0) /* even of the same number: its own came to nothing */
         q->behind = m->generation;
     if (!p || !ours || !m->yes)
         return;

@@ -36,7 +36,7 @@ void ls_run_lease_key(const char *run, const char *leaf, char key_out[LS_RUN_LEA
     snprintf(key_out, LS_RUN_LEASE_KEY, "lineshaft/%s/%s", run, leaf);
 }
 
-/* The path as the system has it, also of a folder that is yet to be made. */
+/* The path as the system has it, even of a folder that is yet to be made. */
 static void real_path(const char *out, ls_str *path)
 {
     char head[PATH_MAX], *real = NULL;

@@ -1,7 +1,7 @@
 /* state_file.c -- a process that lives holds a lock.
  *
  *     5e1f.wal  5e1f.wal.lock     the file, and what its process puts beside it
- *     5e1f.wal.held               locked (flock) by that process until it ends, also by kill -9
+ *     5e1f.wal.held               locked (flock) by that process until it ends, even by kill -9
  *
  * A sweep that gets the lock of a .held file has proof that its process is gone; a number of a process
  * would be none, because containers with numbers of their own may share the folder. The .held file

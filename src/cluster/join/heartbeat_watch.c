@@ -16,10 +16,10 @@
 enum { PATIENT = 4 };                  /* times that a coordinator may be silent longer */
 enum { MANY_PEERS = 256, SLICES = 8 }; /* more peers than this are looked at in SLICES turns */
 
-/* A node among many gives fewer signs of life: together they send a coordinator at most SIGNS_PER_S
- * a second, as long as SIGNS_LEAST of each node come before that node counts as dead. The coordinator
- * gives still fewer itself where it may be silent longer: nobody would succeed it. */
-enum { SIGNS_PER_S = 5000, SIGNS_LEAST = 3 };
+/* In a large job each node sends fewer heartbeats: all nodes together at most HEARTBEATS_PER_S a second
+ * to the coordinator, but each at least HEARTBEATS_LEAST within dead_ns. The coordinator itself sends
+ * even fewer where nodes wait PATIENT times longer for it, because none of them can succeed it. */
+enum { HEARTBEATS_PER_S = 5000, HEARTBEATS_LEAST = 3 };
 
 /* Alive, suspicious or dead, by how long it was silent. With heartbeats each 250 ms, suspect_ns of 1 s and
  * dead_ns of 3 s:
@@ -72,7 +72,7 @@ static void beat_slice(ls_rendezvous *r, int64_t away_ns, int64_t now)
     r->round += r->slice == 0;
 }
 
-/* Give signs of life, and look for those of others. */
+/* Send heartbeats, and look for those of others. */
 void ls_rendezvous_beat(ls_rendezvous *r)
 {
     int64_t now = ls_time_now_ns();
@@ -90,13 +90,13 @@ void ls_rendezvous_beat(ls_rendezvous *r)
         beat_slice(r, away_ns, now);
 }
 
-/* Example with 10,000 nodes, heartbeats of 250 ms and dead_ns of 9 s: 5,000 signs a second allow one
- * each 2 s, and a third of dead_ns is 3 s: 2 s it is. The host looks at an eighth of its peers each
+/* Example with 10,000 nodes, heartbeats of 250 ms and dead_ns of 9 s: 5,000 a second allow one of each
+ * node in 2 s, and a third of dead_ns is 3 s: 2 s it is. The host looks at an eighth of its peers each
  * 250 ms. */
 void ls_rendezvous_pace(ls_rendezvous *r, int nodes)
 {
     int64_t many_ns =
-        ls_min_i64(nodes * (LS_NS_PER_S / SIGNS_PER_S), r->hooks->dead_ns / SIGNS_LEAST);
+        ls_min_i64(nodes * (LS_NS_PER_S / HEARTBEATS_PER_S), r->hooks->dead_ns / HEARTBEATS_LEAST);
 
     r->slices = r->args.hosts && nodes > MANY_PEERS ? SLICES : 1;
     r->rarely = nodes > MANY_PEERS ? PATIENT : 1;

@@ -45,7 +45,7 @@ ls_status ls_rendezvous_attach(ls_rendezvous *r, const ls_rendezvous_hooks *hook
 
     r->heartbeat_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     if (r->heartbeat_fd < 0)
-        return ls_fail_sys(LS_EIO, "cannot make a timer for signs of life");
+        return ls_fail_sys(LS_EIO, "cannot make a timer for heartbeats");
     LS_TRY(st, ls_rendezvous_watch(r, r->heartbeat_fd, OF_HEARTBEAT), out);
     r->next_node = r->args.nodes;
     r->hooks = hooks; /* the first sign of life is due when the nodes have met */

@@ -3,7 +3,7 @@
  * A node must know the job's secret to answer, and answers only nodes that know it: a question and
  * an answer are 64 bytes each, of which the last 32 are an HMAC-SHA256 with the secret. An answer
  * repeats the question's random number, so an old one is worth nothing. Datagrams, because a
- * connection would have to be made first, and a silent node's kernel makes it also when its agent
+ * connection would have to be made first, and a silent node's kernel makes it even when its agent
  * hangs. One thread. */
 #pragma once
 #include "base/err.h"

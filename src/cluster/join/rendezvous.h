@@ -65,7 +65,7 @@ typedef struct ls_rendezvous_args {
  * number of a peer; on a node that joined 0, the host. */
 typedef struct ls_rendezvous_hooks {
     int64_t heartbeat_ns, suspect_ns,
-        dead_ns; /* signs of life; silence that is suspicious; that is death */
+        dead_ns; /* heartbeats; silence that is suspicious; that is death */
     /* A newcomer; false: it is refused, and why. */
     bool (*joins)(void *context, int node, const ls_members_node *about, char *why, size_t cap);
     void (*heard)(void *context, int node, const uint8_t *bytes, size_t len);

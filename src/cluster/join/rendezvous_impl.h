@@ -93,10 +93,10 @@ struct ls_rendezvous {
     int *place_of;         /* owned: the place of a node's peer, by its number; -1: none */
     int n_places;
     const ls_rendezvous_hooks *hooks; /* borrowed; NULL: the first failure ends the job */
-    int heartbeat_fd;                 /* readable when signs of life are due; -1: never */
+    int heartbeat_fd;                 /* readable when heartbeats are due; -1: never */
     int64_t heartbeat_ns;             /* how often: longer where there are many peers */
     int slices, slice;                /* turns in which peers are looked at; the present one */
-    int rarely, round;                /* the host gives a sign every rarely rounds */
+    int rarely, round;                /* the host sends a heartbeat every rarely rounds */
     int64_t beat_ns;                  /* when they were last given */
     ls_probe *probe;                  /* owned; NULL: none */
     int next_node;                    /* number of the next newcomer */
@@ -179,10 +179,10 @@ void ls_rendezvous_take_back(ls_rendezvous *rendezvous, ls_rendezvous_peer *peer
 
 /* --- heartbeat_watch.c ------------------------------------------------------------------------ */
 
-/* How often signs of life are given in a job of this many nodes. */
+/* How often heartbeats are sent in a job of this many nodes. */
 void ls_rendezvous_pace(ls_rendezvous *rendezvous, int nodes);
 
-/* Give signs of life, and look for those of others, when it is time. */
+/* Send heartbeats, and look for those of others, when it is time. */
 void ls_rendezvous_beat(ls_rendezvous *rendezvous);
 
 /* --- late_join.c ------------------------------------------------------------------------------ */

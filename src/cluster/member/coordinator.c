@@ -484,7 +484,7 @@ static void take_end(ls_coordinator *p, node *n, const ls_member_message *w, int
         if (p->view.rules.unit > 1 && !w->error && ls_view_is_short(&p->view))
             ls_log(
                 LS_LOG_WARN,
-                "%d of the %d ranks that have a model together (mesh.pp, tp, ep) or share "
+                "%d of the %d ranks that share one model (mesh.pp, tp, ep) or share "
                 "sequences (mesh.cp) are left: the run cannot go on without the one that is lost",
                 ls_view_alive(&p->view), p->view.rules.unit);
         ls_fail(w->error ? w->record.code : LS_EFAIL, "%s", w->why); /* it names the rank */

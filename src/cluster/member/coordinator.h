@@ -96,6 +96,7 @@ ls_status ls_coordinator_recall(ls_coordinator *coordinator, const void *bytes, 
 void ls_coordinator_save(const ls_coordinator *coordinator, ls_str *out);
 ls_status ls_coordinator_load(ls_coordinator *coordinator, const void *bytes, size_t len);
 
+/* What it has decided so far; for tests. */
 const ls_view *ls_coordinator_view(const ls_coordinator *coordinator);
 
 /* The job is over, and this node has no part in it. */

@@ -18,7 +18,7 @@ typedef struct node {
     ls_config_digest config_digest;
 } node;
 
-/* What is remembered of a host, also when it is gone. */
+/* What is remembered of a host, even when it is gone. */
 typedef struct host {
     char name[LS_MEMBERS_TEXT];
     int crashes;         /* within a day of each other */

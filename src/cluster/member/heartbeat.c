@@ -1,16 +1,16 @@
-/* heartbeat.c -- the latest delay stays for a while and fades, so the limit grows at once and
- * shrinks slowly. With signs every 250 ms and dead_ns of 3 s:
+/* heartbeat.c -- the largest delay is remembered and decays, so the limit grows at once and shrinks
+ * slowly. With heartbeats every 250 ms and dead_ns of 3 s:
  *
- *     sign is late by    0     0     0.6 s   0      0    ...  32 signs later
+ *     it is late by      0     0     0.6 s   0      0    ...  32 heartbeats later
  *     late_ns            0     0     0.6     0.56   0.53      0.08
  *     limit              3 s   3 s   4.8 s   4.5 s  4.2 s     3 s (8 x late_ns is less)
  *
- * MOST bounds it: a node that is very late once is not waited for for hours. */
+ * MOST bounds the limit: after one very late heartbeat nobody waits for hours. */
 #include "cluster/member/heartbeat.h"
 
 enum {
     LATE_TIMES = 8, /* a node may be silent for this many times the largest recent delay */
-    FORGET = 16,    /* a delay fades by this part with each sign */
+    FORGET = 16,    /* a delay decays by 1 / FORGET with each heartbeat */
     MOST = 10       /* times dead_ns, in any case */
 };
 

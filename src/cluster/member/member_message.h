@@ -7,7 +7,7 @@
  *                         RESUME    to a new coordinator: what the worker was under the one before
  *   coordinator -> node   VIEW      generation, its members, and which rank each worker has
  *                         REVOKE    the view is given up: every call in it must fail
- *                         REGROUP   the ranks shall meet anew at the end of a step
+ *                         REGROUP   the ranks are to meet anew at the end of a step
  *                         VERDICT   what becomes of a worker that has ended
  *
  * Between machines messages travel in frames (net/frame.h), one in each.

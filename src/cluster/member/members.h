@@ -1,7 +1,10 @@
 /* members.h -- the nodes of a job in order, the ranks of each, and where they listen.
  *
  * Made by the coordinator, sent to every agent, and handed to every worker as a memory file. Ranks
- * are numbered through: node 0 has the first ones. A list is valid for one generation. */
+ * are numbered through: node 0 has the first ones. A list is valid for one generation.
+ *
+ * A list may have more processes than comm joins (LS_COMM_RANKS, where the reason is), because
+ * `launch` starts any program. */
 #pragma once
 #include "base/err.h"
 #include "base/str.h"
@@ -11,7 +14,7 @@ LS_C_BEGIN
 enum {
     LS_MEMBERS_TEXT = 64,      /* longest host name or address, with its final '\0' */
     LS_MEMBERS_NODES = 16384,  /* most nodes of a job */
-    LS_MEMBERS_RANKS = 131072, /* most ranks of a job */
+    LS_MEMBERS_RANKS = 131072, /* most processes of a job; ranks of lineshaft: LS_COMM_RANKS */
     LS_MEMBERS_BYTES = 4 << 20 /* most bytes of a list */
 };
 

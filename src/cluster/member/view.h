@@ -117,7 +117,7 @@ typedef struct ls_view_plan {
     int64_t reached;     /* the most steps that a rank saw done; -1: none */
     int64_t base;        /* steps that are in a state; -1: no rank has a whole one */
     int source;          /* a rank that has them; -1: none */
-    bool spread;         /* some rank has not */
+    bool spread;         /* some rank lacks them */
     int64_t met;         /* the step after which all did the work between steps */
     bool first_new;      /* the process that was the first rank when all were last ready is dead */
     int restarted, lost; /* workers since the view before: started again, given up */

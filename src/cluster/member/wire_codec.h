@@ -31,7 +31,7 @@ void ls_wire_codec_get_text(ls_wire_codec *in, char *text_out, size_t cap);
 const void *ls_wire_codec_get_bytes(ls_wire_codec *in, size_t len);
 
 /* A table of the numbers and texts of a struct, which is written and read by the same rows. A
- * number has its width in the message: 2 bytes of an int are 0 to 65535, all 4 also the negative
+ * number has its width in the message: 2 bytes of an int are 0 to 65535, all 4 include the negative
  * ones. A text is an array of char, and is written as by ls_wire_codec_put_line(). Example:
  *
  *     {.at = offset of port, .size = 4, .bytes = 2}      port 7000  ->  58 1b

@@ -1,6 +1,6 @@
 /* witness.h -- whether other nodes reach one that is silent, before it counts as dead.
  *
- * A node whose signs of life do not reach the coordinator may be dead, or only the way between the
+ * A node whose heartbeats do not reach the coordinator may be dead, or only the way between the
  * two may be. So others are asked whether they reach it (probe.h), again and again while it is
  * silent. One that a witness reaches is waited for twice as long: its ranks may be training on. Not
  * longer, because if they are not, all others wait for them. Rules and numbers only; rendezvous.h

@@ -238,11 +238,11 @@ struct ls_worker_channel {
     ls_err_record why;
 };
 
-static void stop(ls_worker_channel *heal, const ls_err_record *why)
+static void stop(ls_worker_channel *channel, const ls_err_record *why)
 {
-    if (!heal->stops)
-        heal->why = *why;
-    heal->stops = true;
+    if (!channel->stops)
+        channel->why = *why;
+    channel->stops = true;
 }
 
 /* To the coordinator: a call in a job of one node, a message otherwise. Its answers come back through
@@ -259,9 +259,9 @@ static void send_message(ls_worker_channel *h, const ls_member_message *message)
     ls_coordinator_do_due(h->coordinator, now);
 }
 
-void ls_worker_channel_set_run_lease(ls_worker_channel *heal, const char *run_lease)
+void ls_worker_channel_set_run_lease(ls_worker_channel *channel, const char *run_lease)
 {
-    snprintf(heal->run_lease, sizeof heal->run_lease, "%s", run_lease);
+    snprintf(channel->run_lease, sizeof channel->run_lease, "%s", run_lease);
 }
 
 /* --- opening ---------------------------------------------------------------------------------- */
@@ -312,7 +312,8 @@ static ls_status open_place(ls_worker_channel *h, int i)
     return LS_OK;
 }
 
-ls_status ls_worker_channel_open(ls_worker_channel **heal_out, const ls_worker_channel_args *args)
+ls_status ls_worker_channel_open(ls_worker_channel **channel_out,
+                                 const ls_worker_channel_args *args)
 {
     size_t n = (size_t)args->workers;
     ls_worker_channel *h = ls_mem_alloc(sizeof *h);
@@ -335,51 +336,51 @@ ls_status ls_worker_channel_open(ls_worker_channel **heal_out, const ls_worker_c
         LS_TRY(st, open_place(h, i), out);
     if (!args->say)
         LS_TRY(st, open_coordinator(h), out);
-    *heal_out = h;
+    *channel_out = h;
 out:
     if (st != LS_OK)
         ls_worker_channel_close(h);
     return st;
 }
 
-void ls_worker_channel_close(ls_worker_channel *heal)
+void ls_worker_channel_close(ls_worker_channel *channel)
 {
-    if (!heal)
+    if (!channel)
         return;
-    for (int i = 0; i < heal->args.workers && heal->places && heal->ends; i++) {
-        close_fd(&heal->places[i].fd);
-        close_fd(&heal->ends[i]);
+    for (int i = 0; i < channel->args.workers && channel->places && channel->ends; i++) {
+        close_fd(&channel->places[i].fd);
+        close_fd(&channel->ends[i]);
     }
-    close_fd(&heal->fd);
-    ls_coordinator_close(heal->coordinator);
-    ls_mem_free(heal->places);
-    ls_mem_free(heal->ends);
-    ls_mem_free(heal);
+    close_fd(&channel->fd);
+    ls_coordinator_close(channel->coordinator);
+    ls_mem_free(channel->places);
+    ls_mem_free(channel->ends);
+    ls_mem_free(channel);
 }
 
-const int *ls_worker_channel_ends(const ls_worker_channel *heal)
+const int *ls_worker_channel_ends(const ls_worker_channel *channel)
 {
-    return heal->ends;
+    return channel->ends;
 }
 
-void ls_worker_channel_close_ends(ls_worker_channel *heal)
+void ls_worker_channel_close_ends(ls_worker_channel *channel)
 {
-    for (int i = 0; i < heal->args.workers; i++)
-        close_fd(&heal->ends[i]);
+    for (int i = 0; i < channel->args.workers; i++)
+        close_fd(&channel->ends[i]);
 }
 
-int ls_worker_channel_fd(const ls_worker_channel *heal)
+int ls_worker_channel_fd(const ls_worker_channel *channel)
 {
-    return heal->fd;
+    return channel->fd;
 }
 
 /* --- what the agent sees ---------------------------------------------------------------------- */
 
 static void accept_said(ls_worker_channel *h, int worker, worker_message *s);
 
-void ls_worker_channel_started(ls_worker_channel *heal, int worker, pid_t pid)
+void ls_worker_channel_started(ls_worker_channel *channel, int worker, pid_t pid)
 {
-    place *p = &heal->places[worker];
+    place *p = &channel->places[worker];
     worker_message early = p->early;
 
     p->pid = pid;
@@ -388,7 +389,7 @@ void ls_worker_channel_started(ls_worker_channel *heal, int worker, pid_t pid)
     p->fault[0] = '\0';
     p->early.kind = 0;
     if (early.kind != 0 && early.pid == pid)
-        accept_said(heal, worker, &early);
+        accept_said(channel, worker, &early);
 }
 
 static void tell(const place *p, const agent_message *t, const ls_worker_channel_fds *fds);
@@ -412,14 +413,14 @@ static void dismiss_idle(const ls_worker_channel *h)
             tell(&h->places[i], &t, NULL);
 }
 
-void ls_worker_channel_left(ls_worker_channel *heal, int worker)
+void ls_worker_channel_left(ls_worker_channel *channel, int worker)
 {
     const ls_member_message message = {.kind = LS_MEMBER_MESSAGE_LEFT, .worker = worker};
 
-    heal->places[worker].pid = 0;
-    heal->places[worker].state = LS_VIEW_DONE;
-    send_message(heal, &message);
-    dismiss_idle(heal);
+    channel->places[worker].pid = 0;
+    channel->places[worker].state = LS_VIEW_DONE;
+    send_message(channel, &message);
+    dismiss_idle(channel);
 }
 
 /* The verdict on a worker is known. */
@@ -430,10 +431,10 @@ static ls_view_verdict settle(place *p)
     return p->verdict;
 }
 
-ls_view_verdict ls_worker_channel_ended(ls_worker_channel *heal, int worker, const ls_view_end *end,
-                                        const char *why)
+ls_view_verdict ls_worker_channel_ended(ls_worker_channel *channel, int worker,
+                                        const ls_view_end *end, const char *why)
 {
-    ls_worker_channel *h = heal;
+    ls_worker_channel *h = channel;
     place *p = &h->places[worker];
     ls_member_message message = {.kind = LS_MEMBER_MESSAGE_ENDED,
                                  .worker = worker,
@@ -595,13 +596,13 @@ static void regroup(const ls_worker_channel *h)
 }
 
 /* The rank that writes events is the first of those here, if it is on this node at all. */
-void ls_worker_channel_tell(ls_worker_channel *heal, const char *what, int64_t took_ns)
+void ls_worker_channel_tell(ls_worker_channel *channel, const char *what, int64_t took_ns)
 {
     const place *first = NULL;
     agent_message t = {.kind = NOTE, .view = {.noticed_ns = took_ns}};
 
-    for (int i = 0; i < heal->args.workers; i++) {
-        const place *p = &heal->places[i];
+    for (int i = 0; i < channel->args.workers; i++) {
+        const place *p = &channel->places[i];
         bool there = p->pid > 0 && p->rank >= 0;
         if (there && (!first || p->rank < first->rank))
             first = p;
@@ -611,9 +612,9 @@ void ls_worker_channel_tell(ls_worker_channel *heal, const char *what, int64_t t
         tell(first, &t, NULL);
 }
 
-void ls_worker_channel_hear(ls_worker_channel *heal, const ls_member_message *message)
+void ls_worker_channel_hear(ls_worker_channel *channel, const ls_member_message *message)
 {
-    ls_worker_channel *h = heal;
+    ls_worker_channel *h = channel;
 
     if (h->finished)
         return;
@@ -641,9 +642,9 @@ void ls_worker_channel_hear(ls_worker_channel *heal, const ls_member_message *me
 
 /* In the order in which the messages were first sent: how each stood, then what has changed since. The
  * new coordinator takes a repeated REPORT or ENDED as if it were the first. */
-void ls_worker_channel_restate(ls_worker_channel *heal)
+void ls_worker_channel_restate(ls_worker_channel *channel)
 {
-    ls_worker_channel *h = heal;
+    ls_worker_channel *h = channel;
 
     for (int i = 0; i < h->args.workers; i++) {
         place *p = &h->places[i];
@@ -661,9 +662,9 @@ void ls_worker_channel_restate(ls_worker_channel *heal)
     }
 }
 
-ls_view_past ls_worker_channel_recall(const ls_worker_channel *heal)
+ls_view_past ls_worker_channel_recall(const ls_worker_channel *channel)
 {
-    return (ls_view_past){heal->generation, heal->begun, heal->reached};
+    return (ls_view_past){channel->generation, channel->begun, channel->reached};
 }
 
 /* --- time ------------------------------------------------------------------------------------- */
@@ -738,9 +739,9 @@ static ls_worker_channel_order next_order(ls_worker_channel *h)
     return (ls_worker_channel_order){.task = LS_WORKER_CHANNEL_KILL, .worker = late};
 }
 
-ls_worker_channel_order ls_worker_channel_attend(ls_worker_channel *heal)
+ls_worker_channel_order ls_worker_channel_attend(ls_worker_channel *channel)
 {
-    ls_worker_channel *h = heal;
+    ls_worker_channel *h = channel;
     struct epoll_event events[64];
     int n;
 
@@ -756,9 +757,9 @@ ls_worker_channel_order ls_worker_channel_attend(ls_worker_channel *heal)
     return next_order(h);
 }
 
-void ls_worker_channel_finish(ls_worker_channel *heal)
+void ls_worker_channel_finish(ls_worker_channel *channel)
 {
-    ls_worker_channel *h = heal;
+    ls_worker_channel *h = channel;
     const agent_message t = {.kind = END};
 
     h->finished = true;

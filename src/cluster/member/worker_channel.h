@@ -62,7 +62,7 @@ typedef struct ls_worker_channel_fds {
 ls_status ls_worker_channel_ask(const ls_view_report *report, const ls_config_digest *config_digest,
                                 ls_worker_channel_view *view_out, ls_worker_channel_fds *fds_out);
 
-/* Whether the ranks of this generation shall meet anew; without waiting. */
+/* Whether the ranks of this generation are to meet anew; without waiting. */
 bool ls_worker_channel_regroups(uint64_t generation);
 
 /* True: something happened that belongs into the events of the run; what, and how long it took.
@@ -105,43 +105,44 @@ typedef struct ls_worker_channel_order {
     ls_view_verdict verdict;
 } ls_worker_channel_order;
 
-ls_status ls_worker_channel_open(ls_worker_channel **heal_out, const ls_worker_channel_args *args);
-void ls_worker_channel_close(ls_worker_channel *heal); /* NULL is allowed */
+ls_status ls_worker_channel_open(ls_worker_channel **channel_out,
+                                 const ls_worker_channel_args *args);
+void ls_worker_channel_close(ls_worker_channel *channel); /* NULL is allowed */
 
 /* The workers' ends, one each, to be inherited as LINESHAFT_FD_HEAL; closed here when they run. */
-const int *ls_worker_channel_ends(const ls_worker_channel *heal);
-void ls_worker_channel_close_ends(ls_worker_channel *heal);
+const int *ls_worker_channel_ends(const ls_worker_channel *channel);
+void ls_worker_channel_close_ends(ls_worker_channel *channel);
 
-int ls_worker_channel_fd(const ls_worker_channel *heal); /* readable: attend */
+int ls_worker_channel_fd(const ls_worker_channel *channel); /* readable: attend */
 
 /* A message of the coordinator. */
-void ls_worker_channel_hear(ls_worker_channel *heal, const ls_member_message *message);
+void ls_worker_channel_hear(ls_worker_channel *channel, const ls_member_message *message);
 
 /* Tell the first of the ranks that are here (NOTE). */
-void ls_worker_channel_tell(ls_worker_channel *heal, const char *what, int64_t took_ns);
+void ls_worker_channel_tell(ls_worker_channel *channel, const char *what, int64_t took_ns);
 /* Views carry this run lease from now on. */
-void ls_worker_channel_set_run_lease(ls_worker_channel *heal, const char *run_lease);
+void ls_worker_channel_set_run_lease(ls_worker_channel *channel, const char *run_lease);
 
 /* Another node coordinates now: say again what the one before may not have answered. */
-void ls_worker_channel_restate(ls_worker_channel *heal);
+void ls_worker_channel_restate(ls_worker_channel *channel);
 
-ls_view_past
-ls_worker_channel_recall(const ls_worker_channel *heal); /* what this node knows of the last view */
+ls_view_past ls_worker_channel_recall(
+    const ls_worker_channel *channel); /* what this node knows of the last view */
 
 /* A process runs in this place; a process has ended, for this reason. LS_VIEW_LATER: the
  * coordinator has been asked, and an order follows. */
-void ls_worker_channel_started(ls_worker_channel *heal, int worker, pid_t pid);
-ls_view_verdict ls_worker_channel_ended(ls_worker_channel *heal, int worker, const ls_view_end *end,
-                                        const char *why);
-void ls_worker_channel_left(ls_worker_channel *heal, int worker); /* ended well */
+void ls_worker_channel_started(ls_worker_channel *channel, int worker, pid_t pid);
+ls_view_verdict ls_worker_channel_ended(ls_worker_channel *channel, int worker,
+                                        const ls_view_end *end, const char *why);
+void ls_worker_channel_left(ls_worker_channel *channel, int worker); /* ended well */
 
 /* Read what workers say, look at the clock, announce a view when it is complete. To be called when
  * the descriptor is readable, after an end, and every LS_WORKER_CHANNEL_LOOK_MS, until there is nothing to
  * do. LS_WORKER_CHANNEL_STOP: the reason is this thread's record. */
 enum { LS_WORKER_CHANNEL_LOOK_MS = 500 };
-ls_worker_channel_order ls_worker_channel_attend(ls_worker_channel *heal);
+ls_worker_channel_order ls_worker_channel_attend(ls_worker_channel *channel);
 
 /* The job is ending: workers that wait for a view get END. */
-void ls_worker_channel_finish(ls_worker_channel *heal);
+void ls_worker_channel_finish(ls_worker_channel *channel);
 
 LS_C_END

@@ -366,9 +366,9 @@ static ls_status start(job *j)
     LS_TRY(st, take_signals(j), out);
     j->started_ns = ls_time_now_ns();
     j->running = j->n;
-    LS_TRY(st, ls_supervisor_open(&j->supervisor, j->spawns, j->n, j->args->heal), out);
-    if (j->args->heal)
-        ls_worker_channel_close_ends(j->args->heal);
+    LS_TRY(st, ls_supervisor_open(&j->supervisor, j->spawns, j->n, j->args->channel), out);
+    if (j->args->channel)
+        ls_worker_channel_close_ends(j->args->channel);
     LS_TRY(st, ls_worker_logs_begin(j->logs), out);
     close(j->cause_fds[1]);
     j->cause_fds[1] = -1;
@@ -413,8 +413,8 @@ static void enter(job *j, state to)
     j->deadline_ns = limit_ns ? ls_time_now_ns() + limit_ns : LS_NO_DEADLINE;
     j->stopped |= to == STOP;
     j->killed |= to == KILL;
-    if (j->args->heal && (to == STOP || to == KILL || to == SWEEP))
-        ls_worker_channel_finish(j->args->heal);
+    if (j->args->channel && (to == STOP || to == KILL || to == SWEEP))
+        ls_worker_channel_finish(j->args->channel);
     if (signal)
         ls_supervisor_signal(&j->supervisor, LS_SUPERVISOR_ALL, signal);
     if (to == STOP)
@@ -521,14 +521,14 @@ static bool heal(job *j, worker *w)
                              .asked = j->asked != 0};
     ls_err_record why;
 
-    if (!j->args->heal || !goes_on(j))
+    if (!j->args->channel || !goes_on(j))
         return false;
     if (w->code == 0 || w->code == 128 + SIGINT || left(j, w)) { /* or stopped, as asked to */
-        ls_worker_channel_left(j->args->heal, i);
+        ls_worker_channel_left(j->args->channel, i);
         return false;
     }
     why = describe(j, w);
-    return obey_verdict(j, w, ls_worker_channel_ended(j->args->heal, i, &end, why.text));
+    return obey_verdict(j, w, ls_worker_channel_ended(j->args->channel, i, &end, why.text));
 }
 
 /* Whether a worker has ended of which nobody knows yet what becomes of it. */
@@ -616,8 +616,8 @@ static void on_news(job *j)
         switch (news.kind) {
         case LS_SUPERVISOR_STARTED:
             w->pid = news.pid;
-            if (j->args->heal)
-                ls_worker_channel_started(j->args->heal, news.worker, news.pid);
+            if (j->args->channel)
+                ls_worker_channel_started(j->args->channel, news.worker, news.pid);
             tell(j, LS_AGENT_STARTED, w);
             break;
         case LS_SUPERVISOR_REFUSED:
@@ -691,9 +691,9 @@ static void on_heal(job *j)
     ls_worker_channel_order order = {.task = LS_WORKER_CHANNEL_NOTHING};
 
     do {
-        if (!j->args->heal || !goes_on(j))
+        if (!j->args->channel || !goes_on(j))
             break;
-        order = ls_worker_channel_attend(j->args->heal);
+        order = ls_worker_channel_attend(j->args->channel);
         worker *w = &j->workers[order.worker];
         if (order.task == LS_WORKER_CHANNEL_KILL) {
             ls_supervisor_signal(&j->supervisor, order.worker, SIGKILL);
@@ -708,7 +708,7 @@ static void on_heal(job *j)
         }
     } while (order.task != LS_WORKER_CHANNEL_NOTHING);
     answer_failures(j);
-    end_all(j); /* also a worker that was held when the job was ended */
+    end_all(j); /* even a worker that was held when the job was ended */
 }
 
 static void on_time(job *j)
@@ -723,7 +723,7 @@ static void on_time(job *j)
 /* Until the deadline; now and then in between for those outside, whose messages may wait. */
 static int poll_ms(const job *j)
 {
-    bool looks = j->args->attend || j->args->heal;
+    bool looks = j->args->attend || j->args->channel;
     int64_t most = looks ? OUTSIDE_MS : 60000;
 
     if (j->deadline_ns == LS_NO_DEADLINE)
@@ -743,12 +743,12 @@ static void run(job *j)
 {
     enter(j, RUN);
     while (j->state != DONE) {
-        struct pollfd p[] = {
-            {.fd = j->supervisor.fd, .events = POLLIN},
-            {.fd = j->cause_fds[0], .events = POLLIN},
-            {.fd = j->signal_fd, .events = POLLIN},
-            {.fd = j->args->attend ? j->args->watch_fd : -1, .events = POLLIN},
-            {.fd = j->args->heal ? ls_worker_channel_fd(j->args->heal) : -1, .events = POLLIN}};
+        struct pollfd p[] = {{.fd = j->supervisor.fd, .events = POLLIN},
+                             {.fd = j->cause_fds[0], .events = POLLIN},
+                             {.fd = j->signal_fd, .events = POLLIN},
+                             {.fd = j->args->attend ? j->args->watch_fd : -1, .events = POLLIN},
+                             {.fd = j->args->channel ? ls_worker_channel_fd(j->args->channel) : -1,
+                              .events = POLLIN}};
         poll(p, LS_COUNT(p), poll_ms(j));
         j->round++;
         j->before = j->state;
@@ -809,7 +809,7 @@ static const worker *first_failure(const job *j)
 static void signal_hint(int signal)
 {
     if (signal == SIGKILL)
-        ls_err_hint("Often the kernel does this when memory runs out; dmesg tells.");
+        ls_err_hint("Often the kernel does this when memory runs out: look at dmesg.");
     else if (signal == SIGBUS)
         ls_err_hint("Often a file or /dev/shm that became too small under a mapping.");
     else if (signal == SIGILL)

@@ -3,7 +3,7 @@
  * One call: start N workers, print what they say, wait until all have ended, leave nothing behind.
  * The first worker that fails ends the others: SIGTERM, after the grace time SIGKILL. SIGINT,
  * SIGTERM and SIGHUP to this process are passed on once, a second one kills; SIGUSR1 and SIGUSR2
- * are passed on always. What workers had started themselves ends with the job, also when this
+ * are passed on always. What workers had started themselves ends with the job, even when this
  * process is killed (supervisor.h).
  *
  * A worker gets an empty standard input, its own session, its slice of the cores, and:
@@ -87,8 +87,8 @@ typedef struct ls_agent_args {
      * returns LS_OK or the reason to end the job; with LS_EINTR it is ended as by a signal. */
     int watch_fd;
     ls_status (*attend)(void *context); /* NULL: none */
-    ls_worker_channel *
-        heal; /* a worker that dies may be replaced (worker_channel.h), borrowed; NULL: ends the job */
+    ls_worker_channel *channel; /* borrowed; a worker that dies may be replaced (worker_channel.h);
+                                 * NULL: its death ends the job */
 } ls_agent_args;
 
 typedef struct ls_agent_result {

@@ -301,8 +301,7 @@ static ls_status check(const launcher *l, const ls_launcher_env *p)
 
     if (p->world < 1) {
         if (p->world < 0)
-            ls_fail(LS_EUSAGE, "%s is set, but no variable tells how many ranks there are",
-                    l->rank);
+            ls_fail(LS_EUSAGE, "%s is set, but no variable has the number of ranks", l->rank);
         else
             ls_fail(LS_EUSAGE, "%s is 0: there are no ranks", l->world ? l->world : "the world");
         ls_err_hint("Start with `lineshaft launch`, srun, mpirun or torchrun, or unset %s.",

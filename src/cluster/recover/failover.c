@@ -59,8 +59,8 @@ static ls_status open_etcd_leader(ls_recover_cluster *l, bool first)
     l->etcd_args.self = ls_election_id(l->election);
     l->etcd_args.first = first;
     LS_TRY(st, ls_etcd_leader_open(&l->etcd_leader, &l->etcd_args), out);
-    if (l->heal)
-        ls_worker_channel_set_run_lease(l->heal, l->etcd_args.run_lease);
+    if (l->channel)
+        ls_worker_channel_set_run_lease(l->channel, l->etcd_args.run_lease);
     st = ls_rendezvous_watch(l->rendezvous, ls_etcd_leader_fd(l->etcd_leader), OF_ELECTION);
 out:
     return st;
@@ -153,7 +153,7 @@ static void tell_endpoints(ls_recover_cluster *l, int node)
         ls_election_encode(known, n, &bytes);
     if (!known || ls_str_status(&bytes) != LS_OK ||
         (node < 0 && ls_election_learn(l->election, known, n)))
-        ls_log(LS_LOG_WARN, "the endpoints of the nodes are not told: %s", ls_err_last()->text);
+        ls_log(LS_LOG_WARN, "cannot send the endpoints of the nodes: %s", ls_err_last()->text);
     else
         for (int i = 0; i < l->n_endpoints; i++)
             if (l->endpoints[i].node != l->self && (node < 0 || node == l->endpoints[i].node))
@@ -341,8 +341,8 @@ static void lose_coordinator(ls_recover_cluster *l, const ls_election_endpoint *
     int64_t noticed_ns = l->orphan_ns ? now - l->orphan_ns + l->silent_ns : 0;
     char why[LS_MEMBER_MESSAGE_TEXT];
 
-    if (l->heal)
-        past = ls_worker_channel_recall(l->heal);
+    if (l->channel)
+        past = ls_worker_channel_recall(l->channel);
     snprintf(why, sizeof why,
              "node %d (%s), the coordinator, was lost: %.200s; node %d (%s) took over",
              lost ? lost->node : -1, lost ? lost->host : "?", *l->why ? l->why : "cut off",
@@ -386,8 +386,8 @@ static ls_status take_over(ls_recover_cluster *l, int64_t now)
     l->orphan_ns = 0;
     if (l->etcd_leader)
         ls_etcd_leader_seek(l->etcd_leader, false);
-    if (l->heal)
-        ls_worker_channel_restate(l->heal);
+    if (l->channel)
+        ls_worker_channel_restate(l->channel);
 out:
     return st;
 }
@@ -413,8 +413,8 @@ static void follow(ls_recover_cluster *l, uint64_t leader, uint64_t term, int64_
     l->unconfirmed = true;
     if (l->etcd_leader)
         ls_etcd_leader_seek(l->etcd_leader, false);
-    if (l->heal)
-        ls_worker_channel_restate(l->heal);
+    if (l->channel)
+        ls_worker_channel_restate(l->channel);
 }
 
 /* Without a coordinator: whether there may be one for this node yet. */

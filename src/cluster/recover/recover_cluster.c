@@ -22,8 +22,8 @@ static void take_message(ls_recover_cluster *l, const void *bytes, size_t len)
     if (ls_member_message_decode(&message, bytes, len) != LS_OK ||
         ls_member_message_unpack(&message, &l->roster) != LS_OK)
         ls_log(LS_LOG_WARN, "%s", ls_err_last()->text);
-    else if (l->heal)
-        ls_worker_channel_hear(l->heal, &message);
+    else if (l->channel)
+        ls_worker_channel_hear(l->channel, &message);
     ls_member_message_release(&message);
 }
 
@@ -57,8 +57,8 @@ static void on_act(void *context, const ls_coordinator_log_event *event)
         ls_failover_remembers(l, e->bytes, e->len);
         break;
     case LS_COORDINATOR_LOG_DIED:
-        if (l->heal)
-            ls_worker_channel_tell(l->heal, e->why, e->noticed_ns);
+        if (l->channel)
+            ls_worker_channel_tell(l->channel, e->why, e->noticed_ns);
         break;
     default:
         break;
@@ -269,9 +269,9 @@ void ls_recover_cluster_say(void *recover_cluster, const ls_member_message *mess
     ls_str_release(&bytes);
 }
 
-void ls_recover_cluster_bind(ls_recover_cluster *recover_cluster, ls_worker_channel *heal)
+void ls_recover_cluster_bind(ls_recover_cluster *recover_cluster, ls_worker_channel *channel)
 {
-    recover_cluster->heal = heal;
-    if (heal && recover_cluster->etcd_leader)
-        ls_worker_channel_set_run_lease(heal, recover_cluster->etcd_args.run_lease);
+    recover_cluster->channel = channel;
+    if (channel && recover_cluster->etcd_leader)
+        ls_worker_channel_set_run_lease(channel, recover_cluster->etcd_args.run_lease);
 }

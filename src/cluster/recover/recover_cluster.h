@@ -59,6 +59,6 @@ void ls_recover_cluster_join_list(const ls_recover_cluster *recover_cluster, cha
                                   size_t cap);
 
 /* And its messages go to them; NULL: they are gone. */
-void ls_recover_cluster_bind(ls_recover_cluster *recover_cluster, ls_worker_channel *heal);
+void ls_recover_cluster_bind(ls_recover_cluster *recover_cluster, ls_worker_channel *channel);
 
 LS_C_END

@@ -12,10 +12,10 @@ struct ls_recover_cluster {
     ls_rendezvous *rendezvous; /* borrowed */
     ls_rendezvous_hooks hooks;
     ls_coordinator_process
-        *coordinator_process; /* owned: the coordinator; NULL: it is on another node */
-    ls_roster roster;         /* the names that it has sent */
-    ls_worker_channel *heal;  /* borrowed; NULL: no workers */
-    int self;                 /* the coordinator's own number */
+        *coordinator_process;   /* owned: the coordinator; NULL: it is on another node */
+    ls_roster roster;           /* the names that it has sent */
+    ls_worker_channel *channel; /* borrowed; NULL: no workers */
+    int self;                   /* the coordinator's own number */
 
     /* --- failover.c --- */
     ls_election *election;           /* owned; NULL: the job ends with its coordinator */

@@ -3,7 +3,7 @@
  *
  * An algorithm adds hop by hop (each rank adds what arrives to what it has and passes the sum on)
  * or at once (`once`: all contributions meet at one rank and are added there in rank order). Sums
- * of 16-bit types are made in fp32 and rounded once, so only the second sort is offered for them:
+ * of 16-bit types are made in fp32 and rounded once, so only the second kind is offered for them:
  * hop by hop they would be rounded at every rank, or sent as fp32 at twice the bytes. Max, min and
  * integer sums are the same in any order. */
 #pragma once

@@ -1,5 +1,5 @@
 /* flight_recorder.h -- the last operations of each rank. All ranks of the node and the agent can
- * read them, also when the rank hangs, is stopped or is dead. The file that is written from them is
+ * read them, even when the rank hangs, is stopped or is dead. The file that is written from them is
  * the black box of the rank. */
 #pragma once
 #include "comm/coll.h"

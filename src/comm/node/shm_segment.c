@@ -18,7 +18,7 @@
  *     process 1: "rank 5 ..."   >  each has a reason of its own; `broken` holds 1 + the number of
  *     the agent: "..."         /   the first one that wrote a reason
  *
- * So a reason is complete before others see it, also when its writer is killed in the middle of it:
+ * So a reason is complete before others see it, even when its writer is killed in the middle of it:
  * then the next process that notices something writes its own. */
 #include "comm/node/shm_segment.h"
 
@@ -47,7 +47,8 @@ enum { VERSION = 1, SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
 #define HUGE_PAGE (2 * LS_MIB)
 #define MOST_HEAPS (INT64_C(1) << 44) /* address space for the heaps of all ranks together */
 
-static const char magic[8] = "lsboard";
+/* Checked against a wrong descriptor; the ranks of one job write and read it, no file has it. */
+static const char magic[8] = "lsshm";
 
 /* --- layout ----------------------------------------------------------------------------------- */
 
@@ -142,7 +143,7 @@ ls_status ls_shm_segment_create(const ls_shm_segment_args *args, int *fd_out)
     head.heap_bytes = heap_of_one(args);
     head.no_reads = args->no_reads;
     lay_out(&head);
-    fd = memfd_create("lineshaft-board", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    fd = memfd_create("lineshaft-segment", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return ls_fail_sys(LS_EIO, "cannot create memory for the ranks of this node");
     LS_TRY(st, set_size(fd, head.bytes), out);

@@ -370,7 +370,7 @@ static void start_fetch(ls_ucx *u, ls_ucx_transfer *f)
         .user_data = f,
     };
 
-    f->data = NULL; /* UCX takes it, also when it fails */
+    f->data = NULL; /* UCX takes it, even when it fails */
     ucs_status_ptr_t r =
         u->api.ucp_am_recv_data_nbx(u->worker, from, to, (size_t)f->frame.len, &param);
     if (UCS_PTR_IS_ERR(r))

@@ -1,7 +1,7 @@
-/* chat.c -- where the answers are in the text that a template writes.
+/* chat.c -- renders a conversation and finds the answers in it.
  *
- * A template says nothing about that, unless it has {% generation %} blocks, which are believed. So
- * three things are asked:
+ * A template does not mark the answers in its text, unless it has {% generation %} blocks, which are
+ * trusted. Without them, rendering the conversation several times shows three things:
  *   turns    what the template's loop over the messages writes for each of them in the whole
  *            conversation (ls_jinja_args.item_spans)
  *   prompt   what the template adds to ask the model to speak: the text of the messages before the
@@ -13,7 +13,7 @@
  *   prompt   <|im_start|>assistant\n
  *   shape    <|im_start|>assistant\n?<|im_end|>\n
  *   answer   Hello<|im_end|>
- * Where a turn has only the front of the prompt (which opens a thought that this turn has not), the
+ * Where a turn has only the front of the prompt (which opens a thought that this turn lacks), the
  * answer begins behind what turn, shape and prompt share. All this is done on the whole text, so it
  * does not matter that some templates write a message in another way when more messages follow it,
  * as those do that drop earlier thoughts. The work is that of four renders.
@@ -695,7 +695,7 @@ static ls_status name_place(const job *j, ls_status st)
     return st;
 }
 
-/* Read the conversation; to be ended also when this fails. */
+/* Read the conversation; to be ended even when this fails. */
 static ls_status begin_job(job *j, const ls_chat *chat, const json_t *object, const char *where,
                            int64_t now)
 {

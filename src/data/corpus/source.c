@@ -297,7 +297,7 @@ static ls_status refuse_field(const ls_source *s)
     return st;
 }
 
-/* What Python's JSON has and ours has not, in a field that is used. */
+/* What Python's JSON allows and ours does not, in a field that is used. */
 static ls_status check_found(const ls_source *s, ls_json_line_found found)
 {
     if (found.number)

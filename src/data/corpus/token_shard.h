@@ -116,7 +116,7 @@ void ls_token_shard_note_text(ls_token_shard_writer *writer, const void *bytes, 
 
 int64_t ls_token_shard_written_tokens(const ls_token_shard_writer *writer);
 
-/* Make the shard appear under its path. The writer is gone afterwards, also on failure. */
+/* Make the shard appear under its path. The writer is gone afterwards, even on failure. */
 ls_status ls_token_shard_finish(ls_token_shard_writer *writer);
 /* Give up: nothing remains. NULL is allowed. */
 void ls_token_shard_abandon(ls_token_shard_writer *writer);

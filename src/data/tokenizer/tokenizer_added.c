@@ -1,6 +1,6 @@
 /* tokenizer_added.c -- tokens that are found in the text as they are written.
  *
- * The longest token at the leftmost place wins, and the search goes on behind it, also when it is
+ * The longest token at the leftmost place wins, and the search goes on behind it, even when it is
  * then passed over (a special token that does not count, half of a word where whole ones are asked
  * for): so does the package, and ids must be the same. The tokens lie in a trie, so that a place in
  * the text costs as many steps as characters agree, however many tokens there are. */

@@ -1,4 +1,4 @@
-/* utf8.h -- reading UTF-8 one character at a time, also when it is broken or cut off.
+/* utf8.h -- reading UTF-8 one character at a time, even when it is broken or cut off.
  *
  * One function decides what the next bytes are; text sources and the streaming decoder of the
  * tokenizer both build on it, so they agree on what is invalid and how much of it one U+FFFD

@@ -369,7 +369,8 @@ static ls_status read_faults(const ls_cuda_stream *s)
     return LS_OK;
 }
 
-ls_status ls_cuda_sync(ls_cuda_stream *s, int64_t deadline_ns)
+/* Wait for what the stream has queued; the fault cells are read. */
+static ls_status wait_queued(ls_cuda_stream *s, int64_t deadline_ns)
 {
     char rows[160];
     cudaError_t error =
@@ -392,7 +393,7 @@ static ls_status stream_sync(ls_stream *stream, int64_t deadline_ns)
 {
     if (ls_stream_failed(stream))
         return LS_OK; /* the caller reports that failure; waiting could take for ever */
-    ls_status st = ls_cuda_sync(of(stream), deadline_ns);
+    ls_status st = wait_queued(of(stream), deadline_ns);
     if (st != LS_OK && st != LS_EDEADLINE)
         ls_stream_fail(stream);
     return st;
@@ -418,7 +419,7 @@ void ls_cuda_row_end(ls_cuda_stream *s, ls_stream *stream)
         snprintf(what, sizeof what, "queue %s", name);
         ls_cuda_failed(cudaGetLastError(), what);
         ls_stream_fail(stream);
-    } else if (s->device->sync_each && !s->recording && ls_cuda_sync(s, LS_NO_DEADLINE) != LS_OK)
+    } else if (s->device->sync_each && !s->recording && wait_queued(s, LS_NO_DEADLINE) != LS_OK)
         ls_stream_fail(stream);
 }
 

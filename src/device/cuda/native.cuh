@@ -75,9 +75,6 @@ void *ls_cuda_arena(ls_cuda_stream *s, int64_t bytes);
 bool ls_cuda_row_begin(ls_cuda_stream *s, ls_stream *stream, const char *name);
 void ls_cuda_row_end(ls_cuda_stream *s, ls_stream *stream);
 
-/* Wait for what the stream has queued; the fault cells are read. */
-ls_status ls_cuda_sync(ls_cuda_stream *s, int64_t deadline_ns);
-
 /* Windows (window_cuda.cu), as ls_device_ops has them. */
 int64_t ls_cuda_window_page(const ls_device *device);
 void *ls_cuda_window_open(ls_device *device, int64_t bytes);

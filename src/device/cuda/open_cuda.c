@@ -43,8 +43,8 @@ static const ls_plugin_host lent = {
     .stream_native = ls_stream_native,
     .stream_fail = ls_stream_fail,
     .stream_failed = ls_stream_failed,
-    .memo_find = ls_disk_cache_find,
-    .memo_add = ls_disk_cache_add,
+    .cache_find = ls_disk_cache_find,
+    .cache_add = ls_disk_cache_add,
 };
 
 /* --- the driver ----------------------------------------------------------------------------- */

@@ -77,11 +77,11 @@ bool ls_stream_failed(const ls_stream *stream)
 bool ls_disk_cache_find(const char *about, const void *key, size_t key_bytes, void *value_out,
                         size_t value_bytes)
 {
-    return lent->memo_find(about, key, key_bytes, value_out, value_bytes);
+    return lent->cache_find(about, key, key_bytes, value_out, value_bytes);
 }
 
 void ls_disk_cache_add(const char *about, const void *key, size_t key_bytes, const void *value,
                        size_t value_bytes)
 {
-    lent->memo_add(about, key, key_bytes, value, value_bytes);
+    lent->cache_add(about, key, key_bytes, value, value_bytes);
 }

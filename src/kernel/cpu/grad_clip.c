@@ -35,6 +35,7 @@ void ls_norm2_finish(const ls_norm2 *a)
     for (int64_t i = 0; i < blocks && r.bad_block < 0; i++)
         if (!isfinite(a->partials[i]))
             r.bad_block = i;
+    /* The loss scale (optim/loss_scaler.h) is taken out here. */
     float unscale = a->scaled ? 1.0f / a->state->loss_scale : 1.0f;
     r.norm = (float)sqrt(tree_sum(a->partials, blocks)) * unscale;
     if (r.bad_block >= 0)

@@ -3,7 +3,10 @@
  *
  * Numbers are loaded as `type`, computed in fp32, stored rounded to nearest. A kernel is a template
  * over the type T and the number VEC of elements in one access: 16 bytes' worth where pointers,
- * widths and strides allow it, else 1. Sums have a fixed order that depends on shapes only. */
+ * widths and strides allow it, else 1. Sums have a fixed order that depends on shapes only.
+ *
+ * bf16: products are in cuda_gemm.cu and cuda_linear.cu, the row `cast` in cuda_elementwise.cu, the
+ * conversions of single numbers below (ls_get(), ls_put()). */
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

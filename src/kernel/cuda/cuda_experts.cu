@@ -25,7 +25,7 @@ static unsigned blocks_for(int64_t n, int64_t each)
 /* --- choices ---------------------------------------------------------------------------------- */
 
 /* The largest of p that is not taken (below 0), by a whole warp; the lower number among equals. All
- * lanes get one answer, also where there is none that compares. */
+ * lanes get one answer, even where no number compares (NaN). */
 __device__ int best_of(const float *p, int E)
 {
     int lane = (int)threadIdx.x % 32, best = -1;

@@ -34,7 +34,7 @@ typedef struct plan {
 
 typedef struct products {
     cublasLtHandle_t handle;
-    bool first_only, memo;
+    bool first_only, cached;
     char about[192]; /* what a saved choice depends on */
     plan plans[PLANS];
 } products;
@@ -77,7 +77,7 @@ static ls_status get_products(ls_cuda_device *d, products **out)
             return LS_ENOMEM;
         const char *how = getenv("LINESHAFT_CUDA_ALGORITHMS");
         ps->first_only = how && strcmp(how, "first") == 0;
-        ps->memo = !ps->first_only && !(how && strcmp(how, "race") == 0);
+        ps->cached = !ps->first_only && !(how && strcmp(how, "race") == 0);
         snprintf(ps->about, sizeof ps->about, "products, %s, %d multiprocessors, cuBLASLt %zu, %d",
                  d->name, d->multiprocessors, cublasLtGetVersion(), (int)LS_CUDA_WORKSPACE);
         ls_status st = lt_ok(cublasLtCreate(&ps->handle), "start");
@@ -339,7 +339,7 @@ static bool remembered(products *ps, plan *pl, const key *k)
 {
     cublasLtMatmulHeuristicResult_t result;
 
-    return ps->memo && ls_disk_cache_find(ps->about, k, sizeof *k, &pl->algo, sizeof pl->algo) &&
+    return ps->cached && ls_disk_cache_find(ps->about, k, sizeof *k, &pl->algo, sizeof pl->algo) &&
            cublasLtMatmulAlgoCheck(ps->handle, pl->desc, pl->a, pl->b, pl->d, pl->d, &pl->algo,
                                    &result) == CUBLAS_STATUS_SUCCESS &&
            result.workspaceSize <= LS_CUDA_WORKSPACE;
@@ -366,7 +366,7 @@ static ls_status make_plan(ls_cuda_stream *s, products *ps, plan *pl, const key 
     if (race)
         which = fastest(s, ps, pl, p, answers, found);
     pl->algo = answers[which].algo;
-    if (race && ps->memo)
+    if (race && ps->cached)
         ls_disk_cache_add(ps->about, k, sizeof *k, &pl->algo, sizeof pl->algo);
     return LS_OK;
 }

@@ -106,7 +106,7 @@ __device__ inline void put_grads(T *x, float (&v)[VEC], int hit, float lse, floa
 {
 #pragma unroll
     for (int k = 0; k < VEC; k++)
-        v[k] = scale == 0.0f ? 0.0f : exp_of<T>(v[k] - lse) * scale; /* also of a NaN */
+        v[k] = scale == 0.0f ? 0.0f : exp_of<T>(v[k] - lse) * scale; /* 0 even for a NaN */
     if (hit >= 0 && hit < VEC)
 #pragma unroll
         for (int k = 0; k < VEC; k++)
@@ -196,7 +196,7 @@ __device__ inline void give_vector(ls_bf16 *x, const uint4 &raw, int hit, float 
                  : "memory");
 }
 
-/* A row that counts for nothing: also where its logits are not numbers. */
+/* A row that counts for nothing, even where its logits are not numbers. */
 __device__ inline void give_zeros(ls_bf16 *x, int vectors)
 {
     for (int i = threadIdx.x; i < vectors; i += THREADS)

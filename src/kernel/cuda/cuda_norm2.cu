@@ -62,6 +62,7 @@ __global__ void __launch_bounds__(JOIN_THREADS)
     __syncthreads();
     if (threadIdx.x != 0)
         return;
+    /* The loss scale (optim/loss_scaler.h) is taken out here. */
     float unscale = scaled ? 1.0f / state->loss_scale : 1.0f;
     float norm = (float)sqrt(sums[0]) * unscale;
     result->norm = norm;

@@ -40,12 +40,21 @@ __global__ void __launch_bounds__(THREADS) max_kernel(const ls_bf16 *x, int64_t 
     ls_put_max(max, most);
 }
 
-void ls_fp8_find_max(ls_cuda_stream *s, const ls_bf16 *x, int64_t n, float *max)
+/* The largest magnitude of n elements into a cell that holds 0; NaN counts as the largest of all.
+ * n is a multiple of 8. */
+static void find_max(ls_cuda_stream *s, const ls_bf16 *x, int64_t n, float *max)
 {
     max_kernel<<<ls_cuda_grid(s, n / 8, THREADS), THREADS, 0, s->stream>>>(x, n / 8, max);
 }
 
 /* --- rounding ------------------------------------------------------------------------------- */
+
+/* Where a rounded tensor goes: rows [R, C] as it lies, columns [C, R] transposed; either may be
+ * NULL. scale: what its elements are to be multiplied by. */
+typedef struct rounded {
+    uint8_t *rows, *columns;
+    float *scale;
+} rounded;
 
 /* 8 elements times factor, as bytes. */
 __device__ inline uint2 bytes_of(const ls_bf16 *x, float factor, __nv_fp8_interpretation_t type)
@@ -75,7 +84,7 @@ __device__ inline void turn(uint32_t a, uint32_t b, uint32_t c, uint32_t d, uint
 
 template <__nv_fp8_interpretation_t TYPE, bool ROWS, bool COLUMNS>
 __global__ void __launch_bounds__(THREADS)
-    round_kernel(const ls_bf16 *x, int64_t R, int64_t C, const float *max, ls_rounded to)
+    round_kernel(const ls_bf16 *x, int64_t R, int64_t C, const float *max, rounded to)
 {
     __shared__ uint32_t tile[COLUMNS ? TILE * WORDS : 1]; /* [column][four rows] */
     const float top = TYPE == __NV_E4M3 ? 448.0f : 57344.0f;
@@ -120,7 +129,7 @@ __global__ void __launch_bounds__(THREADS)
 
 template <__nv_fp8_interpretation_t TYPE>
 static void round_as(ls_cuda_stream *s, const ls_bf16 *x, int64_t R, int64_t C, const float *max,
-                     ls_rounded to)
+                     rounded to)
 {
     dim3 grid((unsigned)((C + TILE - 1) / TILE), (unsigned)((R + TILE - 1) / TILE));
 
@@ -132,8 +141,10 @@ static void round_as(ls_cuda_stream *s, const ls_bf16 *x, int64_t R, int64_t C, 
         round_kernel<TYPE, false, true><<<grid, THREADS, 0, s->stream>>>(x, R, C, max, to);
 }
 
-void ls_fp8_round(ls_cuda_stream *s, const ls_bf16 *x, int64_t R, int64_t C, ls_dtype type,
-                  const float *max, ls_rounded to)
+/* Round x [R, C] (R a multiple of 4, C of 8) so that *max becomes the largest number of the type.
+ * What is not finite makes everything of its tensor that is multiplied with it not a number. */
+static void round_to(ls_cuda_stream *s, const ls_bf16 *x, int64_t R, int64_t C, ls_dtype type,
+                     const float *max, rounded to)
 {
     if (type == LS_E4M3)
         round_as<__NV_E4M3>(s, x, R, C, max, to);
@@ -164,14 +175,14 @@ static ls_status round_w(ls_cuda_stream *s, const ls_fp8 *fp8, const void *w, ls
 {
     float *cells = cells_of(fp8);
     bool nk = layout == LS_LAYOUT_NK, as_it_lies = nk == for_y;
-    ls_rounded out = {as_it_lies ? to : NULL, as_it_lies ? NULL : to, cells + W_SCALE};
+    rounded out = {as_it_lies ? to : NULL, as_it_lies ? NULL : to, cells + W_SCALE};
     ls_status st = ls_cuda_ok(cudaMemsetAsync(cells + W_MAX, 0, sizeof(float), s->stream),
                               "prepare a product of fp8");
 
     if (st != LS_OK)
         return st;
-    ls_fp8_find_max(s, (const ls_bf16 *)w, N * K, cells + W_MAX);
-    ls_fp8_round(s, (const ls_bf16 *)w, nk ? N : K, nk ? K : N, LS_E4M3, cells + W_MAX, out);
+    find_max(s, (const ls_bf16 *)w, N * K, cells + W_MAX);
+    round_to(s, (const ls_bf16 *)w, nk ? N : K, nk ? K : N, LS_E4M3, cells + W_MAX, out);
     p->a_type = LS_E4M3;
     p->a = to;
     p->transpose_a = true;
@@ -186,8 +197,8 @@ ls_status ls_fp8_linear_fwd(ls_cuda_stream *s, const ls_linear_fwd *a, ls_produc
     float *scale = cells_of(&a->fp8) + X_SCALE;
 
     if (!a->fp8.x_known)
-        ls_fp8_find_max(s, (const ls_bf16 *)a->x, a->M * a->K, a->fp8.x_max);
-    ls_fp8_round(s, (const ls_bf16 *)a->x, a->M, a->K, LS_E4M3, a->fp8.x_max, {x, NULL, scale});
+        find_max(s, (const ls_bf16 *)a->x, a->M * a->K, a->fp8.x_max);
+    round_to(s, (const ls_bf16 *)a->x, a->M, a->K, LS_E4M3, a->fp8.x_max, {x, NULL, scale});
     p->b_type = LS_E4M3;
     p->b = x;
     p->b_scale = scale;
@@ -201,9 +212,9 @@ static void round_dy(ls_cuda_stream *s, const ls_fp8 *fp8, const void *dy, int64
     uint8_t *rows = behind_cells(fp8);
 
     if (!fp8->dy_known)
-        ls_fp8_find_max(s, (const ls_bf16 *)dy, M * N, fp8->dy_max);
-    ls_fp8_round(s, (const ls_bf16 *)dy, M, N, LS_E5M2, fp8->dy_max,
-                 {rows, columns ? rows + M * N : NULL, cells_of(fp8) + DY_SCALE});
+        find_max(s, (const ls_bf16 *)dy, M * N, fp8->dy_max);
+    round_to(s, (const ls_bf16 *)dy, M, N, LS_E5M2, fp8->dy_max,
+             {rows, columns ? rows + M * N : NULL, cells_of(fp8) + DY_SCALE});
 }
 
 ls_status ls_fp8_linear_bwd_x(ls_cuda_stream *s, const ls_linear_bwd_x *a, ls_product *p)
@@ -225,8 +236,8 @@ ls_status ls_fp8_linear_bwd_w(ls_cuda_stream *s, const ls_linear_bwd_w *a, ls_pr
     bool kn = a->layout == LS_LAYOUT_KN;
 
     round_dy(s, &a->fp8, a->dy, a->M, a->N, true);
-    ls_fp8_round(s, (const ls_bf16 *)a->x, a->M, a->K, LS_E4M3, a->fp8.x_max,
-                 {NULL, x, cells + X_SCALE});
+    round_to(s, (const ls_bf16 *)a->x, a->M, a->K, LS_E4M3, a->fp8.x_max,
+             {NULL, x, cells + X_SCALE});
     p->a_type = kn ? LS_E5M2 : LS_E4M3;
     p->a = kn ? dy : x;
     p->a_scale = cells + (kn ? DY_SCALE : X_SCALE);

@@ -2,22 +2,6 @@
 #pragma once
 #include "kernel/cuda/cuda_gemm.cuh"
 
-/* Where a rounded tensor goes: rows [R, C] as it lies, columns [C, R] transposed; either may be
- * NULL. scale: what its elements are to be multiplied by. */
-typedef struct ls_rounded {
-    uint8_t *rows, *columns;
-    float *scale;
-} ls_rounded;
-
-/* The largest magnitude of n elements into a cell that holds 0; NaN counts as the largest of all.
- * n is a multiple of 8. */
-void ls_fp8_find_max(ls_cuda_stream *s, const ls_bf16 *x, int64_t n, float *max);
-
-/* Round x [R, C] (R a multiple of 4, C of 8) so that *max becomes the largest number of the type.
- * What is not finite makes everything of its tensor that is multiplied with it not a number. */
-void ls_fp8_round(ls_cuda_stream *s, const ls_bf16 *x, int64_t R, int64_t C, ls_dtype type,
-                  const float *max, ls_rounded to);
-
 /* Whether a linear row of these sizes, whose product reads a and b, can be computed in fp8. */
 static inline bool ls_fp8_fits(const ls_fp8 *fp8, ls_dtype type, int64_t M, int64_t N, int64_t K,
                                const void *a, const void *b)

@@ -1,6 +1,6 @@
 /* tile.cuh -- one tile of a product, 128 x 256, by a block of 256 threads: sum over k of a(i, k)
- * b(j, k), for operands that lie either way in memory, summed in fp32 in an order that depends on
- * the number of k only.
+ * b(j, k), for operands in row-major or column-major order, summed in fp32 in an order that depends
+ * on the number of k only.
  *
  * 16 bits: tensor cores. Both operands come in stages of 64 k through shared memory by cp.async, in
  * the layout that Hopper's instructions read (128 bytes swizzled by 16 in groups of 8 lines, which

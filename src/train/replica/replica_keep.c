@@ -1,6 +1,6 @@
 /* replica_keep.c -- what a rank takes out of its step when it has lost other ranks.
  *
- * Memory moves where it can: the state needs no second place, and it is there also when the next
+ * Memory moves where it can: the state needs no second place, and it is there even when the next
  * view fails while it is built. What lies in memory that ranks share is copied out of it. By layout
  * (ls_replica_layout):
  *

@@ -253,7 +253,7 @@ static ls_status start_some(const ls_step *s, int what, int from)
     return st;
 }
 
-/* Their end, also after a failure: then nothing is written here any more. */
+/* Their end, even after a failure: then nothing is written here any more. */
 static ls_status finish(struct ls_replica_send *r, ls_status st)
 {
     for (int i = 0; i < r->n_requests; i++) {

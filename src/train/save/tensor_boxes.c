@@ -66,17 +66,17 @@ static int place_piece(const ls_session *s, int kind, const ls_ckpt_ranges_piece
 }
 
 /* All boxes of a kind; without `out` they are counted. */
-static ls_status list_kind(const ls_session *s, const ls_ckpt_ranges *portion, int kind, int rank,
+static ls_status list_kind(const ls_session *s, const ls_ckpt_ranges *ranges, int kind, int rank,
                            ls_ckpt_part *out, int *n)
 {
-    int count = ls_ckpt_ranges_pieces(portion, kind, rank, NULL);
+    int count = ls_ckpt_ranges_pieces(ranges, kind, rank, NULL);
     ls_ckpt_ranges_piece *pieces = ls_mem_array((size_t)count, sizeof *pieces);
     void *arrays[KINDS];
 
     if (!pieces)
         return LS_ENOMEM;
     ls_save_live(s, arrays);
-    (void)ls_ckpt_ranges_pieces(portion, kind, rank, pieces);
+    (void)ls_ckpt_ranges_pieces(ranges, kind, rank, pieces);
     for (int i = 0; i < count; i++)
         *n += place_piece(s, kind, &pieces[i], arrays[kind], out ? out + *n : NULL);
     ls_mem_free(pieces);
@@ -90,16 +90,16 @@ typedef struct ask {
     int more;    /* room for others behind them */
 } ask;
 
-static ls_ckpt_ranges portion_of(const ls_session *s, bool saves)
+static ls_ckpt_ranges ranges_of(const ls_session *s, bool saves)
 {
     return (ls_ckpt_ranges){.run = s->run,
                             .model = &s->model,
                             .mesh_slice = ls_model_groups_replicas(s),
-                            .pipe = ls_pipeline_plan(s->step),
+                            .plan = ls_pipeline_plan(s->step),
                             .saves = saves};
 }
 
-static ls_status list_all(const ls_session *s, const ls_ckpt_ranges *portion, const ask *a,
+static ls_status list_all(const ls_session *s, const ls_ckpt_ranges *ranges, const ask *a,
                           ls_ckpt_part **parts_out, int *n_out)
 {
     ls_ckpt_part *parts = NULL;
@@ -112,8 +112,8 @@ static ls_status list_all(const ls_session *s, const ls_ckpt_ranges *portion, co
         LS_TRY(st, !fill || parts ? LS_OK : LS_ENOMEM, out);
         n = 0;
         for (int k = 0; k < ls_optim_kinds(s->run); k++)
-            if (!a->common || ls_ckpt_ranges_common(portion, k))
-                LS_TRY(st, list_kind(s, portion, k, a->rank, parts, &n), out);
+            if (!a->common || ls_ckpt_ranges_common(ranges, k))
+                LS_TRY(st, list_kind(s, ranges, k, a->rank, parts, &n), out);
     }
     *parts_out = parts;
     *n_out = n;
@@ -125,31 +125,31 @@ out:
 
 ls_status ls_tensor_boxes_read(const ls_session *session, ls_ckpt_part **parts_out, int *n_out)
 {
-    const ls_ckpt_ranges portion = portion_of(session, false);
+    const ls_ckpt_ranges ranges = ranges_of(session, false);
 
-    return list_all(session, &portion, &(ask){.rank = portion.mesh_slice->rank}, parts_out, n_out);
+    return list_all(session, &ranges, &(ask){.rank = ranges.mesh_slice->rank}, parts_out, n_out);
 }
 
 ls_status ls_tensor_boxes_written(const ls_session *session, int more, ls_ckpt_part **parts_out,
                                   int *n_out)
 {
-    const ls_ckpt_ranges portion = portion_of(session, true);
+    const ls_ckpt_ranges ranges = ranges_of(session, true);
 
-    return list_all(session, &portion, &(ask){.rank = portion.mesh_slice->rank, .more = more},
+    return list_all(session, &ranges, &(ask){.rank = ranges.mesh_slice->rank, .more = more},
                     parts_out, n_out);
 }
 
 ls_status ls_tensor_boxes_replicas(const ls_session *session, int64_t turn,
                                    ls_ckpt_part **parts_out, int *n_out)
 {
-    const ls_ckpt_ranges portion = portion_of(session, true);
-    int other = ls_ckpt_ranges_replica(&portion, turn);
+    const ls_ckpt_ranges ranges = ranges_of(session, true);
+    int other = ls_ckpt_ranges_replica(&ranges, turn);
 
     *parts_out = NULL;
     *n_out = 0;
     if (other < 0)
         return LS_OK;
-    return list_all(session, &portion, &(ask){.rank = other, .common = true}, parts_out, n_out);
+    return list_all(session, &ranges, &(ask){.rank = other, .common = true}, parts_out, n_out);
 }
 
 static int64_t elements_of(const ls_ckpt_part *part)

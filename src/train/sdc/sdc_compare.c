@@ -206,8 +206,8 @@ static bool judge_copies(const ls_session *s, bool *equal)
     return clear;
 }
 
-/* Ranks agree now on a step that they had disagreed on: a rank that had something else then was
- * wrong. How many did; 0 also when all did, because the steps before were spoiled for all. */
+/* Ranks now agree on a step that they had disagreed on: a rank that had another result then was
+ * wrong. Returns how many were; 0 even when all were, because earlier steps were spoiled for all. */
 static int look_back(const ls_session *s)
 {
     struct ls_sdc_compare *v = s->sdc.compare;
@@ -223,7 +223,7 @@ static int look_back(const ls_session *s)
     if (v->before.ranks == v->ranks && n == v->ranks && s->mesh.rank == 0)
         ls_log(LS_LOG_WARN,
                "step %lld, on which ranks had disagreed, is done again: all had something else, so "
-               "it cannot be told whose memory or processor is faulty",
+               "the rank with the faulty memory or processor cannot be found",
                (long long)s->step_number);
     ls_mem_free(v->before.rows);
     v->before.rows = NULL;
@@ -243,7 +243,7 @@ static void remember(const ls_session *s)
         memcpy(v->before.rows, v->now, n * sizeof *v->now);
 }
 
-static const char undecided[] = "no majority says who is right";
+static const char undecided[] = "no majority shows which rank is right";
 
 bool ls_sdc_compare_caused(const char *why)
 {

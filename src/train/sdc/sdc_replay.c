@@ -288,11 +288,11 @@ static ls_status check(void *context)
         return ls_sdc_compare_accuse(s, wrong, why);
     }
     st = ls_fail(LS_EFAIL,
-                 "ranks %d and %d make different gradients of leaf %lld in step %lld, and nobody "
-                 "can say who is right",
+                 "ranks %d and %d make different gradients of leaf %lld in step %lld, and no "
+                 "other rank can decide which is right",
                  a->drawn.owner, a->helper, first, step);
-    ls_err_hint("The memory or processor of one of them is faulty; with three ranks it could be "
-                "told which.");
+    ls_err_hint("The memory or processor of one of them is faulty; with a third rank a check "
+                "can find out which.");
 out:
     return st;
 }
@@ -390,7 +390,7 @@ static ls_status try_elsewhere(ls_session *s, double *flags)
                                      "the same leaves");
     st = ls_fail(LS_EPEER,
                  "step %lld is not finite, but is when other ranks make the same leaves: faulty "
-                 "hardware; it cannot be told whose",
+                 "hardware, of which rank is unknown",
                  (long long)s->step_number + 1);
 out:
     return st;

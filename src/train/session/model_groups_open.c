@@ -92,7 +92,7 @@ static void warn_of_nodes(const ls_session *s)
 {
     if (spans_nodes(s, ls_mesh_mp(&s->mesh)) && ls_session_is_first(s))
         ls_log(LS_LOG_WARN,
-               "ranks that have a model together (mesh.%s) are on several nodes: every "
+               "ranks that share one model (mesh.%s) are on several nodes: every "
                "layer waits for the network between them",
                spans_nodes(s, ls_mesh_tp(&s->mesh)) ? "tp" : "ep");
 }

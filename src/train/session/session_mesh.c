@@ -60,7 +60,7 @@ static ls_status place_replicas(ls_session *s)
         return LS_OK;
     for (int r = 0; r < s->mesh.ranks; r++)
         if (s->places[r].node != s->places[r / mp_group * mp_group].node) {
-            ls_fail(LS_EUSAGE, "mesh.shard cannot be node: ranks that have a model together "
+            ls_fail(LS_EUSAGE, "mesh.shard cannot be node: ranks that share one model "
                                "(mesh.tp, mesh.ep) are on several nodes");
             ls_err_hint("Start them so that they share a machine, or set mesh.shard: world.");
             return LS_EUSAGE;

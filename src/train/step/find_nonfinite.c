@@ -10,7 +10,7 @@
  * parameters, a NaN in the middle of parameter 3 of the gradient (walked from the last to the first):
  *
  *     rank 0   weights fine: 1; forward fine: 2; gradients: 6 of 10 before it, and half of it: 2.65
- *     rank 1   has not the part with the NaN: 3
+ *     rank 1   holds no part with the NaN: 3
  *     all      rank 0 stopped earliest: its message */
 #include "train/step/pipeline_impl.h"
 

@@ -154,7 +154,7 @@ ls_status ls_pipeline_begin_sends(ls_pipeline *x)
     int n = x->host_stage.n_waiting;
     ls_status st = LS_OK;
 
-    x->host_stage.n_waiting = 0; /* also of those that fail */
+    x->host_stage.n_waiting = 0; /* even of those that fail */
     for (int i = 0; i < n; i++) {
         LS_TRY(st,
                ls_staging_wait(x->host_stage.messages, x->host_stage.waiting[i].place,

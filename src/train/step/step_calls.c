@@ -70,6 +70,7 @@ ls_step_state ls_step_scalars(const ls_step *s, int64_t number, double lr)
 
     state.key[0] = key.k[0];
     state.key[1] = key.k[1];
+    /* The loss scale multiplies here; norm2 takes it out again (optim/loss_scaler.h). */
     state.grad_scale = (float)(s->loss_scale / (double)ls_max_i64(1, s->counted));
     state.loss_scale = (float)s->loss_scale;
     return state;

@@ -1,6 +1,5 @@
-/* zero_gather.c -- ZeRO: weights that come from other ranks: those that a rank does not keep
- * (ZeRO-3, also called FSDP: gathered ahead of use, a prefetch), and those that others have updated
- * (1 and 2).
+/* zero_gather.c -- ZeRO: gathers weights from other ranks. ZeRO 3 (also called FSDP): those that this
+ * rank does not keep, ahead of use (a prefetch). ZeRO 1 and 2: those that other ranks have updated.
  *
  * ZeRO 3. Forward and backward read the whole weights through a window (base/window.h). Before the
  * pass computes a unit of the model it calls ls_step_need(). That waits for the buckets of the
@@ -11,7 +10,7 @@
  *     on its way    1          2          3          -        while these compute
  *     dropped                  0          1          2
  *
- * All ranks walk through the same units in the same order, also a rank that has no call. The state
+ * All ranks walk through the same units in the same order, even a rank that has no call. The state
  * of a bucket: absent -> on its way (start) -> here (settle) -> absent (drop).
  *
  * ZeRO 1 and 2. After an update the gathers of all buckets start, in the order in which forward

@@ -88,7 +88,7 @@ static ls_status update(void *context, const ls_param_server_update *u,
     ls_step_state state;
     ls_status st = LS_OK;
 
-    /* Where all make a step together its number says how many there were, also after a resume. */
+    /* Where all make a step together its number is the count of steps, even after a resume. */
     c->steps = u->worker < 0 ? (double)(u->step + 1) : c->steps + u->share;
     state = ls_optim_numbers(s->run, c->steps, u->share, lr);
     if (u->worker < 0)

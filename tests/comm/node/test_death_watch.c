@@ -108,7 +108,7 @@ static void kill_one(int ranks, int round, scene *s)
     close(fd);
 }
 
-LS_TEST_SECONDS(watch_tells_of_100_killed_ranks_within_100_ms, 120)
+LS_TEST_SECONDS(watch_reports_100_killed_ranks_within_100_ms, 120)
 {
     scene *s = ls_ranks_shared(sizeof *s);
     int files = open_files(), names = shm_names();
@@ -204,7 +204,7 @@ static void leave_without_a_word(ls_ranks *r)
                     r->context ? "ended with code 3 without having left" : "ended with code 3"));
 }
 
-LS_TEST(watch_by_an_agent_tells_the_code)
+LS_TEST(watch_by_an_agent_reports_the_code)
 {
     ls_ranks_args args = {.ranks = 2, .gate = ls_ranks_shared(sizeof(int))};
     int pids[2], fd, status;

@@ -490,7 +490,7 @@ static void deadline_passes(ls_ranks *r)
     LS_CHECK_WITHIN(start, 3000);
 }
 
-LS_TEST(direct_names_who_did_not_come_in_time)
+LS_TEST(direct_names_the_rank_that_came_too_late)
 {
     int yes;
 
@@ -608,7 +608,7 @@ static void nth_allocation_fails(ls_ranks *r)
     ls_ranks_free(r, false, x);
 }
 
-LS_TEST(direct_without_memory_tells_the_others)
+LS_TEST(direct_without_memory_fails_on_all_ranks)
 {
     ls_ranks_run(&(ls_ranks_args){.ranks = 2}, nth_allocation_fails);
 }

@@ -467,7 +467,7 @@ LS_TEST(tcp_running_out_of_memory_is_an_error)
     }
 }
 
-LS_TEST(tcp_names_who_did_not_come)
+LS_TEST(tcp_names_the_missing_rank)
 {
     ls_tcp_args args = {0};
     ls_transport *transport = NULL;

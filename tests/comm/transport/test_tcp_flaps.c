@@ -15,7 +15,7 @@ static int told(ls_tcp_flaps *flaps, int64_t *now, double every_s, double for_s)
     return n;
 }
 
-LS_TEST(flaps_are_told_when_there_are_six_in_ten_minutes)
+LS_TEST(flaps_are_reported_when_there_are_six_in_ten_minutes)
 {
     ls_tcp_flaps flaps = {0};
     int64_t now = LS_NS_PER_S;
@@ -24,7 +24,7 @@ LS_TEST(flaps_are_told_when_there_are_six_in_ten_minutes)
     LS_CHECK_EQ(told(&flaps, &now, 99, 99), 1); /* the sixth, 499 s after the first */
 }
 
-LS_TEST(flaps_that_are_rare_are_not_told)
+LS_TEST(flaps_that_are_rare_are_not_reported)
 {
     ls_tcp_flaps flaps = {0};
     int64_t now = LS_NS_PER_S;
@@ -40,7 +40,7 @@ LS_TEST(flaps_of_all_channels_of_a_link_are_one)
     LS_CHECK_EQ(told(&flaps, &now, 0.01, 0.9), 0);
 }
 
-LS_TEST(flaps_are_told_once_in_ten_minutes)
+LS_TEST(flaps_are_reported_once_in_ten_minutes)
 {
     ls_tcp_flaps flaps = {0};
     int64_t now = LS_NS_PER_S;

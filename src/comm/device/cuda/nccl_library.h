@@ -1,5 +1,5 @@
 /* nccl_library.h -- NVIDIA's library of collectives, opened at run time: the functions we call, with
- * the types they have had since version 2.18. nccl_check.cu holds them against NVIDIA's header.
+ * the types they have had since version 2.18. nccl_check.cu checks them against NVIDIA's header.
  *
  * The library is looked for where LINESHAFT_NCCL says, then where the loader looks, beside the CUDA
  * libraries that are open already (the toolkit's folder, or that of PyTorch's packages), and in the

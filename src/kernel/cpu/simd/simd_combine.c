@@ -173,7 +173,7 @@ LS_INLINE const char *turn_of(const char *p, int64_t bytes, const bool whole, ch
     return part;
 }
 
-/* `sources` and `targets` are constants where the compiler shall unroll. */
+/* `sources` and `targets` are constants where the compiler is to unroll. */
 LS_INLINE void sum_turn(const ls_dtype type, const int sources, const int targets,
                         const ls_combine *combine, int64_t at, int64_t bytes, const bool whole)
 {
