@@ -190,7 +190,7 @@ kill_one() {
     timeout 150 "$LINESHAFT" train run.yaml --json -n "$ranks" $(settings "$name" "$@") >"$name.json" 2>"$name.err" &
     job=$!
     i=0
-    while [ $i -lt 600 ] && ! grep -q '^{"event":"step","step":3,' "$name.json"; do
+    while [ $i -lt 600 ] && ! grep -qs '^{"event":"step","step":3,' "$name.json"; do
         sleep 0.1
         i=$((i + 1))
     done
@@ -221,6 +221,7 @@ killed() {
     # Parts of a model, from the newest checkpoint or from memory: the losses of one process.
     steps=24
     few="train.steps=24 eval.every=0 checkpoint.every=4"
+    [ "$DEVICE" = cuda ] || few="$few model.width=64 model.context=32"
     # shellcheck disable=SC2086
     train few 1 $few && train few-mixture 1 $few model.family=mixtral model.experts=4
     result "the runs to compare with" $?
