@@ -126,16 +126,16 @@ static ls_status shift(ls_mp_device *x, ls_stream *stream, const ls_collectives_
                     .count = ask->n,
                     .out = ask->to,
                     .peer = (rank + ranks - 1) % ranks};
-    ls_status st, end;
+    ls_status st = ls_device_comm_begin(x->dc);
 
-    LS_TRY(st, ls_device_comm_begin(x->dc), failed);
-    LS_TRY(st, ls_device_comm_queue(x->dc, stream, &send), out);
-    st = ls_device_comm_queue(x->dc, stream, &recv);
-out:
-    end = ls_device_comm_end(x->dc);
-    st = st != LS_OK ? st : end;
-failed:
-    return st;
+    if (st != LS_OK)
+        return st;
+    st = ls_device_comm_queue(x->dc, stream, &send);
+    if (st == LS_OK)
+        st = ls_device_comm_queue(x->dc, stream, &recv);
+    ls_err_record first = *ls_err_last();
+    ls_status end = ls_device_comm_end(x->dc);
+    return st != LS_OK ? ls_err_adopt(&first) : end;
 }
 
 static ls_status queue(ls_mp_device *x, ls_stream *stream, const ls_collectives_ask *ask)

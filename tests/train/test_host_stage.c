@@ -29,6 +29,7 @@ typedef struct told {
     int64_t first_step, peak_bytes, ledger_bytes, host_bytes;
     int64_t device_bytes; /* for collectives of device memory: of gradients, */
     int64_t moves_bytes;  /* and of tensors inside of calls */
+    char axes[24];        /* of the mesh, for which a way of exchange was chosen */
     int cards[LS_WORLD_RANKS], n_cards;
 } told;
 
@@ -42,6 +43,8 @@ static void on_event(void *context, const ls_event *event)
         const ls_ledger *ledger = event->start.ledger;
         t->first_step = event->start.first_step;
         t->n_cards = event->start.cards;
+        if (event->start.collectives)
+            snprintf(t->axes, sizeof t->axes, "%s", event->start.collectives_axes);
         for (int i = 0; i < ledger->count; i++)
             if (strcmp(ledger->items[i].name, "exchange on the device") == 0)
                 t->device_bytes = ledger->items[i].bytes;
@@ -337,6 +340,11 @@ LS_TEST_SECONDS(device_exchange_is_refused_where_it_cannot_be, 60)
     }
     const char *automatic[] = {"exchange.device=auto", "mesh.zero=2", NULL};
     LS_CHECK(run_on("2", &(job){.sets = automatic, .discrete = true}).device_bytes == 0);
+    const char *divided[] = {"out=divided",  "exchange.device=auto", "mesh.tp=2",
+                             "eval.sample=", "train.steps=1",        NULL};
+    told t = run_on("4", &(job){.sets = divided, .discrete = true}); /* it is no GPU */
+    LS_CHECK_STR(t.axes, "dp, tp");
+    LS_CHECK_EQ(t.moves_bytes, 0);
 }
 
 /* What one process has, by ranks that divide more than moments. */
