@@ -207,8 +207,11 @@ static const char *only_host(const ls_session *s)
 {
     const ls_run *run = s->run;
 
-    if (!ls_mesh_whole(&s->mesh))
-        return "ranks that divide a model (mesh.tp, mesh.ep, mesh.pp) exchange through the host";
+    if (ls_mesh_mp(&s->mesh) > 1)
+        return "ranks that divide a model (mesh.tp, mesh.ep) exchange through the host";
+    if (ls_mesh_pp(&s->mesh) > 1 && ls_mesh_pipelines(&s->mesh) > 1)
+        return "gradients of several pipelines (mesh.pp with mesh.dp or mesh.cp) go through the "
+               "host";
     if (run->exchange.compress != LS_COMPRESS_NONE)
         return "exchange.compress packs gradients in the host";
     if (ls_optimizer_of(run->train.optimizer)->reach == LS_REACH_MATRIX)
