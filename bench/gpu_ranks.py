@@ -22,6 +22,8 @@ OURS = {"one": ["train.reduce=fast"],
         "zero2": ["train.reduce=fast", "exchange.device=nccl", "mesh.zero=2"],
         "zero3": ["train.reduce=fast", "exchange.device=nccl", "mesh.zero=3"],
         "ordered3": ["train.reduce=ordered", "exchange.device=nccl", "mesh.zero=3"],
+        "pp": ["train.reduce=fast", "exchange.device=nccl", "mesh.pp=@"],
+        "pphost": ["train.reduce=fast", "exchange.device=host", "mesh.pp=@"],
         "host3": ["train.reduce=fast", "exchange.device=host", "mesh.zero=3"]}
 
 
@@ -29,7 +31,7 @@ def run_ours(side, ranks, folder, log):
     """Milliseconds of each timed step, or None."""
     command = [gpu.PROGRAM, "train", os.path.join(rounds.HERE, "gpu/gpt2.yaml"), "--json", "--fresh"]
     command += ["-n", str(ranks)] if ranks > 1 else []
-    for s in [*OURS[side], f"out={os.path.join(folder, 'run')}", f"train.steps={gpu.WARM + STEPS}"]:
+    for s in [*(s.replace("@", str(ranks)) for s in OURS[side]), f"out={os.path.join(folder, 'run')}", f"train.steps={gpu.WARM + STEPS}"]:
         command += ["--set", s]
     ms = []
     for line in gpu.lines_of(command, {}, folder, log, LIMIT):
@@ -59,7 +61,7 @@ def run(side, ranks, folder):
 
 
 def main():
-    sides = sys.argv[1:] or [*OURS, "ddp", "fsdp"]
+    sides = sys.argv[1:] or [*(s for s in OURS if not s.startswith("pp")), "ddp", "fsdp"]
     works = [(s, n) for n in RANKS for s in sides if s != "one"]
     works = ([("one", 1)] if "one" in sides else []) + works
     told = {w: [] for w in works}

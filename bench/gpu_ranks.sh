@@ -5,6 +5,7 @@
 #   one          one process                     host, nccl   train.reduce=fast, exchange.device host or nccl
 #   ordered      nccl in ordered mode            zero1, zero2, zero3   nccl with mesh.zero=1, 2, 3
 #   ordered3     zero3 in ordered mode           host3        host with mesh.zero=3
+#   pp, pphost   a stage for each rank, messages by nccl or through the host; only when asked for
 #   ddp, fsdp    PyTorch over NCCL
 #
 #   RANKS="2 4"  ROUNDS=1  STEPS=15  LIMIT=100 (seconds of a process)

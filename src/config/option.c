@@ -485,10 +485,10 @@ const ls_option ls_options[] = {
           "least one. 0: not chosen, which topk refuses."),
     ENUM(
         exchange.device, FREE, "host",
-        "How GPUs exchange gradients, and with mesh.zero weights. nccl: from card to card by "
-        "NVIDIA's library, version 2.18 or later, where no ranks divide a model (mesh.tp, mesh.ep, "
-        "mesh.pp); host: through the host's memory; auto: nccl where every rank has a card of its "
-        "own, else host. In ordered mode the result is the same.",
+        "How GPUs exchange gradients, weights (mesh.zero) and activations (mesh.pp). nccl: from "
+        "card to card by NVIDIA's library, version 2.18 or later, for replicas of a whole model or "
+        "the stages of one pipeline; host: through the host's memory; auto: nccl where every rank "
+        "has a card of its own, else host. In ordered mode the result is the same.",
         .names = {"auto", "nccl", "host"}),
 
     ENUM(sync, FIXED, "allreduce",

@@ -125,6 +125,20 @@ for t in "3 mesh.zero=2" "3 mesh.zero=3" "4 mesh.zero=3 mesh.shard=2" "4 mesh.ze
     result "several calls, $t: the bits of one process" $?
 done
 
+# Messages of a pipeline, which has the bits of the same stages through the host.
+for t in "2 1f1b" "4 gpipe" "2 zero-bubble" "2 interleaved"; do
+    n=${t%% *}
+    schedule=${t#* }
+    chunks=$([ "$schedule" = interleaved ] && echo 2 || echo 1)
+    set -- precision=bf16 mesh.pp="$n" mesh.schedule="$schedule" mesh.chunks="$chunks" batch.group=1
+    train "pp-host-$schedule" "$n" "$@" exchange.device=host
+    train "pp-$schedule" "$n" "$@" "exchange.device=$EXCHANGE"
+    result "$n stages, $schedule, by $EXCHANGE" $?
+    same "pp-$schedule" "pp-host-$schedule"
+    result "$n stages, $schedule: the bits of the same stages through the host" $?
+    speed "pp-host-$schedule" "pp-$schedule"
+done
+
 # Fast mode: NCCL's own sums.
 train fast-host 2 train.reduce=fast precision=bf16
 train fast 2 train.reduce=fast precision=bf16 "exchange.device=$EXCHANGE"
@@ -178,8 +192,18 @@ for t in "0 1" "0 0" "1 1" "2 1" "3 1" "3 0"; do
     result "zero $1: and with the bits of one process" $?
     grep -h '"event":"incident"' "$t.json" | tail -n 3 | sed 's/^/        /'
 done
+# shellcheck disable=SC2086
+train long-pp 3 $big mesh.pp=3 exchange.device=host
+# shellcheck disable=SC2086
+kill_one killed-pp 3 $big mesh.pp=3 "exchange.device=$EXCHANGE" heal.restarts=1
+result "3 stages: rank 1 is killed, 1 restart, the run ends well" $?
+same killed-pp long-pp
+result "3 stages: and with the bits of an undisturbed run" $?
 
 if [ "$EXCHANGE" = nccl ]; then
+    ! train divided 2 exchange.device=nccl mesh.tp=2 >divided.out &&
+        grep -q 'exchange.device cannot be nccl: ranks that divide a model (mesh.tp' divided.err
+    result "what is not built is refused with the reason" $?
     ! LINESHAFT_NCCL=/nowhere/libnccl.so.2 train none 2 exchange.device=nccl >none.out &&
         grep -q 'exchange.device cannot be nccl: rank 0 on .* cannot open "/nowhere' none.err
     result "a missing NCCL is refused with a sentence" $?
