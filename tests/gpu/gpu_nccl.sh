@@ -107,10 +107,10 @@ for zero in 0 2 3; do
     same idle-$zero idle-1
     result "zero $zero: a rank without leaves takes part" $?
 done
-train llama-1 1 model.family=llama precision=bf16
+train llama 1 model.family=llama precision=bf16
 for zero in 1 2 3; do
     train llama-$zero 2 "exchange.device=$EXCHANGE" model.family=llama precision=bf16 mesh.zero=$zero
-    same llama-$zero llama-1
+    same llama-$zero llama
     result "llama: 2 ranks, zero $zero, have the bits of one process" $?
 done
 # Several calls a step, layers that are computed again, small buckets, an embedding of its own, shard groups.
