@@ -6,6 +6,7 @@
 #   one          one process                     host, nccl   train.reduce=fast, exchange.device host or nccl
 #   ordered      nccl in ordered mode            zero1, zero2, zero3   nccl with mesh.zero=1, 2, 3
 #   ordered3     zero3 in ordered mode           host3        host with mesh.zero=3
+#   pp, pphost   a stage for each rank, messages by nccl or through the host
 #   tp, tphost   all ranks one tensor-parallel group, by NCCL or through the host; sp: nccl, with divided rows
 #   cp           all ranks share every sequence, nccl
 #   ddp, fsdp, megatron    PyTorch over NCCL; the last one is the peer of tp

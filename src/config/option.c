@@ -485,11 +485,15 @@ const ls_option ls_options[] = {
           "Share of the gradients that exchange.compress: topk sends: the largest of each 4096, at "
           "least one. 0: not chosen, which topk refuses."),
     ENUM(exchange.device, FREE, "host",
-         "How GPUs exchange gradients, with mesh.zero weights, and tensors inside of a pass (mesh.tp, "
-         "mesh.cp, mesh.ep). nccl: from card to card by NVIDIA's library, version 2.18 or later, "
-         "without mesh.pp, and with mesh.zero 2 and 3 without mesh.tp and mesh.ep; host: through the "
-         "host's memory; auto: nccl where every rank has a card of its own, else host. In ordered "
-         "mode gradients of replicas have the same sums.",
+         "How GPUs exchange gradients, weights (mesh.zero), and tensors inside of a pass (mesh.tp, "
+         "mesh.cp, mesh.ep, and mesh.pp alone). nccl: from card to card by NVIDIA's library, "
+         "version "
+         "2.18 or later; refused for mesh.pp with another axis, and for mesh.zero 2 and 3 or "
+         "mesh.shard with mesh.tp or mesh.ep; host: through the host's memory; auto: nccl where "
+         "every "
+         "rank has a card of its own, else host. In ordered mode gradients of replicas have the "
+         "same "
+         "sums.",
          .names = {"auto", "nccl", "host"}),
 
     ENUM(sync, FIXED, "allreduce",

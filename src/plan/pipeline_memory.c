@@ -37,6 +37,11 @@ bool ls_pipeline_memory_packs(const ls_pass_args *pass, ls_packed_weights_args *
     return ls_packed_weights_bytes(packs_out) > 0;
 }
 
+bool ls_pipeline_memory_by_device(const ls_mesh *mesh)
+{
+    return ls_mesh_pp(mesh) > 1 && ls_mesh_mp(mesh) == 1 && ls_mesh_pipelines(mesh) == 1;
+}
+
 ls_dp_args ls_pipeline_memory_sum(const ls_run *run, const ls_mesh *mesh, int64_t count,
                                   bool divides)
 {
@@ -338,11 +343,14 @@ static int64_t message_bytes(const ls_memory_args *args, const ls_calls *calls,
 {
     int64_t message = ls_pipeline_memory_stream_bytes(args->run, args->model, calls) *
                       ls_pass_border(args->model);
+    const ls_mesh *world = args->world ? args->world : args->mesh;
+    bool by_device = args->collectives && ls_pipeline_memory_by_device(world);
     int places = p->streams + p->gradients;
 
     for (int c = 0; c < p->chunks; c++)
         places += p->chunk[c].slots;
-    return ls_staging_bytes(places, message) + ls_staging_bytes(1, LS_STAGE_PLAN_PIECE);
+    return (by_device ? 0 : ls_staging_bytes(places, message)) +
+           ls_staging_bytes(1, LS_STAGE_PLAN_PIECE);
 }
 
 static void predict_passes(const ls_memory_args *args, const ls_calls *calls,

@@ -15,6 +15,10 @@ ls_pass_args ls_pipeline_memory_pass(const ls_run *run, const ls_model *model,
                                      const ls_stage_plan_chunk *chunk);
 bool ls_pipeline_memory_packs(const ls_pass_args *pass, ls_packed_weights_args *packs_out);
 
+/* Whether collectives of device memory, where they were chosen, carry the messages of this mesh: of
+ * one pipeline. */
+bool ls_pipeline_memory_by_device(const ls_mesh *mesh);
+
 /* What pipelines sum of `count` elements, as parts or as a whole; the communicator is left out. */
 ls_dp_args ls_pipeline_memory_sum(const ls_run *run, const ls_mesh *mesh, int64_t count,
                                   bool divides);

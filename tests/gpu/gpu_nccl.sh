@@ -6,7 +6,7 @@
 #   tests/gpu/gpu_nccl.sh [FOLDER]     in FOLDER, which is made (default: a new temporary one, removed)
 #
 # Needs what tests/gpu/gpu_ranks.sh needs, and NCCL 2.18 or later. DEVICE=cpu EXCHANGE=host tries the script itself without a
-# GPU. NCCL_ONLY=replicas, parts, killed or tools runs one of these parts. The exit status is the number of checks that failed, at most 100.
+# GPU. NCCL_ONLY=replicas, pipelines, parts, killed or tools runs one of these parts. The exit status is the number of checks that failed, at most 100.
 set -u
 # shellcheck source=tests/gpu/checks.sh
 . "$(dirname "$0")/checks.sh"
@@ -115,10 +115,10 @@ replicas() {
         same idle-$zero idle-1
         result "zero $zero: a rank without leaves takes part" $?
     done
-    train llama-1 1 model.family=llama precision=bf16
+    train llama 1 model.family=llama precision=bf16
     for zero in 1 2 3; do
         train llama-$zero 2 "exchange.device=$EXCHANGE" model.family=llama precision=bf16 mesh.zero=$zero
-        same llama-$zero llama-1
+        same llama-$zero llama
         result "llama: 2 ranks, zero $zero, have the bits of one process" $?
     done
     # Several calls a step, layers that are computed again, small buckets, an embedding of its own, shard groups.
@@ -151,6 +151,23 @@ replicas() {
     speed fast-host fast fast-1z fast-2z fast-3z
 }
 ! part replicas || replicas
+
+# Messages of a pipeline, which has the bits of the same stages through the host.
+pipelines() {
+    for t in "2 1f1b" "4 gpipe" "2 zero-bubble" "2 interleaved"; do
+        n=${t%% *}
+        schedule=${t#* }
+        chunks=$([ "$schedule" = interleaved ] && echo 2 || echo 1)
+        set -- precision=bf16 mesh.pp="$n" mesh.schedule="$schedule" mesh.chunks="$chunks" batch.group=1
+        train "pp-host-$schedule" "$n" "$@" exchange.device=host
+        train "pp-$schedule" "$n" "$@" "exchange.device=$EXCHANGE"
+        result "$n stages, $schedule, by $EXCHANGE" $?
+        same "pp-$schedule" "pp-host-$schedule"
+        result "$n stages, $schedule: the bits of the same stages through the host" $?
+        speed "pp-host-$schedule" "pp-$schedule"
+    done
+}
+! part pipelines || pipelines
 
 # Ranks that divide a model or its sequences, on one axis and on several: losses near those of one process.
 # Mixtures in bf16 have a lower learning rate: with that of the others two runs of one process, in ordered and in fast mode,
@@ -242,6 +259,14 @@ killed() {
         grep -h '"event":"incident"' "$t.json" | tail -n 3 | sed 's/^/        /'
     done
 
+    # shellcheck disable=SC2086
+    train long-pp 3 $big mesh.pp=3 exchange.device=host
+    # shellcheck disable=SC2086
+    kill_one killed-pp 3 $big mesh.pp=3 "exchange.device=$EXCHANGE" heal.restarts=1
+    result "3 stages: rank 1 is killed, 1 restart, the run ends well" $?
+    same killed-pp long-pp
+    result "3 stages: and with the bits of an undisturbed run" $?
+
     # Parts of a model, from the newest checkpoint or from memory: the losses of one process.
     steps=24
     few="train.steps=24 eval.every=0 checkpoint.every=4"
@@ -270,9 +295,9 @@ tools() {
         ! LINESHAFT_NCCL=/nowhere/libnccl.so.2 train none 2 exchange.device=nccl >none.out &&
             grep -q 'exchange.device cannot be nccl: rank 0 on .* cannot open "/nowhere' none.err
         result "a missing NCCL is refused with a sentence" $?
-        ! train pipeline 2 exchange.device=nccl mesh.pp=2 >pipeline.out &&
-            grep -q 'exchange.device cannot be nccl: stages of a pipeline' pipeline.err
-        result "a pipeline is refused with a sentence" $?
+        ! train pipelines 4 exchange.device=nccl mesh.pp=2 >pipelines.out &&
+            grep -q 'exchange.device cannot be nccl: several pipelines' pipelines.err
+        result "several pipelines are refused with a sentence" $?
         LINESHAFT_NCCL=/nowhere/libnccl.so.2 train auto 2 exchange.device=auto
         result "auto goes through the host without it" $?
         for n in 2 4; do

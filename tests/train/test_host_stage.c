@@ -2,6 +2,7 @@
  * rank can touch, as ranks on GPUs are: the bits of one process on the CPU, through saving and
  * resuming. / */
 #include <math.h>
+#include <signal.h>
 #include "base/fault.h"
 #include "comm/worlds.h"
 #include "config/runfile.h"
@@ -27,9 +28,10 @@ typedef struct told {
     char hash[40];
     int64_t launches[MOST_STEPS + 1]; /* of recorded graphs, until this step was told */
     int64_t first_step, peak_bytes, ledger_bytes, host_bytes;
-    int64_t device_bytes; /* for collectives of device memory: of gradients, */
-    int64_t moves_bytes;  /* and of tensors inside of calls */
-    char axes[24];        /* of the mesh, for which a way of exchange was chosen */
+    int64_t device_bytes;  /* for collectives of device memory: of gradients, */
+    int64_t moves_bytes;   /* and of tensors inside of calls */
+    char axes[24];         /* of the mesh, for which a way of exchange was chosen */
+    int64_t message_bytes; /* of the host, for messages of a pipeline */
     int cards[LS_WORLD_RANKS], n_cards;
 } told;
 
@@ -50,6 +52,8 @@ static void on_event(void *context, const ls_event *event)
                 t->device_bytes = ledger->items[i].bytes;
             else if (strstr(ledger->items[i].name, " parallel") && !ledger->items[i].host)
                 t->moves_bytes += ledger->items[i].bytes;
+            else if (strcmp(ledger->items[i].name, "pipeline messages") == 0)
+                t->message_bytes = ledger->items[i].bytes;
             else if (strcmp(ledger->items[i].name, "staging") == 0)
                 t->host_bytes = ledger->items[i].host ? ledger->items[i].bytes : -1;
     }
@@ -320,22 +324,75 @@ LS_TEST_SECONDS(device_exchange_is_that_of_the_host_in_fast_mode, 120)
     }
 }
 
+/* --- a rank that is killed -------------------------------------------------------------------- */
+
+static void on_third_step(void *context, const ls_event *event)
+{
+    (void)context;
+    if (event->kind == LS_EVENT_STEP && event->step.step == 3)
+        raise(SIGKILL);
+}
+
+/* The first rank, which alone tells of steps, kills itself. */
+static void lose_the_first(ls_world *world, int rank)
+{
+    const job *j = world->context;
+    ls_comm_args comm_args = ls_world_args(world, rank);
+    ls_comm *comm;
+    ls_run run;
+
+    LS_CHECK_OK(ls_comm_open(&comm, &comm_args, ls_test_soon()));
+    load(&run, j);
+    ls_session_args args = {.run = &run, .sink = rank == 0 ? on_third_step : NULL, .comm = comm};
+    args.device = ls_discrete_device_open("auto", 1, &args.kernels);
+    ls_fault_arm(j->fail);
+    LS_CHECK_FAILS(ls_loop_run(&args), LS_EPEER, "rank 0");
+    ls_discrete_device_close(args.device);
+    ls_comm_close(comm);
+    ls_runfile_release(&run);
+}
+
+/* The others end with its name, wherever they are: nobody waits for ever. */
+LS_TEST_SECONDS(device_exchange_ends_when_a_rank_is_killed, 60)
+{
+    static const char *const meshes[] = {"mesh.zero=2", "mesh.zero=3", "mesh.pp=3"};
+
+    write_text();
+    for (size_t c = 0; c < LS_COUNT(meshes); c++) {
+        const char *sets[] = {meshes[c], "model.layers=4", "train.steps=100", "eval.sample=", NULL};
+        job j = {.sets = sets, .fail = "train.collectives@1+"};
+        ls_world world;
+        ls_world_init(&world, "3", &j);
+        for (int r = 0; r < 3; r++)
+            ls_world_fork(&world, r, lose_the_first);
+        ls_world_forked(&world);
+        for (int r = 0; r < 3; r++)
+            ls_world_join(&world, r, r == 0 ? SIGKILL : 0);
+        ls_world_release(&world);
+    }
+}
+
 /* What they cannot carry yet is refused, or goes through the host. */
 LS_TEST_SECONDS(device_exchange_is_refused_where_it_cannot_be, 60)
 {
     static const struct {
-        const char *set, *text;
+        const char *world, *set, *and, *text;
     } cases[] = {
-        {"mesh.zero=3", "exchange.device cannot be nccl: rank 0 on"}, /* there is none */
-        {"mesh.tp=2", "exchange.device cannot be nccl: rank 0 on"},
-        {"mesh.pp=2", "exchange.device cannot be nccl: stages of a pipeline (mesh.pp)"},
-        {"train.optimizer=muon", "exchange.device cannot be nccl: matrices that one rank"}};
+        {"2", "mesh.zero=3", NULL, "exchange.device cannot be nccl: rank 0 on"}, /* there is none */
+        {"2", "mesh.tp=2", NULL, "exchange.device cannot be nccl: rank 0 on"},
+        {"2", "mesh.pp=2", NULL, "exchange.device cannot be nccl: rank 0 on"},
+        {"4", "mesh.tp=2", "mesh.zero=2",
+         "exchange.device cannot be nccl: with mesh.zero 2 and 3 ranks"},
+        {"4", "mesh.pp=2", "mesh.tp=2",
+         "exchange.device cannot be nccl: several pipelines (mesh.pp"},
+        {"2", "train.optimizer=muon", NULL,
+         "exchange.device cannot be nccl: matrices that one rank"}};
 
     write_text();
     LS_CHECK_EQ(setenv("LINESHAFT_NCCL", "/nowhere/libnccl.so.2", 1), 0);
     for (size_t c = 0; c < LS_COUNT(cases); c++) {
-        const char *sets[] = {"exchange.device=nccl", cases[c].set, NULL};
-        run_on("2",
+        const char *sets[] = {"exchange.device=nccl", cases[c].set, cases[c].and, NULL};
+        run_on(cases[c].world,
                &(job){.sets = sets, .discrete = true, .status = LS_EUSAGE, .text = cases[c].text});
     }
     const char *automatic[] = {"exchange.device=auto", "mesh.zero=2", NULL};
@@ -636,6 +693,43 @@ LS_TEST_SECONDS(host_stage_pipelines_have_the_bits_of_the_host, 120)
     };
 
     check_parts(cases, LS_COUNT(cases));
+}
+
+/* Messages of one pipeline by collectives of device memory, in every schedule: the same bits, and
+ * fewer places in the host's memory; saved, and gone on with by one process. */
+LS_TEST_SECONDS(device_pipelines_have_the_bits_of_the_host, 120)
+{
+    static const shape cases[] = {
+        {"2", {"mesh.pp=2", "mesh.schedule=1f1b", "batch.group=2"}},
+        {"3", {"mesh.pp=3", "mesh.schedule=gpipe", "model.dropout=0.1", "model.layers=3"}},
+        {"2", {"mesh.pp=2", "mesh.schedule=zero-bubble", "model.family=llama"}},
+        {"2",
+         {"mesh.pp=2", "mesh.schedule=interleaved", "mesh.chunks=2", "model.layers=4",
+          "batch.sequences=8"}},
+        {"1+1", {"mesh.pp=2", "precision=bf16", "device.isa=reference", "model.tied=false"}},
+        {"4", {"mesh.pp=4", "mesh.schedule=1f1b", "model.layers=5", "train.reduce=fast"}},
+        {"2", {"mesh.pp=2", "train.freeze=[\"*.h.1.*\", \"*.ln_f.*\"]"}},
+    };
+
+    write_text();
+    for (size_t c = 0; c < LS_COUNT(cases); c += (size_t)ls_test_stride(3)) {
+        char out[32];
+        const char *sets[14] = {out, "checkpoint.every=2", "train.steps=3", "eval.sample="};
+        memcpy(sets + 4, cases[c].sets, sizeof cases[c].sets);
+        snprintf(out, sizeof out, "out=host%zu", c);
+        told want = run_on(cases[c].world, &(job){.sets = sets, .discrete = true});
+        snprintf(out, sizeof out, "out=device%zu", c);
+        told got = run_on(cases[c].world,
+                          &(job){.sets = sets, .discrete = true, .fail = "train.collectives@1+"});
+        check_same(&got, &want, 1, 3);
+        LS_CHECK_EQ(got.peak_bytes, got.ledger_bytes);
+        LS_CHECK(got.message_bytes < want.message_bytes);
+        sets[2] = "train.steps=4";
+        LS_CHECK_EQ(run_on(cases[c].world,
+                           &(job){.sets = sets, .discrete = true, .fail = "train.collectives@1+"})
+                        .first_step,
+                    3);
+    }
 }
 
 /* mesh.ep with mesh.pp, with mesh.cp, with mesh.tp. */

@@ -207,12 +207,12 @@ static const char *only_host(const ls_session *s)
 {
     const ls_run *run = s->run;
 
-    if (ls_mesh_pp(&s->mesh) > 1)
-        return "stages of a pipeline (mesh.pp) exchange through the host";
-    if (s->mesh.zero > 1 && !ls_mesh_whole(&s->mesh))
+    if (ls_mesh_pp(&s->mesh) > 1 && ls_mesh_pipelines(&s->mesh) > 1)
+        return "several pipelines (mesh.pp with another axis) exchange through the host";
+    if (s->mesh.zero > 1 && ls_mesh_mp(&s->mesh) > 1)
         return "with mesh.zero 2 and 3 ranks that divide a model (mesh.tp, mesh.ep) exchange "
                "through the host";
-    if (ls_mesh_shard_groups(&s->mesh) > 1 && !ls_mesh_whole(&s->mesh))
+    if (ls_mesh_shard_groups(&s->mesh) > 1 && ls_mesh_mp(&s->mesh) > 1)
         return "shard groups (mesh.shard) of ranks that divide a model (mesh.tp, mesh.ep) exchange "
                "through the host";
     if (run->exchange.compress != LS_COMPRESS_NONE)

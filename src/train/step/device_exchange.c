@@ -74,6 +74,7 @@ ls_status ls_step_open_device_exchange(ls_step *s, int64_t elements)
     if (!s->device_exchange)
         return ls_fail(LS_ENOMEM, "no memory for the exchange of gradients");
     *s->device_exchange = (struct ls_step_device_exchange){.all = NULL};
+    s->by_device = true;
     LS_TRY(st, ls_step_open_host_stage(s, elements), out);
     st = open_sums(s, s->device_exchange);
 out:

@@ -28,7 +28,7 @@
  * After the last backward of a chunk its sum over pipelines begins, the last chunk first. With ZeRO
  * 2 and 3 gradients are summed in every backward, and with ZeRO 3 weights come in every operation
  * (pipeline_zero.c). On a device with a memory of its own messages pass through host memory
- * (pipeline_host_stage.c). */
+ * (pipeline_host_stage.c), or go from device to device (pipeline_device.c). */
 #include "train/step/pipeline_impl.h"
 
 #include "base/fault.h"
@@ -65,14 +65,19 @@ static int64_t count_of(const ls_step *s, int micro, bool back)
 
 /* --- messages --------------------------------------------------------------------------------- */
 
-static ls_status wait_send(ls_pipeline *x, uint64_t number)
+static ls_status wait_send(const ls_step *s, uint64_t number)
 {
+    ls_pipeline *x = s->pipeline;
     int at = (int)(number % LS_PIPELINE_SENDS);
     ls_status st;
 
     if (number == 0 || x->sends[at].number != number)
         return LS_OK;
     x->sends[at].number = 0;
+    if (x->device.comm) {
+        ls_pipeline_device_sent(s, at);
+        return LS_OK;
+    }
     st = ls_pipeline_begin_sends(x);
     return st != LS_OK
                ? st
@@ -93,8 +98,10 @@ static ls_status start_send(ls_step *s, const ls_pp_schedule_op *op, const void 
                           .peer = op->peer};
     ls_status st;
 
-    LS_TRY(st, wait_send(x, x->sends[at].number), out);
-    if (x->host_stage.messages)
+    LS_TRY(st, wait_send(s, x->sends[at].number), out);
+    if (x->device.comm)
+        LS_TRY(st, ls_pipeline_device_send(s, &coll, at), out);
+    else if (x->host_stage.messages)
         ls_pipeline_send_later(x, &coll, place, at);
     else
         LS_TRY(st, ls_comm_start(x->pipeline_comm, &coll, &x->sends[at].request), out);
@@ -115,8 +122,9 @@ static int free_stream(const ls_pipeline *x)
 }
 
 /* Likewise for a gradient; wait: also one that has to be sent first. */
-static ls_status free_gradient(ls_pipeline *x, bool wait, int *buffer_out)
+static ls_status free_gradient(const ls_step *s, bool wait, int *buffer_out)
 {
+    ls_pipeline *x = s->pipeline;
     int first = -1;
     ls_status st;
 
@@ -144,7 +152,7 @@ static ls_status free_gradient(ls_pipeline *x, bool wait, int *buffer_out)
         if (x->sends[at].number == x->gradient[first].sent)
             x->sends[at].number = 0; /* it is not waited for again */
     }
-    LS_TRY(st, wait_send(x, x->gradient[first].sent), out);
+    LS_TRY(st, wait_send(s, x->gradient[first].sent), out);
     x->gradient[first] = (ls_pipeline_buffer){.used = false};
     *buffer_out = first;
 out:
@@ -168,12 +176,16 @@ static ls_status begin_receive(ls_step *s, const ls_pp_schedule_op *op, bool mus
     ls_pipeline *x = s->pipeline;
     ls_pipeline_item *item = item_of(x, op);
     void *memory;
+    ls_coll coll = {.kind = LS_COLL_RECV,
+                    .type = s->type,
+                    .count = count_of(s, op->micro, op->back),
+                    .peer = op->peer};
     int buffer = -1;
     ls_status st = LS_OK;
 
     *posted_out = false;
     if (op->back)
-        LS_TRY(st, free_gradient(x, must, &buffer), out);
+        LS_TRY(st, free_gradient(s, must, &buffer), out);
     else
         buffer = free_stream(x);
     LS_BUG_IF(must && buffer < 0, "no buffer for the %s of micro-batch %d",
@@ -190,14 +202,10 @@ static ls_status begin_receive(ls_step *s, const ls_pp_schedule_op *op, bool mus
     memory = buffer_at(x, buffer, op->back);
     if (x->host_stage.messages)
         LS_TRY(st, ls_pipeline_room(x, place_at(x, buffer, op->back), &memory), out);
+    coll.out = memory;
     LS_TRY(st,
-           ls_comm_start(x->pipeline_comm,
-                         &(ls_coll){.kind = LS_COLL_RECV,
-                                    .type = s->type,
-                                    .count = count_of(s, op->micro, op->back),
-                                    .out = memory,
-                                    .peer = op->peer},
-                         &item->in[op->back]),
+           x->device.comm ? ls_pipeline_device_receive(s, &coll, place_at(x, buffer, op->back))
+                          : ls_comm_start(x->pipeline_comm, &coll, &item->in[op->back]),
            out);
     x->posted++;
     *posted_out = true;
@@ -220,8 +228,8 @@ static ls_status begin_receives(ls_step *s, int until)
             continue;
         /* In the last stage backward takes buffers for gradients too: those of the table
          * suffice. */
-        if (!must &&
-            (x->posted >= LS_PIPELINE_EARLY || (op->back && ls_stage_plan_is_last(&x->plan))))
+        if (!must && (x->device.comm || x->posted >= LS_PIPELINE_EARLY ||
+                      (op->back && ls_stage_plan_is_last(&x->plan))))
             break;
         st = begin_receive(s, op, must, &posted);
     }
@@ -249,9 +257,12 @@ static ls_status wait_input(ls_step *s, int i, bool back, ls_step_clock *clock)
 
     LS_TRY(st, begin_receives(s, receive_of(x, i, op, back)), out);
     LS_TRY(st, ls_pipeline_begin_sends(x), out); /* the rank that sends may wait for them */
-    LS_TRY(st, ls_comm_wait(x->pipeline_comm, item->in[back], ls_pipeline_deadline()), out);
-    x->posted--;
     int buffer = back ? item->gradient : item->stream;
+    if (x->device.comm)
+        ls_pipeline_device_arrived(s, place_at(x, buffer, back));
+    else
+        LS_TRY(st, ls_comm_wait(x->pipeline_comm, item->in[back], ls_pipeline_deadline()), out);
+    x->posted--;
     if (x->host_stage.messages)
         ls_pipeline_arrived(x, place_at(x, buffer, back), buffer_at(x, buffer, back),
                             count_of(s, op->micro, back) * ls_dtype_bytes(s->type));
@@ -363,11 +374,11 @@ static ls_status backward(ls_step *s, int i, ls_step_clock *clock)
     ls_status st = LS_OK;
 
     if (ls_pipeline_is_last_stage(x, op->chunk)) {
-        LS_TRY(st, free_gradient(x, true, &item->gradient), out);
+        LS_TRY(st, free_gradient(s, true, &item->gradient), out);
         x->gradient[item->gradient] = (ls_pipeline_buffer){.used = true};
     } else {
         LS_TRY(st, wait_input(s, i, true, clock), out);
-        LS_TRY(st, wait_send(x, item->sent), out);
+        LS_TRY(st, wait_send(s, item->sent), out);
     }
     LS_TRY(st, begin_receives(s, -1), out);
     if (half)
@@ -455,7 +466,7 @@ static ls_status operate(ls_step *s, int i, ls_step_state *host_state, ls_step_c
     case LS_PP_SCHEDULE_SEND:
         return send(s, op);
     case LS_PP_SCHEDULE_RECV:
-        return x->posted < LS_PIPELINE_POSTED ? begin_receives(s, i) : LS_OK;
+        return x->device.comm || x->posted < LS_PIPELINE_POSTED ? begin_receives(s, i) : LS_OK;
     }
     return LS_OK;
 }
@@ -507,6 +518,8 @@ static ls_status gradients(ls_step *s, ls_step_state *host_state, ls_step_clock 
     ls_status st = LS_OK;
 
     begin_step(s);
+    if (x->device.comm)
+        ls_device_comm_set_step(x->device.comm, s->done + 1);
     if (s->now.calls == 0)
         clear_gradients(s);
     if (ls_pipeline_micros(s) == 0)
@@ -518,7 +531,7 @@ static ls_status gradients(ls_step *s, ls_step_state *host_state, ls_step_clock 
             LS_TRY(st, ls_pipeline_begin_sends(x), out);
     }
     for (int i = 0; i < LS_PIPELINE_SENDS; i++)
-        LS_TRY(st, wait_send(x, x->sends[i].number), out);
+        LS_TRY(st, wait_send(s, x->sends[i].number), out);
     for (int i = 0; i < x->plan.gradients; i++)
         x->gradient[i] = (ls_pipeline_buffer){.used = false};
     LS_TRY(st, ls_pipeline_end_sums(s), out);

@@ -83,10 +83,11 @@ ls_status ls_pipeline_open_host_stage(ls_step *s)
         x->host_stage.first_slot[c] = places;
         places += x->plan.chunk[c].slots;
     }
-    LS_TRY(st,
-           ls_staging_open(&x->host_stage.messages, x->pipeline_comm, s->args.stream, places,
-                           x->gradient_bytes, "streams on their way"),
-           out);
+    if (!x->device.comm)
+        LS_TRY(st,
+               ls_staging_open(&x->host_stage.messages, x->pipeline_comm, s->args.stream, places,
+                               x->gradient_bytes, "streams on their way"),
+               out);
     LS_TRY(st,
            ls_staging_open(&x->host_stage.pieces, x->pipeline_comm, s->args.stream, 1, PIECE_BYTES,
                            "a part of the model on its way"),
@@ -116,6 +117,8 @@ ls_status ls_pipeline_run(const ls_step *step, ls_comm *comm, const ls_coll *col
 {
     const ls_pipeline *x = step->pipeline;
 
+    if (x->device.comm && ls_comm_ranks(comm) == x->plan.pp_ranks)
+        return ls_pipeline_device_run(step, coll);
     return x->host_stage.pieces
                ? ls_staging_run(x->host_stage.pieces, comm, coll, ls_pipeline_deadline())
                : ls_comm_run(comm, coll, ls_pipeline_deadline());

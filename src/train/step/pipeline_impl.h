@@ -1,8 +1,10 @@
 /* pipeline_impl.h -- what the files of a pipeline share: pipeline.c (the operations of a step),
  * pipeline_open.c (what a rank has), pipeline_state.c (weights and moments as a whole),
  * pipeline_sum.c (sums of gradients, the norm), pipeline_tied.c (a tied embedding), pipeline_zero.c
- * (ZeRO 2 and 3) and pipeline_host_stage.c (a device with a memory of its own). */
+ * (ZeRO 2 and 3), pipeline_host_stage.c (a device with a memory of its own) and pipeline_device.c
+ * (messages between such devices). */
 #pragma once
+#include "comm/device/device_comm.h"
 #include "comm/ordered_feed.h"
 #include "parallel/staging.h"
 #include "train/step/pipeline.h"
@@ -94,9 +96,16 @@ struct ls_pipeline {
         int64_t most; /* for tests: held at most */
     } fetch;          /* ZeRO 3: weights that come (pipeline_zero.c) */
     struct {
+        ls_device_comm *comm; /* owned; NULL: messages pass through the host */
+        ls_event **arrived;   /* owned: [places], of each stream and each gradient */
+        ls_event *sent[LS_PIPELINE_SENDS];
+        ls_event *complete, *done; /* the stream has come here; a call of all is done */
+        int places;
+    } device; /* pipeline_device.c */
+    struct {
         ls_staging *messages; /* a place for each stream, each gradient, each slot of each chunk;
-                               * NULL: other ranks reach the memory itself */
-        ls_staging *pieces;   /* of collectives of any size */
+                               * NULL: other ranks reach the memory itself, or their devices do */
+        ls_staging *pieces;   /* of collectives of any size; NULL: they reach the memory */
         int first_slot[LS_STAGE_PLAN_CHUNKS]; /* the first place of its slots */
         struct {
             ls_coll coll;
@@ -248,6 +257,20 @@ ls_status ls_pipeline_begin_sends(ls_pipeline *pipeline);
 /* Sum i over pipelines: its gradients on their way to the host; and back. */
 void ls_pipeline_take_sum(ls_step *step, int i);
 ls_status ls_pipeline_bring_sum(ls_step *step, int i);
+
+/* --- pipeline_device.c: messages from device to device ---------------------------------------- */
+
+ls_status ls_pipeline_open_device(ls_step *step);
+void ls_pipeline_close_device(ls_pipeline *pipeline);
+
+/* Queue a message at its place in the table; and let the stream wait for it. */
+ls_status ls_pipeline_device_send(const ls_step *step, const ls_coll *coll, int send);
+ls_status ls_pipeline_device_receive(const ls_step *step, const ls_coll *coll, int place);
+void ls_pipeline_device_sent(const ls_step *step, int send);
+void ls_pipeline_device_arrived(const ls_step *step, int place);
+
+/* A collective of the pipeline, queued, with what the stream does next behind it. */
+ls_status ls_pipeline_device_run(const ls_step *step, const ls_coll *coll);
 
 /* --- pipeline_zero.c: ZeRO 2 and 3; otherwise nothing is done --------------------------------- */
 

@@ -204,6 +204,7 @@ ls_status ls_pipeline_memory(ls_step *s)
     LS_TRY(st, ls_pipeline_open_parts(s), out);
     LS_TRY(st, open_passes(s), out);
     LS_TRY(st, open_buffers(s), out);
+    LS_TRY(st, ls_pipeline_open_device(s), out);
     LS_TRY(st, ls_pipeline_open_host_stage(s), out);
 out:
     return st;
@@ -215,6 +216,7 @@ void ls_pipeline_close(ls_step *s)
 
     if (!x)
         return;
+    ls_pipeline_close_device(x);
     for (int i = 0; i < 3; i++) {
         s->state_memory[i] = NULL;
         if (!s->args.kept) /* else the step could not be opened, and they stay with their owner */

@@ -115,9 +115,12 @@ ls_status ls_pipeline_carry(const ls_step *s, int from, int to, const float *sou
             ls_stream_copy_in(s->args.stream, target, source, bytes);
         return ls_stream_sync(s->args.stream, ls_pipeline_deadline());
     }
-    if (s->pipeline->host_stage.pieces && host == (sends ? LS_HOST_SOURCE : LS_HOST_TARGET))
-        return carry_on_host(world->comm, coll);
-    return ls_pipeline_run(s, world->comm, &coll);
+    if (!s->pipeline->host_stage.pieces || host == LS_HOST_NEITHER)
+        return ls_pipeline_run(s, world->comm, &coll);
+    return host == (sends ? LS_HOST_SOURCE : LS_HOST_TARGET)
+               ? carry_on_host(world->comm, coll)
+               : ls_staging_run(s->pipeline->host_stage.pieces, world->comm, &coll,
+                                ls_pipeline_deadline());
 }
 
 /* Whether each pipeline has its part of an array only. */

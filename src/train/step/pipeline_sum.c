@@ -116,7 +116,7 @@ static ls_status start_sum(ls_step *s, int i)
 
     if (!s->pipeline->sums[i])
         return LS_OK;
-    if (s->pipeline->host_stage.messages) { /* it begins when all of them are in host memory */
+    if (s->pipeline->host_stage.pieces) { /* it begins when all of them are in host memory */
         ls_pipeline_take_sum(s, i);
         return LS_OK;
     }
@@ -130,7 +130,7 @@ static ls_status end_sum(ls_step *s, int i)
 
     if (!s->pipeline->sums[i])
         return LS_OK;
-    if (s->pipeline->host_stage.messages)
+    if (s->pipeline->host_stage.pieces)
         return ls_pipeline_bring_sum(s, i);
     buffers_of(s, i, buffers);
     return ls_dp_sum_end(s->pipeline->sums[i], buffers);
@@ -143,7 +143,7 @@ static ls_status begin_on_host(ls_step *s)
     ls_pipeline *x = s->pipeline;
     ls_status st = LS_OK;
 
-    if (!x->host_stage.messages || !x->stage_comm)
+    if (!x->host_stage.pieces || !x->stage_comm)
         return LS_OK;
     LS_TRY(st, ls_step_sync(s), out);
     for (int i = x->plan.chunks; i >= 0; i--)

@@ -189,7 +189,7 @@ static ls_status losses(ls_step *s, ls_step_clock *clock)
     if (s->discrete)
         ls_step_clock_lap(clock, LS_TIME_OPTIMIZER); /* only queued, as all before it */
     LS_TRY(st, ls_step_sync(s), out);
-    if (s->discrete && (!batch || s->device_exchange))
+    if (s->discrete && (!batch || s->by_device))
         ls_step_clock_lap(
             clock,
             LS_TIME_BACKWARD); /* of the device; with exchanges through the host the ranks have waited for it already */

@@ -193,6 +193,8 @@ ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequ
         LS_TRY(st, ls_step_forward_only(step, &call), out);
         LS_TRY(st, ls_step_recorded(step), out);
         if (!ls_step_has_losses(step)) {
+            if (step->discrete) /* the windows may still be on their way to the device */
+                LS_TRY(st, ls_step_sync(step), out);
             for (int64_t k = 0; k < numbers; k++)
                 memset(sums_out + k * sequences + done, 0, (size_t)B * sizeof *sums_out);
             continue;

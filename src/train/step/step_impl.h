@@ -180,7 +180,8 @@ struct ls_step {
     void *state_memory[3]; /* owned */
     void *copy;            /* owned: weights as the pass reads them; NULL in fp32 */
     ls_dtype type;
-    bool discrete;                 /* the device has a memory of its own: work is done later */
+    bool discrete;  /* the device has a memory of its own: work is done later */
+    bool by_device; /* it waits for other ranks by itself (exchanges of gradients, messages) */
     void *grads[LS_ORDERED_ROOTS]; /* calls.buffers of them */
     int64_t own;                   /* trained elements that this rank updates, packed (mesh.h) */
     float *own_grad;               /* owned: ZeRO 2 and 3: the sums of their gradients */
