@@ -325,6 +325,11 @@ class Chart {
       for (let i = c.x.length - 1; i >= 0; i--)
         if (ok(i)) g.lineTo(this.px(c.x[i]), this.py(c.lo[i]));
       g.fill();
+      /* Its edges, so that a single peak among a hundred thousand steps is seen. */
+      g.globalAlpha = 0.4;
+      g.strokeStyle = ink;
+      g.lineWidth = 0.8;
+      for (const edge of [c.lo, c.hi]) { this.trace(g, c.x, edge); g.stroke(); }
     }
     g.globalAlpha = c.faint ? 0.35 : 1;
     g.strokeStyle = g.fillStyle = ink;
