@@ -81,6 +81,7 @@ all_of = $(LIB_SRC:src/%.c=$(1)/%.o) $(foreach isa,$(ISAS),$(SIMD_SRC:src/%.c=$(
 LIB_OBJ := $(filter-out $(FAULT_OBJ:%=$(H)/%),$(call all_of,$(H))) $(FAULT_OBJ:%=$(B)/%)
 MAIN_OBJ := $(MAIN_SRC:src/%.c=$(H)/%.o)
 # It carries them inside (.incbin), which the compiler's list of files does not name.
+$(H)/observe/page/page_assets.o: $(wildcard src/observe/page/web/*)
 $(H)/cli/bench/cmd_bench_peer.o: bench/peers/allreduce_mpi.c bench/peers/allreduce_gloo.py
 TEST_SRC := $(sort $(shell find tests -name '*.c' -not -path 'tests/fuzz/*' -not -path 'tests/fake/*' \
   -not -path 'tests/conformance/*' 2>/dev/null))

@@ -140,6 +140,21 @@ void ls_json_num(ls_json *json, double value)
     ls_str_append(json->out, text);
 }
 
+void ls_json_round(ls_json *json, double value, int digits)
+{
+    before_value(json);
+    if (isfinite(value))
+        ls_str_printf(json->out, "%.*g", digits, value);
+    else
+        ls_str_append(json->out, "null");
+}
+
+void ls_json_raw(ls_json *json, const char *text, size_t len)
+{
+    before_value(json);
+    ls_str_append_bytes(json->out, text, len);
+}
+
 void ls_json_bool(ls_json *json, bool value)
 {
     before_value(json);

@@ -28,6 +28,10 @@ void ls_json_str(ls_json *json, const char *value);              /* NULL gives n
 void ls_json_text(ls_json *json, const char *bytes, size_t len); /* invalid UTF-8 becomes U+FFFD */
 void ls_json_int(ls_json *json, int64_t value);
 void ls_json_num(ls_json *json, double value); /* shortest text that reads back; NaN, Inf: null */
+/* The same with at most so many significant digits: curves of a picture need no more. */
+void ls_json_round(ls_json *json, double value, int digits);
+/* A value that is JSON already, as it is. */
+void ls_json_raw(ls_json *json, const char *text, size_t len);
 void ls_json_bool(ls_json *json, bool value);
 
 /* Key and value in one. */

@@ -4,10 +4,12 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/fault.h"
+#include "base/log.h"
 #include "cli/progress.h"
 #include "cli/cmds.h"
 #include "cli/job_flags.h"
 #include "cli/load_run.h"
+#include "cli/page_child.h"
 #include "cli/report.h"
 #include "config/check.h"
 #include "config/runfile.h"
@@ -167,6 +169,22 @@ out:
     return st;
 }
 
+/* The page of the run, by the process that the user started on the first machine. */
+static void open_page(const ls_args *args, const ls_run *run)
+{
+    char url[256];
+
+    if (ls_job_rank_here() || ls_args_has(args, "join") || !ls_page_child_wanted(args))
+        return;
+    ls_page_child_start(run->out, url, sizeof url);
+    if (*url)
+        fprintf(ls_args_has(args, "json") ? stderr : stdout, "page    %s\n", url);
+    else
+        ls_log(LS_LOG_WARN,
+               "the page of the run could not be opened: \"lineshaft page %s\" says why", run->out);
+    fflush(stdout);
+}
+
 /* What `lineshaft drill` wants to go wrong in this process. */
 static ls_status plan_faults(void)
 {
@@ -207,6 +225,7 @@ static ls_status run_train(const ls_args *args, ls_str *out)
         ls_runfile_release(&run);
         return st;
     }
+    open_page(args, &run);
     if (ls_train_job_is_needed(&run, has_job_flags(args)))
         st = run_ranks(args, &run);
     else
@@ -233,6 +252,10 @@ static const ls_flag flags[] = {
      .value = "N",
      .doc = "Profile N steps, kernel by kernel, after 2 steps of warm-up: print a table, and write "
             "a trace to the run folder."},
+    {.name = "page",
+     .doc = "Serve the page of the run on this machine and print its address, also when no person "
+            "is at a terminal."},
+    {.name = "no-page", .doc = "Serve no page, also when a person is at the terminal."},
     {.name = "print", .doc = "Print the run file of the demonstration and do nothing else."},
     {.name = NULL},
 };
@@ -247,6 +270,10 @@ const ls_command ls_cmd_train = {
              "already holds a checkpoint of the same run, training goes on exactly where it "
              "stopped: same samples, same bits. Ctrl-C finishes the step, saves and exits with "
              "130; a second Ctrl-C ends at once.\n\n"
+             "At a terminal the run has a page in the browser: its address, with a random token, "
+             "is printed first, and works on this machine only. It is served by a process of its "
+             "own, with a lower priority, which ends with the run; `lineshaft page` shows the run "
+             "again later. --no-page leaves it out.\n\n"
              "SIGTERM and SIGUSR1, which schedulers send, do the same. With checkpoint.grace the "
              "run has that many seconds to end: it saves if a save fits into them, and otherwise "
              "exits with 11; the previous checkpoint stays whole. A finished run that is started "

@@ -14,6 +14,7 @@ extern const ls_command ls_cmd_ckpt;
 extern const ls_command ls_cmd_ckpt_show; /* cmd_ckpt_show.c; listed in cmd_ckpt.c */
 extern const ls_command ls_cmd_runs;
 extern const ls_command ls_cmd_plot;
+extern const ls_command ls_cmd_page;
 extern const ls_command ls_cmd_bench;
 extern const ls_command ls_cmd_lab;
 extern const ls_command ls_cmd_drill;

@@ -13,6 +13,7 @@ const ls_command *const ls_commands[] = {
     &ls_cmd_ckpt,       /* what was saved */
     &ls_cmd_runs,       /* how runs went */
     &ls_cmd_plot,       /* as a picture */
+    &ls_cmd_page,       /* in a browser */
     &ls_cmd_config,     /* run files */
     &ls_cmd_plan,       /* what a run would do */
     &ls_cmd_doctor,     /* what this machine is */

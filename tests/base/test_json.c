@@ -160,6 +160,25 @@ static const char *number(ls_str *s, double value)
     return s->p;
 }
 
+LS_TEST(json_takes_rounded_numbers_and_json_as_it_is)
+{
+    ls_str s;
+    ls_json j;
+
+    ls_str_init(&s);
+    ls_json_begin(&j, &s);
+    ls_json_open(&j, '[');
+    ls_json_round(&j, 1.0 / 3, 4);
+    ls_json_round(&j, 123456789, 3);
+    ls_json_round(&j, (double)NAN, 4);
+    ls_json_raw(&j, "{\"a\":1}", 7);
+    ls_json_int(&j, 2);
+    ls_json_close(&j);
+    LS_CHECK_STR(s.p, "[0.3333,1.23e+08,null,{\"a\":1},2]");
+    json_decref(read_back(&s));
+    ls_str_release(&s);
+}
+
 LS_TEST(json_numbers_are_short_and_read_back_to_the_last_bit)
 {
     ls_str s;

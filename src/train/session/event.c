@@ -40,6 +40,7 @@ static void put_start(ls_json *j, const ls_event_start *e)
     ls_json_put_int(j, "leaf", e->leaf);
     ls_json_put_int(j, "group", e->group);
     ls_json_put_int(j, "context", e->context);
+    ls_json_put_num(j, "flops_per_token", e->flops_per_token);
     ls_json_put_str(j, "recompute", e->recompute.level);
     if (strcmp(e->recompute.level, "none") != 0)
         ls_json_put_int(j, "recompute_blocks", e->recompute.blocks);

@@ -42,6 +42,7 @@ typedef struct ls_event_start {
     int64_t trained; /* of the parameters: fewer with LoRA or train.freeze */
     int64_t parameters, train_tokens, validation_tokens, vocab;
     int64_t sequences, leaf, group, context;
+    double flops_per_token; /* of the model, forward and backward */
     ls_event_recompute recompute;
     const char *optimizer;
     double lr;        /* at its highest, lr_factor included */

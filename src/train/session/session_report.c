@@ -97,6 +97,7 @@ static void emit_start(ls_session *s)
 
     const ls_model *model = ls_model_groups_whole(s);
 
+    double flops = ls_model_flops_per_token(model, s->model.shape.T);
     ls_calls_plan(s->run, ls_model_groups_mesh(s), &calls);
     for (int i = 0; i < model->n_params; i++)
         if (model->params[i].trained >= 0)
@@ -146,6 +147,7 @@ static void emit_start(ls_session *s)
                                           .unused_compress = unused_compress(s),
                                           .sync = sync->names[s->run->sync],
                                           .context = s->model.shape.T,
+                                          .flops_per_token = flops,
                                           .first_step = s->step_number,
                                           .loaded_bytes = s->loaded.read.bytes,
                                           .loaded_s = s->loaded.read.seconds,
