@@ -42,7 +42,7 @@ static struct {
     int64_t copies;             /* those up to this one */
 } seen[MOST_STREAMS];
 static int of_card, of_cards;
-static bool of_fp8;
+static bool of_fp8, moves_beside_sums;
 
 /* What an event stands behind. */
 typedef struct mark {
@@ -186,13 +186,15 @@ static void count_row(const ls_stream *stream)
 }
 
 /* A copy to the host comes behind the rows of all streams; every other one of a second stream behind
- * those of the first. Else it would copy too early. */
+ * those of the first. Else it would copy too early. Moves inside of a pass go on while a side stream
+ * adds gradients, with which they have nothing to do: then only the rows of the first come before. */
 static void check_order(const ls_stream *stream, bool to_host)
 {
     int at = before(stream);
+    bool all = to_host && !moves_beside_sums;
 
     for (int i = 0; i < MOST_STREAMS; i++)
-        if (seen[i].stream && (to_host || seen[i].stream == first_stream))
+        if (seen[i].stream && (all || seen[i].stream == first_stream))
             LS_CHECK_EQ(seen[at].rows[i], seen[i].rows[i]);
 }
 
@@ -661,6 +663,11 @@ void ls_discrete_device_is(int card, int cards, bool fp8)
     of_card = card;
     of_cards = cards;
     of_fp8 = fp8;
+}
+
+void ls_discrete_device_moves_beside_sums(bool on)
+{
+    moves_beside_sums = on;
 }
 
 void ls_discrete_device_close(ls_device *device)

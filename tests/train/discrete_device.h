@@ -20,3 +20,7 @@ int64_t ls_discrete_device_launches(void);
 
 /* What the device says of itself from now on: its card, and whether it has fp8. */
 void ls_discrete_device_is(int card, int cards, bool fp8);
+
+/* From now on: tensors that ranks exchange inside of a pass are copied to the host while a side stream
+ * adds gradients, so that a copy to the host waits for the rows of the first stream only. */
+void ls_discrete_device_moves_beside_sums(bool on);

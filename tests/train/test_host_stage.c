@@ -101,6 +101,8 @@ static void one_rank(const job *j, ls_comm *comm)
     if (j->discrete) {
         const char *isa = run.device.isa == LS_ISA_REFERENCE ? "reference" : "auto";
         ls_discrete_device_is(j->cards ? rank % j->cards : 0, j->cards, false);
+        ls_discrete_device_moves_beside_sums(
+            j->fail && (run.mesh.tp > 1 || run.mesh.cp > 1 || run.mesh.ep > 1));
         args.device = ls_discrete_device_open(isa, 1, &args.kernels);
     }
     LS_EXPECT_LOG(j->warnings);
