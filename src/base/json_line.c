@@ -6,7 +6,7 @@
  *   "a\ud800b"                              "a\ufffdb"
  *   "\u0000" as a key                       "\ufffd"
  * and notes which of them stand in a field that is used. What is no JSON stays none. */
-#include "data/corpus/json_line.h"
+#include "base/json_line.h"
 
 #include <ctype.h>
 #include <math.h>
