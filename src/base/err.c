@@ -24,6 +24,8 @@ static void join_doing(char *out, size_t cap)
 
     out[0] = '\0';
     for (int i = 0; i < top && used < cap; i++) {
+        if (i > 0 && strcmp(doing_stack[i], doing_stack[i - 1]) == 0)
+            continue; /* two rooms say the same of one thing */
         int n = snprintf(out + used, cap - used, "%s%s", i ? ", " : "", doing_stack[i]);
         used += n > 0 ? (size_t)n : 0;
     }

@@ -151,6 +151,7 @@ static ls_status run_chat(const ls_args *args, ls_str *out)
                value_or(args, "template", ls_tokenizer_chat_template(tok) ? "auto" : "chatml"),
                tok),
            out);
+    ls_chat_warn_of_spelling(v.chat);
     LS_TRY(st, ls_source_open(&source, &(ls_source_args){.path = file}), out);
     st = show_conversations(&v, source, file, first, count);
 out:

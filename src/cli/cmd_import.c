@@ -2,13 +2,18 @@
 #include "cli/command.h"
 
 #include <math.h>
+#include "base/log.h"
 #include "cli/cmd_data.h"
 #include "cli/cmds.h"
 #include "cli/term.h"
 #include "config/option.h"
 #include "hf/hf_import.h"
 
-/* "51,232" or "124.4 million". */
+static bool is_usable(const ls_hf_import_report *r)
+{
+    return r->tokenizer && !r->problem[0] && r->tokens <= r->vocab;
+}
+
 static void say_tokenizer(const ls_hf_import_report *r, ls_str *out)
 {
     ls_str_printf(out, "tokenizer    %s", r->tokenizer ? "copied" : "none came with the model");
@@ -59,11 +64,12 @@ static void say_proof(const ls_hf_import_report *r, ls_str *out)
 static void say_next(const ls_hf_import_report *r, const char *to, ls_str *out)
 {
     ls_str_append(out, "\nnext\n");
-    if (r->tokenizer)
+    if (is_usable(r))
         ls_str_printf(out, "  lineshaft generate %s --prompt \"Once upon a time\"\n", to);
-    ls_str_printf(out,
-                  "  lineshaft train RUN.yaml    # with model: {import: %s, context: %lld} in it\n",
-                  to, (long long)(r->context < 1024 ? r->context : 1024));
+    ls_str_printf(
+        out, "  lineshaft train RUN.yaml    # with model: {import: %s, context: %lld} in it%s\n",
+        to, (long long)(r->context < 1024 ? r->context : 1024),
+        is_usable(r) ? "" : ", and data.tokenizer");
     ls_str_printf(out, "  lineshaft export %s FOLDER\n", to);
 }
 
@@ -86,6 +92,11 @@ static ls_status run_import(const ls_args *args, ls_str *out)
     say_proof(&r, out);
     ls_term_fold_stdout(args, out);
     say_next(&r, to, out); /* commands to copy stay in one piece */
+    if (r.tokenizer && !is_usable(&r))
+        ls_log(LS_LOG_WARN,
+               "the tokenizer of \"%s\" cannot be used: generate refuses \"%s\", and a run on it "
+               "needs another one (data.tokenizer)",
+               from, to);
 out:
     return st;
 }

@@ -96,6 +96,19 @@ static ls_status run(const ls_args *args)
     return st;
 }
 
+/* An answer that is not all written is a failure. The reason is known only where the last bytes of it
+ * fail; a line of `train` that failed earlier has left a mark. */
+static ls_status flush_output(ls_status st)
+{
+    if (fflush(stdout) != 0 && st == LS_OK)
+        return ls_fail_sys(LS_EIO, "cannot write to standard output");
+    if (ferror(stdout) && st == LS_OK) {
+        st = ls_fail(LS_EIO, "cannot write all of the output");
+        ls_err_hint("The disk may be full, or the program that reads it has ended.");
+    }
+    return st;
+}
+
 int ls_dispatch_main(int argc, const char *const *argv)
 {
     ls_status st = LS_OK;
@@ -110,8 +123,7 @@ int ls_dispatch_main(int argc, const char *const *argv)
     ls_log_set_sink(show_log, &term, log_level(&args));
     if (st == LS_OK)
         st = run(&args);
-    if ((fflush(stdout) != 0 || ferror(stdout)) && st == LS_OK)
-        st = ls_fail_sys(LS_EIO, "cannot write to standard output");
+    st = flush_output(st);
     /* A command that has printed its answer may leave it to the exit code to say no. */
     if (st != LS_OK && ls_err_last()->code != LS_OK &&
         !ls_error_channel_send(ls_err_last())) /* a worker's agent shows the first cause */

@@ -96,6 +96,8 @@ ls_status ls_load_run_prove(const ls_run *run)
     LS_TRY(st, ls_model_init(&model, run, ls_tokenizer_vocab(tok)), out);
     if (ls_chat_is_meant(run->data.chat_template))
         LS_TRY(st, ls_chat_open(&chat, run->data.chat_template, tok), out);
+    if (chat)
+        ls_chat_warn_of_spelling(chat);
     LS_TRY(st, warn_of_tokenizer(run, tok), out);
 out:
     ls_chat_close(chat);

@@ -14,6 +14,8 @@
 static const double SLOW = 1.25; /* times the median: worth a line */
 enum { SLOW_SHOWN = 8 };
 enum { BAR_LONG = 24, BAR_SHORT = 10, EDGE = 4, DRAW_MS = 100, LINE_S = 5, LINE_MOST = 1000 };
+/* From here on a line has room for the bar beside learning rate and gradient norm. */
+enum { WIDE = 96 };
 
 void ls_progress_init(ls_progress *progress, const ls_args *args)
 {
@@ -191,9 +193,11 @@ static void smooth(ls_progress *p, const ls_event_step *e)
         p->split[i] = keep * p->split[i] + (1 - keep) * (double)e->clock->parts_ns[i] / 1e6;
 }
 
-/* Append a part of the line unless the line would then be wider than width. */
+/* Append a part of the line unless the line would then be wider than width. Parts begin with two spaces, of
+ * which a narrow line has one. */
 static bool fit(ls_str *line, int width, const char *part)
 {
+    part += width < WIDE && part[0] == ' ' && part[1] == ' ';
     if ((long)(line->len + strlen(part)) > width) /* a window may be narrower than EDGE */
         return false;
     ls_str_append(line, part);
@@ -227,7 +231,7 @@ static void loss_text(double loss, char *out, size_t cap)
 
 static void fit_bar(const ls_event_step *e, int width, ls_str *line)
 {
-    int length = width >= 130 ? BAR_LONG : width >= 60 ? BAR_SHORT : 0;
+    int length = width >= 130 ? BAR_LONG : width >= WIDE ? BAR_SHORT : 0;
     int full = (int)(length * e->step / e->total_steps);
 
     if (length == 0)
@@ -283,7 +287,9 @@ void ls_progress_line(const ls_progress *p, const ls_event_step *e, bool bar, in
         snprintf(part, sizeof part, "  eta %s", number);
         fits = fits && fit(line, width, part);
     }
-    snprintf(part, sizeof part, "  lr %.3g  grad %.3g", e->lr, e->grad_norm);
+    snprintf(part, sizeof part, "  lr %.3g", e->lr);
+    fits = fits && fit(line, width, part);
+    snprintf(part, sizeof part, "  grad %.3g", e->grad_norm);
     fits = fits && fit(line, width, part);
     snprintf(part, sizeof part, "  epoch %.2f", e->epoch);
     fits = fits && fit(line, width, part);

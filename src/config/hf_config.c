@@ -17,6 +17,7 @@
 #include <limits.h>
 #include <math.h>
 #include "base/file.h"
+#include "base/json_line.h"
 #include "config/hub_name.h"
 #include "config/unbuilt_families.h"
 #include "config/value.h"
@@ -709,7 +710,7 @@ ls_status ls_hf_config_read(ls_hf_config *config_out, const char *text, size_t l
 
     if (len > CONFIG_BYTES)
         return ls_fail(LS_EDATA, "%s: longer than any configuration", name);
-    root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &error);
+    root = ls_json_line_parse_file(text, len, JSON_REJECT_DUPLICATES, &error);
     if (!root && !error.text[0]) /* as jansson has it when it found no memory */
         return ls_fail(LS_ENOMEM, "cannot read \"%s\"", name);
     if (!root) {

@@ -724,7 +724,7 @@ static ls_status apply_set(ls_run *run, const char *set, const char *flag, ls_ru
     if (ls_option_find_section(key)) {
         ls_fail(LS_EUSAGE, "%s: \"%s\" is a section", flag, key);
         const char *meant = ls_other_names_of_section(key, set + n + 1);
-        if (meant && !row)
+        if (meant && !row && set[n + 1] != '{') /* of braces the keys are not known */
             ls_err_hint("Write %s %s=%s.", flag, meant, set + n + 1);
         else
             ls_err_hint("Set one of its keys, as in %s %s.KEY=VALUE%s.", flag, key,

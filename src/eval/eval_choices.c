@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 #include "base/mem.h"
-#include "data/corpus/json_line.h"
+#include "base/json_line.h"
 #include "data/tokenizer/utf8.h"
 #include "eval/text_measure.h"
 

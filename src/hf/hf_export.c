@@ -430,6 +430,7 @@ static ls_status write_template(job *j)
         return LS_OK;
     ls_str_init(&text);
     LS_TRY(st, ls_chat_open(&chat, name, j->tok), out);
+    ls_chat_warn_of_spelling(chat); /* other programs must stop at the text */
     ls_str_append(&text, ls_chat_template(chat));
     st = write_text(j, "chat_template.jinja", &text);
 out:

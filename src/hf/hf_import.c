@@ -13,6 +13,7 @@
 #include "config/explain.h"
 #include "hf/hf_base.h"
 #include "hf/hf_copy.h"
+#include "hf/special_ids.h"
 
 /* The last part of a path as the name of a run. */
 static const char *run_name(const char *path)
@@ -151,6 +152,7 @@ ls_status ls_hf_import(const char *from, const char *to, ls_hf_import_report *re
     ls_new_folder stage = {.path = ""};
     ls_fingerprint print;
     ls_hf_import_report report;
+    ls_special_ids ids;
     ls_status st;
 
     ls_err_doing("importing \"%s\"", from);
@@ -165,6 +167,8 @@ ls_status ls_hf_import(const char *from, const char *to, ls_hf_import_report *re
     fill_report(f, &r, &report);
     LS_TRY(st, prove(f, &r, &print, &report), out);
     LS_TRY(st, measure(f, &r, &report), out);
+    LS_TRY(st, ls_special_ids_find(f, NULL, false, &ids),
+           out); /* generation_config.json is sound */
     LS_TRY(st, write_all(f, &r, &stage, &print, &report), out);
     LS_TRY(st, ls_new_folder_commit(&stage), out);
     report.seconds = (double)(ls_time_now_ns() - start_ns) / 1e9;

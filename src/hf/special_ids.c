@@ -12,6 +12,7 @@
 #include <jansson.h>
 #include <limits.h>
 #include "base/file.h"
+#include "base/json_line.h"
 #include "data/chat/chat.h"
 
 enum { CONFIG_BYTES = 1 << 20 };
@@ -51,7 +52,7 @@ static ls_status read_generation(const ls_hf_folder *f, int64_t vocab, ls_specia
         return LS_OK;
     ls_str_init(&text);
     LS_TRY(st, ls_file_read(path, CONFIG_BYTES, &text), out);
-    config = json_loadb(text.p, text.len, JSON_REJECT_DUPLICATES, &where);
+    config = ls_json_line_parse_file(text.p, text.len, JSON_REJECT_DUPLICATES, &where);
     if (!json_is_object(config)) {
         st = ls_fail(LS_EDATA, "\"%s\" is not a JSON object: line %d: %s", path,
                      config ? 1 : where.line, config ? "another value" : where.text);

@@ -62,7 +62,7 @@ static bool is_first(bool joins)
         return false;
     if (!ls_task_rendezvous_is_task())
         return true;
-    return ls_launcher_env_find_outer(&env) != LS_OK || env.rank <= 0;
+    return ls_launcher_env_find(&env) != LS_OK || env.rank <= 0;
 }
 
 ls_status ls_run_holder_run(const ls_run *run, bool joins)

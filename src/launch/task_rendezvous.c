@@ -78,12 +78,11 @@ bool ls_task_rendezvous_is_task(void)
 
 void ls_task_rendezvous_widen(int *local_rank, int *local_ranks)
 {
-    ls_launcher_env env;
+    int task, tasks;
 
-    if (ls_launcher_env_find_outer(&env) != LS_OK || env.world <= 1)
-        return;
-    *local_rank += (int)ls_max_i64(0, env.local_rank) * *local_ranks;
-    *local_ranks *= (int)ls_max_i64(1, env.local_world);
+    ls_launcher_env_task(&task, &tasks);
+    *local_rank += task * *local_ranks;
+    *local_ranks *= tasks;
 }
 
 static bool is_one_machine(const ls_launcher_env *p)

@@ -100,6 +100,17 @@ LS_TEST(err_doing_is_joined_at_the_moment_of_failure)
     LS_CHECK_STR(ls_err_last()->doing, "");
 }
 
+LS_TEST(err_doing_that_is_said_twice_is_shown_once)
+{
+    ls_err_doing("saving step %d", 6); /* the session */
+    ls_err_doing("saving step %d", 6); /* the store */
+    ls_err_doing("writing");
+    ls_fail(LS_EIO, "full");
+    LS_CHECK_STR(ls_err_last()->doing, "saving step 6, writing");
+    for (int i = 0; i < 3; i++)
+        ls_err_done();
+}
+
 LS_TEST(err_doing_deeper_than_the_stack_stays_balanced)
 {
     for (int i = 0; i < 40; i++)

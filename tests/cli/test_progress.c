@@ -42,9 +42,14 @@ LS_TEST(progress_line_drops_whole_parts_from_the_right)
     LS_CHECK_STR(line_of(&p, &e, 156, &line),
                  "[#######.................] step 260/800  loss 1.412  val 1.438  20.5k tok/s  "
                  "eta 0:27  lr 0.00025  grad 0.523  epoch 0.65  forward 32% backward 66%");
+    LS_CHECK_STR(
+        line_of(&p, &e, 96, &line),
+        "[###.......] step 260/800  loss 1.412  val 1.438  20.5k tok/s  eta 0:27  lr 0.00025  "
+        "grad 0.523");
+    /* A terminal of 80 columns. */
     LS_CHECK_STR(line_of(&p, &e, 76, &line),
-                 "[###.......] step 260/800  loss 1.412  val 1.438  20.5k tok/s  eta 0:27");
-    LS_CHECK_STR(line_of(&p, &e, 40, &line), "step 260/800  loss 1.412  val 1.438");
+                 "step 260/800 loss 1.412 val 1.438 20.5k tok/s eta 0:27 lr 0.00025 grad 0.523");
+    LS_CHECK_STR(line_of(&p, &e, 40, &line), "step 260/800 loss 1.412 val 1.438");
     LS_CHECK_STR(line_of(&p, &e, 12, &line), "step 260/800");
     LS_CHECK_STR(line_of(&p, &e, -3, &line), "");
     for (int width = 0; width < 200; width++)
@@ -65,6 +70,6 @@ LS_TEST(progress_line_without_an_end_and_with_a_wild_loss)
     e.loss = 129776928.375;
     p.val_loss = (double)NAN;
     LS_CHECK_STR(line_of(&p, &e, 76, &line),
-                 "step 260  loss 1.3e+08  20.5k tok/s  lr 0.00025  grad 0.523  epoch 0.65");
+                 "step 260 loss 1.3e+08 20.5k tok/s lr 0.00025 grad 0.523 epoch 0.65");
     ls_str_release(&line);
 }

@@ -77,6 +77,25 @@ LS_TEST(agent_hides_the_outer_job)
     jobs_release(&run);
 }
 
+/* The variables that torchrun has set for this task are given to its ranks with other values. */
+LS_TEST(agent_tells_ranks_which_task_theirs_is)
+{
+    const char *torchrun[] = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
+    const char *say = "echo $LOCAL_RANK $LINESHAFT_LOCAL_TASK of $LINESHAFT_LOCAL_TASKS";
+    jobs_run run;
+
+    setenv("LINESHAFT_LOCAL_TASK", "7", 1); /* of a job around this one */
+    setenv("LINESHAFT_LOCAL_TASKS", "9", 1);
+    jobs_do(&run, (ls_agent_args){.workers = 2}, say);
+    LS_CHECK(strstr(run.out.p, "[0] 0 0 of 1\n") && strstr(run.out.p, "[1] 1 0 of 1\n"));
+    jobs_release(&run);
+    for (int i = 0; i < 4; i++)
+        setenv(torchrun[i], (const char *[]){"5", "8", "2", "3"}[i], 1);
+    jobs_do(&run, (ls_agent_args){.workers = 2}, say);
+    LS_CHECK(strstr(run.out.p, "[0] 0 2 of 3\n") && strstr(run.out.p, "[1] 1 2 of 3\n"));
+    jobs_release(&run);
+}
+
 LS_TEST(agent_hands_over_only_listed_files)
 {
     jobs_run run;

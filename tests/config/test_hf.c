@@ -64,6 +64,16 @@ LS_TEST(hf_reads_llama_with_transformers_defaults)
     LS_CHECK_STR(c.dtype, "");
 }
 
+LS_TEST(hf_passes_over_numbers_of_python_that_nobody_reads)
+{
+    ls_hf_config c;
+
+    LS_CHECK_OK(read_text("{" LLAMA ",\"model_max_length\":1000000000000000019884624838656,"
+                          "\"limits\":[0.0,Infinity],\"max_position_embeddings\":77}",
+                          &c));
+    LS_CHECK_EQ(c.model.context, 77);
+}
+
 LS_TEST(hf_reads_llama_flags_and_ids)
 {
     ls_hf_config c;
@@ -286,6 +296,9 @@ LS_TEST(hf_refuses_other_models_by_name)
         {"{" LLAMA ",\"head_dim\":7}", "cannot be turned in pairs", LS_EDATA},
         {"{" LLAMA ",\"rms_norm_eps\":\"x\"}", "not a number", LS_EDATA},
         {"{" LLAMA ",\"attention_bias\":1}", "neither true nor false", LS_EDATA},
+        {"{" LLAMA ",\"rope_theta\":NaN}", "not a number", LS_EDATA},
+        {"{" LLAMA ",\"max_position_embeddings\":1000000000000000019884624838656}",
+         "not a whole number", LS_EDATA},
     };
     ls_hf_config c;
 

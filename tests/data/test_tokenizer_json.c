@@ -7,6 +7,7 @@
 #include "data/corpus/corpus.h"
 #include "config/runfile.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "harness.h"
 
@@ -327,12 +328,14 @@ LS_TEST(a_tokenizer_without_an_end_builds_no_shard)
                         "\"assistant\",\"content\":\"\"}]}\n");
     LS_EXPECT_LOG(1); /* marks of the template are no tokens */
     LS_CHECK_OK(ls_chat_open(&chat, "chatml", tok));
+    LS_CHECK_EQ(ls_log_count(LS_LOG_WARN), 0); /* generate --chat opens it for every answer */
     LS_CHECK_FAILS(
         ls_chat_build(chat,
                       &(ls_chat_build_args){
                           .out = "c.lst", .files = files, .n_files = 1, .name = "c", .window = 99},
                       NULL),
         LS_EDATA, "has no token that ends a text");
+    LS_CHECK_EQ(ls_log_count(LS_LOG_WARN), 1);
     LS_CHECK(!ls_file_exists("c.lst"));
     ls_chat_close(chat);
     ls_tokenizer_free(tok);

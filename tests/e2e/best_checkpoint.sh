@@ -23,6 +23,10 @@ last=$(field summary steps) best=$(field summary best_step) want=$(field summary
 [ "$(evals | sort -g -k 2 | head -n 1 | cut -d ' ' -f 1)" = "$best" ] || fail "step $best is not the best: $(evals)"
 [ "$(field summary best)" = one/best ] || fail "the summary does not name it"
 evals >curve
+# Each evaluation says which one was the best until then, and how many evaluations ago that was.
+awk '!n++ || $2 < low { low = $2; at = $1; since = -1 } { print $1, at, ++since }' curve >judged
+sed -n 's/^{"event":"eval","step":\([0-9]*\),.*"best_step":\([0-9]*\),"since_best":\([0-9]*\).*/\1 \2 \3/p' out | diff - judged ||
+    fail "the events name another best evaluation"
 
 # It is there, though two newer ones are, and has a name in every command.
 run 0 "$LINESHAFT" ckpt list one
@@ -39,6 +43,8 @@ run 2 "$LINESHAFT" ckpt prune one/best
 run 0 "$LINESHAFT" train run.yaml --set out=said
 says "stopped early: 3 evaluations without a better validation loss"
 says "best    step $best, validation loss"
+says "the best is that of step $best (3 of 3 evaluations without a better one)"
+grep -Eq "^validation after step $best: .*, the best so far$" out || fail "the best evaluation is not called so: $(cat out)"
 says 'said/best'
 
 # Started again it has nothing to do; with more patience it goes on.

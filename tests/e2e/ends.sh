@@ -63,6 +63,19 @@ run 0 "$LINESHAFT" generate hf-chat --chat --prompt Hi --temperature 0 --json
 is out finish_reason eos
 is out text Ho
 
+# From shards of conversations: as the run file names their template; without it, a warning.
+run 0 "$LINESHAFT" data build --template chatml --tokenizer tok --context 64 --out chat.lst chat.jsonl
+shards="--set data.text=[] --set data.shards=[chat.lst] --set batch.sequences=4"
+# shellcheck disable=SC2086
+run 0 "$LINESHAFT" train run.yaml $shards --set data.template=chatml --set train.steps=40 --set out=sharded
+grep -q warning err && fail "a run with its template is warned: $(cat err)"
+run 0 "$LINESHAFT" generate sharded --chat --prompt Hi --temperature 0 --json
+is out finish_reason eos
+is out text Ho
+# shellcheck disable=SC2086
+run 0 "$LINESHAFT" train run.yaml $shards --set out=untold
+says "data.shards holds conversations, but data.template does not name their template"
+
 # Tuned from a model that names its end: that stays, behind the new one; the files that came along say so
 # too, and keep the rest.
 echo '{"eos_token_id": 297, "top_k": 7, "temperature": 0.70}' >hf-plain/generation_config.json

@@ -118,6 +118,29 @@ cp -r hf larger
 cp words/tokenizer/tokenizer.json larger/
 run 0 "$LINESHAFT" import larger larger-ours
 says "it has 300 tokens and the model 256"
+says 'warning: the tokenizer of "larger" cannot be used: generate refuses "larger-ours", and a run on it needs another one'
+grep -q "lineshaft generate" out && fail "it offers what cannot work: $(cat out)"
+grep -q "and data.tokenizer" out || fail "it does not say what a run needs: $(cat out)"
+# So is one that cannot be read; files beside it that are cut are refused.
+cp -r hf cut
+head -c 900 words/tokenizer/tokenizer.json >cut/tokenizer.json
+run 0 "$LINESHAFT" import cut cut-ours
+says "cannot be used here: \"cut/tokenizer.json\""
+says 'warning: the tokenizer of "cut" cannot be used'
+rm cut/tokenizer.json
+echo '{"eos_token_id": 0, "max_length": 1000000000000000019884624838656' >cut/generation_config.json
+run 4 "$LINESHAFT" import cut cut-too
+says '"cut/generation_config.json" is not a JSON object'
+[ -e cut-too ] && fail "a refused import left a folder"
+# Numbers of Python where nobody reads them are no mistake.
+cp -r hf long
+echo '{"eos_token_id": 0, "max_length": 1000000000000000019884624838656}' >long/generation_config.json
+sed -i 's/"use_cache": true/"use_cache": true, "model_max_length": 1000000000000000019884624838656, "limit": Infinity/' long/config.json
+grep -q Infinity long/config.json || fail "config.json has no use_cache"
+run 0 "$LINESHAFT" import long long-ours
+run 0 "$LINESHAFT" generate long-ours -p "Once" -n 4
+run 0 "$LINESHAFT" export long-ours long-back
+grep -q Infinity long-back/config.json && fail "the export has no JSON"
 run 2 "$LINESHAFT" export runs/tune x --adapter
 says "without LoRA"
 

@@ -38,6 +38,9 @@ says ' is taken: '
 
 # What is set is kept; the words of the command line do the same as the file.
 run 0 "$LINESHAFT" train run.yaml --json -n 4 --set mesh.pp=2 --set out=set
+# A rank has its share of the machine's memory: half of it, then a quarter (a squared number of ranks would give a quarter and a sixteenth).
+[ $((3 * $(field mesh free_bytes))) -gt "$(field mesh free_bytes first)" ] ||
+    fail "4 ranks have $(field mesh free_bytes) bytes each, 2 ranks $(field mesh free_bytes first)"
 same "a pipeline that is set"
 [ "$(field start pp)" = 2 ] || fail "mesh.pp was not kept"
 sed '/^mesh/d' run.yaml >plain.yaml

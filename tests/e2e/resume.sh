@@ -51,6 +51,14 @@ cmp tail-want got || fail "losses differ after kill -9"
 grep -q "is saved in" err || fail "a run whose reader went away did not say that it was saved"
 run 0 "$LINESHAFT" ckpt verify pipe
 
+# Output that cannot be written is told, without a reason that is another's.
+if [ -c /dev/full ]; then
+    "$LINESHAFT" train run.yaml --json --set out=full --set train.steps=3 2>err >/dev/full
+    [ $? = 3 ] || fail "a full disk under the output is no error"
+    grep -q "cannot write" err || fail "nothing is said of the output: $(cat err)"
+    grep -q "ioctl" err && fail "a reason that is none: $(cat err)"
+fi
+
 # Another batch is another run: refused, with the difference, and nothing is lost.
 run 2 "$LINESHAFT" train run.yaml --set out=straight --set batch.sequences=8
 says "batch.sequences"

@@ -57,7 +57,9 @@ run 0 "$LINESHAFT" ckpt list people
 # The run file that is printed gives each rank work, in the commands of README.md.
 run 0 "$LINESHAFT" train --print
 mv out demo.yaml
-for ranks in 4 8; do
+readme=$(sed -n 's/.*train run\.yaml.* -n \([0-9]*\)\(.*--nodes \([0-9]*\)\)\{0,1\}.*/\1 \3/p' "$LINESHAFT_ROOT/README.md" | awk '{ print $1 * ($2 ? $2 : 1) }' | sort -nu)
+[ -n "$readme" ] || fail "README.md starts no ranks"
+for ranks in 4 $readme; do
     run 0 "$LINESHAFT" train demo.yaml -n $ranks --set train.steps=2 --set "out=demo-$ranks" --set eval.every=0
     grep -q 'have no work' err && fail "train demo.yaml -n $ranks: $(cat err)"
 done

@@ -10,6 +10,7 @@ says '0 steps of warm-up (train.warmup: 100 is longer than the run)'
 says 'validation after step 3: loss '
 says 'validation after step 6: loss '
 grep -q '^validation after step 6: .* (before: ' out || fail "the second validation does not say what was before: $(cat out)"
+grep -q 'the best' out && fail "a best evaluation is named where none is looked for: $(cat out)"
 grep -Eq '^step 6/6  loss .*  lr [0-9.e-]+  grad [0-9.]+  epoch 0\.[0-9]+' out || fail "no rate, norm and epoch: $(cat out)"
 says 'tok/s (mean); 6 steps'
 grep -Eq '^memory  [0-9.]+ MiB needed \(-v: for what\)$' out || fail "not one line of memory: $(cat out)"

@@ -7,6 +7,7 @@
 #include <jansson.h>
 #include <math.h>
 #include "base/file.h"
+#include "base/json_line.h"
 #include "data/tokenizer/utf8.h"
 
 enum { CONFIG_BYTES = 1 << 20 };
@@ -188,7 +189,7 @@ ls_status ls_generate_read_defaults(ls_generate_settings *s, const ls_args *args
     if (!ls_file_exists(path.p))
         goto out;
     LS_TRY(st, ls_file_read(path.p, CONFIG_BYTES, &text), out);
-    config = json_loadb(text.p, text.len, JSON_REJECT_DUPLICATES, &where);
+    config = ls_json_line_parse_file(text.p, text.len, JSON_REJECT_DUPLICATES, &where);
     if (!json_is_object(config)) {
         st = ls_fail(LS_EDATA, "\"%s\" is not a JSON object: line %d: %s", path.p,
                      config ? 1 : where.line, config ? "another value" : where.text);

@@ -44,6 +44,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/time.h"
+#include "cluster/node/launcher_env.h"
 #include "cluster/node/worker_env.h"
 #include "cluster/node/supervisor.h"
 #include "cluster/node/cpu_pinning.h"
@@ -207,6 +208,21 @@ static void set_rank_variables(const job *j, worker *w, int local, int port)
     ls_worker_env_set_number(&w->env, "MASTER_PORT", port);
 }
 
+/* For ls_launcher_env_task(), in the ranks of this agent. */
+static void set_task_variables(worker *w)
+{
+    ls_launcher_env outer;
+    bool known = ls_launcher_env_find(&outer) == LS_OK;
+    bool is_task = known && outer.world > 1 && strcmp(outer.launcher, "lineshaft") != 0;
+
+    if (!known)
+        ls_err_clear();
+    ls_worker_env_set_number(&w->env, "LINESHAFT_LOCAL_TASK",
+                             is_task ? ls_max_i64(0, outer.local_rank) : 0);
+    ls_worker_env_set_number(&w->env, "LINESHAFT_LOCAL_TASKS",
+                             is_task ? ls_max_i64(1, outer.local_world) : 1);
+}
+
 /* Descriptors keep their numbers in the worker, so the environment can name them. The last of those
  * kept is the error channel, which all workers share. */
 static ls_status set_environment(job *j, int i, int port)
@@ -215,8 +231,10 @@ static ls_status set_environment(job *j, int i, int port)
     worker *w = &j->workers[i];
 
     ls_worker_env_init(&w->env);
-    if (!a->hosts)
+    if (!a->hosts) {
         set_rank_variables(j, w, i, port);
+        set_task_variables(w);
+    }
     if (!a->anywhere) {
         ls_worker_env_set_number(&w->env, "LINESHAFT_THREADS", j->pinning.threads);
         if (!ls_worker_env_has(&w->env, "OMP_NUM_THREADS"))

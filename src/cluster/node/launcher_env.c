@@ -245,9 +245,9 @@ out:
 
 /* --- finding ---------------------------------------------------------------------------------- */
 
-static const launcher *nearest(bool outer)
+static const launcher *nearest(void)
 {
-    for (size_t i = outer; i < LS_COUNT(launchers); i++) { /* ours is the first */
+    for (size_t i = 0; i < LS_COUNT(launchers); i++) {
         const launcher *l = &launchers[i];
         /* Both, as LOCAL_RANK alone says nothing. */
         if (!getenv(l->sign) || (l->world && strcmp(l->sign, l->rank) != 0 && !getenv(l->rank)))
@@ -356,10 +356,20 @@ out:
 
 ls_status ls_launcher_env_find(ls_launcher_env *env_out)
 {
-    return find(nearest(false), env_out);
+    return find(nearest(), env_out);
 }
 
-ls_status ls_launcher_env_find_outer(ls_launcher_env *env_out)
+void ls_launcher_env_task(int *task_out, int *tasks_out)
 {
-    return find(nearest(true), env_out);
+    int task, tasks;
+
+    *task_out = 0;
+    *tasks_out = 1;
+    if (number_of("LINESHAFT_LOCAL_TASK", &task) != LS_OK ||
+        number_of("LINESHAFT_LOCAL_TASKS", &tasks) != LS_OK)
+        ls_err_clear();
+    else if (task >= 0 && task < tasks) {
+        *task_out = task;
+        *tasks_out = tasks;
+    }
 }

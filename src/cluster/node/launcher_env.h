@@ -26,8 +26,10 @@ typedef struct ls_launcher_env {
 /* LS_EUSAGE when the variables contradict each other or hold no numbers; both are named. */
 ls_status ls_launcher_env_find(ls_launcher_env *env_out);
 
-/* The same without lineshaft's own agent: the launcher that started the agent. */
-ls_status ls_launcher_env_find_outer(ls_launcher_env *env_out);
+/* Of the tasks that another launcher started on this machine: which one the agent of this rank is, and
+ * how many they are. The agent writes both down (LINESHAFT_LOCAL_TASK, _TASKS), because the variables
+ * that it gives to its ranks have torchrun's names. 0 of 1 where no launcher started tasks. */
+void ls_launcher_env_task(int *task_out, int *tasks_out);
 
 /* The names in one of Slurm's lists, "h[1-3,07],gpu2" as "h1 h2 h3 h07 gpu2" with a '\0' behind
  * each; *count_out is their number. LS_EDATA for a list that is none, or of more than 65536 names.

@@ -22,7 +22,7 @@ static bool is_stale(const char *entry)
     static const char *const names[] = {
         "LINESHAFT_RANK",     "LINESHAFT_WORLD",   "LINESHAFT_LOCAL_RANK", "LINESHAFT_LOCAL_WORLD",
         "LINESHAFT_NODE",     "LINESHAFT_NODES",   "LINESHAFT_GENERATION", "LINESHAFT_JOB",
-        "LINESHAFT_CAUSE_FD", "LINESHAFT_THREADS",
+        "LINESHAFT_CAUSE_FD", "LINESHAFT_THREADS", "LINESHAFT_LOCAL_TASK", "LINESHAFT_LOCAL_TASKS",
     };
 
     for (size_t i = 0; i < LS_COUNT(names); i++)

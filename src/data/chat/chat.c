@@ -73,9 +73,7 @@ static ls_status find_template(const char *name, const ls_tokenizer *tok, ls_str
     return ls_file_read(name, longest_template, text);
 }
 
-/* Marks such as <|im_start|> are meant to be tokens; spelled in pieces they teach a model little.
- */
-static void warn_of_spelling(const ls_chat *chat)
+void ls_chat_warn_of_spelling(const ls_chat *chat)
 {
     char mark[64];
 
@@ -114,7 +112,6 @@ ls_status ls_chat_open(ls_chat **out, const char *name, const ls_tokenizer *tok)
         goto out;
     }
     memcpy(chat->text, text.p, text.len + 1);
-    warn_of_spelling(chat);
     ls_str_printf(&text, "%cversion %d", '\0', VERSION);
     LS_TRY(st, ls_str_status(&text), out);
     chat->hash = ls_hash_bytes(text.p, text.len);

@@ -20,6 +20,10 @@ bool ls_chat_is_meant(const char *name);
  * LS_EUSAGE: there is none. LS_EDATA: it cannot be parsed. tok is borrowed until close. */
 ls_status ls_chat_open(ls_chat **out, const char *name, const ls_tokenizer *tok);
 void ls_chat_close(ls_chat *chat); /* NULL is allowed */
+/* Warns where the tokenizer has no token for a mark of the template, such as <|im_start|>: spelled in
+ * pieces it teaches a model little. Called where data is written or shown, not where a model is
+ * asked. */
+void ls_chat_warn_of_spelling(const ls_chat *chat);
 /* The text of the template, as it was found. Borrowed until close. */
 const char *ls_chat_template(const ls_chat *chat);
 /* Of the template and of how answers are found: another hash, other text or marks. */

@@ -124,6 +124,7 @@ ls_status ls_chat_build(const ls_chat *chat, const ls_chat_build_args *args,
     ls_chat_text_init(&b.text);
     ls_tokens_init(&b.ids);
     ls_str_init(&b.marks);
+    ls_chat_warn_of_spelling(chat);
     LS_TRY(st,
            ls_token_shard_create(&b.writer, &(ls_token_shard_args){.path = args->out,
                                                                    .tok = tok,

@@ -458,6 +458,8 @@ ls_status ls_preference_data_build(const ls_preference_data_args *args)
         sample_init(all[i]);
     ls_str_init(&b.text);
     ls_str_init(&b.marks);
+    if (args->chat)
+        ls_chat_warn_of_spelling(args->chat);
     LS_TRY(st,
            ls_token_shard_create(&b.writer, &(ls_token_shard_args){.path = args->out,
                                                                    .tok = args->tok,

@@ -10,7 +10,7 @@
 #include <errno.h>
 #include <jansson.h>
 #include <sys/stat.h>
-#include "data/corpus/json_line.h"
+#include "base/json_line.h"
 #include "data/corpus/reader_impl.h"
 #include "data/corpus/synthetic_text.h"
 #include "base/hash.h"

@@ -7,7 +7,7 @@
 #include "data/tokenizer/tokenizer_json_impl.h"
 
 #include "base/file.h"
-#include "data/corpus/json_line.h"
+#include "base/json_line.h"
 
 enum { SIDE_BYTES = 16 << 20 };
 

@@ -17,6 +17,7 @@
 #include "config/check.h"
 #include "config/explain.h"
 #include "config/hf_config.h"
+#include "data/chat/chat.h"
 #include "hf/hf_copy.h"
 #include "parallel/blocking.h"
 #include "train/session/model_groups.h"
@@ -49,6 +50,19 @@ static ls_status count_windows(ls_session *s)
     return st;
 }
 
+/* Shards of conversations do not say which template wrote them, and so not what ends an answer. */
+static void warn_of_template(const ls_session *s)
+{
+    const ls_run *run = s->run;
+    bool has_chat = ls_corpus_isolates(s->data.corpus) && !run->data.isolate;
+
+    if (s->mesh.rank == 0 && has_chat && run->data.shards.count > 0 &&
+        run->train.objective == LS_OBJECTIVE_LM && !ls_chat_is_meant(run->data.chat_template))
+        ls_log(LS_LOG_WARN,
+               "data.shards holds conversations, but data.template does not name their template: "
+               "generate and export will not know what ends an answer");
+}
+
 static ls_status open_data(ls_session *s)
 {
     char cache[PATH_MAX];
@@ -57,6 +71,8 @@ static ls_status open_data(ls_session *s)
     ls_status st = ls_corpus_open(&s->data.corpus, s->run, s->data.tokenizer, cache);
     if (st == LS_OK)
         ls_hash_hex(ls_corpus_hash(s->data.corpus), s->data.hash);
+    if (st == LS_OK)
+        warn_of_template(s);
     return st == LS_OK ? count_windows(s) : st;
 }
 

@@ -5,8 +5,9 @@
  *   NaN, Infinity, -Infinity                null
  *   "a\ud800b"                              "a\ufffdb"
  *   "\u0000" as a key                       "\ufffd"
- * and notes which of them stand in a field that is used. What is no JSON stays none. */
-#include "data/corpus/json_line.h"
+ * and notes which of them stand in a field that is used. What is no JSON stays none. In a file numbers
+ * become texts instead: "123456789012345678901234567890", "NaN". */
+#include "base/json_line.h"
 
 #include <ctype.h>
 #include <math.h>
@@ -23,6 +24,7 @@ typedef struct walk {
     bool object[DEPTH + 1]; /* by depth: an object, not an array */
     bool key;               /* a key comes next */
     bool in_used;           /* inside a field that is used */
+    bool as_text;           /* numbers become texts */
 } walk;
 
 static bool at(const walk *w, const char *text)
@@ -105,6 +107,13 @@ static bool too_large(const char *p, size_t n)
     return digits > sizeof most - 1 || order > (int)sign; /* the lowest number ends in one more */
 }
 
+static void put_quoted(walk *w, size_t n)
+{
+    ls_str_append_char(&w->out, '"');
+    ls_str_append_bytes(&w->out, w->p, n);
+    ls_str_append_char(&w->out, '"');
+}
+
 static void put_number(walk *w)
 {
     size_t n = 1;
@@ -112,7 +121,10 @@ static void put_number(walk *w)
     while (n < (size_t)(w->end - w->p) && w->p[n] && strchr("0123456789+-.eE", w->p[n]))
         n++;
     bool large = too_large(w->p, n);
-    ls_str_append_bytes(&w->out, large ? "0" : w->p, large ? 1 : n);
+    if (large && w->as_text)
+        put_quoted(w, n);
+    else
+        ls_str_append_bytes(&w->out, large ? "0" : w->p, large ? 1 : n);
     w->found.number |= large && w->in_used;
     w->p += n;
 }
@@ -123,7 +135,10 @@ static bool put_name(walk *w)
 
     for (size_t i = 0; i < LS_COUNT(names); i++)
         if (at(w, names[i])) {
-            ls_str_append(&w->out, "null");
+            if (w->as_text)
+                put_quoted(w, strlen(names[i]));
+            else
+                ls_str_append(&w->out, "null");
             w->found.number |= w->in_used;
             w->p += strlen(names[i]);
             return true;
@@ -158,21 +173,37 @@ static void rewrite(walk *w)
     }
 }
 
+/* Read it as it is, else rewritten. */
+static json_t *parse(walk *w, size_t flags, json_error_t *error_out)
+{
+    const char *text = w->p;
+    size_t len = (size_t)(w->end - w->p);
+    json_t *value = json_loadb(text, len, flags, error_out);
+
+    if (value)
+        return value;
+    ls_str_init(&w->out);
+    rewrite(w);
+    if (ls_str_status(&w->out) == LS_OK && (w->out.len != len || memcmp(w->out.p, text, len) != 0))
+        value = json_loadb(w->out.p, w->out.len, flags, error_out);
+    ls_str_release(&w->out);
+    return value;
+}
+
 json_t *ls_json_line_parse(const char *line, size_t len, const char *const *used,
                            ls_json_line_found *found_out, json_error_t *error_out)
 {
-    json_t *value = json_loadb(line, len, JSON_ALLOW_NUL, error_out);
     walk w = {.p = line, .end = line + len, .used = used};
+    json_t *value = parse(&w, JSON_ALLOW_NUL, error_out);
 
     *found_out = w.found;
-    if (value)
-        return value;
-    ls_str_init(&w.out);
-    rewrite(&w);
-    if (ls_str_status(&w.out) == LS_OK && (w.out.len != len || memcmp(w.out.p, line, len) != 0)) {
-        value = json_loadb(w.out.p, w.out.len, JSON_ALLOW_NUL, error_out);
-        *found_out = w.found;
-    }
-    ls_str_release(&w.out);
     return value;
+}
+
+json_t *ls_json_line_parse_file(const char *text, size_t len, size_t flags, json_error_t *error_out)
+{
+    static const char *const none[] = {NULL};
+    walk w = {.p = text, .end = text + len, .used = none, .as_text = true};
+
+    return parse(&w, flags, error_out);
 }

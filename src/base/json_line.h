@@ -20,4 +20,9 @@ typedef struct ls_json_line_found {
 json_t *ls_json_line_parse(const char *line, size_t len, const char *const *used,
                            ls_json_line_found *found_out, json_error_t *error_out);
 
+/* Parse a file of JSON, with jansson's flags. What JSON has no form for becomes a text: "1e999",
+ * "NaN". So it is no matter in a field that nobody reads, and no number in one that somebody does. */
+json_t *ls_json_line_parse_file(const char *text, size_t len, size_t flags,
+                                json_error_t *error_out);
+
 LS_C_END
