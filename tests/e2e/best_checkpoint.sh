@@ -23,6 +23,9 @@ last=$(field summary steps) best=$(field summary best_step) want=$(field summary
 [ "$(evals | sort -g -k 2 | head -n 1 | cut -d ' ' -f 1)" = "$best" ] || fail "step $best is not the best: $(evals)"
 [ "$(field summary best)" = one/best ] || fail "the summary does not name it"
 evals >curve
+# Each evaluation says which one is the best, and how many ago that was.
+awk 'NR == 1 || $2 < least { least = $2; at = $1; since = -1 } { print $1, at, ++since }' curve >judged
+sed -n 's/^{"event":"eval","step":\([0-9]*\),.*"best_step":\([0-9]*\),"since_best":\([0-9]*\),.*/\1 \2 \3/p' out | cmp -s - judged || fail "the events judge otherwise than: $(cat judged)"
 
 # It is there, though two newer ones are, and has a name in every command.
 run 0 "$LINESHAFT" ckpt list one
@@ -38,6 +41,8 @@ run 0 "$LINESHAFT" ckpt verify one/best
 run 2 "$LINESHAFT" ckpt prune one/best
 run 0 "$LINESHAFT" train run.yaml --set out=said
 says "stopped early: 3 evaluations without a better validation loss"
+grep -q "^validation after step $best: .*, the best so far\$" out || fail "step $best is not called the best so far: $(cat out)"
+says ", the best is that of step $best (2 of 3 evaluations without a better one)"
 says "best    step $best, validation loss"
 says 'said/best'
 
@@ -103,5 +108,6 @@ refused "validation during the run finds the best checkpoint" --set eval.every=0
 run 2 "$LINESHAFT" generate hf/best -p x
 mkdir empty
 run 0 "$LINESHAFT" train run.yaml --set out=none --set train.patience=0 --set train.steps=20
+grep -q 'the best' out && fail "it names a best one where none is looked for: $(cat out)"
 run 2 "$LINESHAFT" generate none/best -p x
 says 'no checkpoint in "none/checkpoints" is marked as the best'

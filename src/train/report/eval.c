@@ -223,6 +223,9 @@ ls_status ls_eval_loss(ls_eval *eval, ls_session *s)
                        .eval = {.step = s->step_number,
                                 .sequences = n,
                                 .val_loss = s->progress.val_loss,
+                                .best_step = s->progress.best.step,
+                                .since_best = s->progress.best.since,
+                                .patience = s->run->train.patience,
                                 .preference = ls_event_preference_of(kind, sums, (double)n)}});
 out:
     return st;
