@@ -97,7 +97,7 @@ static ls_status show_conversations(viewer *v, ls_source *source, const char *fi
 
     ls_str_init(&where);
     for (int64_t shown = 0; shown < count;) {
-        LS_TRY(st, ls_source_next_object(source, &object), out);
+        LS_TRY(st, ls_source_next_object(source, ls_chat_fields, &object), out);
         int64_t line = ls_source_line(source);
         if (!object) {
             if (shown == 0)

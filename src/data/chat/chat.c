@@ -41,6 +41,9 @@ struct ls_chat {
     ls_hash hash;
 };
 
+const char *const ls_chat_fields[] = {"messages", "conversations", "tools", "chat_template_kwargs",
+                                      NULL};
+
 bool ls_chat_is_meant(const char *name)
 {
     return name && name[0] && strcmp(name, "none") != 0;

@@ -13,6 +13,9 @@ LS_C_BEGIN
 
 typedef struct ls_chat ls_chat;
 
+/* The fields of a line that matter, ended by NULL (ls_source_next_object). */
+extern const char *const ls_chat_fields[];
+
 /* Whether a value of data.template asks for chat data: neither NULL nor "none". */
 bool ls_chat_is_meant(const char *name);
 

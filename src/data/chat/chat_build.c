@@ -69,7 +69,7 @@ static ls_status copy_file(builder *b, const char *file)
     /* A template's today is the day the file was changed: the same file gives the same text. */
     int64_t now = stat(file, &info) == 0 ? info.st_mtime : 0;
     for (;;) {
-        LS_TRY(st, ls_source_next_object(source, &object), out);
+        LS_TRY(st, ls_source_next_object(source, ls_chat_fields, &object), out);
         if (!object)
             break;
         ls_str_clear(&where);

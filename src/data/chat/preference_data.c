@@ -387,7 +387,7 @@ static ls_status read_file(builder *b, const char *file)
            out);
     b->now_s = stat(file, &info) == 0 ? info.st_mtime : 0;
     for (;;) {
-        LS_TRY(st, ls_source_next_object(source, &line), out);
+        LS_TRY(st, next_line(b, source, &line), out);
         if (!line)
             break;
         ls_str_clear(&where);
@@ -395,6 +395,22 @@ static ls_status read_file(builder *b, const char *file)
         LS_TRY(st, ls_str_status(&where), out);
         b->where = where.p;
         st = b->args->objective == LS_OBJECTIVE_KTO ? read_answer(b, line) : read_pair(b, line);
+static ls_status next_line(const builder *b, ls_source *source, const json_t **line_out)
+{
+    static const char *const fields[] = {
+        "prompt", "chosen", "rejected", "completion", "label", "tools", "chat_template_kwargs",
+        NULL};
+    ls_status st = ls_source_next_object(source, fields, line_out);
+
+    if (st == LS_EUSAGE)
+        ls_err_hint("train.objective: %s learns from JSON lines (.jsonl); docs/guide/preference.md "
+                    "shows them.",
+                    b->args->objective == LS_OBJECTIVE_KTO    ? "kto"
+                    : b->args->objective == LS_OBJECTIVE_ORPO ? "orpo"
+                                                              : "dpo");
+    return st;
+}
+
         if (st == LS_EDATA && b->args->skip_bad) {
             st = ls_source_skip(source, st);
             continue;
