@@ -10,7 +10,9 @@
 #include "data/chat/chat.h"
 #include "data/corpus/source.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "cli/term.h"
+#include "config/option.h"
 
 static const char open_mark[] = "\xe2\x9f\xa6", close_mark[] = "\xe2\x9f\xa7"; /* U+27E6, U+27E7 */
 
@@ -113,6 +115,9 @@ static ls_status show_conversations(viewer *v, ls_source *source, const char *fi
         LS_TRY(st, ls_chat_render(v->chat, object, where.p, v->now, &v->text), out);
         LS_TRY(st, ls_chat_encode(v->chat, &v->text, &v->ids, &v->marks), out);
         v->json ? show_json(v, line) : show_text(v, line);
+        if (ls_chat_drops_tools(v->chat, object))
+            ls_log(LS_LOG_WARN, "%s: the chat template does not write the tools of this line",
+                   where.p);
         shown++;
     }
     if (st == LS_OK && fflush(stdout) != 0)

@@ -623,6 +623,33 @@ LS_TEST(conversations_are_laid_into_windows)
     close_chat(&c);
 }
 
+#define WITH_TOOLS(tools)                                   \
+    "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}," \
+    "{\"role\":\"assistant\",\"content\":\"b\"}],\"tools\":" tools "}\n"
+
+LS_TEST(tools_that_a_template_does_not_write_are_told)
+{
+    static const char *const lines[] = {WITH_TOOLS("[{\"name\":\"f\"}]"), WITH_TOOLS("[]"),
+                                        WITH_TOOLS("[1]")};
+    const char *files[] = {"t.jsonl"};
+    chat c;
+
+    put("reads.jinja",
+        "{{ tools | tojson if tools }}{% for m in messages %}{{ m.content }}{% endfor %}");
+    for (int i = 0; i < 3; i++) {
+        put("t.jsonl", lines[i]);
+        open_chat(&c, i == 2 ? "reads.jinja" : "chatml");
+        if (i == 0)
+            LS_EXPECT_LOG(1);
+        LS_CHECK_OK(ls_chat_build(
+            c.chat,
+            &(ls_chat_build_args){
+                .out = "t.lst", .files = files, .n_files = 1, .name = "t", .window = 100},
+            NULL));
+        close_chat(&c);
+    }
+}
+
 LS_TEST(bad_lines_are_skipped_where_that_is_asked_for)
 {
     const char *files[] = {"c.jsonl"};

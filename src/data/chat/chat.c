@@ -143,6 +143,11 @@ const char *ls_chat_template(const ls_chat *chat)
     return chat->text;
 }
 
+bool ls_chat_drops_tools(const ls_chat *chat, const json_t *object)
+{
+    return json_array_size(json_object_get(object, "tools")) > 0 && !strstr(chat->text, "tools");
+}
+
 ls_hash ls_chat_hash(const ls_chat *chat)
 {
     return chat->hash;

@@ -45,6 +45,10 @@ void ls_chat_text_release(ls_chat_text *text);
 ls_status ls_chat_render(const ls_chat *chat, const json_t *object, const char *where, int64_t now,
                          ls_chat_text *out);
 
+/* Whether the line has tools and the template never reads them, so that a model would learn to call
+ * what it was not told of. */
+bool ls_chat_drops_tools(const ls_chat *chat, const json_t *object);
+
 /* What ends an answer: the text that the template writes behind it, without white space, appended
  * to text ("" where it writes none), and in *id_out the token that this text ends with; -1: it is
  * spelled in pieces, or the template does not take a user's message and an answer. */
