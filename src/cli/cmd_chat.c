@@ -221,7 +221,9 @@ ls_status ls_cmd_chat_build(const ls_args *args, const ls_cmd_data_files *files,
         ls_err_hint("Conversations are laid out for one length: give model.context of the run.");
         goto out;
     }
-    LS_TRY(st, ls_args_number(args, "context", 0, 1, INT64_MAX, &build.window), out);
+    /* A window is filled to its end, so a length that no run has would fill the disk. */
+    int64_t most = (int64_t)ls_option_find("model.context")->most;
+    LS_TRY(st, ls_args_number(args, "context", 0, 1, most, &build.window), out);
     if (policy)
         LS_TRY(st, ls_utf8_parse_policy(policy, &build.utf8), out);
     for (int i = 0; i < args->n_rest; i++)

@@ -110,8 +110,11 @@ int ls_dispatch_main(int argc, const char *const *argv)
     ls_log_set_sink(show_log, &term, log_level(&args));
     if (st == LS_OK)
         st = run(&args);
-    if ((fflush(stdout) != 0 || ferror(stdout)) && st == LS_OK)
+    if (fflush(stdout) != 0 && st == LS_OK)
         st = ls_fail_sys(LS_EIO, "cannot write to standard output");
+    else if (ferror(stdout) && st == LS_OK) /* an earlier write; errno has changed since */
+        st = ls_fail(LS_EIO,
+                     "standard output was closed, or its disk is full, before all was written");
     /* A command that has printed its answer may leave it to the exit code to say no. */
     if (st != LS_OK && ls_err_last()->code != LS_OK &&
         !ls_error_channel_send(ls_err_last())) /* a worker's agent shows the first cause */
