@@ -7,10 +7,16 @@
 
 LS_C_BEGIN
 
-/* Append to out what to write here for a key of another program, with or without a section ("max_steps",
- * "train.max_steps"): in a run file (set NULL), or as --set with the value set, or where that is "" with any.
- * false, and nothing appended: no other program has it. */
-bool ls_other_names_suggest(const char *key, const char *set, ls_str *out);
+/* Where a key of another program stands. */
+typedef struct ls_other_names_place {
+    const char *flag;    /* it was given to, such as "--set"; NULL: it stands in a run file */
+    const char *section; /* of the run file, NULL or "": none */
+    const char *value;   /* that it has, NULL or "": none, or not one word */
+} ls_other_names_place;
+
+/* Append to out what to write there for a key of another program, with or without a section ("max_steps",
+ * "train.max_steps"). false, and nothing appended: no other program has it. */
+bool ls_other_names_suggest(const char *key, const ls_other_names_place *place, ls_str *out);
 
 /* The key that is most often meant where a section has this one value instead of keys ("device: cuda"); NULL: none. */
 const char *ls_other_names_of_section(const char *section, const char *value);
