@@ -8,6 +8,10 @@
 
 LS_C_BEGIN
 
+/* What Python's json reads and jansson cannot hold (NaN, Infinity, whole numbers beyond 64 bits) is
+ * an object with this key alone, U+FDD0, which is no character; its value is the text. */
+#define LS_JSON_NUMBER "\xef\xb7\x90"
+
 typedef struct ls_json {
     ls_str *out;    /* borrowed */
     int depth;      /* open objects and arrays */

@@ -3,6 +3,7 @@
  * The rewriting is a walk over tokens. It leaves everything alone but
  *   123456789012345678901234567890, 1e999   0
  *   NaN, Infinity, -Infinity                null
+ *   the same in a field that is used        {"U+FDD0":"NaN"}
  *   "a\ud800b"                              "a\ufffdb"
  *   "\u0000" as a key                       "\ufffd"
  * and notes which of them stand in a field that is used. What is no JSON stays none. In a file numbers
@@ -12,6 +13,7 @@
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
+#include "base/json.h"
 
 enum { DEPTH = 2048, LONGEST_REAL = 400 }; /* DEPTH is jansson's own limit */
 
@@ -90,6 +92,17 @@ static void put_text(walk *w)
         ls_str_append_char(&w->out, *w->p++);
 }
 
+/* A number that jansson does not read; otherwise: what stands for it where nobody asks. */
+static void put_unread(walk *w, const char *p, size_t n, const char *otherwise)
+{
+    if (w->as_text)
+        ls_str_printf(&w->out, "\"%.*s\"", (int)n, p);
+    else if (w->in_used)
+        ls_str_printf(&w->out, "{\"%s\":\"%.*s\"}", LS_JSON_NUMBER, (int)n, p);
+    else
+        ls_str_append(&w->out, otherwise);
+}
+
 /* Whether a number is more than jansson reads. */
 static bool too_large(const char *p, size_t n)
 {
@@ -103,15 +116,10 @@ static bool too_large(const char *p, size_t n)
         snprintf(text, sizeof text, "%.*s", (int)n, p);
         return isinf(strtod(text, NULL));
     }
+    if (digits == 0 || p[sign] == '0' || strspn(p + sign, "0123456789") < digits)
+        return false; /* no JSON */
     int order = digits == sizeof most - 1 ? memcmp(p + sign, most, digits) : 0;
     return digits > sizeof most - 1 || order > (int)sign; /* the lowest number ends in one more */
-}
-
-static void put_quoted(walk *w, size_t n)
-{
-    ls_str_append_char(&w->out, '"');
-    ls_str_append_bytes(&w->out, w->p, n);
-    ls_str_append_char(&w->out, '"');
 }
 
 static void put_number(walk *w)
@@ -120,12 +128,10 @@ static void put_number(walk *w)
 
     while (n < (size_t)(w->end - w->p) && w->p[n] && strchr("0123456789+-.eE", w->p[n]))
         n++;
-    bool large = too_large(w->p, n);
-    if (large && w->as_text)
-        put_quoted(w, n);
+    if (too_large(w->p, n))
+        put_unread(w, w->p, n, "0");
     else
-        ls_str_append_bytes(&w->out, large ? "0" : w->p, large ? 1 : n);
-    w->found.number |= large && w->in_used;
+        ls_str_append_bytes(&w->out, w->p, n);
     w->p += n;
 }
 
@@ -135,11 +141,7 @@ static bool put_name(walk *w)
 
     for (size_t i = 0; i < LS_COUNT(names); i++)
         if (at(w, names[i])) {
-            if (w->as_text)
-                put_quoted(w, strlen(names[i]));
-            else
-                ls_str_append(&w->out, "null");
-            w->found.number |= w->in_used;
+            put_unread(w, names[i], strlen(names[i]), "null");
             w->p += strlen(names[i]);
             return true;
         }

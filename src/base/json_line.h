@@ -2,17 +2,17 @@
  *
  * Python has whole numbers of any length, NaN and Infinity, and texts with half of a surrogate
  * pair. The reader that lineshaft uses has none of them and would refuse the whole line. Where they
- * stand in a field that nobody asked for they do not matter. */
+ * stand in a field that nobody asked for they do not matter; in one that is used a number is an
+ * object with the key LS_JSON_NUMBER, for whoever can read it. */
 #pragma once
 #include "base/str.h"
 #include <jansson.h>
 
 LS_C_BEGIN
 
-/* What a line has in the fields that are used and JSON has no form for. */
+/* What a line has in the fields that are used and no text can hold. */
 typedef struct ls_json_line_found {
     bool surrogate; /* half of a pair, read as U+FFFD */
-    bool number;    /* beyond 64 bits or not finite, read as 0 or null */
 } ls_json_line_found;
 
 /* Parse len bytes, valid UTF-8. used: names of fields of the outermost object, ended by NULL.

@@ -27,7 +27,8 @@ static ls_status reserve(const ls_safetensors_writer *w)
     errno = error;
     ls_status st = ls_fail_sys(LS_EIO, "cannot write \"%s\", which needs %.1f MB", w->path,
                                (double)w->end / 1e6);
-    ls_err_hint("Free some space there, or choose another folder.");
+    if (error != EFBIG) /* a limit of the process has its own hint */
+        ls_err_hint("Free some space there, or choose another folder.");
     return st;
 }
 

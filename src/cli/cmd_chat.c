@@ -10,7 +10,9 @@
 #include "data/chat/chat.h"
 #include "data/corpus/source.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "cli/term.h"
+#include "config/option.h"
 
 static const char open_mark[] = "\xe2\x9f\xa6", close_mark[] = "\xe2\x9f\xa7"; /* U+27E6, U+27E7 */
 
@@ -97,7 +99,7 @@ static ls_status show_conversations(viewer *v, ls_source *source, const char *fi
 
     ls_str_init(&where);
     for (int64_t shown = 0; shown < count;) {
-        LS_TRY(st, ls_source_next_object(source, &object), out);
+        LS_TRY(st, ls_source_next_object(source, ls_chat_fields, &object), out);
         int64_t line = ls_source_line(source);
         if (!object) {
             if (shown == 0)
@@ -113,6 +115,9 @@ static ls_status show_conversations(viewer *v, ls_source *source, const char *fi
         LS_TRY(st, ls_chat_render(v->chat, object, where.p, v->now, &v->text), out);
         LS_TRY(st, ls_chat_encode(v->chat, &v->text, &v->ids, &v->marks), out);
         v->json ? show_json(v, line) : show_text(v, line);
+        if (ls_chat_drops_tools(v->chat, object))
+            ls_log(LS_LOG_WARN, "%s: the chat template does not write the tools of this line",
+                   where.p);
         shown++;
     }
     if (st == LS_OK && fflush(stdout) != 0)
@@ -217,7 +222,9 @@ ls_status ls_cmd_chat_build(const ls_args *args, const ls_cmd_data_files *files,
         ls_err_hint("Conversations are laid out for one length: give model.context of the run.");
         goto out;
     }
-    LS_TRY(st, ls_args_number(args, "context", 0, 1, INT64_MAX, &build.window), out);
+    /* A window is filled to its end, so a length that no run has would fill the disk. */
+    int64_t most = (int64_t)ls_option_find("model.context")->most;
+    LS_TRY(st, ls_args_number(args, "context", 0, 1, most, &build.window), out);
     if (policy)
         LS_TRY(st, ls_utf8_parse_policy(policy, &build.utf8), out);
     for (int i = 0; i < args->n_rest; i++)

@@ -138,8 +138,8 @@ ls_status ls_cmd_export_run(const ls_args *args, ls_hf_export_args *job, ls_str 
     if (job->merge)
         ls_str_printf(out, "base         %s\n", job->from);
     if (job->bits)
-        ls_str_printf(out, "matrices     %d bits, a scale for %lld numbers\n", job->bits,
-                      (long long)job->group);
+        ls_str_printf(out, "matrices     %d of %d bits, a scale for %lld numbers\n", r.matrices,
+                      job->bits, (long long)job->group);
     ls_str_append(out, job->adapter ? "adapter      " : "weights      ");
     ls_cmd_data_put_count(out, r.parameters);
     ls_str_printf(out, " parameters as %s, ",

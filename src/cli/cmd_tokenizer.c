@@ -133,8 +133,8 @@ static ls_status read_train_flags(const ls_args *args, const char **specials,
     LS_TRY(st, need_value(args, "vocab", "Say how many tokens to make, such as --vocab 8192."),
            out);
     LS_TRY(st, need_value(args, "out", "Name the folder to write, such as --out tok."), out);
-    LS_TRY(st, ls_args_number(args, "vocab", 0, 0, INT64_MAX, &vocab), out);
-    out->vocab = (int32_t)ls_min_i64(vocab, INT32_MAX);
+    LS_TRY(st, ls_args_number(args, "vocab", 0, 0, INT32_MAX, &vocab), out);
+    out->vocab = (int32_t)vocab;
     LS_TRY(st, ls_args_number(args, "min-count", MIN_COUNT, 0, INT64_MAX, &out->min_count), out);
     out->pattern = ls_args_value(args, "pattern");
     out->field = ls_args_value(args, "field");

@@ -101,7 +101,7 @@ static bool suggest_setting(const char *word, const char *value, ls_str *out)
 {
     const ls_option *row = own_option(word);
 
-    if (ls_other_names_suggest(word, value, out))
+    if (ls_other_names_suggest(word, &(ls_other_names_place){.flag = "--set", .value = value}, out))
         return true;
     const char *meant = row ? NULL : ls_other_names_of_section(word, "");
     if (meant)

@@ -199,6 +199,7 @@ ls_status ls_hf_config_import(ls_run *run, ls_hf_config_base *base)
 {
     const char *folder = run->model.import;
     const char *copies = ls_arena_printf(&run->arena, "%s/" LS_HF_CONFIG_COPIES, run->out);
+    ls_err_record record = {.code = LS_OK};
     bool found = false;
     ls_status st = LS_OK;
 
@@ -206,13 +207,20 @@ ls_status ls_hf_config_import(ls_run *run, ls_hf_config_base *base)
         return LS_ENOMEM;
     if (has_config(folder))
         return import_config(run, folder);
-    if (base)
+    if (base) {
         st = import_run(run, folder, base, &found);
+        record = *ls_err_last();
+    }
     if (found || (base && ls_file_exists(folder)))
         return st;
     if (has_config(copies))
         return import_config(run, copies);
     if (base && ls_file_is_dir(run->out))
         st = import_run(run, run->out, base, &found);
-    return found ? st : import_config(run, folder); /* for its message */
+    if (found || !base)
+        return found ? st : import_config(run, folder); /* for its message */
+    st =
+        ls_fail(record.code, "%s", record.text); /* of what is named, not of the run's own folder */
+    ls_err_hint("%s", record.hint);
+    return st;
 }

@@ -209,7 +209,8 @@ void ls_option_suggest(const char *section, const char *key, ls_str *out)
     const char *best;
     size_t before = out->len;
 
-    if (ls_other_names_suggest(key, NULL, out) || suggest_elsewhere(key, out))
+    if (ls_other_names_suggest(key, &(ls_other_names_place){.section = section}, out) ||
+        suggest_elsewhere(key, out))
         return;
     best = nearest(section, key);
     if (best) {

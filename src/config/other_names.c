@@ -42,6 +42,14 @@ static const struct {
      "ordered, the default, gives the same bits each time."},
     {"neftune_noise_alpha neftune_alpha noise_alpha", "train.neftune", ""},
     {"early_stopping_threshold", "train.target_loss", ""},
+    {"lr_decay_iters lr_decay_steps decay_steps", "", "The schedule ends with train.steps."},
+    {"label_smoothing_factor", "", "Only train.objective: dpo has label smoothing."},
+    {"logging_steps log_interval log_every log_steps logging_strategy logging_dir", "",
+     "Leave it out: events.jsonl in the run folder has every step."},
+    {"report_to wandb use_wandb wandb_log wandb_entity tensorboard mlflow", "",
+     "Leave it out: `lineshaft plot RUN` draws the curves of a run, `lineshaft runs export RUN` "
+     "writes "
+     "them as CSV or JSON."},
     {"early_stopping_patience early_stopping", "train.patience",
      "It counts evaluations without a lower validation loss."},
     /* batch */
@@ -91,6 +99,19 @@ static const struct {
     {"val_split val_set_size validation_split test_size validation_split_percentage eval_ratio",
      "data.validation", ""},
     {"chat_template", "data.template", ""},
+    {"packing sample_packing pack_sequences group_by_length pad_to_max_length pad_to_sequence_len",
+     "",
+     "Leave it out: windows are always packed; conversations see only themselves, other documents "
+     "with "
+     "data.isolate."},
+    {"train_on_inputs train_on_prompt completion_only_loss assistant_only_loss "
+     "train_on_responses_only",
+     "", "Leave it out: with data.template only the answers have loss."},
+    {"num_workers dataloader_num_workers dataloader_pin_memory pin_memory prefetch_factor "
+     "preprocessing_num_workers dataset_num_proc",
+     "", "Leave it out: reading tokens needs no workers."},
+    {"remove_unused_columns dataset_kwargs", "",
+     "Leave it out: other fields of a line do not matter."},
     /* the run */
     {"output_dir output out_dir save_dir output_path checkpoint_dir run_dir save", "out", ""},
     {"run_name experiment_name project wandb_project", "name", ""},
@@ -106,18 +127,27 @@ static const struct {
     {"num_threads nthreads omp_num_threads", "device.threads", ""},
     {"save_steps save_interval save_every checkpoint_interval checkpoint_every save_freq",
      "checkpoint.every", ""},
+    {"save_strategy", "checkpoint.every",
+     "It counts steps; checkpoint.minutes saves by the clock."},
+    {"push_to_hub hub_model_id hub_token hub_strategy", "",
+     "Leave it out: `lineshaft export RUN FOLDER` writes a folder, and `hf upload NAME FOLDER` "
+     "sends it."},
+    {"overwrite_output_dir", "", "Leave it out: --fresh begins a run anew."},
     {"load_best_model_at_end save_best_model save_best", "checkpoint.best",
      "true keeps the checkpoint of the lowest validation loss."},
     {"save_total_limit keep_last max_checkpoints", "checkpoint.keep", ""},
     {"eval_steps eval_interval eval_every val_interval evaluation_steps val_check_interval "
      "val_every",
      "eval.every", ""},
+    {"eval_strategy evaluation_strategy do_eval", "eval.every",
+     "It counts steps; 0: no validation."},
     {"eval_iters eval_batches", "eval.sequences", "It counts sequences."},
     /* adapters */
     {"lora_r lora_rank r", "lora.rank", ""},
     {"use_dora dora", "lora.dora", ""},
     {"lora_alpha", "lora.alpha", ""},
     {"lora_target_modules target_modules", "lora.targets", ""},
+    {"lora_dropout", "", "Leave it out: the matrices of LoRA have no dropout of their own."},
     {"load_in_4bit load_in_8bit bnb_4bit_quant_type quantization_config qlora", "",
      "QLoRA is lora.rank beside a model.import that `lineshaft quantize MODEL OUT --bits 4` made."},
     /* preferences */
@@ -136,7 +166,7 @@ static const struct {
     {"context_parallel context_parallel_size sequence_parallel_size cp_size", "mesh.cp", ""},
     {"expert_parallel expert_parallel_size expert_model_parallel_size", "mesh.ep", ""},
     {"data_parallel data_parallel_size dp_size", "mesh.dp", ""},
-    {"zero_stage zero_optimization fsdp sharding_strategy", "mesh.zero",
+    {"zero_stage zero_optimization fsdp fsdp_config deepspeed sharding_strategy", "mesh.zero",
      "3 divides weights, gradients and moments, as FSDP does."},
     {"resume resume_from_checkpoint auto_resume", "",
      "`lineshaft train` resumes by itself from the newest checkpoint in the run folder; --fresh "
@@ -148,6 +178,9 @@ static const struct {
     {"data_args data_arguments data_config", "",
      "Settings of the data stand in data: {text: [corpus/*.txt]}."},
     {"compile torch_compile", "", "There is nothing to compile: leave it out."},
+    {"flash_attention flash_attn use_flash_attention flash_attention_2 attn_implementation "
+     "sdp_attention xformers_attention",
+     "", "Leave it out: the device decides how attention is computed."},
 };
 
 /* A section that was given one value means this key; of two keys the first only if it takes the value. */
@@ -207,30 +240,51 @@ static int find_row(const char *key)
     return -1;
 }
 
-bool ls_other_names_suggest(const char *key, const char *set, ls_str *out)
+/* A key with its value, as a run file has it at that place. */
+static void show_in_file(const ls_option *row, const char *value, const char *section, ls_str *out)
+{
+    size_t n = strcspn(row->key, ".");
+    bool inside = !row->key[n] || (section && ls_option_in(row, section));
+
+    if (inside)
+        ls_str_printf(out, "Write %s: %.60s.", ls_option_leaf(row), value);
+    else
+        ls_str_printf(out, "Write %.*s: {%s: %.60s}.", (int)n, row->key, ls_option_leaf(row),
+                      value);
+}
+
+static bool is_no(const char *value)
+{
+    return value && ls_other_names_has("false no off 0 False null", value);
+}
+
+bool ls_other_names_suggest(const char *key, const ls_other_names_place *place, ls_str *out)
 {
     int i = find_row(key);
     char written[96];
 
     if (i < 0)
         return false;
+    const char *more = rows[i].more, *given = place->value && *place->value ? place->value : NULL;
     const ls_option *row = first_option(rows[i].keys, written, sizeof written);
     const char *value = row ? strchr(written, '=') : NULL;
     bool first = row && strncmp(rows[i].keys, written, strlen(written)) == 0;
     /* A value is repeated only where it means here what it meant there. */
-    bool same = set && *set && first && !*rows[i].more;
-    if (row && set)
-        ls_str_printf(out, "Write --set %s%s%.60s.", written, value ? "" : "=",
+    bool same = given && first && !*more;
+    if (row && value && is_no(given))
+        ls_str_append(out, "Leave it out.");
+    else if (row && place->flag)
+        ls_str_printf(out, "Write %s %s%s%.60s.", place->flag, written, value ? "" : "=",
                       value  ? ""
-                      : same ? set
+                      : same ? given
                              : "VALUE");
-    else if (value)
-        ls_str_printf(out, "Write %s: %s.", row->key, value + 1);
+    else if (value || same)
+        show_in_file(row, value ? value + 1 : given, place->section, out);
     else if (row)
         ls_str_printf(out, first ? "Here it is called \"%s\"." : "The nearest to it is \"%s\".",
                       row->key);
-    if (*rows[i].more)
-        ls_str_printf(out, "%s%s", row ? " " : "", rows[i].more);
+    if (*more)
+        ls_str_printf(out, "%s%s", row ? " " : "", more);
     return true;
 }
 

@@ -279,9 +279,8 @@ out:
 
 /* --- the file --------------------------------------------------------------------------------- */
 
-/* set: what --set gives it; NULL: it stands in the file. */
 static ls_status fail_unknown(const char *where, const char *section, const char *key,
-                              const char *set)
+                              const ls_other_names_place *place)
 {
     char full[160], quoted[64];
     const char *why;
@@ -297,7 +296,7 @@ static ls_status fail_unknown(const char *where, const char *section, const char
     if (!*section && ls_option_find(key))
         ls_str_printf(&hint, "Write it inside its section: %.*s: {%s: ...}.",
                       (int)strcspn(key, "."), key, ls_option_leaf(ls_option_find(key)));
-    else if (!set || !ls_other_names_suggest(key, set, &hint))
+    else if (!ls_other_names_suggest(key, place, &hint))
         ls_option_suggest(section, key, &hint);
     ls_err_hint("%s", hint.p);
     ls_str_release(&hint);
@@ -334,6 +333,20 @@ out:
 }
 
 static ls_status walk_mapping(loader *l, const char *section);
+
+/* The key that is the current event, which no section has; its value is looked at for the hint. */
+static ls_status refuse_key(loader *l, const char *where, const char *section)
+{
+    char key[160], value[64] = "";
+
+    snprintf(key, sizeof key, "%s", (const char *)l->event.data.scalar.value);
+    if (next_event(l) == LS_OK && l->event.type == YAML_SCALAR_EVENT &&
+        l->event.data.scalar.length < sizeof value &&
+        l->event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE)
+        snprintf(value, sizeof value, "%s", (const char *)l->event.data.scalar.value);
+    return fail_unknown(where, section, key,
+                        &(ls_other_names_place){.section = section, .value = value});
+}
 
 static ls_status apply_text(ls_run *run, const ls_option *row, const char *text, const char *where,
                             ls_run_source source);
@@ -385,6 +398,22 @@ out:
     return st;
 }
 
+/* For what is no mapping: most often the settings of a program in another form (INI, TOML, Python), or a text. */
+static void hint_root(const loader *l)
+{
+    const char *text =
+        l->event.type == YAML_SCALAR_EVENT ? (const char *)l->event.data.scalar.value : NULL;
+
+    if (text && hint_colon(text))
+        return;
+    if (!text || strstr(text, " = "))
+        ls_err_hint("A run file is YAML or JSON, as in \"model: {layers: 4}\"; `lineshaft train "
+                    "--print` shows one.");
+    else
+        ls_err_hint("Text to train on is named in a run file, under data.text; `lineshaft train "
+                    "--print` shows one.");
+}
+
 /* The pairs of a mapping whose start is the current event, up to and including its end. */
 static ls_status walk_mapping(loader *l, const char *section)
 {
@@ -409,7 +438,7 @@ static ls_status walk_mapping(loader *l, const char *section)
         else if (row && ls_option_in(row, section))
             st = walk_option(l, row, where);
         else
-            st = fail_unknown(where, section, name, NULL);
+            st = refuse_key(l, where, section);
         if (st != LS_OK)
             goto out;
     }
@@ -507,11 +536,8 @@ static ls_status load_text(loader *l)
         const char *where = place_of(l, l->event.start_mark);
         st = where ? ls_fail(LS_EUSAGE, "%s: a run file must be a mapping of keys to values", where)
                    : LS_ENOMEM;
-        bool word = where && l->event.type == YAML_SCALAR_EVENT;
-        if (where && !(word && hint_colon((const char *)l->event.data.scalar.value)))
-            ls_err_hint(
-                "Text to train on is named in a run file, under data.text; `lineshaft train "
-                "--print` shows one.");
+        if (where)
+            hint_root(l);
         goto out;
     }
     LS_TRY(st, walk_mapping(l, ""), out);
@@ -731,14 +757,15 @@ static ls_status apply_set(ls_run *run, const char *set, const char *flag, ls_ru
                         row ? ", or write --set mesh=auto" : "");
         return LS_EUSAGE;
     }
+    const ls_other_names_place place = {.flag = flag, .value = set + n + 1};
     char *dot = strchr(key, '.');
     if (dot) {
         *dot = '\0';
         if (ls_option_find_section(key))
-            return fail_unknown(flag, key, dot + 1, set + n + 1);
+            return fail_unknown(flag, key, dot + 1, &place);
         *dot = '.';
     }
-    return fail_unknown(flag, "", key, set + n + 1);
+    return fail_unknown(flag, "", key, &place);
 }
 
 /* --- the whole -------------------------------------------------------------------------------- */

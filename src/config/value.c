@@ -7,6 +7,7 @@
  *   10k = 10 000   64M = 64 000 000   4GiB = 4 * 2^30   10% = 0.1   1h30m = 5400 s */
 #include "config/value.h"
 
+#include "config/other_names.h"
 #include "config/unbuilt_families.h"
 #include <ctype.h>
 #include <math.h>
@@ -228,22 +229,47 @@ static ls_status refuse(const ls_option *row, const char *where, const char *got
     return st;
 }
 
+/* Whether a name is one of the words of text: "adamw" of "adamw_torch", "cuda" of "cuda:0". */
+static bool is_part(const char *name, const char *text)
+{
+    size_t n = strlen(name);
+
+    for (const char *p = strstr(text, name); p; p = strstr(p + 1, name))
+        if ((p == text || !isalnum((unsigned char)p[-1])) && !isalnum((unsigned char)p[n]))
+            return true;
+    return false;
+}
+
 /* The value that is meant by what other programs say, or by a slip of at most two letters. */
 static const char *near_value(const ls_option *row, const char *text)
 {
     static const char *const others[][2] = {
-        {"gpu", "cuda"},      {"nvidia", "cuda"},  {"float32", "fp32"}, {"float", "fp32"},
-        {"bfloat16", "bf16"}, {"float16", "fp16"}, {"half", "fp16"}};
+        {"gpu", "cuda"},   {"nvidia", "cuda"},   {"float32", "fp32"},
+        {"float", "fp32"}, {"bfloat16", "bf16"}, {"float16", "fp16"},
+        {"half", "fp16"},  {"sft", "lm"},        {"clm", "lm"}};
     const char *near = NULL;
+    int most = (int)ls_min_i64(2, (int64_t)strlen(text) / 2);
 
     for (int i = 0; row->names[i] && row->names[1]; i++)
         for (size_t k = 0; k < LS_COUNT(others); k++)
             if (strcmp(row->names[i], others[k][1]) == 0 && strcasecmp(text, others[k][0]) == 0)
                 return row->names[i];
     for (int i = 0; row->names[i] && row->names[1]; i++)
-        if (ls_str_distance(row->names[i], text) <= 2)
+        if (ls_str_distance(row->names[i], text) <= most || is_part(row->names[i], text))
             near = row->names[i];
     return near;
+}
+
+/* What a value that other programs have would need here; NULL: not known. */
+static const char *lacking(const ls_option *row, const char *text)
+{
+    static const char online[] = "ppo grpo rloo reinforce online_dpo gspo";
+
+    if (strcmp(row->key, "model.family") == 0)
+        return ls_unbuilt_families_lacks(text);
+    if (strcmp(row->key, "train.objective") == 0 && ls_other_names_has(online, text))
+        return "answers that the model gives while it trains, which is not built";
+    return NULL;
 }
 
 /* How people write numbers elsewhere. */
@@ -272,8 +298,7 @@ static ls_status refuse_item(const ls_option *row, const ls_value_item *item)
     else if (row->type <= LS_OPTION_BOOL)
         hint_number(item->text);
     const char *near = near_value(row, item->text);
-    const char *lacks =
-        strcmp(row->key, "model.family") == 0 ? ls_unbuilt_families_lacks(item->text) : NULL;
+    const char *lacks = lacking(row, item->text);
     if (lacks)
         ls_err_hint("%.60s needs %s.", item->text, lacks);
     else if (near)

@@ -213,9 +213,12 @@ static ls_status read_line(job *j, int64_t line, const char *at, size_t n)
     if (ls_utf8_valid(at, n) != n)
         return wrong(j, line, "it is not UTF-8");
     json_t *object = ls_json_line_parse(at, n, used, &found, &error);
-    ls_status st = json_is_object(object) ? add_question(j, line, object)
-                   : object               ? wrong(j, line, "it is not a JSON object")
-                                          : wrong(j, line, "it is not JSON: %s", error.text);
+    ls_status st =
+        object && found.surrogate
+            ? wrong(j, line, "a text has half of a surrogate pair, which is no character")
+        : json_is_object(object) ? add_question(j, line, object)
+        : object                 ? wrong(j, line, "it is not a JSON object")
+                                 : wrong(j, line, "it is not JSON: %s", error.text);
     json_decref(object);
     return st;
 }

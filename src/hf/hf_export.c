@@ -836,13 +836,28 @@ out:
 
 static ls_status write_quantized(job *j)
 {
+    ls_hf_quant_report r;
+    ls_status st = ls_hf_quant_write(&(ls_hf_quant_args){.model = &j->r,
+                                                         .folder = j->stage.path,
+                                                         .bits = j->args->bits,
+                                                         .group = j->args->group,
+                                                         .type = j->report.type},
+                                     &r);
+
+    if (st != LS_OK)
+        return st;
     j->report.files = 1;
-    return ls_hf_quant_write(&(ls_hf_quant_args){.model = &j->r,
-                                                 .folder = j->stage.path,
-                                                 .bits = j->args->bits,
-                                                 .group = j->args->group,
-                                                 .type = j->report.type},
-                             &j->report.bytes);
+    j->report.bytes = r.bytes;
+    j->report.matrices = r.matrices;
+    char all[40] = "";
+    if (r.fits)
+        snprintf(all, sizeof all, "; --group %lld divides all", (long long)r.fits);
+    if (r.left)
+        snprintf(j->report.notes, sizeof j->report.notes,
+                 "%d of %d matrices are not quantized: their rows cannot be divided into groups of "
+                 "%lld%s",
+                 r.left, r.left + r.matrices, (long long)j->args->group, all);
+    return LS_OK;
 }
 
 static void pick_type(job *j)

@@ -28,6 +28,7 @@ typedef struct ls_hf_export_report {
     int64_t bytes;
     int files;
     ls_dtype type;
+    int matrices;   /* of integers, in a quantized folder */
     bool merged;    /* small matrices were added to the weights beside them */
     bool tokenizer; /* one went along */
     double worst;   /* largest difference of a logit to the model exported; 0 for an adapter */

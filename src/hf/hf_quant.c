@@ -139,7 +139,12 @@ static bool is_matrix(const ls_hf_quant_args *a, const ls_param *p)
     const ls_model *m = &a->model->model;
 
     return p->ndim == 2 && !p->lora && p->unit >= 1 && p->unit <= m->shape.L &&
-           m->blocks[p->unit - 1].router.w != p->first && p->shape[1] % a->group == 0;
+           m->blocks[p->unit - 1].router.w != p->first;
+}
+
+static int64_t divisor(int64_t a, int64_t b)
+{
+    return b == 0 ? a : divisor(b, a % b);
 }
 
 /* The scale of a group, as it is stored. */
@@ -254,17 +259,22 @@ static ls_safetensors_item item_of(const ls_hf_quant_args *a, const piece *p)
 }
 
 /* What goes into the file; returns how many pieces, *matrices_out of them integers. */
-static int list_pieces(const ls_hf_quant_args *a, piece *pieces, int *matrices_out)
+static int list_pieces(const ls_hf_quant_args *a, piece *pieces, ls_hf_quant_report *r)
 {
     const ls_model *m = &a->model->model;
     int n = 0;
 
-    *matrices_out = 0;
+    *r = (ls_hf_quant_report){.fits = a->group};
     for (int i = 0; i < m->n_params; i++) {
         const ls_param *p = &m->params[i];
         bool matrix = is_matrix(a, p);
         if (p->lora)
             continue;
+        if (matrix) {
+            r->fits = divisor(r->fits, p->shape[1]);
+            matrix = p->shape[1] % a->group == 0;
+            ++*(matrix ? &r->matrices : &r->left);
+        }
         pieces[n].param = p;
         pieces[n].what = matrix ? INTEGERS : WHOLE;
         snprintf(pieces[n].name, sizeof pieces[n].name, "%s%s", p->name,
@@ -276,8 +286,8 @@ static int list_pieces(const ls_hf_quant_args *a, piece *pieces, int *matrices_o
         pieces[n].what = SCALES;
         snprintf(pieces[n].name, sizeof pieces[n].name, "%s_scale", p->name);
         n++;
-        ++*matrices_out;
     }
+    r->fits -= r->fits % 2 || r->fits < LS_HF_QUANT_GROUP ? r->fits : 0;
     return n;
 }
 
@@ -309,20 +319,20 @@ out:
     return st;
 }
 
-ls_status ls_hf_quant_write(const ls_hf_quant_args *a, int64_t *bytes_out)
+ls_status ls_hf_quant_write(const ls_hf_quant_args *a, ls_hf_quant_report *report_out)
 {
     char path[PATH_MAX];
     size_t most = 2 * (size_t)a->model->model.n_params;
     piece *pieces = ls_mem_array(most, sizeof *pieces);
     ls_safetensors_item *items = ls_mem_array(most, sizeof *items);
     ls_safetensors_writer w = {.fd = -1};
-    int matrices;
+    ls_hf_quant_report r;
     ls_status st = LS_ENOMEM;
 
     if (!pieces || !items)
         goto out;
-    int n = list_pieces(a, pieces, &matrices);
-    if (matrices == 0) {
+    int n = list_pieces(a, pieces, &r);
+    if (r.matrices == 0) {
         st = ls_fail(LS_EUSAGE,
                      "no matrix of the model has rows that can be divided into groups of "
                      "%lld",
@@ -338,9 +348,10 @@ ls_status ls_hf_quant_write(const ls_hf_quant_args *a, int64_t *bytes_out)
         const piece *p = items[i].bytes;
         LS_TRY(st, p->what == WHOLE ? put_whole(a, &w, p->param) : put_groups(a, &w, p), out);
     }
-    *bytes_out = w.end;
+    r.bytes = w.end;
     LS_TRY(st, ls_safetensors_finish(&w), out);
-    st = write_section(a);
+    LS_TRY(st, write_section(a), out);
+    *report_out = r;
 out:
     ls_safetensors_abandon(&w);
     ls_mem_free(pieces);

@@ -17,6 +17,8 @@
 
 LS_C_BEGIN
 
+enum { LS_HF_QUANT_GROUP = 8 }; /* the smallest group */
+
 /* A matrix of a folder that is stored so. */
 struct ls_hf_quant_tensor {
     ls_safetensors_entry entry; /* as a tensor of [rows, cols] with 8 or 4 bits a number */
@@ -34,11 +36,18 @@ typedef struct ls_hf_quant_args {
     const ls_loaded_model *model;
     const char *folder; /* gets model.safetensors, and its config.json a section more */
     int bits;           /* 8 or 4 */
-    int64_t group;
-    ls_dtype type; /* of everything else: LS_F32, LS_BF16 or LS_F16 */
+    int64_t group;      /* even */
+    ls_dtype type;      /* of everything else: LS_F32, LS_BF16 or LS_F16 */
 } ls_hf_quant_args;
 
+typedef struct ls_hf_quant_report {
+    int64_t bytes; /* of the file */
+    int matrices;  /* that became integers */
+    int left;      /* that did not, because their rows cannot be divided into groups */
+    int64_t fits;  /* a group that divides the rows of all; 0: none of 8 or more does */
+} ls_hf_quant_report;
+
 /* LS_EUSAGE: no row of the model can be divided into such groups. LS_EDATA: a number is too large. */
-ls_status ls_hf_quant_write(const ls_hf_quant_args *args, int64_t *bytes_out);
+ls_status ls_hf_quant_write(const ls_hf_quant_args *args, ls_hf_quant_report *report_out);
 
 LS_C_END

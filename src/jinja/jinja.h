@@ -44,7 +44,8 @@ typedef struct ls_jinja_item_spans {
 } ls_jinja_item_spans;
 
 typedef struct ls_jinja_args {
-    const json_t *context;           /* object: the variables; borrowed during the call */
+    const json_t *context;           /* object: the variables; borrowed during the call. An object
+                                      * with the key LS_JSON_NUMBER alone is a number */
     int64_t now;                     /* what strftime_now() returns: seconds since 1970, as UTC */
     int64_t steps;                   /* 0: LS_JINJA_STEPS */
     ls_jinja_spans *spans;           /* filled anew, or NULL */

@@ -203,6 +203,8 @@ static ls_jinja_value f_int(ls_jinja_machine *m, ls_jinja_value v, const ls_jinj
     ls_jinja_value otherwise = a[0].kind == LS_JINJA_ABSENT ? ls_jinja_int(0) : a[0];
     bool whole = false;
 
+    if (v.kind == LS_JINJA_LONG)
+        return v;
     if (is_text(v) && !parse_number(m, v, &whole, &v))
         return otherwise;
     if (v.kind == LS_JINJA_FLOAT)
@@ -214,6 +216,8 @@ static ls_jinja_value f_float(ls_jinja_machine *m, ls_jinja_value v, const ls_ji
 {
     bool whole = false;
 
+    if (v.kind == LS_JINJA_LONG)
+        return ls_jinja_float(strtod(v.u.s.p, NULL));
     if ((is_text(v) && !parse_number(m, v, &whole, &v)) || !ls_jinja_is_number(v))
         return a[0].kind == LS_JINJA_ABSENT ? ls_jinja_float(0) : a[0];
     return v.kind == LS_JINJA_FLOAT ? v : ls_jinja_float((double)whole_or(v, 0));

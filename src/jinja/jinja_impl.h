@@ -24,6 +24,7 @@ typedef enum ls_jinja_kind {
     LS_JINJA_BOOL,
     LS_JINJA_INT,
     LS_JINJA_FLOAT,
+    LS_JINJA_LONG, /* a whole number beyond 64 bits: its digits in u.s, to be written only */
     LS_JINJA_STR,
     LS_JINJA_LIST,
     LS_JINJA_DICT,

@@ -6,6 +6,8 @@
 
 #include <math.h>
 #include <stdarg.h>
+#include <stdlib.h>
+#include "base/json.h"
 
 ls_jinja_value ls_jinja_fail(ls_jinja_machine *m, const char *fmt, ...)
 {
@@ -190,8 +192,30 @@ static ls_jinja_value from_array(ls_jinja_machine *m, const json_t *json, int de
     return ls_jinja_list(items, (int64_t)n);
 }
 
+/* A number that jansson cannot hold, as Python reads it; absent: the object is none. */
+static ls_jinja_value from_number(ls_jinja_machine *m, const json_t *json)
+{
+    const char *text = json_string_value(json_object_get(json, LS_JSON_NUMBER));
+    size_t n = text ? strlen(text) : 0, sign = n && *text == '-';
+    char *end = NULL;
+
+    if (n == sign || json_object_size(json) != 1)
+        return (ls_jinja_value){.kind = LS_JINJA_ABSENT};
+    if (strspn(text + sign, "0123456789") + sign == n) {
+        ls_jinja_value v = ls_jinja_copy(m, text, n);
+        v.kind = v.kind == LS_JINJA_STR ? LS_JINJA_LONG : v.kind;
+        return v;
+    }
+    double f = strtod(text, &end); /* NaN, Infinity, 1e999 */
+    return *end ? (ls_jinja_value){.kind = LS_JINJA_ABSENT} : ls_jinja_float(f);
+}
+
 static ls_jinja_value from_object(ls_jinja_machine *m, const json_t *json, int depth)
 {
+    ls_jinja_value number = from_number(m, json);
+
+    if (number.kind != LS_JINJA_ABSENT)
+        return number;
     ls_jinja_value v = ls_jinja_new_dict(m);
     json_t *object =
         json_incref((json_t *)(uintptr_t)json); /* iterating needs one that is not const */
@@ -239,10 +263,19 @@ ls_jinja_value ls_jinja_from_json(ls_jinja_machine *m, const json_t *json, int d
 
 const char *ls_jinja_kind_name(ls_jinja_kind kind)
 {
-    static const char *const names[] = {
-        "nothing",        "an undefined value", "none",   "a boolean",
-        "a whole number", "a number",           "a text", "a list",
-        "a dict",         "a namespace",        "a loop", "a function"};
+    static const char *const names[] = {"nothing",
+                                        "an undefined value",
+                                        "none",
+                                        "a boolean",
+                                        "a whole number",
+                                        "a number",
+                                        "a number beyond 64 bits",
+                                        "a text",
+                                        "a list",
+                                        "a dict",
+                                        "a namespace",
+                                        "a loop",
+                                        "a function"};
 
     return names[kind];
 }
@@ -266,6 +299,7 @@ bool ls_jinja_truth(ls_jinja_value v)
         return v.u.list.count != 0;
     case LS_JINJA_DICT:
         return v.u.dict->count != 0;
+    case LS_JINJA_LONG:
     case LS_JINJA_SPACE:
     case LS_JINJA_LOOP:
     case LS_JINJA_CALLABLE:
@@ -311,6 +345,7 @@ bool ls_jinja_equal(ls_jinja_machine *m, ls_jinja_value a, ls_jinja_value b, int
     if (a.kind != b.kind)
         return false;
     switch (a.kind) {
+    case LS_JINJA_LONG:
     case LS_JINJA_STR:
         return a.u.s.len == b.u.s.len && memcmp(a.u.s.p, b.u.s.p, a.u.s.len) == 0;
     case LS_JINJA_LIST:

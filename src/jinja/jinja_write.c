@@ -169,6 +169,7 @@ void ls_jinja_write(ls_jinja_machine *m, ls_jinja_value v, ls_str *out)
     case LS_JINJA_FLOAT:
         write_float(v.u.f, out);
         break;
+    case LS_JINJA_LONG:
     case LS_JINJA_STR:
         ls_str_append_bytes(out, v.u.s.p, v.u.s.len);
         break;
@@ -310,6 +311,7 @@ void ls_jinja_write_json(ls_jinja_machine *m, ls_jinja_value v, const ls_jinja_j
             ls_str_append(out, isnan(v.u.f) ? "NaN" : v.u.f < 0 ? "-Infinity" : "Infinity");
         break;
     case LS_JINJA_INT:
+    case LS_JINJA_LONG:
         ls_jinja_write(m, v, out);
         break;
     case LS_JINJA_STR:

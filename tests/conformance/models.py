@@ -135,10 +135,16 @@ def check_long():
 # --- LoRA and frozen parameters -------------------------------------------------------------------
 
 def check_lora(family, number, targets, rank=4, alpha=6, dora=False):
-    import peft
     config, old = oracle.configuration(family, number)
     base = oracle.random_model(config, 300 + number)
     folder = oracle.save(base, "%s-lora-%d" % (family, number), old)
+    what = "%s %d %s" % (family, number, "DoRA" if dora else "LoRA")
+    check_adapted(what, family, base, folder, number, targets, rank, alpha, dora)
+
+
+def check_adapted(what, family, base, folder, number, targets, rank=4, alpha=6, dora=False):
+    """Adapters beside the base, which PyTorch has in fp32 and we read from the folder."""
+    import peft
     model = peft.get_peft_model(base, peft.LoraConfig(
         r=rank, lora_alpha=alpha, target_modules=targets, lora_dropout=0.0, use_dora=dora,
         fan_in_fan_out=family == "gpt2", task_type="CAUSAL_LM")).eval()
@@ -164,7 +170,6 @@ def check_lora(family, number, targets, rank=4, alpha=6, dora=False):
     extra = {rename(n): value_of(n, p) for n, p in model.named_parameters() if p.requires_grad}
     settings = ["lora.rank=%d" % rank, "lora.alpha=%d" % alpha, "lora.targets=[%s]" % ",".join(targets)]
     settings += ["lora.dora=true"] if dora else []
-    what = "%s %d %s" % (family, number, "DoRA" if dora else "LoRA")
     check_numbers(what, model, folder, 50 + number, *settings, extra=extra, rename=rename)
     check_steps(what, model, folder, 60 + number, 20, *settings, extra=extra, rename=rename)
 

@@ -9,7 +9,7 @@ import numpy as np, torch
 from safetensors.numpy import load_file
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "tools"))
-import oracle
+import models, oracle
 from oracle import B, LINESHAFT, T
 
 
@@ -101,7 +101,7 @@ def check(family, bits, group, vocab=None):
 
 
 def check_lora(family):
-    """LoRA beside 4 bits: our run's adapter, merged by the dequantized weights in PyTorch."""
+    """QLoRA: what LoRA in fp32 beside the dequantized weights computes in PyTorch; our run's adapter, merged there."""
     import peft
     model = check(family, 4, 8, vocab=260)
     model.save_pretrained(family + "-dequantized")
@@ -117,6 +117,8 @@ def check_lora(family):
     far = max(float((ours[name] - x).abs().max()) for name, x in merged.state_dict().items())
     oracle.within(family + ": LoRA beside 4 bits", far, 2e-6)
     print("%-34s tuned weights %.1e" % (family + ", LoRA beside 4 bits", far))
+    targets = ["attn.c_attn", "c_fc", "mlp.c_proj"] if family == "gpt2" else ["q_proj", "v_proj", "up_proj", "down_proj"]
+    models.check_adapted(family + ", 4 bits, LoRA", family, model, family + "-4-8", 5, targets)
 
 
 if __name__ == "__main__":

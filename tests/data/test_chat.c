@@ -5,6 +5,7 @@
 #include "data/corpus/corpus.h"
 #include "data/corpus/loader.h"
 #include "data/corpus/order_proof.h"
+#include "data/corpus/source.h"
 #include "data/tokenizer/tokenizer_impl.h"
 #include "base/mem.h"
 #include "base/time.h"
@@ -354,6 +355,35 @@ LS_TEST(bad_conversations_are_refused_by_line)
     close_chat(&c);
 }
 
+/* What Python's json module writes: unread it does not matter, and a template writes it as Python
+ * does. */
+LS_TEST(numbers_that_only_python_has_do_not_stop_a_conversation)
+{
+    static const char want[] = "\"arguments\": {\"n\": -18446744073709551615, "
+                               "\"x\": [NaN, -Infinity, Infinity, 7]}}";
+    ls_source *source;
+    const json_t *object;
+    chat c;
+
+    put("n.jsonl",
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"id\":18446744073709551615,"
+        "\"score\":NaN},{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"function\":"
+        "{\"name\":\"f\",\"arguments\":{\"n\":-18446744073709551615,\"x\":[NaN,-Infinity,1e999,7]"
+        "}}}]}]}\n"
+        "{\"messages\":[{\"role\":\"user\",\"content\":NaN},{\"role\":\"assistant\",\"content\":"
+        "\"b\"}]}\n");
+    open_chat(&c, "chatml");
+    LS_CHECK_OK(ls_source_open(&source, &(ls_source_args){.path = "n.jsonl"}));
+    LS_CHECK_OK(ls_source_next_object(source, ls_chat_fields, &object));
+    LS_CHECK_OK(ls_chat_render(c.chat, object, "n.jsonl:1", 0, &c.text));
+    LS_CHECK(strstr(c.text.text.p, want));
+    LS_CHECK_OK(ls_source_next_object(source, ls_chat_fields, &object));
+    LS_CHECK_FAILS(ls_chat_render(c.chat, object, "n.jsonl:2", 0, &c.text), LS_EDATA,
+                   "n.jsonl:2: the content of message 1 is not a string");
+    ls_source_close(source);
+    close_chat(&c);
+}
+
 LS_TEST(templates_are_found_or_refused)
 {
     ls_tokenizer *tok;
@@ -589,8 +619,35 @@ LS_TEST(conversations_are_laid_into_windows)
                       &(ls_chat_build_args){
                           .out = "e.lst", .files = files, .n_files = 1, .name = "e", .window = 24},
                       NULL),
-        LS_EUSAGE, "\"plain.txt\" does not hold conversations");
+        LS_EUSAGE, "\"plain.txt\" does not hold JSON lines");
     close_chat(&c);
+}
+
+#define WITH_TOOLS(tools)                                   \
+    "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}," \
+    "{\"role\":\"assistant\",\"content\":\"b\"}],\"tools\":" tools "}\n"
+
+LS_TEST(tools_that_a_template_does_not_write_are_told)
+{
+    static const char *const lines[] = {WITH_TOOLS("[{\"name\":\"f\"}]"), WITH_TOOLS("[]"),
+                                        WITH_TOOLS("[1]")};
+    const char *files[] = {"t.jsonl"};
+    chat c;
+
+    put("reads.jinja",
+        "{{ tools | tojson if tools }}{% for m in messages %}{{ m.content }}{% endfor %}");
+    for (int i = 0; i < 3; i++) {
+        put("t.jsonl", lines[i]);
+        open_chat(&c, i == 2 ? "reads.jinja" : "chatml");
+        if (i == 0)
+            LS_EXPECT_LOG(1);
+        LS_CHECK_OK(ls_chat_build(
+            c.chat,
+            &(ls_chat_build_args){
+                .out = "t.lst", .files = files, .n_files = 1, .name = "t", .window = 100},
+            NULL));
+        close_chat(&c);
+    }
 }
 
 LS_TEST(bad_lines_are_skipped_where_that_is_asked_for)

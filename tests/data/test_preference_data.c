@@ -108,7 +108,13 @@ LS_TEST(preference_data_names_a_bad_line)
         ls_objective objective;
         const char *line, *why;
     } bad[] = {
-        {LS_OBJECTIVE_DPO, "{\"prompt\": \"a\"}\n", "p.jsonl:2: a part of the line is missing"},
+        {LS_OBJECTIVE_DPO, "{\"prompt\": \"a\"}\n", "p.jsonl:2: the line has no \"chosen\""},
+        {LS_OBJECTIVE_DPO, "{\"prompt\": \"a\", \"chosen\": \"b\"}\n",
+         "p.jsonl:2: the line has no \"rejected\""},
+        {LS_OBJECTIVE_DPO, "{\"prompt\": \"a\\ud800\", \"chosen\": \"b\", \"rejected\": \"c\"}\n",
+         "p.jsonl:2: the text has half of a surrogate pair"},
+        {LS_OBJECTIVE_DPO, "{\"prompt\": \"a\", \"chosen\": [1], \"rejected\": [2]}\n",
+         "p.jsonl:2: there are messages"},
         {LS_OBJECTIVE_DPO, "{\"prompt\": \"a\", \"chosen\": 3, \"rejected\": \"b\"}\n",
          "p.jsonl:2: prompt"},
         {LS_OBJECTIVE_DPO, "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": [1]}\n",
@@ -134,6 +140,9 @@ LS_TEST(preference_data_names_a_bad_line)
                          "{\"prompt\": \"a\", \"completion\": \"b\", \"label\": true}\n", 16,
                          false),
                    LS_EDATA, "has one line");
+    LS_CHECK_FAILS(build(LS_OBJECTIVE_KTO, PAIR, 16, false), LS_EDATA,
+                   "p.jsonl:1: the line has no \"completion\"");
+    LS_CHECK(strstr(ls_err_last()->hint, "These are pairs"));
     LS_EXPECT_LOG(2); /* the line, and how many there were */
     LS_CHECK_OK(build(LS_OBJECTIVE_DPO, PAIR "{\"prompt\": \"a\"}\n" PAIR, 16, true));
 }

@@ -227,7 +227,9 @@ LS_TEST(json_lines_are_those_that_python_reads)
                          "b");
     put_text("n.jsonl", "{\"text\":NaN}\n");
     LS_CHECK_FAILS(read_all("n.jsonl", NULL, LS_UTF8_STRICT, &text), LS_EDATA,
-                   "n.jsonl:1: a number is not finite");
+                   "n.jsonl:1: field \"text\" is not a string");
+    put_text("z.jsonl", "{\"text\":\"x\",\"y\":00018446744073709551616}\n");
+    LS_CHECK_FAILS(read_all("z.jsonl", NULL, LS_UTF8_STRICT, &text), LS_EDATA, "z.jsonl:1:");
     put_text("w.jsonl", "{\"text\":\"x\",\"y\":NaN,}\n");
     LS_CHECK_FAILS(read_all("w.jsonl", NULL, LS_UTF8_STRICT, &text), LS_EDATA, "w.jsonl:1:");
     ls_str_release(&text);

@@ -59,6 +59,10 @@ for mesh in "--set mesh.tp=2"; do
     # shellcheck disable=SC2086
     run 0 "$LINESHAFT" train tune.yaml --set out="m$mesh" $mesh
 done
+run 2 "$LINESHAFT" train tune.yaml --set model.import=base/checkpoints/step-0000000007.json --set out=none
+says 'model.import: there is no checkpoint of step 7 in "base/checkpoints"'
+run 2 "$LINESHAFT" train tune.yaml --set model.import=tuned/best --set out=none
+says 'no checkpoint in "tuned/checkpoints" is marked as the best'
 for name in base/best base/checkpoints base/checkpoints/step-0000000010.json; do
     run 0 "$LINESHAFT" train tune.yaml --set out=named --fresh --set model.import=$name
 done
@@ -72,7 +76,7 @@ run 0 "$LINESHAFT" train tune.yaml --json --set out=tuned --set train.steps=9
 [ "$(field start first_step)" = 6 ] || fail "without its base it begins at step $(field start first_step)"
 lineage tuned | grep -q "from base, step 20, " || fail "it forgets its base: $(lineage tuned)"
 run 2 "$LINESHAFT" train tune.yaml --set out=fresh
-says 'model.import: "base" is not a folder'
+says 'model.import: there is no "base"'
 mv moved base
 
 # Chat: the base's template is what auto means.

@@ -42,9 +42,9 @@ run 0 "$LINESHAFT" ckpt verify one/best
 run 2 "$LINESHAFT" ckpt prune one/best
 run 0 "$LINESHAFT" train run.yaml --set out=said
 says "stopped early: 3 evaluations without a better validation loss"
+grep -q "^validation after step $best: .*, the best so far\$" out || fail "step $best is not called the best so far: $(cat out)"
+says ", the best is that of step $best (2 of 3 evaluations without a better one)"
 says "best    step $best, validation loss"
-says "the best is that of step $best (3 of 3 evaluations without a better one)"
-grep -Eq "^validation after step $best: .*, the best so far$" out || fail "the best evaluation is not called so: $(cat out)"
 says 'said/best'
 
 # Started again it has nothing to do; with more patience it goes on.
@@ -109,5 +109,6 @@ refused "validation during the run finds the best checkpoint" --set eval.every=0
 run 2 "$LINESHAFT" generate hf/best -p x
 mkdir empty
 run 0 "$LINESHAFT" train run.yaml --set out=none --set train.patience=0 --set train.steps=20
+grep -q 'the best' out && fail "it names a best one where none is looked for: $(cat out)"
 run 2 "$LINESHAFT" generate none/best -p x
 says 'no checkpoint in "none/checkpoints" is marked as the best'

@@ -174,7 +174,7 @@ grep -q '"eos_token_id": \[0, 3\], "top_k": 1' out-kept/generation_config.json |
 run 0 "$LINESHAFT" train run.yaml --set data.tokenizer=tok --set out=runs/own --set train.steps=32
 run 0 "$LINESHAFT" train tune.yaml --set out=runs/kept --set train.steps=5
 run 2 "$LINESHAFT" train tune.yaml --set out=runs/new
-says "\"hf\" is not a folder"
+says "there is no \"hf\""
 mv hf-moved hf
 
 # Mistakes.

@@ -28,6 +28,13 @@ says "ulimit -f"
 limited 5 "ulimit -f 20" train run.yaml -n 2 --set out=small2
 says "ulimit -f"
 
+limited 3 "ulimit -f 20" export small hf
+says "cannot write \"hf"
+says "ulimit -f"
+limited 3 "ulimit -f 20" export small small.gguf
+says "ulimit -f"
+[ ! -e hf ] && [ ! -e small.gguf ] || fail "a refused export left something"
+
 # CPU time: the soft limit warns, and a run saves; a hard one would kill at once. The program starts in less than a second.
 limited 130 "ulimit -St 2" train run.yaml --set train.steps=10000000 --set checkpoint.every=1000000 --set out=time
 says "CPU time"

@@ -139,6 +139,15 @@ file other.json <<'YAML'
 {"model_name_or_path": "gpt2", "learning_rate": 1e-4}
 YAML
 lineshaft train other.json
+mistake 'keys of other programs in a run file of ours'
+for key in 'learning_rate: 2e-5' 'num_train_epochs: 3' 'max_seq_length: 512' 'per_device_train_batch_size: 8' 'output_dir: out' 'bf16: true' \
+    'fp16: false' 'use_cuda: true' 'lora_dropout: 0.05' 'lora_target_modules: [q_proj]' 'logging_steps: 10' 'report_to: wandb' \
+    'sample_packing: true' 'flash_attention: true' 'eval_strategy: steps' 'deepspeed: zero3.json'; do
+    { cat run.yaml && echo "$key"; } >keys.yaml
+    lineshaft config check keys.yaml
+done
+printf 'name: mine\ntrain:\n  max_steps: 100\n' >keys.yaml
+lineshaft config check keys.yaml
 mistake 'a program that saves UTF-16'
 printf '\377\376n\0a\0m\0e\0:\0 \0x\0\n\0' >utf16.yaml
 lineshaft config check utf16.yaml
@@ -171,7 +180,7 @@ printf 'device: cuda\nmodel: {layers: 1, width: 16, heads: 2, context: 16}\ndata
 lineshaft train device.yaml
 mistake 'values of other programs'
 for set in precision=bfloat16 precision=float16 precision=mixed model.family=GPT2 model.family=llama3 model.family=gemma device.kind=cuda:0 device.kind=gpu \
-    device.kind=mps train.optimizer=adam train.optimizer=adamw_torch train.schedule=cosine_with_warmup train.steps=1,000 train.steps=1e3 train.steps=10k \
+    device.kind=mps train.optimizer=adam train.optimizer=adamw_torch train.objective=sft train.objective=ppo train.schedule=cosine_with_warmup train.steps=1,000 train.steps=1e3 train.steps=10k \
     train.steps=-1 train.warmup=10% data.validation=10 data.validation=100% train.lr=2 train.seed=random batch.sequences=auto data.tokenizer=gpt2 \
     checkpoint.every=epoch data.template=alpaca lora.targets=all-linear; do
     lineshaft config check run.yaml --set "$set"
@@ -265,6 +274,22 @@ printf '{"messages": [{"role": "user"}, {"role": "assistant", "content": "Ho"}]}
 lineshaft data chat chat4.jsonl --tokenizer tok --template chatml
 printf '{"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x.png"}]}, {"role": "assistant", "content": "Ho"}]}\n' >chat5.jsonl
 lineshaft data chat chat5.jsonl --tokenizer tok --template chatml
+mistake 'a window of another length than any run has'
+lineshaft data build chat.jsonl --tokenizer tok --template chatml --out long.lst
+lineshaft data build chat.jsonl --tokenizer tok --template chatml --context 1000000000000 --out long.lst
+mistake 'preferences with mistakes'
+file prefer.yaml <<'YAML'
+name: preferred
+model: {import: hf}
+data: {text: [pairs.jsonl]}
+train: {objective: dpo, steps: 2, warmup: 0}
+YAML
+lineshaft train prefer.yaml --set data.text=book.txt
+printf '{"prompt": "a", "chosen": "b"}\n' >pairs.jsonl
+lineshaft train prefer.yaml
+printf '{"prompt": "a", "chosen": "b", "rejected": "c"}\n' >pairs.jsonl
+lineshaft train prefer.yaml --set train.objective=kto
+lineshaft train prefer.yaml --set model.import=runs/mine/best
 mistake 'a template that is not there'
 lineshaft data chat chat.jsonl --tokenizer tok --template chat.jinja
 mistake 'a shard that is none'
@@ -387,6 +412,9 @@ mistake 'other settings for a run that is to go on'
 lineshaft train run.yaml --set train.steps=4 --set model.layers=2
 lineshaft train run.yaml --set train.steps=4 --set batch.sequences=4
 lineshaft train run.yaml --set train.steps=4 --set data.tokenizer=tok
+lineshaft train run.yaml --set train.steps=4 --set train.lr=1e-4
+lineshaft train run.yaml --set train.steps=4 --override lr=1e-4
+lineshaft train run.yaml --set train.steps=4 --override model.layers=2
 echo 'One more line.' >>book.txt
 lineshaft train run.yaml --set train.steps=4
 mistake 'a place where no run can be'
@@ -420,6 +448,12 @@ mistake 'an evaluation of nothing'
 lineshaft eval hf
 lineshaft eval hf --text nowhere.txt
 lineshaft eval --text book.txt
+mistake 'questions with mistakes'
+for line in '{"query": "a", "choices": ["x", "y"], "gold": 2}' '{"query": "a", "choices": ["x"], "gold": 0}' '{"query": "a\\ud800", "choices": ["x", "y"], "gold": 0}' \
+    '{"query": "a", "choices": ["x", "y"], "gold": NaN}' '{"question": "a", "options": ["x", "y"]}'; do
+    printf '%b\n' "$line" >task.jsonl
+    lineshaft eval hf --task task.jsonl
+done
 
 if [ "${LINESHAFT_GOLDEN:-}" = write ]; then
     cp got "$golden"

@@ -120,13 +120,28 @@ bad_line() { # bad_line LINE TEXT [ARG...]
     says "bad.jsonl:3"
     says "$text"
 }
-bad_line '{"prompt": "a", "chosen": "b"}' "a part of the line is missing"
+bad_line '{"prompt": "a", "chosen": "b"}' 'the line has no "rejected"'
 bad_line '{"prompt": "a", "chosen": "b", "rejected": ["c"]}' "prompt and answers are not of one kind"
 bad_line '{"prompt": "a", "chosen": 1, "rejected": "c"}' "prompt and answers are not of one kind"
 bad_line '{"prompt": [{"role": "user", "content": "a"}], "chosen": [], "rejected": []}' "an answer has no message"
 bad_line '{"prompt": [{"role": "user", "content": "a"}], "chosen": [{"role": "assistant", "content": "b"}], "rejected": [{"role": "assistant", "content": "c"}]}' \
     "no chat template for them"
+bad_line '{"prompt": "ask", "chosen": [{"role": "assistant", "content": "b"}], "rejected": [{"role": "assistant", "content": "c"}]}' \
+    "prompt and answers are not of one kind" --set data.template=chatml
 bad_line '{"prompt": "a"' "3"
+# As in UltraFeedback: the prompt as text is what the messages of both answers begin with.
+turn='{"role": "user", "content": "ask"}'
+for line in '{"prompt": "ask", "chosen": ['"$turn"', {"role": "assistant", "content": "yes"}], "rejected": ['"$turn"', {"role": "assistant", "content": "no"}], "score": NaN}' \
+    '{"prompt": ['"$turn"'], "chosen": [{"role": "assistant", "content": "yes"}], "rejected": [{"role": "assistant", "content": "no"}]}'; do
+    echo "$line" >feedback.jsonl
+    rm -rf feedback
+    run 0 "$LINESHAFT" train pref.yaml --json --set data.text=feedback.jsonl --set data.template=chatml --set data.validation=0 --set batch.sequences=1 --set batch.leaf=1 --set model.context=256 --set train.steps=2 --set out=feedback
+    field summary weights_hash >>feedback.hashes
+done
+[ "$(sort -u feedback.hashes | wc -l)" = 1 ] || fail "a prompt that is repeated trains otherwise: $(cat feedback.hashes)"
+run 2 "$LINESHAFT" train pref.yaml --set data.text=pref.yaml --set out=no
+says "does not hold JSON lines"
+says "train.objective: dpo learns from JSON lines"
 run 0 "$LINESHAFT" train pref.yaml --set data.text=bad.jsonl --set out=skips --set data.skip_bad=true --set data.validation=0 --set train.steps=1
 says "1 line of \"bad.jsonl\" was skipped"
 head -n 1 answers.jsonl >bad.jsonl

@@ -1,13 +1,15 @@
-/* fuzz_data.c -- any file through the whole of `data build`, as text or as conversations.
+/* fuzz_data.c -- any file through the whole of `data build`, as text, conversations or preferences.
  *
  * The first byte says how the bytes behind it are read: as .txt, .jsonl, .jsonl.gz or .jsonl.zst, by
  * which policy, with bad lines skipped or not, by which template and tokenizer, in windows of what
- * length. A shard that appears must verify, give windows, and count its targets alike in both ways. */
+ * length. A shard that appears must verify, give windows, and count its targets alike in both ways.
+ * Those of preferences have marks of their own and only verify. */
 #include <stdlib.h>
 #include <unistd.h>
 #include "base/file.h"
 #include "base/log.h"
 #include "data/chat/chat.h"
+#include "data/chat/preference_data.h"
 #include "data/corpus/corpus.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -59,6 +61,36 @@ static ls_tokenizer *open_tokenizer(bool json)
     return toks[json];
 }
 
+static ls_status build_preferences(const char *const *files, ls_utf8_policy utf8, bool skip_bad,
+                                   const ls_tokenizer *tok, const char *chat, int64_t T)
+{
+    static const ls_objective objectives[] = {LS_OBJECTIVE_DPO, LS_OBJECTIVE_ORPO,
+                                              LS_OBJECTIVE_KTO};
+    ls_token_shard shard;
+    ls_chat *c = NULL;
+
+    if (chat)
+        must(ls_chat_open(&c, chat, tok));
+    ls_status st =
+        ls_preference_data_build(&(ls_preference_data_args){.objective = objectives[T % 3],
+                                                            .tok = tok,
+                                                            .chat = c,
+                                                            .out = "out.lst",
+                                                            .files = files,
+                                                            .n_files = 1,
+                                                            .name = "fuzz",
+                                                            .utf8 = utf8,
+                                                            .skip_bad = skip_bad,
+                                                            .window = 2 * T});
+    ls_chat_close(c);
+    if (st == LS_OK) {
+        must(ls_token_shard_open(&shard, "out.lst"));
+        must(ls_token_shard_verify(&shard));
+        ls_token_shard_close(&shard);
+    }
+    return st;
+}
+
 /* What was built is whole and serves windows. */
 static void look(const ls_tokenizer *tok, int64_t T)
 {
@@ -94,14 +126,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     uint8_t how = data[0], more = data[1];
     const char *name = names[how & 3], *files[] = {name};
     ls_utf8_policy utf8 = (ls_utf8_policy)((how >> 2 & 3) % 3);
-    bool skip_bad = how >> 4 & 1, chat = how >> 5 & 1;
+    bool skip_bad = how >> 4 & 1, chat = how >> 5 & 1, preferences = how >> 7;
     int64_t T = 1 + (more & 63);
     ls_tokenizer *tok = open_tokenizer(how >> 6 & 1);
     ls_status st;
 
     must(ls_file_write_atomic(name, data + 2, size - 2));
     unlink("out.lst");
-    if (chat) {
+    if (preferences) {
+        st = build_preferences(files, utf8, skip_bad, tok, chat ? templates[more >> 6] : NULL, T);
+    } else if (chat) {
         ls_chat *c;
         must(ls_chat_open(&c, templates[more >> 6], tok));
         st = ls_chat_build(c,
@@ -127,7 +161,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         abort();
     if ((st == LS_OK) != ls_file_exists("out.lst"))
         abort();
-    if (st == LS_OK)
+    if (st == LS_OK && !preferences)
         look(tok, T);
     ls_err_clear();
     return 0;

@@ -58,7 +58,7 @@ LS_TEST(quant_rounds_by_groups)
     x[3] = 1.99f;
     hub_write(&s, "hf", 1);
     LS_CHECK_OK(quantize("q4", 4, 8, &r));
-    LS_CHECK(r.worst > 0 && r.files == 1);
+    LS_CHECK(r.worst > 0 && r.files == 1 && r.matrices == 7 && r.notes[0] == '\0');
     load("q4", NAME, y, 24 * 16);
     LS_CHECK(y[0] == 1 && y[1] == -2 && y[2] == 0.25f && y[3] == 1.75f && y[4] == 0);
     for (int i = 8; i < 24 * 16; i++)
@@ -111,6 +111,13 @@ LS_TEST(quant_says_what_does_not_fit)
     hub_write(&s, "hf", 1);
     LS_CHECK_FAILS(quantize("no", 8, 10, &r), LS_EUSAGE, "can be divided into groups of 10");
     LS_CHECK(!ls_file_exists("no"));
+    LS_CHECK_OK(quantize("some", 8, 24, &r));
+    LS_CHECK_EQ(r.matrices, 1);
+    LS_CHECK_STR(r.notes, "6 of 7 matrices are not quantized: their rows cannot be divided into "
+                          "groups of 24; --group 8 divides all");
+    LS_CHECK_OK(quantize("few", 8, 12, &r));
+    LS_CHECK_STR(r.notes, "6 of 7 matrices are not quantized: their rows cannot be divided into "
+                          "groups of 12");
     hub_find(&s, NAME)->values[3] = 1e8f;
     hub_write(&s, "hf", 1);
     LS_CHECK_FAILS(quantize("no", 8, 8, &r), LS_EDATA, "too large to be quantized");

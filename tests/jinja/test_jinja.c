@@ -11,7 +11,9 @@ static const char variables[] =
     "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\",\"content\":"
     "\"Gr\\u00fc\\u00dfe \\ud83d\\ude00\"}],\"n\":3,\"f\":1.5,\"x\":null,\"t\":true,\"s\":\" a b "
     "\","
-    "\"d\":{\"b\":1,\"a\":[1,2.0,null,true,\"\\n\\\"\"]}}";
+    "\"d\":{\"b\":1,\"a\":[1,2.0,null,true,\"\\n\\\"\"]},"
+    "\"long\":{\"\xef\xb7\x90\":\"-18446744073709551615\"},"
+    "\"nan\":{\"\xef\xb7\x90\":\"NaN\"},\"other\":{\"\xef\xb7\x90\":\"red\"}}";
 
 static ls_status render(const char *text, int64_t steps, ls_jinja_spans *spans, ls_str *out)
 {
@@ -73,6 +75,20 @@ LS_TEST(text_counts_characters)
           "r\xc3\xbc\xc3\x9f|GR\xc3\x9cSSE \xf0\x9f\x98\x80");
     check("{{ s.strip() }}|{{ s | trim }}|{{ s.split() }}|{{ s.replace(' ', '') }}",
           "a b|a b|['a', 'b']|ab");
+}
+
+/* What Python reads from JSON and 64 bits do not hold: written as it was, not computed with. */
+LS_TEST(numbers_beyond_64_bits_are_written_as_they_are)
+{
+    check("{{ long }} {{ [long, nan] | tojson }}",
+          "-18446744073709551615 [-18446744073709551615, NaN]");
+    check("{{ long is number }} {{ long is integer }} {{ long is string }} {{ long == long }}",
+          "True True False True");
+    check("{{ 'yes' if long else 'no' }} {{ long | int }} {{ long | float }}",
+          "yes -18446744073709551615 -1.8446744073709552e+19");
+    check("{{ nan }} {{ nan == nan }} {{ other is mapping }}", "nan False True");
+    check_refused("{{ long + 1 }}", "a number beyond 64 bits");
+    check_refused("{{ long < 1 }}", "a number beyond 64 bits");
 }
 
 LS_TEST(loops_and_names)

@@ -41,6 +41,9 @@ struct ls_chat {
     ls_hash hash;
 };
 
+const char *const ls_chat_fields[] = {"messages", "conversations", "tools", "chat_template_kwargs",
+                                      NULL};
+
 bool ls_chat_is_meant(const char *name)
 {
     return name && name[0] && strcmp(name, "none") != 0;
@@ -135,6 +138,11 @@ void ls_chat_close(ls_chat *chat)
 const char *ls_chat_template(const ls_chat *chat)
 {
     return chat->text;
+}
+
+bool ls_chat_drops_tools(const ls_chat *chat, const json_t *object)
+{
+    return json_array_size(json_object_get(object, "tools")) > 0 && !strstr(chat->text, "tools");
 }
 
 ls_hash ls_chat_hash(const ls_chat *chat)

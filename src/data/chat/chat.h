@@ -13,6 +13,9 @@ LS_C_BEGIN
 
 typedef struct ls_chat ls_chat;
 
+/* The fields of a line that matter, ended by NULL (ls_source_next_object). */
+extern const char *const ls_chat_fields[];
+
 /* Whether a value of data.template asks for chat data: neither NULL nor "none". */
 bool ls_chat_is_meant(const char *name);
 
@@ -45,6 +48,10 @@ void ls_chat_text_release(ls_chat_text *text);
  * template accepts, or one without an answer. */
 ls_status ls_chat_render(const ls_chat *chat, const json_t *object, const char *where, int64_t now,
                          ls_chat_text *out);
+
+/* Whether the line has tools and the template never reads them, so that a model would learn to call
+ * what it was not told of. */
+bool ls_chat_drops_tools(const ls_chat *chat, const json_t *object);
 
 /* What ends an answer: the text that the template writes behind it, without white space, appended
  * to text ("" where it writes none), and in *id_out the token that this text ends with; -1: it is

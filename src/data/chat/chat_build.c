@@ -21,6 +21,7 @@ typedef struct builder {
     ls_str marks;
     ls_chat_built built;
     int64_t bytes;
+    int64_t toolless; /* conversations whose tools the template does not write */
 } builder;
 
 static ls_status lay_down(builder *b)
@@ -69,7 +70,7 @@ static ls_status copy_file(builder *b, const char *file)
     /* A template's today is the day the file was changed: the same file gives the same text. */
     int64_t now = stat(file, &info) == 0 ? info.st_mtime : 0;
     for (;;) {
-        LS_TRY(st, ls_source_next_object(source, &object), out);
+        LS_TRY(st, ls_source_next_object(source, ls_chat_fields, &object), out);
         if (!object)
             break;
         ls_str_clear(&where);
@@ -82,6 +83,7 @@ static ls_status copy_file(builder *b, const char *file)
         }
         if (st != LS_OK)
             goto out;
+        b->toolless += ls_chat_drops_tools(b->chat, object);
         LS_TRY(st, ls_chat_encode(b->chat, &b->text, &b->ids, &b->marks), out);
         ls_token_shard_note_text(b->writer, b->text.text.p, b->text.text.len);
         LS_TRY(st, lay_down(b), out);
@@ -104,6 +106,11 @@ static void tell(const builder *b)
     if (n->skipped)
         ls_log(LS_LOG_WARN, "%lld line%s of \"%s\" %s skipped", (long long)n->skipped,
                ls_str_plural(n->skipped), b->args->name, n->skipped == 1 ? "was" : "were");
+    if (b->toolless)
+        ls_log(LS_LOG_WARN,
+               "%lld conversation%s of \"%s\" %s tools, which the chat template does not write",
+               (long long)b->toolless, ls_str_plural(b->toolless), b->args->name,
+               b->toolless == 1 ? "has" : "have");
     if (n->cut)
         ls_log(LS_LOG_WARN, "%lld of %lld conversation%s %s longer than %lld tokens and %s cut%s",
                (long long)n->cut, (long long)n->conversations, ls_str_plural(n->conversations), was,

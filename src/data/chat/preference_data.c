@@ -159,15 +159,27 @@ static int64_t in_common(const ls_tokens *a, const ls_tokens *b)
     return n;
 }
 
+/* Its fields are there. names: ended by NULL. */
+static ls_status check_fields(const builder *b, const json_t *line, const char *const *names)
+{
+    char why[64];
+
+    for (; *names; names++) {
+        if (json_object_get(line, *names))
+            continue;
+        snprintf(why, sizeof why, "the line has no \"%s\"", *names);
+        return bad_line(b, why);
+    }
+    return LS_OK;
+}
+
 /* Texts or messages, all of the same kind. */
 static ls_status check_parts(const builder *b, const json_t *const *parts, int n)
 {
     bool chat = json_is_array(parts[0]);
 
     for (int i = 0; i < n; i++)
-        if (!parts[i])
-            return bad_line(b, "a part of the line is missing");
-        else if (chat ? !json_is_array(parts[i]) : !json_is_string(parts[i]))
+        if (chat ? !json_is_array(parts[i]) : !json_is_string(parts[i]))
             return bad_line(b, "prompt and answers are not of one kind");
         else if (i > 0 && chat && json_array_size(parts[i]) == 0)
             return bad_line(b, "an answer has no message");
@@ -224,11 +236,18 @@ static ls_status read_pair(builder *b, const json_t *line)
     sample *s = &b->now;
     ls_status st = LS_OK;
 
+    LS_TRY(st, check_fields(b, line, (const char *const[]){"chosen", "rejected", NULL}), out);
     LS_TRY(st, check_parts(b, answers, 2), out);
-    if (!prompt) {
+    /* Beside answers in messages a prompt as text only repeats what both begin with. */
+    bool repeated = json_is_string(prompt) && json_is_array(answers[0]);
+    if (!prompt || repeated) {
         LS_TRY(st,
                json_is_array(answers[0]) ? split_messages(answers, own) : split_texts(answers, own),
                out);
+        if (repeated && json_array_size(own[0]) == 0) {
+            st = bad_line(b, "prompt and answers are not of one kind");
+            goto out;
+        }
         prompt = own[0];
         answers[0] = own[1];
         answers[1] = own[2];
@@ -253,6 +272,11 @@ static ls_status read_answer(builder *b, const json_t *line)
     sample *s = &b->now;
     ls_status st = LS_OK;
 
+    st = check_fields(b, line, (const char *const[]){"prompt", "completion", "label", NULL});
+    if (st == LS_EDATA && json_object_get(line, "chosen"))
+        ls_err_hint("These are pairs: set train.objective to dpo or orpo.");
+    if (st != LS_OK)
+        goto out;
     LS_TRY(st, check_parts(b, parts, 2), out);
     bool number = json_is_integer(label) &&
                   (json_integer_value(label) == 0 || json_integer_value(label) == 1);
@@ -371,6 +395,22 @@ static ls_status lay_line(builder *b)
 
 /* --- the whole -------------------------------------------------------------------------------- */
 
+static ls_status next_line(const builder *b, ls_source *source, const json_t **line_out)
+{
+    static const char *const fields[] = {
+        "prompt", "chosen", "rejected", "completion", "label", "tools", "chat_template_kwargs",
+        NULL};
+    ls_status st = ls_source_next_object(source, fields, line_out);
+
+    if (st == LS_EUSAGE)
+        ls_err_hint("train.objective: %s learns from JSON lines (.jsonl); docs/guide/preference.md "
+                    "shows them.",
+                    b->args->objective == LS_OBJECTIVE_KTO    ? "kto"
+                    : b->args->objective == LS_OBJECTIVE_ORPO ? "orpo"
+                                                              : "dpo");
+    return st;
+}
+
 static ls_status read_file(builder *b, const char *file)
 {
     ls_status st = LS_OK;
@@ -387,7 +427,7 @@ static ls_status read_file(builder *b, const char *file)
            out);
     b->now_s = stat(file, &info) == 0 ? info.st_mtime : 0;
     for (;;) {
-        LS_TRY(st, ls_source_next_object(source, &line), out);
+        LS_TRY(st, next_line(b, source, &line), out);
         if (!line)
             break;
         ls_str_clear(&where);

@@ -297,12 +297,9 @@ static ls_status refuse_field(const ls_source *s)
     return st;
 }
 
-/* What Python's JSON allows and ours does not, in a field that is used. */
+/* What no text has, in a field that is used. */
 static ls_status check_found(const ls_source *s, ls_json_line_found found)
 {
-    if (found.number)
-        return ls_fail(LS_EDATA, "%s:%lld: a number is not finite or has more than 64 bits",
-                       s->args.path, (long long)s->line);
     if (!found.surrogate || s->args.utf8 != LS_UTF8_STRICT)
         return LS_OK;
     ls_status st = ls_fail(LS_EDATA,
@@ -447,16 +444,15 @@ out:
     return st;
 }
 
-ls_status ls_source_next_object(ls_source *source, const json_t **object_out)
+ls_status ls_source_next_object(ls_source *source, const char *const *used,
+                                const json_t **object_out)
 {
-    static const char *const used[] = {"messages", "conversations", "tools", "chat_template_kwargs",
-                                       NULL};
     ls_status st = LS_OK;
     bool ended = false;
 
     *object_out = NULL;
     if (source->kind != LINES) {
-        st = ls_fail(LS_EUSAGE, "\"%s\" does not hold conversations", source->args.path);
+        st = ls_fail(LS_EUSAGE, "\"%s\" does not hold JSON lines", source->args.path);
         ls_err_hint("Conversations are JSON lines (.jsonl) with a field \"messages\"; set "
                     "data.template to none for plain text.");
         return st;

@@ -42,8 +42,10 @@ void ls_source_close(ls_source *source); /* NULL is allowed */
 ls_status ls_source_next(ls_source *source, ls_source_piece *piece_out);
 
 /* The next line's object of a source of JSON lines, borrowed until the next call; NULL when it has
- * ended. Blank lines are passed over. LS_EUSAGE: the source is not of JSON lines. */
-ls_status ls_source_next_object(ls_source *source, const json_t **object_out);
+ * ended. Blank lines are passed over. used: the fields that matter, ended by NULL; numbers there that
+ * jansson cannot hold are LS_JSON_NUMBER. LS_EUSAGE: the source is not of JSON lines. */
+ls_status ls_source_next_object(ls_source *source, const char *const *used,
+                                const json_t **object_out);
 /* Number of the line that came last, from 1. */
 int64_t ls_source_line(const ls_source *source);
 /* What to do with the failure of a caller who cannot use that line: LS_OK, after a warning and with
