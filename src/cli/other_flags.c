@@ -13,7 +13,7 @@ static const struct {
 } rows[] = {
     {"max_tokens max_new_tokens n_predict num_tokens n_tokens max_length max_gen_len length",
      "tokens"},
-    {"temp greedy", "temperature"},
+    {"temp", "temperature"},
     {"interactive conversation", "chat"},
     {"repeat_penalty rep_pen", "repetition-penalty"},
     {"ctx_size ctx n_ctx max_seq_len", "context"},
@@ -40,6 +40,7 @@ static const struct {
      "A run resumes by itself from the newest checkpoint in its folder"},
     {"step checkpoint_step global_step",
      "An earlier step is named by its manifest, RUN/checkpoints/step-*.json"},
+    {"greedy no_sample", "Write --temperature 0"},
 };
 
 /* Commands of other programs. */
@@ -80,7 +81,7 @@ static void show_flag(const ls_flag *flag, ls_str *out)
 /* "MODEL", "RUN": the arguments of the command name what the sentence is about. */
 static bool sentence_fits(const ls_command *command, size_t i)
 {
-    static const char *const about[] = {"RUN", "MODEL", "RUN", "MODEL"};
+    static const char *const about[] = {"RUN", "MODEL", "RUN", "MODEL", "MODEL"};
 
     return command && command->arguments && strstr(command->arguments, about[i]);
 }

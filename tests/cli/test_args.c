@@ -165,6 +165,7 @@ LS_TEST(args_answer_flags_of_other_programs)
         {"train", "--temp", "`lineshaft train --help` lists the flags."},
         {"generate", "--max_new_tokens", "Write -n N or --tokens N."},
         {"generate", "--temp", "Write --temperature X."},
+        {"generate", "--greedy", "Write --temperature 0."},
         {"generate", "--interactive", "Write --chat."},
         {"generate", "--step",
          "An earlier step is named by its manifest, RUN/checkpoints/step-*.json."},
