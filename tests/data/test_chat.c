@@ -627,6 +627,23 @@ LS_TEST(conversations_are_laid_into_windows)
     "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}," \
     "{\"role\":\"assistant\",\"content\":\"b\"}],\"tools\":" tools "}\n"
 
+LS_TEST(tools_may_be_a_text_of_json)
+{
+    chat c;
+
+    put("tools.jinja",
+        "{{ tools | tojson if tools else 'none' }}{% for m in messages %}|{{ m.content "
+        "}}{% endfor %}");
+    open_chat(&c, "tools.jinja");
+    check_text(&c, WITH_TOOLS("[{\"name\":\"f\"}]"), "[{\"name\": \"f\"}]|a[|b]");
+    check_text(&c, WITH_TOOLS("\"[{\\\"name\\\":\\\"f\\\"}]\""), "[{\"name\": \"f\"}]|a[|b]");
+    check_text(&c, WITH_TOOLS("\"\""), "none|a[|b]");
+    check_text(&c, WITH_TOOLS("null"), "none|a[|b]");
+    LS_CHECK_FAILS(render(&c, WITH_TOOLS("\"f(x)\"")), LS_EDATA,
+                   "f.jsonl:7: \"tools\" is a text that is not JSON");
+    close_chat(&c);
+}
+
 LS_TEST(tools_that_a_template_does_not_write_are_told)
 {
     static const char *const lines[] = {WITH_TOOLS("[{\"name\":\"f\"}]"), WITH_TOOLS("[]"),

@@ -142,7 +142,11 @@ const char *ls_chat_template(const ls_chat *chat)
 
 bool ls_chat_drops_tools(const ls_chat *chat, const json_t *object)
 {
-    return json_array_size(json_object_get(object, "tools")) > 0 && !strstr(chat->text, "tools");
+    const json_t *tools = json_object_get(object, "tools");
+    const char *text = json_string_value(tools);
+    bool has = json_array_size(tools) > 0 || (text && *text && strcmp(text, "[]") != 0);
+
+    return has && !strstr(chat->text, "tools");
 }
 
 ls_hash ls_chat_hash(const ls_chat *chat)
@@ -313,6 +317,22 @@ out:
     return st;
 }
 
+/* The tools of a line, a new reference, none: null. Tables cannot hold lists of unlike objects, so many
+ * data sets have them as a text of JSON. */
+static ls_status read_tools(const job *j, const json_t *object, json_t **out)
+{
+    json_t *tools = json_object_get(object, "tools");
+
+    if (!json_is_string(tools)) {
+        *out = tools ? json_incref(tools) : json_null();
+        return LS_OK;
+    }
+    *out = json_string_length(tools) == 0
+               ? json_null()
+               : json_loads(json_string_value(tools), JSON_DECODE_ANY, NULL);
+    return *out ? LS_OK : ls_fail(LS_EDATA, "%s: \"tools\" is a text that is not JSON", j->where);
+}
+
 /* A special token by its text, for templates that name it. */
 static ls_status put_token(job *j, const char *name, int32_t id)
 {
@@ -333,18 +353,19 @@ out:
 /* What a template may read besides the messages. */
 static ls_status fill_context(job *j, const json_t *object)
 {
-    json_t *tools = json_object_get(object, "tools"), *more;
+    json_t *tools = NULL, *more;
     ls_status st = LS_OK;
 
+    LS_TRY(st, read_tools(j, object, &tools), out);
     LS_TRY(st, put_token(j, "bos_token", ls_tokenizer_bos(j->chat->tok)), out);
     LS_TRY(st, put_token(j, "eos_token", ls_tokenizer_eos(j->chat->tok)), out);
     more = json_object_get(object, "chat_template_kwargs");
-    if (json_is_object(more) && json_object_update(j->context, more) != 0)
-        return no_json();
-    if (json_object_set_new(j->context, "tools", tools ? json_incref(tools) : json_null()) != 0 ||
+    if ((json_is_object(more) && json_object_update(j->context, more) != 0) ||
+        json_object_set(j->context, "tools", tools) != 0 ||
         json_object_set_new(j->context, "documents", json_null()) != 0)
-        return no_json();
+        st = no_json();
 out:
+    json_decref(tools);
     return st;
 }
 
