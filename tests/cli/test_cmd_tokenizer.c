@@ -64,9 +64,9 @@ LS_TEST(tokenizer_training_refuses_bad_input)
     TRAIN("a.txt", "--vocab", "100", "-o", "tok");
     expect(&c, 2, "a vocabulary of 100 is too small: 256 bytes and 1 special token need 257");
     TRAIN("a.txt", "--vocab", "99999999999", "-o", "tok");
-    expect(&c, 2, "too large");
+    expect(&c, 2, "--vocab must be a whole number from 0 to 2147483647");
     TRAIN("a.txt", "--vocab", "8k", "-o", "tok");
-    expect(&c, 2, "--vocab must be a whole number, at least 0, not \"8k\"");
+    expect(&c, 2, "--vocab must be a whole number from 0 to 2147483647, not \"8k\"");
     TRAIN("nowhere.txt", "--vocab", "300", "-o", "tok");
     expect(&c, 2, "there is no file \"nowhere.txt\"");
     TRAIN("empty.txt", "--vocab", "300", "-o", "tok");

@@ -57,7 +57,7 @@ run 2 "$LINESHAFT" train long.yaml --set out=long
 says "warm-up must end before the run does"
 grep -q "2 epochs are $steps steps" err || fail "it does not say how many steps: $(cat err)"
 sed 's/epochs: 2/num_train_epochs: 2/' run.yaml >name.yaml
-run_file=name.yaml refused 'Here it is called "train.epochs"'
+run_file=name.yaml refused "Write epochs: 2."
 
 # A refusal of another setting speaks of that, not of what follows from the data.
 run 2 "$LINESHAFT" train run.yaml --set out=said --set train.lr=1e-3
