@@ -75,12 +75,15 @@ static yaml_mark_t mark_of(const char *text, size_t offset)
 /* Whether a line of the file begins with these words, blanks left out. */
 static bool begins_line(const loader *l, const char *words)
 {
-    size_t n = strlen(words);
+    size_t n = strlen(words), at = 0;
 
-    for (const char *p = l->text; p && *p; p = strchr(p, '\n'), p += p != NULL) {
-        p += strspn(p, " \t");
-        if (strncmp(p, words, n) == 0)
+    while (at < l->len) {
+        while (at < l->len && (l->text[at] == ' ' || l->text[at] == '\t'))
+            at++;
+        if (l->len - at >= n && memcmp(l->text + at, words, n) == 0)
             return true;
+        while (at < l->len && l->text[at++] != '\n')
+            ;
     }
     return false;
 }
