@@ -142,7 +142,7 @@ ls_status ls_cmd_export_run(const ls_args *args, ls_hf_export_args *job, ls_str 
                       job->bits, (long long)job->group);
     ls_str_append(out, job->adapter ? "adapter      " : "weights      ");
     ls_cmd_data_put_count(out, r.parameters);
-    ls_str_printf(out, " parameters as %s, ",
+    ls_str_printf(out, " parameters%s as %s, ", job->bits ? ", the others" : "",
                   job->gguf ? ls_gguf_type_name(job->gguf_type) : types[r.type]);
     ls_cmd_data_put_count(out, r.bytes);
     ls_str_printf(out, " bytes in %d file%s\n", r.files, r.files == 1 ? "" : "s");

@@ -132,9 +132,26 @@ out:
     return st;
 }
 
+/* A folder that quantize wrote: only we read its weights. */
+static bool is_quantized(const char *folder)
+{
+    char path[PATH_MAX];
+
+    if ((size_t)snprintf(path, sizeof path, "%s/config.json", folder) >= sizeof path)
+        return false;
+    json_t *root = json_load_file(path, 0, NULL);
+    const char *method = json_string_value(
+        json_object_get(json_object_get(root, "quantization_config"), "quant_method"));
+    bool ours = method && strcmp(method, "lineshaft") == 0;
+    json_decref(root);
+    return ours;
+}
+
 bool ls_hf_base_loads(const char *base)
 {
     bool path = base[0] == '/' || base[0] == '.' || ls_file_exists(base);
 
-    return path ? has_weights(base) && holds(base, "config.json") : *base != '\0';
+    if (!path)
+        return *base != '\0';
+    return has_weights(base) && holds(base, "config.json") && !is_quantized(base);
 }

@@ -19,7 +19,8 @@ ls_status ls_hf_base_set(ls_str *config, const char *base);
  * that its import came from; where nobody noted it, what model.import says. "": it has none. */
 ls_status ls_hf_base_of(const ls_hf_folder *folder, ls_str *base_out);
 
-/* Whether transformers finds a model there: a hub name, or a folder with config.json and weights. */
+/* Whether transformers finds a model there: a hub name, or a folder with config.json and weights that
+ * quantize has not made. */
 bool ls_hf_base_loads(const char *base);
 
 LS_C_END

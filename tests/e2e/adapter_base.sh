@@ -37,6 +37,12 @@ run 0 "$LINESHAFT" import hub/models--org--tiny/snapshots/c1899de ours-hub
 named org/tiny hub/models--org--tiny/snapshots/c1899de
 named org/tiny ours-hub
 
+# A run has no name that others know, and what quantize makes of it only we can read.
+run 0 "$LINESHAFT" quantize runs/base small-run --group 16
+[ "$(base_of small-run)" = "$PWD/small-run" ] || fail "the base is not the folder: $(cat out)"
+says "note         transformers finds no model there: export the base model and name it with --base"
+run 0 "$LINESHAFT" train lora.yaml --set model.import=ours-hub --fresh
+
 # The run keeps the name when the import is gone; another one can be given; a base that is gone is said.
 rm -r ours-hub adapter
 run 0 "$LINESHAFT" export runs/lora adapter --adapter
