@@ -114,16 +114,31 @@ LAYOUT += ["a\n  {%- raw %}\n {{ x }} \n{%- endraw %}\nb\n", "a\n  {% raw -%}\n 
            "{%- set x = 1 -%}\n\n {{- x -}} \n z", "  {# c #}  {% if true %} y{% endif %}", "{{ {'a': {'b': 1}} }}",
            "{{ '}}' }}{{ \"%}\" }}", "\u00a0{%- if true %}\u2003x{% endif %}", "\u2003{% if true %}x{% endif %}"]
 
+# What JSON of Python has and 64 bits have not.
+NUMBERS = """{{ n }}|{{ d }}|{{ d | tojson }}|{{ n | tojson }}|{{ n is number }}{{ n is string }}{{ n is mapping }}{{ n is none }}{{ n is defined }}
+{{ n == n }}{{ n == 1 }}{{ n != n }}{{ 'yes' if n else 'no' }}{{ n ~ 'x' }}{{ n is integer }}{{ n is float }}""".split("\n")
+
+
 def chatml(context):
     """The format, told apart from any template."""
-    text = "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in context["messages"])
-    return text + "<|im_start|>assistant\n" * context["add_generation_prompt"]
+    def calls(m):
+        given = [c.get("function", c) for c in m.get("tool_calls", [])]
+        each = [json.dumps({"name": c["name"], "arguments": c["arguments"]}, ensure_ascii=False) for c in given]
+        return "\n".join(["<tool_call>\n%s\n</tool_call>" % c for c in each])
+
+    def said(m):
+        return "\n".join(part for part in (m["content"], calls(m)) if part)
+
+    text = "".join(f"<|im_start|>{m['role']}\n{said(m)}<|im_end|>\n" for m in context["messages"])
+    return {"text": text + "<|im_start|>assistant\n" * context["add_generation_prompt"]}
 
 
 def llama3(context):
+    if any("tool_calls" in m for m in context["messages"]):
+        return {"error": "it has no form for tool calls"}
     head = "<|start_header_id|>{}<|end_header_id|>\n\n"
     text = "".join(head.format(m["role"]) + m["content"].strip() + "<|eot_id|>" for m in context["messages"])
-    return "<|begin_of_text|>" + text + head.format("assistant") * context["add_generation_prompt"]
+    return {"text": "<|begin_of_text|>" + text + head.format("assistant") * context["add_generation_prompt"]}
 
 
 def conversations(rng, count):
@@ -196,8 +211,13 @@ def main():
             failures += 1
             print("generation: other spans", context)
     for context in conversations(rng, 300):
-        compare("chatml", "chatml", context, {"text": chatml(context)})
-        compare("llama3", "llama3", context, {"text": llama3(context)})
+        compare("chatml", "chatml", context, chatml(context))
+        compare("llama3", "llama3", context, llama3(context))
+    for number in (2 ** 64, -2 ** 63 - 1, 10 ** 400, float("nan"), float("inf"), -float("inf")):
+        # Our reader of JSON lines hands them on so.
+        marked = {"n": {"\ufdd0": json.dumps(number)}, "d": {"k": [{"\ufdd0": json.dumps(number)}]}}
+        for template in NUMBERS:
+            compare("numbers", template, marked, reference(template, {"n": number, "d": {"k": [number]}}))
 
     folder = os.path.join(shared, "tokenizers", "qwen2.5")
     if os.path.exists(os.path.join(folder, "tokenizer_config.json")):
