@@ -103,6 +103,15 @@ static void put_unread(walk *w, const char *p, size_t n, const char *otherwise)
         ls_str_append(&w->out, otherwise);
 }
 
+static bool all_digits(const char *p, size_t n)
+{
+    size_t i = 0;
+
+    while (i < n && isdigit((unsigned char)p[i]))
+        i++;
+    return i == n;
+}
+
 /* Whether a number is more than jansson reads. */
 static bool too_large(const char *p, size_t n)
 {
@@ -116,7 +125,7 @@ static bool too_large(const char *p, size_t n)
         snprintf(text, sizeof text, "%.*s", (int)n, p);
         return isinf(strtod(text, NULL));
     }
-    if (digits == 0 || p[sign] == '0' || strspn(p + sign, "0123456789") < digits)
+    if (digits == 0 || p[sign] == '0' || !all_digits(p + sign, digits))
         return false; /* no JSON */
     int order = digits == sizeof most - 1 ? memcmp(p + sign, most, digits) : 0;
     return digits > sizeof most - 1 || order > (int)sign; /* the lowest number ends in one more */

@@ -95,7 +95,8 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the low bytes of a nu
 
 void ls_wire_codec_put_fields(ls_str *out, const void *from, const ls_wire_field *fields, size_t n)
 {
-    for (const ls_wire_field *f = fields; f < fields + n; f++) {
+    for (size_t i = 0; i < n; i++) {
+        const ls_wire_field *f = &fields[i];
         const char *at = (const char *)from + f->at;
         uint64_t value = 0;
         if (f->bytes == 0) {
@@ -110,7 +111,8 @@ void ls_wire_codec_put_fields(ls_str *out, const void *from, const ls_wire_field
 void ls_wire_codec_get_fields(ls_wire_codec *in, void *to_out, const ls_wire_field *fields,
                               size_t n)
 {
-    for (const ls_wire_field *f = fields; f < fields + n; f++) {
+    for (size_t i = 0; i < n; i++) {
+        const ls_wire_field *f = &fields[i];
         char *at = (char *)to_out + f->at;
         if (f->bytes == 0) {
             ls_wire_codec_get_text(in, at, f->size);
