@@ -25,10 +25,11 @@ LS_TEST_SECONDS(device_moves_through_the_host_keep_the_contract, 120)
         ls_world_run(worlds[i], NULL, keep_contract);
 }
 
-/* The same on threads, for the thread sanitizer. */
+/* The same on threads, for the thread sanitizer: on two nodes, because it does not see that threads of
+ * one node meet in memory which each of them has mapped for itself (base/tsan.h). */
 LS_TEST_SECONDS(device_moves_of_threads_keep_the_contract, 60)
 {
-    ls_world_run_threads("2", NULL, keep_contract);
+    ls_world_run_threads("1+1", NULL, keep_contract);
 }
 
 static void lose_rank_1(ls_world *world, int rank)
