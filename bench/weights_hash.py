@@ -36,6 +36,8 @@ MODELS = {
     "mixtral": "family: mixtral, kv_heads: 2, experts: 4, experts_used: 2, " + SIZE,
     "qwen3_moe": "family: qwen3_moe, kv_heads: 2, experts: 8, experts_used: 3, " + SIZE,
     "olmoe": "family: olmoe, experts: 4, experts_used: 2, experts_norm: false, " + SIZE,
+    "olmo2": "family: olmo2, kv_heads: 2, " + SIZE,
+    "phi3": "family: phi3, kv_heads: 2, tied: false, window: 6, " + SIZE,
     "lora-gpt2": "import: ../hf-gpt2, context: 16",  # fine-tuning starts from what prepare() makes
     "lora-llama": "import: ../hf-llama, context: 16",
     "lora-olmoe": "import: ../hf-olmoe, context: 16",
@@ -50,6 +52,8 @@ qwen3                 qwen3
 mixtral               mixtral
 qwen3_moe             qwen3_moe
 olmoe                 olmoe
+olmo2                 olmo2
+phi3                  phi3
 no-dropout            gpt2       model.dropout=0
 context               llama      model.rope_scaling=llama3 model.rope_factor=4 model.rope_original=8 model.context=32
 balance-z             mixtral    train.balance_loss=0.01 train.z_loss=0.001
@@ -70,6 +74,10 @@ muon                  gpt2       train.optimizer=muon train.adamw_lr=1e-3 train.
 muon-llama            llama      train.optimizer=muon
 lamb-bf16             qwen3      train.optimizer=lamb precision=bf16 train.rounding=stochastic
 muon-bf16             qwen3      train.optimizer=muon precision=bf16
+lion                  gpt2       train.optimizer=lion train.lr=1e-3
+sgd                   gpt2       train.optimizer=sgd train.lr=0.1
+sgd-plain             llama      train.optimizer=sgd train.lr=0.1 train.nesterov=false train.momentum=0.8
+lion-bf16             qwen3      train.optimizer=lion train.lr=1e-3 precision=bf16 train.rounding=stochastic
 adamw-otherwise       gpt2       train.beta1=0.8 train.beta2=0.99 train.eps=1e-6 train.weight_decay=0 train.clip=0
 constant              gpt2       train.schedule=constant
 linear                gpt2       train.schedule=linear train.min_lr=1e-4
@@ -102,6 +110,8 @@ lora                  lora-llama lora.rank=4
 lora-gpt2             lora-gpt2  lora.rank=2 lora.alpha=3 lora.targets=[c_attn,c_fc]
 lora-olmoe            lora-olmoe lora.rank=4
 lora-bf16             lora-llama lora.rank=4 precision=bf16
+lora-dora             lora-llama lora.rank=4 lora.dora=true
+neftune               llama      train.neftune=5
 
 # Replicas: ordered sums, so all of these have the bits of one process.
 dp2                   gpt2       n=2
@@ -126,6 +136,9 @@ shard-zero2           gpt2       n=4 mesh.zero=2 mesh.shard=2
 shard-zero3           gpt2       n=4 mesh.zero=3 mesh.shard=2
 zero1-lamb            gpt2       n=3 mesh.zero=1 train.optimizer=lamb
 zero1-muon            gpt2       n=3 mesh.zero=1 train.optimizer=muon train.adamw_lr=1e-3 train.momentum=0.9
+zero3-lion            gpt2       n=3 mesh.zero=3 train.optimizer=lion train.lr=1e-3
+zero1-sgd-offload     gpt2       n=2 mesh.zero=1 device.offload=disk train.optimizer=sgd train.lr=0.1
+zero2-phi3            phi3       n=3 mesh.zero=2
 dp-muon               llama      n=2 train.optimizer=muon
 zero1-bf16            gpt2       n=3 mesh.zero=1 precision=bf16
 zero1-bf16-avx512     gpt2       n=3 mesh.zero=1 precision=bf16 device.isa=avx512 pairs=emulate-avx512
@@ -165,6 +178,8 @@ pp2-bubble-zero1      gpt2       n=4 mesh.pp=2 mesh.zero=1 mesh.schedule=zero-bu
 pp2-bubble-zero2      gpt2       n=4 mesh.pp=2 mesh.zero=2 mesh.schedule=zero-bubble
 pp2-bubble-zero3      gpt2       n=4 mesh.pp=2 mesh.zero=3 mesh.schedule=zero-bubble train.recompute=selective
 pp2-zero3-bf16        gpt2       n=4 mesh.pp=2 mesh.zero=3 precision=bf16
+pp2-olmo2             olmo2      n=4 mesh.pp=2 mesh.zero=1
+pp2-sgd-zero3         gpt2       n=4 mesh.pp=2 mesh.zero=3 train.optimizer=sgd train.lr=0.1
 
 # Tp groups, cp groups and experts: bits of their own, the same ones in every run of the same mesh.
 tp2                   gpt2       mesh.tp=2
@@ -183,6 +198,9 @@ tp2-bf16              gpt2       n=4 mesh.tp=2 precision=bf16 train.rounding=sto
 tp2-bf16-amx          gpt2       mesh.tp=2 precision=bf16 device.isa=avx512 pairs=emulate-amx
 tp2-lora              lora-llama mesh.tp=2 lora.rank=4
 tp2-freeze            gpt2       n=4 mesh.tp=2 train.freeze=["*wte*","*h.0.*","*ln_*"]
+tp2-olmo2             olmo2      n=4 mesh.tp=2 mesh.zero=1
+tp2-phi3              phi3       mesh.tp=2
+tp2-lion              gpt2       n=4 mesh.tp=2 mesh.zero=1 train.optimizer=lion train.lr=1e-3
 tp2-ramp              gpt2       n=4 mesh.tp=2 batch.ramp=6 batch.ramp_from=2
 cp2                   gpt2       mesh.cp=2
 cp2-gather            gpt2       mesh.cp=2 mesh.keys=gather
@@ -196,6 +214,8 @@ cp2-zero3-gather      llama      n=2 mesh.cp=2 mesh.zero=3 mesh.keys=gather trai
 cp2-isolate           llama      mesh.cp=2 data.text=[../b.jsonl] data.isolate=true
 cp2-isolate-learned   gpt2       mesh.cp=2 data.text=[../b.jsonl] data.isolate=true
 cp2-experts           olmoe      mesh.cp=2
+cp2-olmo2             olmo2      mesh.cp=2
+cp2-phi3              phi3       mesh.cp=2 mesh.keys=gather
 ep2                   mixtral    mesh.ep=2
 ep4                   qwen3_moe  mesh.ep=4
 ep2-olmoe             olmoe      mesh.ep=2 train.recompute=full
@@ -267,6 +287,7 @@ goes-on-tp            gpt2       n=4 mesh.tp=2 mesh.zero=1 train.steps=3 | n=2 m
 goes-on-ep            mixtral    n=4 mesh.ep=2 mesh.zero=3 train.steps=3 | mesh.ep=4 train.steps=6 | n=8 mesh.ep=2 mesh.pp=2 mesh.zero=2 train.steps=8 |
 goes-on-lamb          gpt2       train.optimizer=lamb n=3 mesh.zero=1 train.steps=5 | train.optimizer=lamb n=2
 goes-on-muon          gpt2       train.optimizer=muon n=3 mesh.zero=1 train.steps=5 | train.optimizer=muon n=2 mesh.zero=1
+goes-on-lion          gpt2       train.optimizer=lion train.lr=1e-3 n=3 mesh.zero=3 train.steps=5 | train.optimizer=lion train.lr=1e-3 mesh.pp=2
 goes-on-bf16          gpt2       precision=bf16 train.rounding=stochastic n=2 mesh.zero=1 train.steps=5 | precision=bf16 train.rounding=stochastic mesh.pp=2
 goes-on-fp16          gpt2       precision=fp16 device.isa=reference train.loss_scale=16777216 train.steps=5 | precision=fp16 device.isa=reference train.loss_scale=16777216 n=2
 goes-on-lora          lora-llama lora.rank=4 mesh.tp=2 train.steps=5 | lora.rank=4 mesh.pp=2
@@ -296,6 +317,7 @@ kill-lamb             gpt2       n=3 train.steps=40 mesh.zero=1 train.optimizer=
 kill-lamb-fewer       gpt2       n=3 train.steps=40 mesh.zero=1 train.optimizer=lamb heal.restarts=0 plan=8:KILL:2 heals=memory
 kill-muon             gpt2       n=3 train.steps=40 mesh.zero=1 train.optimizer=muon plan=8:KILL:1,20:KILL:0 heals=memory
 kill-muon-fewer       gpt2       n=3 train.steps=40 mesh.zero=1 train.optimizer=muon heal.restarts=0 plan=8:KILL:2 heals=memory
+kill-sgd              gpt2       n=3 train.steps=40 mesh.zero=2 train.optimizer=sgd train.lr=0.1 plan=8:KILL:1 heals=memory
 kill-stochastic       gpt2       n=3 train.steps=40 mesh.zero=1 precision=bf16 train.rounding=stochastic plan=8:KILL:1 heals=memory
 kill-fp16             gpt2       n=3 train.steps=40 precision=fp16 device.isa=reference train.loss_scale_interval=4 plan=8:KILL:1 heals=memory
 kill-offload          gpt2       n=3 train.steps=40 mesh.zero=1 device.offload=disk checkpoint.every=10 plan=saved:KILL:1 heals=checkpoint
