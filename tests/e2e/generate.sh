@@ -227,6 +227,7 @@ says "a conversation has many answers"
 
 # Ctrl-C: what was said is said, and the code tells. A shell starts background jobs with SIGINT
 # ignored, and the program sets its own action when it begins to talk, so wait for the first text.
+: >out # the shell may open it late, and the text of another run is not this one's
 "$LINESHAFT" generate m -p "Once" -n 100000000 --ignore-eos >out 2>err &
 pid=$!
 until [ "$(wc -c <out)" -gt 50 ]; do sleep 0.02; done
