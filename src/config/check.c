@@ -438,6 +438,12 @@ static ls_status check_family(const ls_run *run)
     if (learned && m->rope_scaling != LS_ROPE_PLAIN)
         return clash(run, "model.rope_scaling", "model.family", "%s learns its positions",
                      row->name);
+    if ((double)m->head_size > ls_option_find("model.head_size")->most) { /* worked out */
+        ls_status st =
+            ls_check_clash(run, "model.width", "model.heads", "a head has at most 1024 values");
+        ls_err_hint("Use more heads.");
+        return st;
+    }
     if (!learned && m->head_size % 2) {
         ls_status st = ls_check_clash(run, "model.head_size", "model.family",
                                       "rotary positions rotate pairs of elements");

@@ -189,6 +189,7 @@ mistake 'sizes that do not go together'
 lineshaft train run.yaml --set model.heads=3
 lineshaft train run.yaml --set model.width=18 --set model.heads=2
 lineshaft train run.yaml --set model.kv_heads=3
+lineshaft train run.yaml --set model.width=2048 --set model.heads=1
 lineshaft train run.yaml --set model.context=100000
 lineshaft train run.yaml --set model.vocab=100
 lineshaft train run.yaml --set model.layers=900 --set model.width=65536 --set model.heads=512
