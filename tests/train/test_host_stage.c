@@ -285,7 +285,7 @@ LS_TEST_SECONDS(device_exchange_resumes_what_other_ranks_saved, 120)
     write_text();
     told want = run_on("1", &(job){.sets = alone});
     for (int z = 2; z <= 3; z++) {
-        char out[32], zero[16];
+        char out[32], zero[32];
         const char *first[] = {out, zero, "eval.sample=", "train.steps=2", NULL};
         const char *second[] = {out, zero, "eval.sample=", "train.steps=4", NULL};
         const char *third[] = {out, "eval.sample=", "mesh.zero=3", NULL};
