@@ -190,7 +190,7 @@ def check_frozen(family, number, *patterns):
 # --- what is not built ----------------------------------------------------------------------------
 
 REFUSED = [  # family, settings, what the message must say
-    ("qwen2_moe", {}, "experts"),
+    ("qwen2_moe", {}, "an expert that all tokens share"),
     ("olmoe", {"clip_qkv": 8.0}, "clip_qkv"),
     ("qwen3_moe", {"mlp_only_layers": [0]}, "mlp_only_layers"),
     ("gemma2", {}, "gemma2"),
