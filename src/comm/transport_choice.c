@@ -102,18 +102,19 @@ static ls_status give_up(ls_fabric *f)
 static ls_status exchange(ls_fabric *f, char *slots, int64_t bytes, uint64_t tag,
                           int64_t deadline_ns)
 {
+    ls_message send, receive; /* outlive the loop: the transport may hold them until it is closed */
     ls_status st = LS_OK;
 
     for (int d = 1, step = 0; d < f->ranks; d *= 2, step++) {
         int count = (int)ls_min_i64(d, f->ranks - d), from = (f->rank + d) % f->ranks;
-        ls_message send = {.peer = (f->rank - d + f->ranks) % f->ranks,
-                           .tag = tag + (uint64_t)step,
-                           .data = slots,
-                           .bytes = count * bytes};
-        ls_message receive = {.peer = from,
-                              .tag = tag + (uint64_t)step,
-                              .data = slots + d * bytes,
-                              .bytes = count * bytes};
+        send = (ls_message){.peer = (f->rank - d + f->ranks) % f->ranks,
+                            .tag = tag + (uint64_t)step,
+                            .data = slots,
+                            .bytes = count * bytes};
+        receive = (ls_message){.peer = from,
+                               .tag = tag + (uint64_t)step,
+                               .data = slots + d * bytes,
+                               .bytes = count * bytes};
         LS_TRY(st, f->transport->table->receive(f->transport, &receive), out);
         LS_TRY(st, f->transport->table->send(f->transport, &send), out);
         LS_TRY(st, wait_for(f, &send, &receive, from, deadline_ns), out);
