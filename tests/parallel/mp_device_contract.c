@@ -236,7 +236,7 @@ static int64_t make_spans(const fixture *f, ls_collectives_span spans[SPANS])
 
 static void sums(fixture *f)
 {
-    static ls_collectives_span spans[SPANS];
+    ls_collectives_span spans[SPANS];
     int64_t n = make_spans(f, spans);
 
     for (int by_host = 0; by_host < 2; by_host++) {
